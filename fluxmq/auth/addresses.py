@@ -1,4 +1,4 @@
-"""Whom limits by address count as one."""
+"""Address keys: the unit in which per-address limits count."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from ipaddress import IPv6Address
 
 
 def address_key(address: str) -> str:
-    """The part of a peer's address that limits count: IPv4 whole, IPv6 by its first 64 bits.
+    """Return the part of a peer's address that limits count: IPv4 whole, IPv6 by its first 64 bits.
 
-    A single IPv6 customer owns at least a /64; counting single addresses would count nothing. Raises ValueError.
+    A single IPv6 customer owns at least a /64; counting single addresses would be futile. Raises
+    ValueError.
     """
     if ":" not in address:
         return address
@@ -18,12 +19,13 @@ def address_key(address: str) -> str:
 
 
 def is_loopback_key(key: str) -> bool:
-    """Whether an ``address_key`` is this machine. ``::1`` shares its /64 only with reserved addresses."""
+    """Return whether an ``address_key`` is this machine's. ``::1`` shares its /64 only with
+    reserved addresses."""
     return key.startswith("127.") or key == "0" * 16
 
 
 def key_of_peer(peer: str) -> str:
-    """The address key of ``address:port``; whatever is no such text counts as itself."""
+    """Return the address key of ``address:port``; any other text is its own key."""
     try:
         return address_key(peer.rpartition(":")[0].strip("[]"))
     except ValueError:

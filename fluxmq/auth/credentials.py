@@ -17,12 +17,12 @@ from argon2.low_level import Type, hash_secret, verify_secret
 
 SALT_BYTES: Final = 16  # RFC 9106 section 3.1 recommends 16
 HASH_BYTES: Final = 32
-# Longer passwords are refused, with the same work: nobody types them, and hashing input is work a
-# stranger can order.
+# Longer passwords are refused, with the same work: nobody types them, and strangers must not choose
+# how much is hashed.
 PASSWORD_BYTES_MAX: Final = 1024
 # The argon2 text form with our salt and hash is below 120 characters.
 HASH_CHARACTERS_MAX: Final = 256
-# Work that a stored hash may order, whoever stored it.
+# Bounds the work that a stored hash may demand, whatever its origin.
 MEMORY_COST_MAX_KIB: Final = 4 * 1024 * 1024
 TIME_COST_MAX: Final = 64
 PARALLELISM_MAX: Final = 64
@@ -37,7 +37,8 @@ class HashParameters:
     parallelism: int = 1
 
     def __post_init__(self) -> None:
-        """Raise ValueError for parameters argon2 would refuse or nobody should order."""
+        """Raise ValueError for parameters argon2 would refuse or that are unreasonably
+        expensive."""
         if not 1 <= self.parallelism <= PARALLELISM_MAX:
             raise ValueError(f"parallelism must be 1 to {PARALLELISM_MAX}")
         if not 1 <= self.time_cost <= TIME_COST_MAX:
@@ -79,8 +80,8 @@ class PasswordVerifier:
     """Verifies passwords, spending the same work on unknown users, disabled users and unusable
     hashes.
 
-    `parameters` are those new hashes are made with; `dummy_salt` is any `SALT_BYTES` random bytes.
-    Stateless: may be used from several threads at once.
+    `parameters` are those for new hashes; `dummy_salt` is any `SALT_BYTES` random bytes. Stateless:
+    may be used from several threads at once.
     """
 
     __slots__ = ("_dummy_salt", "_parameters")
@@ -92,8 +93,8 @@ class PasswordVerifier:
         self._dummy_salt = dummy_salt
 
     def verify(self, password: bytes, stored: str | None) -> bool:
-        """Say whether `password` is the one behind `stored`; None (no such user) costs the same and
-        is always False.
+        """Return whether `password` matches `stored`; None (no such user) costs the same and never
+        matches.
 
         Equal work holds as long as stored hashes were made with this verifier's parameters.
         """

@@ -1,4 +1,4 @@
-"""A bounded queue that is shared fairly: whoever asks for much waits behind itself, not others behind it."""
+"""A bounded, fairly shared queue: a key with many items delays only itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Item = TypeVar("Item")
 
 
 class FairQueue(Generic[Item]):
-    """Items by key, taken in turn from each key that has some, in the order of each key.
+    """Items by key, taken in turn from each non-empty key, in the order of each key.
 
-    Holds at most ``most`` items, ``most_per_key`` of one key. When it is full, an item of a key with fewer takes the place
-    of the last one of the key that has most.
+    Holds at most ``most`` items, ``most_per_key`` of one key. When it is full, a new item of a key
+    with fewer replaces the last one of the key that has most.
     """
 
     def __init__(self, most: int, most_per_key: int) -> None:
@@ -25,7 +25,7 @@ class FairQueue(Generic[Item]):
         return self._count
 
     def add(self, key: str, item: Item) -> Item | None:
-        """Add an item; the one that there is no room for, this or another, or None."""
+        """Add an item; return the item for which there is no room, this or another, or None."""
         own = self._waiting.get(key)
         have = len(own) if own is not None else 0
         if have >= self.most_per_key:
@@ -44,7 +44,7 @@ class FairQueue(Generic[Item]):
         return dropped
 
     def take(self) -> Item | None:
-        """The next item, None when there is none."""
+        """Remove and return the next item, None when there is none."""
         if not self._count:
             return None
         key, own = next(iter(self._waiting.items()))

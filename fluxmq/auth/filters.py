@@ -1,10 +1,9 @@
-"""Topic filters as permissions see them: well-formed, matching, covering.
+"""Topic filters for permissions: well-formed, matching, covering.
 
 Topics and filters are those of MQTT 5.0 section 4.7: levels between slashes, ``+`` for one level,
 ``#`` for the parent and everything below it, and a leading wildcard that never reaches topics
-beginning with ``$`` (4.7.2). The question a permission asks is different from a router's: not "does
-this topic match" but "is everything this filter could ever match already granted", which is
-`covers`.
+beginning with ``$`` (4.7.2). A permission differs from a route: the question is not "does this
+topic match" but "is everything this filter could ever match already granted", which is `covers`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ SHARE = "$share"
 
 
 def filter_problem(text: str) -> str | None:
-    """Return why `text` is not a well-formed topic filter (MQTT 5.0, 4.7.1 and 4.7.3), or None when
+    """Return why `text` is not a well-formed topic filter (MQTT 5.0, 4.7.1 and 4.7.3), or None if
     it is."""
     if not text:
         return "is empty"
@@ -31,7 +30,7 @@ def filter_problem(text: str) -> str | None:
 
 
 def matches(topic_filter: Sequence[str], topic: Sequence[str]) -> bool:
-    """Say whether the filter matches the topic name; both are given as levels."""
+    """Return whether the filter matches the topic name; both are given as levels."""
     if topic[0].startswith("$") and topic_filter[0] in ("+", "#"):
         return False
     last = len(topic)
@@ -44,7 +43,7 @@ def matches(topic_filter: Sequence[str], topic: Sequence[str]) -> bool:
 
 
 def covers(granted: Sequence[str], requested: Sequence[str]) -> bool:
-    """Say whether every topic that `requested` matches is matched by `granted`; both are given as
+    """Return whether every topic that `requested` matches is matched by `granted`, both given as
     levels.
 
     Exact over all topics (an unlimited alphabet): never true when some topic escapes, never false
@@ -70,8 +69,7 @@ def covers(granted: Sequence[str], requested: Sequence[str]) -> bool:
 
 
 def shared_filter(text: str) -> str | None:
-    """Return the topic filter inside ``$share/<group>/<filter>``, or None when the shared form is
-    malformed.
+    """Return the topic filter inside ``$share/<group>/<filter>``, or None if the form is malformed.
 
     MQTT 5.0, 4.8.2: the group is at least one character without ``/ + #``, and a filter follows it.
     """

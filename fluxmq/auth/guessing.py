@@ -1,12 +1,13 @@
-"""How fast passwords may be guessed: logins that fail make the next ones wait, longer each time.
+"""Limits on password guessing: failed logins delay the next ones, longer each time.
 
-Counted twice, by the pair of user and address, and by address alone, whoever is named: the first stops guessing at one
-account, the second guessing at many. Both count from where a login comes, so that nobody can lock a user out who comes from
-elsewhere; and whoever has logged in from an address lately does not wait for what others do there. Users that do not exist
-are counted like those that do, so that nothing can be told from it. An attempt that comes too early is not tried, and
-not counted either.
+Counted twice, by the pair of user and address, and by address alone, whatever the user: the first
+stops guessing at one account, the second guessing at many. Both count by origin, so that nobody can
+lock out a user elsewhere; and a user that recently logged in from an address does not wait for
+others' failures there. Unknown users are counted like known ones, so that delays reveal nothing. An
+attempt that comes too early is neither tried nor counted.
 
-Bookkeeping only: time is an argument. Every table is bounded, and what was quiet for longest is forgotten first.
+Bookkeeping only: time is an argument. Every table is bounded, and the entry quiet for longest is
+evicted first.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ Key = TypeVar("Key", bytes, str)
 Value = TypeVar("Value")
 
 ENTRIES_MAX: Final = 16_384
-"""Entries of each of the three tables: some 4 MB together. To flush them an attacker needs as many failed logins in
-a short time, which takes hundreds of addresses."""
+"""Entries of each of the three tables: some 4 MB together. To flush them an attacker needs as many
+failed logins in a short time, which takes hundreds of addresses."""
 KEY_BYTES: Final = 16
-"""Of a pair, a digest is kept: names are up to 64 KiB long, and anybody makes them up."""
+"""Bytes of a pair's digest, kept instead of the names: those are up to 64 KiB long, and anybody can
+invent them."""
 DOUBLINGS_MAX: Final = 32
-"""Beyond it the delay is the greatest anyway."""
+"""Maximum doublings: beyond it the delay is the greatest anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuessingLimits:
-    """When delays begin, and how they grow. Times in seconds; a `first_delay` of 0 means no delays at all."""
+    """Thresholds and growth of delays. Times in seconds; a `first_delay` of 0 disables delays."""
 
     per_user: int
     per_address: int
@@ -47,21 +49,23 @@ class _Failures:
 
 
 class Guessing:
-    """Failed logins of one shard, and who has to wait for how long."""
+    """Failed logins of one shard, and the resulting delays."""
 
     def __init__(self, limits: GuessingLimits) -> None:
         self.limits = limits
         self._pairs: OrderedDict[bytes, _Failures] = OrderedDict()
         self._addresses: OrderedDict[str, _Failures] = OrderedDict()
         self._known: OrderedDict[bytes, float] = OrderedDict()
-        """Pairs that logged in, and when."""
+        """Time of the last login of each pair."""
 
     def wait_of_user(self, user: str, address: str, now: float) -> float:
-        """Seconds until this user may try from this address (a key of `addresses`); 0: now."""
+        """Return the seconds until this user may try from this address (a key of `addresses`); 0:
+        now."""
         return _wait(self._pairs.get(_pair(user, address)), now)
 
     def wait(self, user: str, address: str, now: float) -> float:
-        """The same, and what everybody at the address has to wait who did not log in from there lately."""
+        """Return the same, including the address's delay unless the user recently logged in from
+        there."""
         pair = _pair(user, address)
         waiting = _wait(self._pairs.get(pair), now)
         known = self._known.get(pair)
@@ -70,13 +74,13 @@ class Guessing:
         return waiting
 
     def failed(self, user: str, address: str, now: float) -> None:
-        """A login was tried and failed."""
+        """Count a login that failed."""
         limits = self.limits
         self._count(self._pairs, _pair(user, address), limits.per_user, now)
         self._count(self._addresses, address, limits.per_address, now)
 
     def succeeded(self, user: str, address: str, now: float) -> None:
-        """A login held: the user's failures there are forgotten, those of the address are not."""
+        """Note a successful login: forget the user's failures there, but not the address's."""
         pair = _pair(user, address)
         self._pairs.pop(pair, None)
         self._known[pair] = now
@@ -106,7 +110,8 @@ def _pair(user: str, address: str) -> bytes:
 
 
 def _bound(table: OrderedDict[Key, Value], key: Key) -> None:
-    """The entry was used last; the one that was not for longest goes where there are too many."""
+    """Mark the entry as recently used, and evict the least recently used one when there are too
+    many."""
     table.move_to_end(key)
     if len(table) > ENTRIES_MAX:
         table.popitem(last=False)

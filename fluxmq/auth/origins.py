@@ -1,8 +1,8 @@
-"""Web pages that speak to the broker through a browser: which may, and what their origin says of them.
+"""Origin checks for web pages that reach the broker through a browser.
 
-A browser sends a page's origin with every WebSocket request, and any page that its user opens can make one, from the user's
-own machine. Programs that are no browsers send none. The origin is all there is to tell pages apart; whoever is not a
-browser can claim any, and gains nothing that it would not have without.
+A browser sends a page's origin with every WebSocket request, and any page that its user opens can
+make one, from the user's own machine. Other programs send none. Only the origin tells pages apart;
+a program that is not a browser can claim any, and gains nothing by it.
 
 Sources: RFC 6454, RFC 6455 section 10.2.
 """
@@ -19,25 +19,26 @@ _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 class Page(Enum):
-    """What an Origin header says of who is speaking."""
+    """Kind of page that an Origin header indicates."""
 
     NONE = "none"
     """A program: there is no page."""
     NAMED = "named"
     """A page whose origin the settings name in full."""
     LOCAL = "local"
-    """A page of the origin that the request went to, by a name that only this machine has."""
+    """A page of the request's own origin, by a name that only this machine has."""
     SAME = "same"
-    """A page of the origin that the request went to, by a name of the DNS, which may point anywhere at any time."""
+    """A page of the request's own origin, by a DNS name, which may point anywhere at any time."""
     FOREIGN = "foreign"
     """A page from elsewhere."""
 
 
 def origin_allowed(origin: str, allowed: Sequence[str]) -> bool:
-    """Whether the settings let in a page served by ``origin``.
+    """Return whether the settings allow a page served by ``origin``.
 
-    An entry is an origin in full (``https://app.example.com``), compared without regard to case, ``*.domain``, which
-    stands for every host below that domain with any scheme and port, or ``*`` for all.
+    An entry is an origin in full (``https://app.example.com``), compared without regard to case,
+    ``*.domain``, which stands for every host below that domain with any scheme and port, or ``*``
+    for all.
     """
     origin = origin.lower()
     try:
@@ -54,9 +55,9 @@ def origin_allowed(origin: str, allowed: Sequence[str]) -> bool:
 
 
 def page_of(origins: Sequence[str], hosts: Sequence[str], allowed: Sequence[str]) -> Page | None:
-    """Judge a request by its Origin and Host headers; None when its page may not connect.
+    """Judge a request by its Origin and Host headers; return None when its page may not connect.
 
-    Without ``allowed`` only pages of the origin that the request went to may.
+    Without ``allowed`` only pages of the request's own origin may.
     """
     if not origins:
         return Page.NONE
@@ -74,7 +75,7 @@ def page_of(origins: Sequence[str], hosts: Sequence[str], allowed: Sequence[str]
 
 
 def _same(origin: str, hosts: Sequence[str]) -> Page | None:
-    """What a page of the request's own origin is; None for one of another."""
+    """Return the kind of a page of the request's own origin; None for one of another."""
     if len(hosts) != 1:
         return None
     try:
@@ -90,7 +91,8 @@ def _same(origin: str, hosts: Sequence[str]) -> Page | None:
 
 
 def _names_loopback(host: str) -> bool:
-    """Whether a host of a URL is this machine wherever it is said: browsers resolve localhost by themselves."""
+    """Return whether a URL's host always is the local machine: browsers resolve localhost by
+    themselves."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

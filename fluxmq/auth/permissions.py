@@ -1,10 +1,12 @@
-"""What a user may do with the resources of a virtual host: configure, write and read, by pattern.
+"""Permissions of a user on the resources of a virtual host: configure, write and read, by pattern.
 
-The model of RabbitMQ: a user has, per virtual host, three patterns that names of exchanges and queues are
-searched for. Without a record for a host the user may not enter it. On topic exchanges two patterns more,
-per exchange, are searched in routing keys; where there are none, routing keys are not looked at.
+The model of RabbitMQ: a user has, per virtual host, three patterns that are searched for in names
+of exchanges and queues. Without a record for a host the user has no access. On topic exchanges two
+more patterns per exchange are searched for in routing keys; without them, routing keys are not
+checked.
 
-Pure. A `Permissions` is made once per user, virtual host and users' revision; its answers are kept.
+Pure. A `Permissions` is made once per user, virtual host and users' revision; its answers are
+cached.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from fluxmq.auth.users import TopicPermission, User, VhostPermission
 from fluxmq.model.patterns import Pattern, PatternError, compile_pattern, quote
 
 ANSWERS_MAX: Final = 4096
-"""Answers kept per user and virtual host; then they are forgotten, all at once."""
+"""Answers cached per user and virtual host; then the cache is cleared."""
 DEFAULT_EXCHANGE: Final = "amq.default"
-"""What the exchange without a name is called in patterns."""
+"""Name of the default exchange in patterns."""
 
 _VARIABLE: Final = re.compile(r"\{(username|vhost|client_id)\}")
 
 
 class Permissions:
-    """The permissions of one user in one virtual host; immutable but for the answers it keeps.
+    """The permissions of one user in one virtual host; immutable except for cached answers.
 
-    A pattern that cannot be used grants nothing. An empty pattern matches only an empty name, which no
+    An unusable pattern grants nothing. An empty pattern matches only an empty name, which no
     resource has.
     """
 
@@ -40,7 +42,7 @@ class Permissions:
         topics: tuple[TopicPermission, ...] = (),
         client_id: str = "",
     ) -> None:
-        """Take the records; `client_id` stands for ``{client_id}`` in topic patterns."""
+        """Take the records; `client_id` replaces ``{client_id}`` in topic patterns."""
         self._configure = _pattern(permission.configure)
         self._write = _pattern(permission.write)
         self._read = _pattern(permission.read)
@@ -56,24 +58,25 @@ class Permissions:
         self._answers: dict[tuple[Pattern, str], bool] = {}
 
     def configure(self, name: str) -> bool:
-        """Say whether the user may declare and delete the exchange or queue of this name."""
+        """Return whether the user may declare and delete the exchange or queue of this name."""
         return self._ask(self._configure, name or DEFAULT_EXCHANGE)
 
     def write(self, name: str) -> bool:
-        """Say whether the user may publish to the exchange, or bind the queue (or exchange) as destination."""
+        """Return whether the user may publish to the exchange, or bind the queue (or exchange) as
+        destination."""
         return self._ask(self._write, name or DEFAULT_EXCHANGE)
 
     def read(self, name: str) -> bool:
-        """Say whether the user may consume from the queue, or bind to the exchange as source."""
+        """Return whether the user may consume from the queue, or bind to the exchange as source."""
         return self._ask(self._read, name or DEFAULT_EXCHANGE)
 
     def topic_write(self, exchange: str, routing_key: str) -> bool:
-        """Say whether the user may publish with this routing key to the topic exchange."""
+        """Return whether the user may publish with this routing key to the topic exchange."""
         patterns = self._topics.get(exchange or DEFAULT_EXCHANGE)
         return patterns is None or self._ask(patterns[0], routing_key)
 
     def topic_read(self, exchange: str, routing_key: str) -> bool:
-        """Say whether the user may bind with this routing key to the topic exchange."""
+        """Return whether the user may bind with this routing key to the topic exchange."""
         patterns = self._topics.get(exchange or DEFAULT_EXCHANGE)
         return patterns is None or self._ask(patterns[1], routing_key)
 
@@ -91,7 +94,7 @@ class Permissions:
 
 
 def permissions_of(user: User, vhost: str, client_id: str = "") -> Permissions | None:
-    """Return what a user may do in a virtual host, or None when the user may not enter it."""
+    """Return a user's permissions in a virtual host, or None when the user has no access."""
     for permission in user.permissions:
         if permission.vhost == vhost:
             return Permissions(user.name, permission, user.topic_permissions, client_id)
@@ -106,8 +109,8 @@ def _pattern(text: str) -> Pattern | None:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Put the client's names into a pattern, as text: a name must never widen a grant.
+    """Insert the client's names into a pattern, escaped: a name must never widen a grant.
 
-    A name that is empty, as that of a client without one, makes the variable match nothing.
+    An empty name, as for a client without one, makes the variable match nothing.
     """
     return _VARIABLE.sub(lambda found: quote(values[found[1]]) or r"[^\s\S]", text)

@@ -1,15 +1,14 @@
-"""What one client may publish and subscribe to: filters, filled in with the client's names.
+"""Topic permissions of one client: filters, with the client's names inserted.
 
 A rule is a topic filter that may contain ``{client_id}`` and ``{username}``. Those values are
 chosen by the client (the client id always, the user name by whoever created it), so they must never
 widen a grant: a value that is empty, or contains ``+``, ``#``, ``/`` or NUL, or would make the
-filter begin with ``$``, makes that rule grant nothing. Values are put in once; a value that itself
-looks like a placeholder stays text.
+filter begin with ``$``, makes that rule grant nothing. Values are inserted once; a value that
+itself looks like a placeholder stays text.
 
 Publishing needs a rule that *matches* the topic. Subscribing needs one rule that *covers* the
-filter: being matched in part is not enough, and two rules are never added up. Wildcards at the
-start of a rule do not reach topics beginning with ``$``; such topics must be granted by name
-(``$SYS/#``).
+filter: a partial match is not enough, and two rules are never combined. Wildcards at the start of a
+rule do not reach topics beginning with ``$``; such topics must be granted by name (``$SYS/#``).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _WIDENING = re.compile("[+#/\x00]")
 def rule_problem(rule: str) -> str | None:
     """Return why `rule` cannot be a permission, or None when it can.
 
-    For whoever lets people enter rules: besides malformed filters this refuses shared-subscription
-    prefixes (the filter inside is what is checked) and misspelt placeholders, which would silently
-    grant nothing.
+    For interfaces through which people enter rules: besides malformed filters this refuses
+    shared-subscription prefixes (the filter inside is checked) and misspelt placeholders, which
+    would silently grant nothing.
     """
     unknown = _LOOKS_LIKE_PLACEHOLDER.search(_PLACEHOLDER.sub("", rule))
     if unknown is not None:
@@ -42,7 +41,7 @@ def rule_problem(rule: str) -> str | None:
 
 
 def _fill(rule: str, values: dict[str, str | None]) -> tuple[str, ...] | None:
-    """Return the rule's levels with the client's values put in, or None when the rule grants
+    """Return the rule's levels with the client's values inserted, or None when the rule grants
     nothing to this client."""
     unusable = False
 
@@ -67,7 +66,7 @@ class Policy:
     and users' revision.
 
     `allows_everything` is true when both ``#`` are granted: then every topic and filter not
-    beginning with ``$`` may be used without asking further. Lives in a shard, shared by nothing.
+    beginning with ``$`` is allowed without further checks. Lives in a shard, shared by nothing.
     """
 
     __slots__ = ("_publish", "_subscribe", "allows_everything")
@@ -80,8 +79,7 @@ class Policy:
         client_id: str | None = None,
         username: str | None = None,
     ) -> None:
-        """Take the rules and the client's names. Rules that are not well-formed filters grant
-        nothing."""
+        """Take the rules and the client's names. Malformed rules grant nothing."""
         values = {"client_id": client_id, "username": username}
         self._publish = tuple(
             levels for rule in publish if (levels := _fill(rule, values)) is not None
@@ -92,7 +90,7 @@ class Policy:
         self.allows_everything = ("#",) in self._publish and ("#",) in self._subscribe
 
     def may_publish(self, topic: str) -> bool:
-        """Say whether the client may publish to this topic name. A name with wildcards is never
+        """Return whether the client may publish to this topic name. A name with wildcards is never
         allowed."""
         if not topic or "+" in topic or "#" in topic:
             return False
@@ -100,8 +98,8 @@ class Policy:
         return any(matches(rule, levels) for rule in self._publish)
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """Say whether one rule covers the whole filter; of ``$share/<group>/<filter>`` the filter
-        counts.
+        """Return whether one rule covers the whole filter; in ``$share/<group>/<filter>`` the
+        filter counts.
 
         A malformed filter is never allowed.
         """

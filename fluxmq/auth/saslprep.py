@@ -11,7 +11,7 @@ import stringprep
 import unicodedata
 
 _PROHIBITED = (
-    stringprep.in_table_c12,  # non-ASCII spaces (already mapped to a space; left here as RFC 4013 lists them)
+    stringprep.in_table_c12,  # non-ASCII spaces (already mapped to a space; kept as in RFC 4013)
     stringprep.in_table_c21_c22,  # control characters
     stringprep.in_table_c3,  # private use
     stringprep.in_table_c4,  # non-characters
@@ -27,7 +27,7 @@ def saslprep(text: str) -> str:
     """Return the prepared form of a *stored* string (unassigned code points are refused, RFC 4013
     section 2.5).
 
-    Raises ValueError when the text contains what the profile prohibits.
+    Raises ValueError for text that the profile prohibits.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -47,8 +47,8 @@ def saslprep(text: str) -> str:
 
 
 def _check_direction(text: str) -> None:
-    """RFC 3454 section 6: right-to-left text begins and ends with right-to-left characters and has
-    no others."""
+    """Check RFC 3454 section 6: right-to-left text begins and ends with right-to-left characters
+    and has no others. Raises ValueError."""
     if not any(stringprep.in_table_d1(character) for character in text):
         return
     if any(stringprep.in_table_d2(character) for character in text):

@@ -10,10 +10,10 @@
       |  v=<server signature>                    |
       |<-----------------------------------------|
 
-The server stores no password and nothing a thief could log in with. Looking the user up is the
-caller's: between the first two calls. A user that does not exist is carried through to the end with
-a salt derived from a secret of this process, the same at each attempt, and fails at the proof like
-a wrong password. Channel binding is not offered: ``n`` and ``y`` are accepted, ``p=`` is refused.
+The server stores no password and nothing a thief could log in with. The caller looks the user up,
+between the first two calls. For an unknown user the exchange runs to the end with a salt derived
+from a secret of this process, the same at each attempt, and fails at the proof like a wrong
+password. Channel binding is not offered: ``n`` and ``y`` are accepted, ``p=`` is refused.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from fluxmq.auth.saslprep import saslprep
 
 MECHANISM: Final = "SCRAM-SHA-256"
 # RFC 7677 section 4: at least 4096, and about 15 000 recommended. One number for all users, so that
-# the announced count tells nothing about whether a user exists. The cost is the client's, at each
-# login.
+# it does not reveal whether a user exists. The cost is the client's, at each login.
 ITERATIONS: Final = 15_000
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 10_000_000
@@ -60,13 +59,13 @@ class ScramError(Exception):
 
     @property
     def final(self) -> bytes:
-        """The server-final-message that tells the client."""
+        """Server-final-message that tells the client."""
         return f"e={self.server_error}".encode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """What the server keeps of a password (RFC 5802 section 3); useless for logging in."""
+    """The server's record of a password (RFC 5802 section 3); useless for logging in."""
 
     iterations: int
     salt: bytes
@@ -107,7 +106,7 @@ class ServerExchange:
     """One authentication by SCRAM-SHA-256; the three methods are called once each, in order.
 
     After a ScramError the exchange stays failed. `username` is the prepared name once the first
-    message was read; it is proven only after `receive_client_final` returned.
+    message was read; it is proven only after `receive_client_final` has returned.
     """
 
     __slots__ = (
@@ -221,7 +220,7 @@ class ServerExchange:
         return b"v=" + verifier
 
     def _expect(self, state: _State) -> None:
-        """Refuse calls out of order; until the call succeeds the exchange counts as failed."""
+        """Check the order of calls; until the call succeeds the exchange counts as failed."""
         if self._state is not state:
             raise ScramError(
                 "other-error", f"message not expected: exchange is {self._state.name.lower()}"

@@ -1,7 +1,6 @@
-"""The record of one user, and what a name and a set of rules must look like.
+"""The record of one user, and validation of names and rules.
 
-Pure values. Where they are stored is the control process's affair, how they travel is
-`fluxmq.ipc.user_messages`.
+Pure values. The control process stores them; `fluxmq.ipc.user_messages` encodes them.
 """
 
 from __future__ import annotations
@@ -16,25 +15,26 @@ from fluxmq.auth.saslprep import saslprep
 from fluxmq.auth.scram import StoredKeys
 from fluxmq.model.patterns import pattern_problem
 
-# Far above any real name, far below what a log line or a table column can bear.
+# Far above any real name, far below the limits of a log line or a table column.
 NAME_BYTES_MAX: Final = 256
-# Asked in turn at each SUBSCRIBE and (by run) PUBLISH: more rules than this belong in fewer, wider
-# filters.
+# Checked in turn at each SUBSCRIBE and (by run) PUBLISH: more rules than this belong in fewer,
+# wider filters.
 RULES_MAX: Final = 128
 RULE_BYTES_MAX: Final = 1024
 TAGS_MAX: Final = 32
 """Tags of one user; a handful have a meaning."""
 TAG_CHARACTERS_MAX: Final = 64
 PERMISSIONS_MAX: Final = 256
-"""Virtual hosts that one user may be let into, and topic exchanges with patterns for one user."""
+"""Virtual hosts that one user may access, and topic exchanges with patterns for one user."""
 VHOST_BYTES_MAX: Final = 255
 EXCHANGE_BYTES_MAX: Final = 255
-"""Names of AMQP 0.9.1 are short strings (section 4.2.5.3)."""
+"""Maximum bytes: names of AMQP 0.9.1 are short strings (section 4.2.5.3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class VhostPermission:
-    """What a user may do in one virtual host: patterns of names, see `fluxmq.auth.permissions`."""
+    """A user's permissions in one virtual host: patterns of names, see
+    `fluxmq.auth.permissions`."""
 
     vhost: str
     configure: str
@@ -44,7 +44,7 @@ class VhostPermission:
 
 @dataclass(frozen=True, slots=True)
 class TopicPermission:
-    """Which routing keys a user may write and read on one topic exchange: patterns."""
+    """Routing keys a user may write and read on one topic exchange: patterns."""
 
     vhost: str
     exchange: str
@@ -57,9 +57,9 @@ class User:
     """One user as shards know it: `hash` is argon2id text, `scram` the keys for SCRAM-SHA-256
     (None: password only).
 
-    `publish` and `subscribe` are topic filters, possibly with ``{client_id}`` and ``{username}``, for
-    MQTT. `tags` (``administrator``, ``management`` ...), `permissions` and `topic_permissions` are those
-    of AMQP; there is at most one per virtual host, and per virtual host and exchange.
+    `publish` and `subscribe` are topic filters, possibly with ``{client_id}`` and ``{username}``,
+    for MQTT. `tags` (``administrator``, ``management`` ...), `permissions` and `topic_permissions`
+    are those of AMQP; there is at most one per virtual host, and per virtual host and exchange.
     """
 
     name: str
@@ -123,9 +123,9 @@ def tags_problem(tags: Sequence[str]) -> str | None:
 def permission_problem(
     permission: VhostPermission | TopicPermission, *, patterns: bool = True
 ) -> str | None:
-    """Return why a permission cannot be given, or None when it can.
+    """Return why a permission cannot be granted, or None when it can.
 
-    Without `patterns` they are not tried, which takes some 10 µs each: one that cannot be used grants
+    Without `patterns` they are not compiled, which takes some 10 µs each: an unusable one grants
     nothing anyway.
     """
     if not 0 < _size(permission.vhost) <= VHOST_BYTES_MAX:
@@ -143,7 +143,8 @@ def permission_problem(
 
 
 def user_problem(user: User, *, patterns: bool = True) -> str | None:
-    """Return the first thing wrong with a user's record, or None; `patterns` as in `permission_problem`."""
+    """Return the first thing wrong with a user's record, or None; `patterns` as in
+    `permission_problem`."""
     return (
         name_problem(user.name)
         or hash_problem(user.hash)

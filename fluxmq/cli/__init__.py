@@ -1,1 +1,1 @@
-"""``fluxmqctl``: the command line of an operator."""
+"""``fluxmqctl``, the operator's command line."""

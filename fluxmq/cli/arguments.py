@@ -1,4 +1,4 @@
-"""The command line of `fluxmqctl`: commands, options and their help, nothing else."""
+"""Command line of `fluxmqctl`: commands, options and their help, nothing else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _WITH_VALUE: Final = _BEFORE_VERB | {"--config", "--data-dir", "-t", "--timeout"
 
 
 def ordered(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with options of a verb that stand before it, as rabbitmqctl takes them, put behind it."""
+    """Return the arguments with options that precede a verb moved behind it, as rabbitmqctl accepts
+    them."""
     first: list[str] = []
     moved: list[str] = []
     rest = list(arguments)
@@ -122,7 +123,7 @@ def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def _place(text: str) -> tuple[str, int]:
-    """A core's number, or a shard's: which of the two, and the number."""
+    """Return ("core", number) or ("shard", number)."""
     kind, number = ("shard", text[6:]) if text.startswith("shard-") else ("core", text)
     if not (number.isascii() and number.isdigit() and len(number) < 6):
         raise argparse.ArgumentTypeError("must be the number of a core, or shard-N")

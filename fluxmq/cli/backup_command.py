@@ -1,4 +1,5 @@
-"""``fluxmqctl backup DIR``: a data directory that a broker can start from, made while the node runs."""
+"""``fluxmqctl backup DIR``: make a data directory that a broker can start from while the node
+runs."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "backup"
 RATE_DEFAULT: Final = "64MiB"
-"""Bytes a second: most disks give clients the rest."""
+"""Bytes per second; leaves most of an ordinary disk to clients."""
 WAIT_SECONDS: Final = 86_400.0
 
 
@@ -52,7 +53,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
-    """Make the backup and say what it holds."""
+    """Make the backup and return lines about its contents."""
     target = Path(options.directory).absolute()
     done = BackedUp.from_body(caller.call(BACKUP, Backup(str(target), options.rate).to_body()))
     if options.json:

@@ -1,7 +1,8 @@
-"""``fluxmqctl raft``, ``members``, ``transfer``, ``rebalance``, ``can-stop``, ``audit``, ``grow``, ``shrink``
-and ``forget_node``.
+"""Commands about replicated groups: ``fluxmqctl raft``, ``members``, ``transfer``, ``rebalance``,
+``can-stop``, ``audit``, ``grow``, ``shrink`` and ``forget_node``.
 
-Each command takes a connection, its options and whether colours may be used, and returns what to print.
+Each command takes a connection, its options and whether colours may be used, and returns the lines
+to print.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from fluxmq.ipc.polling import ControlCaller
 
 _NONE: Final = "-"
 PROGRESS_SECONDS: Final = 1.0
-"""Time between two lines about a member that catches up."""
+"""Time between two progress lines about a member that is catching up."""
 
 _RAFT_COLUMNS: Final = (
     Column("GROUP"),
@@ -80,7 +81,7 @@ def _listing(caller: ControlCaller, group: str | None) -> RaftListing:
 
 
 def raft(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
-    """Show how replicated groups do on this node."""
+    """Show the state of this node's replicated groups."""
     listing = _listing(caller, options.group)
     if options.json:
         return [orjson.dumps(listing.to_body()).decode()]
@@ -88,7 +89,7 @@ def raft(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> li
 
 
 def raft_lines(listing: RaftListing, *, colour: bool) -> list[str]:
-    """Return the table of groups, and what it has no room for."""
+    """Return the table of groups, followed by remarks that do not fit into it."""
     table = Table(_RAFT_COLUMNS)
     for number, row in enumerate(listing.groups):
         table.colours[number, 1] = ROLES.get(row.role, "red")
@@ -125,7 +126,7 @@ def members(caller: ControlCaller, options: argparse.Namespace, colour: bool) ->
 
 
 def member_lines(listing: RaftListing, *, colour: bool) -> list[str]:
-    """Return the table of members, and what it has no room for."""
+    """Return the table of members, followed by remarks that do not fit into it."""
     table = Table(_MEMBER_COLUMNS)
     for row in listing.groups:
         for member in sorted(row.members, key=lambda each: each.node):
@@ -178,7 +179,7 @@ def _with_remarks(table: Table, listing: RaftListing, *, colour: bool) -> list[s
 
 
 def transfer(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
-    """Have another node lead a group."""
+    """Transfer a group's leadership to another node."""
     wanted = Transfer(options.group, options.node or "")
     answer = Transfer.from_body(caller.call(TRANSFER, wanted.to_body()))
     if options.node and answer.node != options.node:
@@ -187,7 +188,7 @@ def transfer(caller: ControlCaller, options: argparse.Namespace, _colour: bool) 
 
 
 def rebalance(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
-    """Spread leaders over the nodes."""
+    """Spread leaders evenly over the nodes."""
     outcomes = Outcomes.from_body(caller.call(REBALANCE, {}))
     if options.json:
         return [orjson.dumps(outcomes.to_body()).decode()]
@@ -205,7 +206,7 @@ def _said(outcomes: Outcomes, what: str) -> list[str]:
 
 
 def can_stop(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
-    """Say whether this node may stop: exit code 1 when a group would lose its quorum."""
+    """Report whether this node may stop; exit with 1 when a group would lose its quorum."""
     outcomes = Outcomes.from_body(caller.call(CAN_STOP, {}))
     failed = [f"group {row.group!r}: {row.problem}" for row in outcomes.rows if row.problem]
     if options.json:
@@ -230,7 +231,7 @@ _AUDIT_COLUMNS: Final = (
 
 
 def audit(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
-    """Compare the copies of a group: exit code 1 when one differs."""
+    """Compare the copies of a group; exit with 1 when one differs."""
     wanted = AuditWanted(options.group)
     listing = AuditListing.from_body(caller.call(AUDIT, wanted.to_body()))
     lines = (
@@ -245,7 +246,7 @@ def audit(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> l
 
 
 def audit_lines(listing: AuditListing, *, colour: bool) -> list[str]:
-    """Return the table of copies, and why some were not compared."""
+    """Return the table of copies, followed by the reasons why some were not compared."""
     table = Table(_AUDIT_COLUMNS)
     for number, row in enumerate(listing.rows):
         table.colours[number, 5] = _VERDICTS.get(row.verdict, "yellow")
@@ -267,7 +268,7 @@ _VERDICTS: Final = {EQUAL: "green", DIFFERS: "red"}
 
 
 def grow(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
-    """Add a node to a group, and wait until it is a voter."""
+    """Add a node to a group and wait until it is a voter."""
     wanted = MemberChange(options.group, options.node, ADD)
     caller.call(MEMBER_CHANGE, wanted.to_body())
     if options.no_wait:
@@ -276,7 +277,7 @@ def grow(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> l
 
 
 def _say(line: str) -> None:
-    """What is to be seen before the command is done."""
+    """Print a line at once, before the command ends."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -336,7 +337,7 @@ COMMANDS: Final[dict[str, Command]] = {
 }
 
 WAIT_SECONDS: Final = 600.0
-"""How long `grow` waits for a member to catch up, unless it is told otherwise."""
+"""Default time that `grow` waits for a member to catch up."""
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -1,8 +1,8 @@
-"""The data directory as fluxmqctl meets it: is a broker running on it, and if not, may we write?
+"""The data directory from fluxmqctl's side: is a broker running on it, and if not, may we write?
 
-The supervisor holds an exclusive `flock` on ``LOCK`` for as long as it lives. To see whether it is held,
-the kernel's list of locks is read; trying the lock would make a broker that starts at that moment
-fail. To change metadata while no broker runs, the lock is taken for as long as the change lasts.
+The supervisor holds an exclusive `flock` on ``LOCK`` as long as it lives. `is_locked` reads the
+kernel's list of locks instead of trying the lock, which would make a broker that starts at that
+moment fail. Changing metadata while no broker runs takes the lock for the duration of the change.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ RUN_NAME: Final = "run"
 
 
 class LockedError(FluxmqError):
-    """Another process, a broker most likely, has the data directory."""
+    """Another process, most likely a broker, holds the data directory."""
 
 
 def control_socket(data_dir: Path) -> Path:
-    """Return where the control process of a broker on this directory listens."""
+    """Return the control socket's path for a broker on this directory."""
     return data_dir / RUN_NAME / CONTROL_SOCKET
 
 
 def is_locked(data_dir: Path) -> bool:
-    """Say whether some process holds the directory's lock, without touching the lock."""
+    """Return whether a process holds the directory's lock, without touching the lock."""
     path = data_dir / LOCK_NAME
     try:
         status = os.stat(path)
@@ -42,7 +42,8 @@ def is_locked(data_dir: Path) -> bool:
     except OSError:
         return False
     # A line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 4242 fe:01:131077 0 EOF". On layered file
-    # systems its device is not the one stat shows; then the holder's own note in the file decides.
+    # systems its device differs from the one stat reports; then the holder's own note in the file
+    # decides.
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     for line in lines:
         if len(line) > 5 and line[1] == "FLOCK":
@@ -56,7 +57,7 @@ def is_locked(data_dir: Path) -> bool:
 def opened_store(data_dir: Path) -> Iterator[MetadataStore]:
     """Hold the directory's lock and yield its metadata store.
 
-    Raises LockedError when a broker has it, and what `MetadataStore` raises.
+    Raises LockedError when a broker holds it, and the errors of `MetadataStore`.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     lock = os.open(data_dir / LOCK_NAME, flags, 0o600)

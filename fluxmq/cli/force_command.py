@@ -1,7 +1,9 @@
-"""``fluxmqctl force-quorum``: on a stopped node, declare its copies of groups the truth when their majority is lost for good.
+"""``fluxmqctl force-quorum``: declare a stopped node's copies of groups authoritative after their
+majority is permanently lost.
 
-Groups of queues are forced by a program of the shards (`fluxmq.shards.force_quorum`), ``_meta`` in the database here. Without
-``--this-copy-is-the-truth`` it is only said what there is, and what would be given up.
+A program of the shards (`fluxmq.shards.force_quorum`) forces queue groups; ``_meta`` is forced
+here, in the database. Without ``--this-copy-is-the-truth`` the command only reports what exists and
+what would be given up.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(node: Node, options: argparse.Namespace) -> list[str]:
-    """Look at the groups, or force them; what to print. Ends the program when that cannot be done."""
+    """Inspect the groups, or force them; return the lines to print. Exits when that is
+    impossible."""
     settings = node.settings
     if settings is None:
         raise ExitError(EXIT_USAGE, "name the node's settings file: fluxmqctl --config FILE ...")

@@ -1,4 +1,4 @@
-"""Rows as text: for people, for scripts that know rabbitmqctl, and for programs. Pure: values in, lines out."""
+"""Rows as text for people, for scripts written for rabbitmqctl, and for programs. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import orjson
 from fluxmq.logs import escape
 
 FORMATTERS: Final = ("table", "pretty_table", "json", "csv")
-"""``table``: one line per row with tabs between, as rabbitmqctl prints by itself."""
+"""Output formats. ``table``, rabbitmqctl's default, is one line per row with tabs between cells."""
 
 _CELL_CHARACTERS_MAX: Final = 65_536
 
@@ -24,7 +24,7 @@ def render(
     *,
     titles: bool = True,
 ) -> list[str]:
-    """Return the lines of a list in one of `FORMATTERS`; with or without a line of titles."""
+    """Return the lines of a list in one of `FORMATTERS`, with or without a header line."""
     if formatter == "json":
         return [orjson.dumps([{name: row.get(name) for name in columns} for row in rows]).decode()]
     cells = [[text(row.get(name)) for name in columns] for row in rows]
@@ -37,7 +37,7 @@ def render(
 
 
 def text(value: Any) -> str:
-    """Return a value as a cell has it: nothing for None, lists in brackets, maps as JSON."""
+    """Return a value as cell text: empty for None, lists in brackets, maps as JSON."""
     if value is None:
         return ""
     if isinstance(value, bool):

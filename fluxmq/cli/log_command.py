@@ -1,8 +1,9 @@
-"""`fluxmqctl log`: look at the logs of a stopped node, or at a copy of them. Nothing is ever changed.
+"""`fluxmqctl log`: inspect the logs of a stopped node, or a copy of them, without changing
+anything.
 
-Responsible for the command's options, for refusing a directory that a broker works on, and for how findings are shown.
-What is right and wrong is ``fluxmq.storage``'s to say. A running broker's files change while they are read, so what looks
-like damage then may be none; `--force-read-only` looks all the same.
+Responsible for the command's options, for refusing a directory that a broker uses, and for
+presenting findings; ``fluxmq.storage`` judges the files. A running broker changes its files while
+they are read, so apparent damage may be none; `--force-read-only` reads them all the same.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ EXIT_USAGE: Final = 2
 EXIT_IN_USE: Final = 4
 
 PARENTS_MAX: Final = 5
-"""How far above a path its data directory is looked for: groups/<group>/queues/<queue>/<file>."""
+"""Levels above a path to search for its data directory: groups/<group>/queues/<queue>/<file>."""
 
 SHOWN_BYTES_MAX: Final = 60
-"""Bytes of a payload that a line shows; `--json` gives all."""
+"""Maximum bytes of a payload that a line shows; `--json` shows all."""
 
-Commands = argparse._SubParsersAction  # the type that argparse has no public name for
+Commands = argparse._SubParsersAction  # argparse has no public name for this type
 Writer = Callable[[str], None]
 
 
 def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the command and its verbs; `command` becomes ``log verify``, ``log stat``, ``log dump``."""
+    """Add the command and its verbs; `command` is ``log verify``, ``log stat`` or ``log dump``."""
     log = commands.add_parser("log", help="look at the logs of a stopped node")
     verbs = log.add_subparsers(metavar="VERB", required=True)
 
@@ -84,9 +85,10 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace, data_dir: Path, out: Writer, complain: Writer) -> int:
-    """Run one verb and return its exit code: 0 all right, 1 damaged or not readable, 2 no such thing, 4 in use.
+    """Run one verb; return its exit code: 0 no damage, 1 damaged or unreadable, 2 not found, 4 in
+    use.
 
-    `data_dir`: where to look when no path was given. `out` and `complain` take whole lines.
+    `data_dir` is searched when no path is given. `out` and `complain` take whole lines.
     """
     files = Files()
     path = str(data_dir) if options.path is None else options.path.rstrip("/") or "/"
@@ -107,7 +109,8 @@ def run(options: argparse.Namespace, data_dir: Path, out: Writer, complain: Writ
 
 @contextlib.contextmanager
 def _kept_still(files: Files, path: str, *, forced: bool) -> Iterator[None]:
-    """Hold the lock of the data directory that a path is in, so that no broker starts meanwhile."""
+    """Hold the lock of the data directory that contains a path, so that no broker starts
+    meanwhile."""
     root = Path(path).absolute()
     if not root.is_dir():
         root = root.parent
@@ -167,7 +170,7 @@ def _verify_node(files: Files, paths: DataPaths, found: _Findings, out: Writer) 
 
 
 class _Findings:
-    """Shows what was found, and counts it."""
+    """Shows and counts findings."""
 
     def __init__(self, out: Writer, complain: Writer) -> None:
         self._out = out
@@ -176,7 +179,7 @@ class _Findings:
         self.notes = 0
 
     def log(self, report: LogReport) -> None:
-        """Show one log."""
+        """Show the findings of one log."""
         held = report.next_offset - report.start
         self._out(
             f"{report.directory}: {len(report.segments)} segments, {grouped(report.bytes)} bytes,"
@@ -185,7 +188,7 @@ class _Findings:
         self.problems(report.problems)
 
     def problems(self, problems: list[Problem]) -> None:
-        """Show what is wrong."""
+        """Show problems."""
         for problem in problems:
             if problem.mended:
                 self.notes += 1
@@ -199,7 +202,7 @@ class _Findings:
 
 
 def _logs(files: Files, path: str) -> Iterator[tuple[str, str]]:
-    """Group and directory of every log that a path has."""
+    """Yield group and directory of every log under a path."""
     directory = log_at(files, path)
     if directory is not None:
         group = Path(directory).absolute().parent.parent.name
@@ -212,7 +215,7 @@ def _logs(files: Files, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _name(files: Files, directory: str) -> str:
-    """A queue's name: what its segments say, else what its directory says."""
+    """Return a queue's name, from its segments or else from its directory."""
     encoded = directory.rpartition("/")[2]
     return queue_name(files, directory) or name_of(encoded) or encoded
 
@@ -263,7 +266,7 @@ def _stat(
 
 
 def _time(time: int) -> str:
-    """A time in µs as ISO 8601, or nothing to say; what no calendar has is given as the number."""
+    """Return a time in µs as ISO 8601, or as the number when no calendar date fits."""
     if time == TIME_NONE:
         return "-"
     try:
@@ -323,7 +326,7 @@ def _as_json(batch: Batch, index: int) -> str:
 
 
 def _text(data: bytes) -> str | dict[str, str]:
-    """Text if the bytes are UTF-8, else their base64 under that name."""
+    """Return the bytes as text when they are UTF-8, else their base64 under that name."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -346,7 +349,7 @@ def _item(item: Item) -> dict[str, object]:
 
 
 def _shown(value: object) -> object:
-    """A property's content as JSON has it; tables and arrays as lists."""
+    """Return a property's value as JSON; tables and arrays become lists."""
     if isinstance(value, Value):
         return _shown(value.content)
     if isinstance(value, bytes):

@@ -1,9 +1,9 @@
-"""`fluxmqctl`: look at a node, place its groups, keep its users, virtual hosts and policies.
+"""`fluxmqctl`: inspect a node, place its groups, manage its users, virtual hosts and policies.
 
-Talks to the control process over the socket in the data directory; when no broker runs there, commands about
-users change the database directly, under the directory's lock. Passwords are read, hashed and
-forgotten here. Exit codes: 0 done, 1 refused, 2 wrong usage, 3 no broker runs, 4 the broker does not
-answer.
+Talks to the control process over the socket in the data directory. When no broker runs there, user
+commands change the database directly, under the directory's lock. Passwords are read and hashed
+here, and forgotten. Exit codes: 0 done, 1 refused, 2 wrong usage, 3 no broker runs, 4 the broker
+does not answer.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _WAITS: Final = {
     "unpin": queue_commands.MOVE_SECONDS,
     backup_command.NAME: backup_command.WAIT_SECONDS,
 }
-"""Commands whose answer takes longer than most, with how long it is waited for at least."""
+"""Commands that take longer than most, with the minimum time to wait for their answer."""
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 
 
@@ -105,7 +105,7 @@ def _ask(
     options: argparse.Namespace,
     command: Callable[[ControlCaller, argparse.Namespace, bool], list[str]],
 ) -> None:
-    """Run a command that only a running broker can answer, and print its lines."""
+    """Run a command that needs a running broker and print its lines."""
     node.wait_at_least(_WAITS.get(options.command, 0.0))
     with node.require() as caller:
         print("\n".join(command(caller, options, _colour())), flush=True)
@@ -252,12 +252,13 @@ _COMMANDS: Final[dict[str, Callable[[Node, argparse.Namespace], None]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code. The entry of ``fluxmqctl``."""
+    """Run one command and exit with its code. Entry point of ``fluxmqctl``."""
     raise SystemExit(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; messages go to standard output and error."""
+    """Run one command and return its exit code; messages go to standard output and standard
+    error."""
     options = parser().parse_args(ordered(sys.argv[1:] if arguments is None else arguments))
     try:
         node = Node(options)

@@ -1,6 +1,8 @@
-"""``fluxmqctl migrate-queue``: move a queue to another replication group while it is used, or leave it where it is.
+"""``fluxmqctl migrate-queue``: move a queue to another replication group while it is in use, or
+cancel.
 
-The command waits until the queue is there. What has begun goes on when it is interrupted.
+The command waits until the queue has arrived. A move that has begun continues when the command is
+interrupted.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ if TYPE_CHECKING:
 
 NAME: Final = "migrate-queue"
 LOOK_SECONDS: Final = 0.1
-"""Time between two looks at where the queue is."""
+"""Time between two polls of the queue's location."""
 SAY_SECONDS: Final = 1.0
-"""Time between two lines about how far it is."""
+"""Time between two progress lines."""
 WAIT_SECONDS: Final = 3600.0
-"""How long the queue's arrival is waited for, unless it is told otherwise."""
+"""Default time to wait for the queue's arrival."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -57,7 +59,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
-    """Move a queue, and wait until it is there."""
+    """Move a queue and wait until it has arrived."""
     vhost, name = place_of(options)
     wanted = Migrate(vhost, name, options.to or "", options.abort)
     begun = time.monotonic()
@@ -87,7 +89,7 @@ def run(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> li
 
 
 def place_of(options: argparse.Namespace) -> tuple[str, str]:
-    """Virtual host and name. Ends the program when there is no name."""
+    """Return virtual host and name. Exits when the name is missing."""
     vhost, name = options.vhost, str(options.queue)
     if vhost is None:
         before, slash, after = name.rpartition("/")

@@ -1,6 +1,7 @@
-"""The node that a fluxmqctl command is about: through its control process, or, while none runs, its database.
+"""The node a fluxmqctl command addresses: its control process, or its database while no broker
+runs.
 
-Commands raise `ExitError` to end the program with a code; what they have to say besides their result goes to
+Commands raise `ExitError` to end the program with a code; warnings besides their result go to
 `Node.complaints`.
 """
 
@@ -38,7 +39,7 @@ DATA_DIR_DEFAULT: Final = Path("./data")
 
 
 class ExitError(Exception):
-    """Ends the program with a code and a sentence on standard error."""
+    """Ends the program with an exit code and a sentence on standard error."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -46,11 +47,11 @@ class ExitError(Exception):
 
 
 class Node:
-    """The node a command is about: its data directory, and its control process if one answers."""
+    """The node a command addresses: its data directory, and its control process if one answers."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.settings = _settings(options.config)
-        """Those of the file that was named, if one was."""
+        """Settings of the file named on the command line, if any."""
         if options.data_dir is not None:
             self.data_dir = Path(options.data_dir)
         elif self.settings is not None:
@@ -59,16 +60,16 @@ class Node:
             self.data_dir = DATA_DIR_DEFAULT
         self._timeout: float = options.timeout
         self.complaints: list[str] = []
-        """What is to be said on standard error when the command is done."""
+        """Warnings to print on standard error when the command is done."""
 
     def wait_at_least(self, seconds: float) -> None:
-        """Give the broker this long to answer, or longer when that was asked for."""
+        """Give the broker at least this long to answer, or longer when the user asked for it."""
         self._timeout = max(self._timeout, seconds)
 
     def connect(self) -> ControlCaller | None:
         """Return a connection to the control process, None when no broker runs here.
 
-        Ends the program when a broker runs but cannot be reached.
+        Exits when a broker runs but is unreachable.
         """
         path = data_directory.control_socket(self.data_dir)
         try:
@@ -85,14 +86,14 @@ class Node:
             raise ExitError(EXIT_NO_ANSWER, f"{path}: {problem.strerror or problem}") from None
 
     def require(self) -> ControlCaller:
-        """Return a connection to the control process. Ends the program when no broker runs here."""
+        """Return a connection to the control process. Exits when no broker runs here."""
         caller = self.connect()
         if caller is None:
             raise ExitError(EXIT_NOT_RUNNING, f"no broker is running on {self.data_dir}")
         return caller
 
     def hash_parameters(self) -> HashParameters:
-        """Return the parameters the node hashes with: the broker's own, else the settings'."""
+        """Return the node's hash parameters: the running broker's, else those of the settings."""
         caller = self.connect()
         if caller is not None:
             with caller:
@@ -100,11 +101,12 @@ class Node:
         return HashParameters() if self.settings is None else parameters_of(self.settings)
 
     def change(self, kind: str, body: Body) -> None:
-        """Change users, through the broker or directly; complains of shards that did not confirm in time."""
+        """Change users through the broker or directly; warn of shards that did not confirm in
+        time."""
         self.complain_of(self._changed(kind, body).unconfirmed)
 
     def complain_of(self, unconfirmed: tuple[str, ...]) -> None:
-        """Say that a change did not reach these processes yet."""
+        """Warn that a change has not reached these processes yet."""
         if unconfirmed:
             self.complaints.append(
                 f"not confirmed in time by {', '.join(unconfirmed)}; takes effect there as soon"
@@ -117,14 +119,14 @@ class Node:
             with caller:
                 return UserChanged.from_body(caller.call(kind, body))
         if kind == USER_ADD:
-            # The first user is often made before the first start.
+            # The first user is often created before the first start.
             self.data_dir.mkdir(mode=0o700, exist_ok=True)
         change = change_of(Message(kind, 1, body))
         with data_directory.opened_store(self.data_dir) as store:
             return UserChanged(change(store).revision, ())
 
     def password_hash(self, name: str) -> UserHash | None:
-        """Return what a user's password is checked against, None when there is no such user."""
+        """Return a user's password hash, None when there is no such user."""
         caller = self.connect()
         if caller is None:
             with data_directory.opened_store(self.data_dir) as store:

@@ -1,6 +1,6 @@
-"""Where fluxmqctl takes a password from: a file, standard input, or a person at the terminal.
+"""Password input for fluxmqctl: a file, standard input, or a prompt at the terminal.
 
-Never from an argument: command lines are visible to every process of the machine.
+Never a command-line argument: command lines are visible to every process of the machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class PasswordError(FluxmqError):
 
 
 def read_password(options: argparse.Namespace) -> str:
-    """Return the password that the options lead to. Raises PasswordError, OSError for the file."""
+    """Return the password from the source the options name. Raises PasswordError, OSError for the
+    file."""
     if options.password_file is not None:
         with open(options.password_file, "rb") as file:
             return _from_stream(file, options.password_file)
@@ -34,7 +35,7 @@ def read_password(options: argparse.Namespace) -> str:
 
 
 def _from_stream(stream: BinaryIO, name: str) -> str:
-    # Two bytes more than the limit: a line end, and one to notice that it is too long.
+    # Two bytes beyond the limit: a line end, and one to detect that it is too long.
     data = stream.read(PASSWORD_BYTES_MAX + 3)
     for end in (b"\r\n", b"\n"):
         if data.endswith(end):

@@ -1,6 +1,7 @@
-"""``fluxmqctl groups``, ``queues``, ``pin`` and ``unpin``: one question to the control process, lines for people.
+"""``fluxmqctl groups``, ``queues``, ``pin`` and ``unpin``: one request to the control process each.
 
-Each command takes a connection, its options and whether colours may be used, and returns what to print.
+Each command takes a connection, its options and whether colours may be used, and returns the lines
+to print.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fluxmq.ipc.polling import ControlCaller
 from fluxmq.ipc.table import NOT_PINNED
 
 MOVE_SECONDS: Final = 120.0
-"""How long the answer to pin and unpin is waited for: the checkpoint before a move may have much to write."""
+"""Time to wait for the answer to pin and unpin: the checkpoint before a move may write a lot."""
 
 _NONE: Final = "-"
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -39,7 +40,7 @@ ROLES: Final = {
     "leaving": "yellow",
     "failed": "red",
 }
-"""Colours of what a node is in a group; any other is red."""
+"""Colours of a node's role in a group; any other role is red."""
 
 _GROUP_COLUMNS: Final = (
     Column("GROUP"),
@@ -54,7 +55,7 @@ _GROUP_COLUMNS: Final = (
     Column("FSYNC P99", number=True),
 )
 _LED_COLUMNS: Final = (Column("LEADER"), Column("TERM", number=True))
-"""Shown where a group is one of a cluster's."""
+"""Shown for groups of a cluster."""
 _QUEUE_COLUMNS: Final = (
     Column("QUEUE"),
     Column("TYPE"),
@@ -81,7 +82,7 @@ def size(count: int) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a latency: ``0.42 ms``, or a dash when there is none yet."""
+    """Return a latency: ``0.42 ms``, or a dash when none was measured yet."""
     return f"{seconds * 1000:.2f} ms" if seconds > 0 else _NONE
 
 
@@ -94,7 +95,7 @@ def groups(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> 
 
 
 def group_lines(listing: GroupListing, *, colour: bool) -> list[str]:
-    """Return the table of groups, and what it has no room for."""
+    """Return the table of groups, followed by remarks that do not fit into it."""
     clustered = any(row.leader is not None for row in listing.groups)
     table = Table((*_GROUP_COLUMNS, *(_LED_COLUMNS if clustered else ())))
     for number, row in enumerate(listing.groups):
@@ -133,7 +134,8 @@ def queues(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> 
 
 
 def queue_lines(listing: QueueListing, *, colour: bool) -> list[str]:
-    """Return the table of queues, each followed by its consumer groups, and what it has no room for."""
+    """Return the table of queues with their consumer groups, followed by remarks that do not fit
+    into it."""
     table = Table(_QUEUE_COLUMNS)
     for row in listing.queues:
         if row.durability == "buffered":
@@ -148,7 +150,7 @@ def queue_lines(listing: QueueListing, *, colour: bool) -> list[str]:
 
 
 def _queue_cells(row: QueueRow) -> list[list[str]]:
-    """A queue's line, and one for each of its consumer groups."""
+    """Return a queue's row, and one for each of its consumer groups."""
     cells = [
         row.queue,
         row.type,
@@ -172,7 +174,7 @@ def _queue_cells(row: QueueRow) -> list[list[str]]:
 
 
 def pin(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
-    """Move a group to a core, or to a shard, and keep it there."""
+    """Move a group to a core or to a shard, and keep it there."""
     kind, number = options.place
     wanted = Pin(options.group, **{kind: number})
     placed = Placed.from_body(caller.call(PIN, wanted.to_body()))
@@ -180,7 +182,7 @@ def pin(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> li
 
 
 def unpin(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
-    """Let a group live where its name puts it."""
+    """Let a group's name decide its shard again."""
     placed = Placed.from_body(caller.call(UNPIN, Release(options.group).to_body()))
     return [_placed(options.group, placed, "is no longer pinned; it is on")]
 

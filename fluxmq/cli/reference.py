@@ -1,8 +1,8 @@
-"""Keeps the table of metrics in ``docs/operations.md`` equal to the registry.
+"""Keeps the table of metrics in ``docs/operations.md`` in step with the registry.
 
     python -m fluxmq.cli.reference docs/operations.md
 
-rewrites what stands between the two marks and leaves the rest alone. Nothing else uses this module.
+replaces the text between the two marks and leaves the rest alone. Nothing else uses this module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TITLES: Final = {
 
 
 def metrics_tables() -> str:
-    """Return one Markdown table per kind of process, in the order of declaration."""
+    """Return one Markdown table per kind of process, in declaration order."""
     parts = []
     for scope, title in _TITLES.items():
         rows = [_row(metric) for metric in METRICS.values() if metric.scope is scope]
@@ -39,7 +39,7 @@ def _row(metric: Metric) -> str:
 
 
 def renewed(page: str) -> str:
-    """Return the page with the tables between the marks made anew.
+    """Return the page with fresh tables between the marks.
 
     Raises ValueError when the marks are missing.
     """

@@ -1,7 +1,8 @@
-"""`fluxmqctl snapshot`: a copy of one queue at one moment, while the broker runs, without asking it.
+"""`fluxmqctl snapshot`: copy one queue at one moment, while the broker runs and without involving
+it.
 
-Responsible for the command's options, for finding the queue, and for saying what was made. How a log is copied so that the
-copy is whole is ``fluxmq.storage.queue_copy``'s.
+Responsible for the command's options, for finding the queue, and for reporting the result.
+``fluxmq.storage.queue_copy`` knows how to copy a log consistently.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
 
 _BUFFERED: Final = "buffered"
-"""How names of groups begin that are answered before the disk has what they wrote."""
+"""Name prefix of groups that acknowledge writes before they are on disk."""
 
 
 def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -41,7 +42,8 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace, data_dir: Path, out: Writer, complain: Writer) -> int:
-    """Make the copy and return the exit code: 0 made, 1 refused or failed, 2 no such queue or data directory.
+    """Make the copy; return the exit code: 0 made, 1 refused or failed, 2 no such queue or
+    directory.
 
     `out` and `complain` take whole lines.
     """
@@ -55,7 +57,8 @@ def run(options: argparse.Namespace, data_dir: Path, out: Writer, complain: Writ
             return EXIT_USAGE
         (group,) = groups
         target = DataPaths(str(Path(options.target))).queue(group, options.queue)
-        # A power cut may take back what such a group wrote last; the files that it then changes must not be the copy's.
+        # A power cut may take back such a group's last writes; the files it then changes must not
+        # be hard links shared with the copy.
         link = not group.startswith(_BUFFERED)
         copy = copy_queue(files, paths.queue(group, options.queue), target, link=link)
     except StorageError as error:
@@ -66,7 +69,7 @@ def run(options: argparse.Namespace, data_dir: Path, out: Writer, complain: Writ
 
 
 def _groups_of(files: Files, paths: DataPaths, queue: str) -> list[str]:
-    """The groups that have a queue of this name: one, unless it was never declared."""
+    """Return the groups with a queue of this name: one, unless the queue was never declared."""
     names = (name_of(directory) for directory in directories(files, paths.groups))
     return [name for name in names if name and files.exists(paths.queue(name, queue))]
 

@@ -1,6 +1,7 @@
-"""What `fluxmqctl status` shows of a node: one line per process, totals, and what is wrong.
+"""Output of `fluxmqctl status`: one line per process, totals, and problems.
 
-Pure: one answer of the control process, and in watch mode the one before, to lines or JSON.
+Pure: turns one answer of the control process, and the previous one in watch mode, into lines or
+JSON.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def lines(
 ) -> list[str]:
     """Return the lines to print.
 
-    With `before`, an earlier answer, and the seconds `elapsed` since, message rates are shown too.
+    With `before`, an earlier answer, and the seconds `elapsed` since, message rates are included.
     """
     with_rates = before is not None and elapsed > 0
     table = Table([*_COLUMNS, *(_RATE_COLUMNS if with_rates else ())])
@@ -73,7 +74,7 @@ def lines(
 
 
 def to_json(status: NodeStatus) -> dict[str, object]:
-    """Return the same as a JSON object: the control process's answer, with totals."""
+    """Return the control process's answer as a JSON object, with totals."""
     body = status.to_body()
     body["processes"] = [
         {
@@ -106,8 +107,8 @@ def _process_cells(process: ProcessStatus) -> list[str]:
 
 
 def _number_cells(process: ProcessStatus) -> list[str]:
-    """Cells only a shard has. Connections come from the shared table, so they show even when the
-    shard did not answer; the rest is what it said itself."""
+    """Return the cells only a shard has. Connections come from the shared table, so they show even
+    when the shard did not answer; the rest is the shard's own report."""
     if process.role != "shard":
         return [_NONE] * 5
     connections = grouped(sum(process.connections))
@@ -126,9 +127,9 @@ def _number_cells(process: ProcessStatus) -> list[str]:
 def _rates(
     process: ProcessStatus, before: ProcessStatus | None, elapsed: float
 ) -> tuple[int, int] | None:
-    """Return messages in and out per second, or None when two answers cannot be compared."""
+    """Return messages in and out per second, or None when the two answers are not comparable."""
     now, then = process.numbers, None if before is None else before.numbers
-    # A restarted shard counts from zero again; its first difference says nothing.
+    # A restarted shard counts from zero again; its first difference is meaningless.
     if now is None or then is None or before is None or before.pid != process.pid:
         return None
     return (
@@ -155,7 +156,7 @@ def _totals(status: NodeStatus, rates: list[int]) -> list[str]:
 
 
 def _remarks(status: NodeStatus) -> list[str]:
-    """Say what the columns have no room for: why a process is not there, or does not answer."""
+    """Return remarks that do not fit the columns: why a process is missing or does not answer."""
     remarks = list(_alarms(status.resources))
     for process in status.processes:
         name = _name(process)
@@ -181,7 +182,7 @@ def _remarks(status: NodeStatus) -> list[str]:
 
 
 def _alarms(resources: Resources) -> Iterator[str]:
-    """Say what the node is short of, and what that means for clients."""
+    """Yield the node's resource alarms and their effect on clients."""
     held, mark = resources.memory_held >> 20, resources.memory_high_watermark >> 20
     if MEMORY in resources.alarms:
         yield f"alarm: memory is short, {held} MiB are held and the mark is {mark} MiB: publishers are not read"

@@ -1,8 +1,8 @@
 """Tables and durations for people at a terminal. Pure: values in, lines out.
 
-Columns are as wide as their widest cell; numbers are set to the right. Cells are escaped, because a
-user's name or a reason may come from anywhere. Colour is asked for by the caller, who knows whether
-there is a terminal.
+Columns are as wide as their widest cell; numbers are right-aligned. Cells are escaped, because a
+user's name or a reason may come from anywhere. The caller decides about colour, since it knows
+whether there is a terminal.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Column:
 
 @dataclass(slots=True)
 class Table:
-    """Rows under titles, and below a rule the totals, if any."""
+    """Rows under titles, and optional totals below a rule."""
 
     columns: Sequence[Column]
     rows: list[Sequence[str]] = field(default_factory=list)
     totals: Sequence[str] | None = None
-    # Colour of a cell by (row, column), by name; only the text is coloured, not the padding.
+    # Colour names by (row, column); only the text is coloured, not the padding.
     colours: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def lines(self, *, colour: bool) -> list[str]:
@@ -85,5 +85,5 @@ def duration(seconds: float) -> str:
 
 
 def grouped(number: int) -> str:
-    """Return a count with its thousands set apart by narrow marks: ``1,234,567``."""
+    """Return a count with thousands separators: ``1,234,567``."""
     return f"{number:,}"

@@ -1,6 +1,6 @@
-"""The verbs about users and permissions: through the broker, or directly while none runs.
+"""Verbs about users and permissions, through the broker or directly while none runs.
 
-Each takes the node and its options and returns what to print.
+Each takes the node and its options and returns the lines to print.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOPIC_PATTERNS: Final = ("write", "read")
 
 
 def said(options: argparse.Namespace, text: str) -> list[str]:
-    """What is being done, unless that is not to be said."""
+    """Return a progress message as lines; nothing when output is quiet or machine-readable."""
     quiet = options.quiet or options.silent
     return [] if quiet or getattr(options, "formatter", "table") in ("json", "csv") else [text]
 
@@ -51,7 +51,7 @@ def table(
     rows: list[Mapping[str, Any]],
     columns: tuple[str, ...],
 ) -> list[str]:
-    """A list under its title."""
+    """Return a list under its title."""
     titles = not (options.no_table_headers or options.silent)
     return said(options, title) + render(rows, columns, options.formatter, titles=titles)
 

@@ -1,4 +1,5 @@
-"""Command line of the verbs that are named as rabbitmqctl's: commands, options and their help, nothing else."""
+"""Command line of the verbs named after rabbitmqctl's: commands, options and their help, nothing
+else."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def add_verbs(commands: Commands) -> None:
 def _verb(
     commands: Commands, name: str, text: str, *positional: tuple[str, str], vhost: bool = False
 ) -> argparse.ArgumentParser:
-    """A verb with its positional arguments, each a name and its help."""
+    """Add a verb with its positional arguments, each a name and its help."""
     added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
     added.set_defaults(command=name)
     added.add_argument("-q", "--quiet", action="store_true", help="do not say what is being done")
@@ -189,7 +190,7 @@ def _policies(commands: Commands) -> None:
 def _listing(
     commands: Commands, name: str, what: str, text: str, *positional: tuple[str, str]
 ) -> argparse.ArgumentParser:
-    """A list without a choice of columns."""
+    """Add a list without a choice of columns."""
     listing = LISTS[what]
     verb = _formatted(_verb(commands, name, text, *positional, vhost=listing.scoped))
     verb.set_defaults(what=what, columns=None, everywhere=False)

@@ -1,7 +1,8 @@
-"""The verbs named as rabbitmqctl's: virtual hosts, policies, lists, and orders about queues and connections.
+"""Verbs named after rabbitmqctl's: virtual hosts, policies, lists, and queue and connection
+actions.
 
-These need a running broker; those about users are in `user_verbs`. Each takes the node and its options and
-returns what to print.
+These need a running broker; those about users are in `user_verbs`. Each takes the node and its
+options and returns the lines to print.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ from fluxmq.routing.topology.changes import (
 from fluxmq.routing.topology.records import Policy, Vhost
 
 ORDER_SECONDS: Final = 35.0
-"""How long the answer to an order about queues or connections is waited for: longer than control waits for shards."""
+"""Time to wait for actions on queues or connections: longer than control waits for shards."""
 
 
 # Changes of the topology
 
 
 def _change(node: Node, change: Change) -> None:
-    """Make a change. Ends the program when it is refused."""
+    """Make a change. Exits when it is refused."""
     with node.require() as caller:
         body = caller.call(TOPOLOGY_CHANGE, change_body([pack_set([change])]))
     changed = TopologyChanged.from_body(body)
@@ -65,7 +66,7 @@ def _change(node: Node, change: Change) -> None:
 
 
 def _object(text: str, what: str) -> dict[str, Any]:
-    """A JSON object on the command line. Ends the program when it is none."""
+    """Parse a JSON object from the command line. Exits when it is not one."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -159,7 +160,7 @@ def _list(node: Node, options: argparse.Namespace) -> list[str]:
 
 
 def _rows(node: Node, wanted: ListWanted) -> tuple[list[TableRow], list[str]]:
-    """All rows of a list, page by page, and the shards that did not answer."""
+    """Return all rows of a list, fetched page by page, and the shards that did not answer."""
     rows: list[TableRow] = []
     missing: set[str] = set()
     place: tuple[int, ...] = ()
@@ -249,4 +250,4 @@ VERBS: Final[dict[str, Callable[[Node, argparse.Namespace], list[str]]]] = {
     "close_all_connections": _close_all_connections,
     "close_session": _close_session,
 }
-"""By name, as `verb_arguments` adds them."""
+"""Verbs by name, as `verb_arguments` adds them."""

@@ -1,7 +1,8 @@
 """The control process of a node.
 
-Responsible for the node's metadata (users, topology), and for answering health and metrics over HTTP. It talks to shards
-only through the control socket and the process table, so that whatever goes wrong here, messages keep flowing.
+Owns the node's metadata (users, topology) and answers health and metrics over HTTP. It talks to
+shards only through the control socket and the process table, so that messages keep flowing whatever
+goes wrong here.
 """
 
 from __future__ import annotations

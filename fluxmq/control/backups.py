@@ -1,9 +1,10 @@
-"""`fluxmqctl backup`: a data directory made beside the running node's, from which a broker can start.
+"""`fluxmqctl backup`: builds a data directory that a broker can start from, while the node runs.
 
-Shards copy their groups one after another; then the shards' tables (sessions, retained messages), this process's (users,
-exchanges, queues, policies) and the placement follow. Each part is as it was at one moment, the moments are seconds apart:
-what is missing of queues, or too many, a start sets right by the tables, as after a crash. VERSION is written last, and
-the directory gets its name only then, so that nobody starts on half of a backup.
+Shards copy their groups one after another; then the shards' tables (sessions, retained messages),
+this process's (users, exchanges, queues, policies) and the placement follow. Each part is
+consistent in itself, the parts are seconds apart: a start reconciles missing or surplus queues with
+the tables, as after a crash. VERSION is written last, and the directory gets its name only then, so
+that no broker starts on half a backup.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from fluxmq.storage.files import Files
 
 KINDS: Final = frozenset({BACKUP})
 SHARD_SECONDS_MAX: Final = 86_400.0
-"""For a shard to copy its groups: a day, in which the slowest rate worth naming copies terabytes."""
+"""Time for a shard to copy its groups: within a day even the slowest sensible rate copies
+terabytes."""
 MAKING: Final = ".incomplete"
-"""Ends the directory's name until the backup is whole."""
+"""Suffix of the directory's name until the backup is complete."""
 
 _log = get_logger(__name__)
 
 
 class Backups:
-    """Makes backups of this node, one at a time. `shards` gives the connected shards."""
+    """Makes backups of this node, one at a time. `shards` returns the connected shards."""
 
     def __init__(
         self,
@@ -51,7 +53,8 @@ class Backups:
         self._shards = shards
 
     async def answer(self, body: Body) -> Body:
-        """Make a backup. Raises RequestError or MessageError; what was begun is left under a name that says so."""
+        """Make a backup. Raises RequestError or MessageError; a failed backup keeps its incomplete
+        name."""
         wanted = Backup.from_body(body)
         target = Path(wanted.directory)
         if not target.is_absolute():
@@ -62,7 +65,7 @@ class Backups:
                 raise RequestError(ERROR_EXISTS, f"{path} exists already; name another directory")
         begun = time.monotonic()
         try:
-            # No group moves to another shard meanwhile: it would be copied twice, or by nobody.
+            # No group moves to another shard meanwhile: it would be copied twice, or not at all.
             async with self._placing.still():
                 done = await self._make(DataPaths(str(making)), wanted.rate)
             await self._thread.run(lambda: self._finish(making, target))

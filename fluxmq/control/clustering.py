@@ -1,7 +1,8 @@
-"""Answers fluxmqctl's questions about replicated groups, and carries out its orders about leaders and members.
+"""Requests of fluxmqctl about replicated groups, their leaders and members.
 
-Shards know their groups and who leads the others; any of them passes an order on to the shard that leads the group it is
-about, on whichever node. Here is what concerns several groups: which leaders should move, whether the node may stop.
+Shards know their groups and the leaders of the others; any of them forwards a command to the shard
+that leads the group in question, on whichever node. This module handles what spans groups: which
+leaders should move, whether the node may stop.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ if TYPE_CHECKING:
 KINDS: Final = frozenset({RAFT, TRANSFER, REBALANCE, CAN_STOP, MEMBER_CHANGE, FORGET_NODE, AUDIT})
 
 ASK_SECONDS: Final = 4.0
-"""For a shard to answer, which may have to ask that of another node: less than fluxmqctl waits."""
+"""Time for a shard to answer, which may have to ask another node: less than fluxmqctl waits."""
 CONTACT_MILLISECONDS_MAX: Final = 2000
-"""A node that was heard of since is in contact, and forgotten only by force."""
+"""Longest silence of a node that still counts as in contact and is forgotten only by force."""
 
 
 class Clustering:
-    """Lives on control's loop. ``clustered``: whether the settings know of other nodes; ``shards``: the connected ones;
-    ``own``: how the group does that control processes have among themselves; ``forget_own``: takes a node out of it;
-    ``audit_own``: compares its copies."""
+    """Serves cluster requests on control's loop. ``clustered``: whether the settings name other
+    nodes; ``shards``: the connected ones; ``own``: state of the control processes' group;
+    ``forget_own``: removes a node from it; ``audit_own``: compares its copies."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Clustering:
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
 
     async def _told(self, wanted: RaftWanted) -> RaftListing:
-        """What people are told: of the control processes' group as well."""
+        """Return the groups to show, including the control processes' own."""
         own = self._own()
         if own is None or wanted.group not in ("", own.group):
             return await self._raft(wanted)
@@ -107,7 +108,8 @@ class Clustering:
         return RaftListing((own, *listing.groups), listing.missing)
 
     async def _raft(self, wanted: RaftWanted) -> RaftListing:
-        """Groups as this node's shards tell of them; of a group that none of them has, its leader's word."""
+        """Return groups as this node's shards report them; one they do not have as its leader
+        reports it."""
         shards = self._shards()
         bodies = await asyncio.gather(*(_asked(shard, RAFT, wanted.to_body()) for shard in shards))
         rows: dict[str, RaftRow] = {}
@@ -125,7 +127,7 @@ class Clustering:
         return RaftListing(tuple(rows[name] for name in sorted(rows)), tuple(sorted(missing)))
 
     async def _one(self, kind: str, body: Body) -> Body:
-        """Have the leader of one group do something. Raises RequestError."""
+        """Forward a request to the leader of one group. Raises RequestError."""
         shards = self._shards()
         if not shards:
             raise RequestError(ERROR_FAILED, "no shard is connected")
@@ -140,14 +142,16 @@ class Clustering:
             raise RequestError(ERROR_FAILED, f"{shard.name} did not answer in time") from None
 
     async def _audit(self, body: Body) -> Body:
-        """Have the copies of a group compared: by its leader, or that of the control processes here."""
+        """Compare the copies of a group: its leader does, or this process for the control
+        processes' group."""
         own = self._own()
         if self._audit_own is None or own is None or AuditWanted.from_body(body).group != own.group:
             return await self._one(AUDIT, body)
         return (await self._audit_own()).to_body()
 
     async def _each(self, orders: Sequence[tuple[str, str, str, Body]]) -> Outcomes:
-        """Carry out orders about different groups, each (group, node, kind, body); one that fails stops no other."""
+        """Carry out commands on different groups, each (group, node, kind, body); a failure stops
+        no other."""
 
         async def one(group: str, node: str, kind: str, body: Body) -> Outcome:
             try:
@@ -165,7 +169,7 @@ class Clustering:
         return listing
 
     async def _rebalance(self) -> Outcomes:
-        """Have leaders move until no node leads much more than another."""
+        """Move leaders until no node leads much more than another."""
         groups = {
             row.group: Placed(row.leader, _successors(row))
             for row in (await self._everywhere()).groups
@@ -177,7 +181,7 @@ class Clustering:
         )
 
     async def _can_stop(self) -> Outcomes:
-        """What each group here would lose if this node stopped."""
+        """Return what each group here would lose if this node stopped."""
         shards = self._shards()
         bodies = await asyncio.gather(*(_asked(shard, CAN_STOP, {}) for shard in shards))
         rows: list[Outcome] = []
@@ -188,7 +192,8 @@ class Clustering:
         return Outcomes(tuple(sorted(rows, key=lambda row: row.group)))
 
     async def _forget(self, wanted: ForgetNode) -> Outcomes:
-        """Remove a node from every group: from that of the control processes first, which refuses what would end it."""
+        """Remove a node from every group, starting with the control processes', which refuses to
+        lose its quorum."""
         rows = list((await self._everywhere()).groups)
         own = self._own()
         if own is not None:
@@ -233,7 +238,8 @@ class Clustering:
 
 
 def meta_row(node: str, group: str, status: MetaStatus, elections: int) -> RaftRow:
-    """The control processes' group as one of them tells of it, which began to lead it so often."""
+    """Return the row of the control processes' group as seen here; ``elections``: times this one
+    became leader."""
     members = tuple(
         MemberRow(
             node=name,
@@ -276,7 +282,7 @@ async def _asked(shard: Peer, kind: str, body: Body) -> Body | None:
 
 
 def _successors(row: RaftRow) -> tuple[str, ...]:
-    """Nodes that could lead a group now: voters that its leader hears of."""
+    """Return the nodes that could lead a group now: voters in contact with its leader."""
     return tuple(
         member.node
         for member in row.members

@@ -1,7 +1,7 @@
-"""What can be listed, and the columns of each list, named as rabbitmqctl names them.
+"""Lists and their columns, named as in rabbitmqctl.
 
-Those of RabbitMQ that mean nothing here (mirrors, paging to disk, Erlang's own) are left out, so that asking for
-one is refused rather than answered with something else.
+RabbitMQ columns without a meaning here (mirrors, paging to disk, Erlang's own) are left out, so
+that asking for one is refused instead of answered with something else.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ QUEUE_STATIC: Final = (
     "effective_policy_definition",
     "owner_pid",
 )
-"""Columns of queues that control knows; all others the shard tells that holds the queue."""
+"""Queue columns that control knows; the shard that holds the queue supplies all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One list: its columns, those shown when none are asked for, and whether it is of one virtual host."""
+    """One list: its columns, the default ones, and whether it is per virtual host."""
 
     columns: tuple[str, ...]
     shown: tuple[str, ...]
@@ -186,4 +186,4 @@ LISTS: Final[dict[str, Listing]] = {
         "Settings of {subject} in vhost {vhost}, and where they come from ...",
     ),
 }
-"""By what the list is of."""
+"""Lists by the name of their subject."""

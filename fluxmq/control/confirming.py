@@ -1,4 +1,5 @@
-"""Waiting until every live shard works by a change, of this node and of the others, for as long as that is worth."""
+"""Waits until every live shard, here and on other nodes, has applied a change, within a time
+limit."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from fluxmq.control.meta.elsewhere import Elsewhere
 
 
 class Confirming:
-    """Who waits is woken by each confirmation and looks again. Lives on control's loop.
+    """Wakes waiters at each confirmation to check again. Lives on control's loop.
 
-    ``live`` names the shards that are to work by it, ``held`` says by which revision each that is connected does.
+    ``live`` names the shards that must apply a revision, ``held`` the revision of each connected
+    one.
     """
 
     def __init__(
@@ -23,18 +25,19 @@ class Confirming:
         self._confirmed = asyncio.Event()
 
     def join(self, elsewhere: Elsewhere) -> None:
-        """There are other nodes, too."""
+        """Wait for the other nodes of a cluster, too."""
         self._elsewhere = elsewhere
         elsewhere.news = self._confirmed.set
 
     def confirmed(self, revision: int) -> None:
-        """Note that some shard confirmed something, or that there is another ``revision`` to be confirmed."""
+        """Note that a shard confirmed something, or that there is a new ``revision`` to confirm."""
         self._confirmed.set()
         if self._elsewhere is not None:
             self._elsewhere.reached(self._live(), self._held(), revision)
 
     async def missing(self, revision: int, seconds: float) -> tuple[str, ...]:
-        """Wait until nobody is missing that should work by a revision; return who still is after ``seconds``."""
+        """Wait until all have applied a revision; return the names still missing after
+        ``seconds``."""
         deadline = asyncio.get_running_loop().time() + seconds
         while missing := self._missing(revision):
             remaining = deadline - asyncio.get_running_loop().time()

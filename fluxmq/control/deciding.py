@@ -1,4 +1,4 @@
-"""Deciding together with other nodes: what the topology's and users' keepers need of it, and how it may fail."""
+"""Decisions shared with other nodes: the interface for topology and users, and its failures."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fluxmq.routing.topology.changes import Change
 from fluxmq.routing.topology.refusals import Refusal
 
 Set = tuple[Change, ...] | Refusal
-"""Changes to be made whole or not at all; or why they were not understood."""
+"""Changes to be made whole or not at all; or why they could not be read."""
 Shared = tuple[tuple[str, bytes | None], ...]
-"""What nodes know of each other: keys and packed values, None to remove one."""
+"""Facts that nodes share about each other: keys and packed values, None to remove one."""
 
 
 class NotLeadingError(Exception):
@@ -20,25 +20,28 @@ class NotLeadingError(Exception):
 
 
 class LostError(Exception):
-    """Leadership was lost before it was known whether a decision stands: it may yet, or never."""
+    """Leadership was lost before the outcome was known: the decision may still commit, or never."""
 
 
 class Decider(Protocol):
-    """The cluster, from the side of one node."""
+    """One node's view of the cluster's decisions."""
 
     @property
     def known(self) -> bool:
-        """Whether what is on disk here is the cluster's."""
+        """True when this node's disk holds the cluster's metadata."""
 
     async def change(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
-        """Have whoever leads decide about sets of changes: the revision they are in, which this node has reached, and
-        per set None or why it was refused. Raises RequestError when nobody leads for too long."""
+        """Have the leader decide about sets of changes. Return their revision, which this node has
+        reached, and per set None or its refusal. Raises RequestError when there is no leader for
+        too long."""
 
     def check(self) -> None:
         """Raise NotLeadingError unless this node leads."""
 
     async def commit(self, deltas: Sequence[TakenDelta], shared: Shared = ()) -> None:
-        """Make changes that were decided here those of all nodes. Raises NotLeadingError, LostError, or DecisionError."""
+        """Commit changes that were decided here. Raises NotLeadingError, LostError, or
+        DecisionError."""
 
     async def barrier(self) -> None:
-        """Return when it is certain that this node leads, or did since the call. Raises NotLeadingError or LostError."""
+        """Return once this node is known to have led since the call. Raises NotLeadingError or
+        LostError."""

@@ -1,8 +1,8 @@
 """The node's users: changes go to disk, then to every shard, and are answered when all confirmed.
 
-The snapshot in force is held here and replaced by revision. A shard that says hello gets it at once;
-after a change every connected shard gets the new one. The caller of a change hears which live shards
-did not confirm within `CONFIRM_SECONDS`; those get the snapshot when they come back, because hello
+Holds the snapshot in force, replaced by revision. A shard gets it when it says hello; after a
+change every connected shard gets the new one. The caller of a change learns which live shards did
+not confirm within `CONFIRM_SECONDS`; they get the snapshot when they reconnect, because hello
 always brings it.
 """
 
@@ -58,9 +58,9 @@ from fluxmq.ipc.user_messages import (
 )
 from fluxmq.logs import get_logger
 
-# How long the caller of a change waits for live shards.
+# Time the caller of a change waits for live shards.
 CONFIRM_SECONDS: Final = 2.0
-# How long a shard gets before the snapshot in force is sent again: longer than any stall it survives.
+# Time for a shard to confirm before the snapshot is sent again: longer than any stall it survives.
 PUSH_SECONDS: Final = 30.0
 
 _log = get_logger(__name__)
@@ -134,8 +134,8 @@ KINDS: Final = frozenset(
 class Directory:
     """The users of the node. Lives on control's loop; the store lives on its own thread.
 
-    `shards` gives the connected shards, `live` the names of those that serve (the process table's
-    view, which also knows shards that are not connected).
+    `shards` returns the connected shards, `live` the names of those that serve (by the process
+    table, which also knows shards that are not connected).
     """
 
     def __init__(
@@ -151,15 +151,17 @@ class Directory:
         self._shards = shards
         self._users = users
         self.decide: Callable[[Message], Awaitable[int]] | None = None
-        """In a cluster: has a change made, and returns the revision, which this node has reached then."""
+        """In a cluster: commits a change and returns its revision, which this node has reached by
+        then."""
         self.confirming = Confirming(live, self._held)
         self._taken = asyncio.Event()
-        # At most one push per shard is under way; it ends when the shard has the snapshot in force.
+        # At most one push per shard is in progress; it ends when the shard has the snapshot in
+        # force.
         self._pushes: dict[Peer, asyncio.Task[None]] = {}
 
     @property
     def users(self) -> Users:
-        """The snapshot in force."""
+        """Snapshot in force."""
         return self._users
 
     async def answer(self, message: Message) -> Body:
@@ -184,18 +186,18 @@ class Directory:
         return users.revision
 
     async def reached(self, revision: int) -> None:
-        """Return when the snapshot in force is of this revision or a later one."""
+        """Return when the snapshot in force has this revision or a later one."""
         while self._users.revision < revision:
             self._taken.clear()
             await self._taken.wait()
 
     def replace(self, users: Users) -> None:
-        """Put another snapshot in force, whatever its revision: this node had users of its own before."""
+        """Replace the snapshot whatever its revision: this node had users of its own before."""
         self._users = replace(self._users, revision=-1)
         self.take(users)
 
     def take(self, users: Users) -> None:
-        """Put a newer snapshot in force: tell every shard, without waiting."""
+        """Put a newer snapshot in force and push it to every shard without waiting."""
         if users.revision > self._users.revision:
             self._users = users
             self._taken.set()
@@ -210,15 +212,15 @@ class Directory:
         raise RequestError(ERROR_NOT_FOUND, f"there is no user {name!r}")
 
     def push(self, shard: Peer) -> None:
-        """See to it that a shard gets the snapshot in force, and note its confirmation."""
+        """Push the snapshot in force to a shard and note its confirmation."""
         if shard not in self._pushes:
             self._pushes[shard] = asyncio.get_running_loop().create_task(self._push(shard))
 
     async def _push(self, shard: Peer) -> None:
-        """Send the snapshot in force until the shard has it, or refuses it, or is gone.
+        """Send the snapshot in force until the shard has it, refuses it, or is gone.
 
-        A shard that is behind gets the newest, not every one it missed. Leaving the table happens
-        in the same step as the last look at the revision: a change in between would be forgotten.
+        A shard that lags gets the newest snapshot, not each one it missed. The task leaves the
+        table in the same step as its last look at the revision: a change in between would be lost.
         """
         try:
             while shard.users_revision < self._users.revision:
@@ -229,7 +231,7 @@ class Directory:
             del self._pushes[shard]
 
     async def _sent(self, shard: Peer, users: Users) -> bool:
-        """Send one snapshot and note what the shard has now; return whether to go on with it."""
+        """Send one snapshot and note the shard's revision; return whether to continue."""
         try:
             body = await shard.ask(USERS, users.to_body(), PUSH_SECONDS)
             shard.users_revision = Confirmed.from_body(body).revision
@@ -240,7 +242,7 @@ class Directory:
             return False
         else:
             if shard.users_revision < users.revision:
-                # Asking again would go on for ever; the next change tries anew.
+                # Repeating would never end; the next change tries again.
                 _log.warning("users not taken: confirmed less", extra=_about(shard, users))
                 return False
         return True

@@ -1,7 +1,8 @@
-"""Ending what a process has open, side by side and within a time: what does not end must not keep the process.
+"""Shutdown steps run concurrently and within a time limit: one that hangs must not keep the
+process.
 
-Streams to other nodes end when those say goodbye, requests when whoever is asked answers. Nothing that has to be on disk waits for
-them, and the supervisor kills a process that stays.
+Streams end when the peers say goodbye, requests when they are answered. Nothing that must reach the
+disk depends on them, and the supervisor kills a process that stays.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import Any, Final
 from fluxmq.logs import get_logger
 
 END_SECONDS_MAX: Final = 3.0
-"""For requests to be answered (1.5 s), leadership to be handed over (1 s) and streams to end: less than the supervisor's five."""
+"""Time for requests to be answered (1.5 s), leadership to be transferred (1 s) and streams to end:
+less than the supervisor's five."""
 
 _log = get_logger(__name__)
 
 
 async def end(steps: Mapping[str, Coroutine[Any, Any, None]], seconds: float) -> bool:
-    """Do these together; whether all were done within so many seconds. What was not is left as it is, and said with where
-    it waits; so is what failed."""
+    """Run the steps concurrently; return whether all ended within ``seconds``. Unfinished ones are
+    abandoned and logged with where they wait; failures are logged."""
     loop = asyncio.get_running_loop()
     tasks = {loop.create_task(step): what for what, step in steps.items()}
     if not tasks:
@@ -35,7 +37,7 @@ async def end(steps: Mapping[str, Coroutine[Any, Any, None]], seconds: float) ->
 
 
 def _where(task: asyncio.Task[None]) -> str:
-    """The functions that a task waits in, the innermost last."""
+    """Return the functions that a task waits in, innermost last."""
     names = []
     awaited: Any = task.get_coro()
     while awaited is not None and hasattr(awaited, "cr_await"):

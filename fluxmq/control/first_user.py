@@ -1,8 +1,8 @@
-"""The user that a new node has, so that clients that are not told otherwise can log in.
+"""The default user of a new node, so that clients without credentials of their own can log in.
 
-As RabbitMQ has it: ``guest``, whose password everybody knows, an administrator who may do everything in the
-first virtual host, from this machine only (``auth.loopback_users``, which shards hold them to). MQTT clients may log in with
-it as well, and publish and subscribe to nothing.
+As in RabbitMQ: ``guest`` with a well-known password, an administrator with all permissions in the
+first virtual host, from this machine only (shards enforce ``auth.loopback_users``). MQTT clients
+may log in with it as well, but neither publish nor subscribe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TAG: Final = "administrator"
 
 
 def first_user(parameters: HashParameters) -> User:
-    """Return the user; takes as long as hashing a password does."""
+    """Return the user; takes as long as hashing a password."""
     stored = store_password(NAME, parameters)
     everything = VhostPermission(DEFAULT_VHOST, ".*", ".*", ".*")
     return User(

@@ -1,4 +1,4 @@
-"""A password to what is stored of it: an argon2id hash and SCRAM-SHA-256 keys, with fresh salts.
+"""Turns a password into what is stored: an argon2id hash and SCRAM-SHA-256 keys, with fresh salts.
 
 Runs in fluxmqctl, so that passwords never leave the process they were typed into.
 """
@@ -16,7 +16,7 @@ from fluxmq.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class StoredPassword:
-    """What the broker keeps of one password."""
+    """Stored form of one password."""
 
     hash: str
     scram: StoredKeys

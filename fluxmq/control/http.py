@@ -1,8 +1,8 @@
 """HTTP of the control process: /health, /ready, /metrics; everything else is 404.
 
-aiohttp parses and answers; this module adds what it leaves open: a connection that does not finish a
-request's head in time is closed, connections are counted, answers are JSON, and nothing a client
-sends is kept beyond the limits below. Requests carry no body here, so any body is refused.
+aiohttp parses and answers; this module closes connections that do not finish a request's head in
+time, counts connections, answers in JSON, and keeps nothing a client sends beyond the limits below.
+Requests carry no body here, so any body is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEAD_LINE_BYTES_MAX: Final = 8190
 BODY_BYTES_MAX: Final = 1024
 # Scrapers keep their connection between scrapes, which are 15 to 60 s apart.
 KEEP_ALIVE_SECONDS: Final = 75.0
-# What answers under way get at the end; the longest is a scrape's second.
+# Time for answers in progress at shutdown; the longest is a scrape's second.
 SHUTDOWN_SECONDS: Final = 1.5
 
 _log = get_logger(__name__)
@@ -37,9 +37,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class _Guarded(asyncio.Protocol):
     """One connection: aiohttp's protocol inside, with deadlines around it.
 
-    The deadline is `KEEP_ALIVE_SECONDS` between requests and the request timeout from the first byte
-    of a request until its head is complete; while a request is being served, the server's own
-    timeout rules and this one rests.
+    The deadline is `KEEP_ALIVE_SECONDS` between requests and the request timeout from the first
+    byte of a request until its head is complete; while a request is served, the server's own
+    timeout applies instead.
     """
 
     def __init__(self, server: HttpServer, inner: asyncio.Protocol) -> None:
@@ -83,12 +83,13 @@ class _Guarded(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def begin(self) -> None:
-        """A request's head is complete."""
+        """Note that a request's head is complete."""
         self._serving, self._more = True, False
         self._disarm()
 
     def end(self) -> None:
-        """The request's answer is made; what remains is to send it and to wait for the next."""
+        """Note that the request's answer is ready; it remains to be sent, then comes the next
+        request."""
         self._serving = False
         self._arm(self._server.request_timeout if self._more else KEEP_ALIVE_SECONDS)
 
@@ -107,7 +108,7 @@ class _Guarded(asyncio.Protocol):
 class HttpServer:
     """The HTTP listener. Lives on control's loop.
 
-    `ready` judges the node, `metrics` makes a scrape's text.
+    `ready` judges the node, `metrics` renders a scrape.
     """
 
     def __init__(
@@ -128,12 +129,13 @@ class HttpServer:
 
     @property
     def request_timeout(self) -> float:
-        """Seconds from a request's first byte to its complete head, and again to its answer."""
+        """Maximum seconds from a request's first byte to its complete head, and again to its
+        answer."""
         return self._listener.request_timeout
 
     @property
     def port(self) -> int:
-        """The port listened on, also when the settings asked for any (0)."""
+        """Port in use, also when the settings asked for any (0)."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -169,7 +171,7 @@ class HttpServer:
         )
 
     async def stop(self) -> None:
-        """Stop listening; requests being served get a moment to be answered."""
+        """Stop listening; requests in progress get a moment to be answered."""
         if self._server is not None:
             self._server.close()
         if self._runner is not None:
@@ -178,7 +180,7 @@ class HttpServer:
             cast(asyncio.Transport, transport).abort()
 
     def admit(self, transport: asyncio.BaseTransport, guard: _Guarded) -> bool:
-        """Take a connection in unless there are too many."""
+        """Admit a connection unless there are too many."""
         if len(self._guards) >= self._listener.max_connections:
             self.full += 1
             self._limited.event(
@@ -193,7 +195,7 @@ class HttpServer:
         self._guards.pop(transport, None)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield what was refused, by reason."""
+        """Yield the refused requests by reason."""
         yield "fluxmq_http_refused_total", {"reason": "full"}, self.full
         yield "fluxmq_http_refused_total", {"reason": "malformed"}, self.malformed
 
@@ -210,7 +212,7 @@ class HttpServer:
 
     @web.middleware
     async def _deadline(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Bound the time of one request and tell the connection's guard about it."""
+        """Bound the time of one request and inform the connection's guard."""
         transport = request.transport
         guard = None if transport is None else self._guards.get(transport)
         if guard is not None:
@@ -246,7 +248,7 @@ def _json(body: dict[str, object], status: int) -> web.Response:
 
 @web.middleware
 async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every error as JSON; a bug is logged and answered with 500."""
+    """Answer every error as JSON; log a bug and answer 500."""
     if request.can_read_body:
         return _json({"error": "no request here takes a body"}, 413)
     try:
@@ -262,7 +264,7 @@ async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResp
 
 
 class _Divert(logging.Filter):
-    """Keeps what aiohttp logs from being written as it is, and tells the server instead."""
+    """Intercepts aiohttp's log records and reports them to the server instead."""
 
     def __init__(self, malformed: Callable[[str], None]) -> None:
         super().__init__()
@@ -276,5 +278,5 @@ class _Divert(logging.Filter):
 
 
 async def _name_server(_request: web.Request, response: web.StreamResponse) -> None:
-    """Versions of libraries are nobody's business."""
+    """Omit library versions from the Server header."""
     response.headers["Server"] = "FluxMQ"

@@ -1,7 +1,7 @@
-"""Answers fluxmqctl's questions about what there is, and passes its orders about queues, connections and sessions on.
+"""Serves fluxmqctl's lists, and forwards its commands about queues, connections and sessions.
 
-What the topology has is told from here. Numbers of queues, connections, channels and consumers are the shards':
-they are asked page by page, and who does not answer in time is named instead.
+The topology is answered from here. Shards supply figures of queues, connections, channels and
+consumers, page by page; those that do not answer in time are named instead.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ from fluxmq.routing.topology.topology import Topology
 KINDS: Final = frozenset({LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, PURGE_QUEUE, DELETE_QUEUE})
 
 ROWS_SECONDS: Final = 2.0
-"""How long one page of a shard is waited for."""
+"""Time to wait for one page of a shard."""
 ORDER_SECONDS: Final = 30.0
-"""How long a shard gets to purge or delete a queue, or to close connections or a session."""
+"""Time for a shard to purge or delete a queue, or to close connections or a session."""
 
 
 class Listings:
-    """Lives on control's loop. `topology` gives the one in force, `shards` the connected shards."""
+    """Serves lists on control's loop. `topology` returns the one in force, `shards` the connected
+    shards."""
 
     def __init__(self, topology: Callable[[], Topology], shards: Callable[[], list[Peer]]) -> None:
         self._topology = topology
@@ -96,7 +97,7 @@ class Listings:
         return Listed(tuple(_cut(row, wanted.columns) for row in rows), place)
 
     async def _queues(self, wanted: ListWanted) -> Listed:
-        """A page of the topology's queues, with numbers of the shards that hold them."""
+        """Return a page of the topology's queues, with figures of the shards that hold them."""
         topology = self._topology()
         row_of = partial(_queue_row, topology)
         queues = ((row_of, each) for each in topology.queues(wanted.vhost))
@@ -120,7 +121,7 @@ class Listings:
         return Listed(cut, place, tuple(sorted(missing)))
 
     async def _of_shards(self, wanted: ListWanted) -> Listed:
-        """The next page of rows that shards have: of one shard after the other."""
+        """Return the next page of the shards' rows, one shard after the other."""
         index, after = (*wanted.place, 0, 0)[:2]
         shards = {_index(shard): shard for shard in self._shards()}
         left = sorted(number for number in shards if number >= index)
@@ -144,7 +145,7 @@ class Listings:
         )
         return Listed(tuple(_cut(row, wanted.columns) for row in rows), place)
 
-    # Orders
+    # Commands
 
     async def _close(self, wanted: CloseConnections) -> Body:
         count = await self._all(CLOSE_CONNECTIONS, wanted.to_body())
@@ -159,7 +160,7 @@ class Listings:
         return Count(count).to_body()
 
     async def _all(self, kind: str, body: dict[str, object]) -> int:
-        """Give all shards an order; the sum of their counts. Raises RequestError."""
+        """Send a command to all shards and return the sum of their counts. Raises RequestError."""
         shards = self._shards()
         bodies = await asyncio.gather(
             *(shard.ask(kind, body, ORDER_SECONDS) for shard in shards), return_exceptions=True
@@ -195,20 +196,21 @@ class Listings:
 
 
 Record = tuple[Callable[[Any], TableRow], Any]
-"""What makes a row, and of what: a list is gone through anew for each page, and rows before it are not made."""
+"""A row's builder and its argument: each page iterates anew, but builds no rows before its
+start."""
 
 
 def _next_page(
     records: Iterable[Record], place: tuple[int, ...]
 ) -> tuple[tuple[TableRow, ...], tuple[int, ...]]:
-    """The rows from `place` on, and where to go on."""
+    """Return the rows from `place` on, and where to continue."""
     begin = place[0] if place else 0
     page = page_of((row_of(each) for row_of, each in islice(records, begin, None)), 0)
     return page.rows, () if page.following < 0 else (begin + page.following,)
 
 
 def _records(topology: Topology, wanted: ListWanted) -> Iterator[Record]:
-    """What a list of the topology is made of."""
+    """Yield the records behind a list of the topology."""
     if wanted.what == "vhosts":
         yield from ((_vhost_row, each) for each in topology.vhosts())
         return
@@ -234,7 +236,7 @@ def _records(topology: Topology, wanted: ListWanted) -> Iterator[Record]:
 
 
 async def _page(shard: Peer, wanted: RowsWanted) -> Page | None:
-    """A page of a shard's rows, None when it does not answer."""
+    """Return a page of a shard's rows, None when it does not answer."""
     try:
         return Page.from_body(await shard.ask(ROWS, wanted.to_body(), ROWS_SECONDS))
     except (PeerError, MessageError, TimeoutError):
@@ -314,7 +316,7 @@ def _limits_row(vhost: Vhost) -> TableRow:
 
 
 def _explained(topology: Topology, vhost: str, wanted: ListWanted) -> list[Explained]:
-    """Every setting of a queue or exchange; the queue's where both have the name."""
+    """Return every setting of a queue or exchange; the queue's when both have the name."""
     name = wanted.subject
     found: Queue | Exchange | None = topology.queue(vhost, name) or topology.exchange(vhost, name)
     if found is None:

@@ -2,10 +2,10 @@
 
 One writer (the control process, or `fluxmqctl` while the broker is down; the data directory's lock
 keeps them apart). Every change is one transaction, synced before it is reported, and raises the
-revision by one; shards work by snapshots of a revision. The store blocks, so it lives on a thread of
-its own (`StoreThread`); it knows nothing of sockets or shards.
+revision by one; shards receive snapshots of a revision. The store blocks, so it lives on a thread
+of its own (`StoreThread`); it knows nothing of sockets or shards.
 
-What the tables hold is in `schema`, rows of the topology are `topology_rows`'.
+`schema` describes the tables; `topology_rows` handles rows of the topology.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ _COLUMNS: Final = (
 
 
 class MetadataError(FluxmqError):
-    """The database cannot be used: not ours, newer than this program, or damaged."""
+    """The database cannot be used: foreign, newer than this program, or damaged."""
 
 
 class ChangeError(FluxmqError):
-    """A change was refused, nothing was written; `code` is one of `control.messages.ERROR_*`."""
+    """A change was refused and nothing written; `code` is one of `ipc.messages.ERROR_*`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -104,7 +104,7 @@ class MetadataStore:
         self._database.close()
 
     def users(self) -> Users:
-        """Return all users with their revision. Raises MetadataError for a record that is damaged."""
+        """Return all users with their revision. Raises MetadataError for a damaged record."""
         (revision,) = self._database.execute("SELECT revision FROM state").fetchone()
         rows = self._database.execute(f"SELECT {_COLUMNS} FROM users ORDER BY name").fetchall()
         permissions, topics = self._permissions()
@@ -141,7 +141,7 @@ class MetadataStore:
         )
 
     def enable(self, name: str, enabled: bool) -> Users:
-        """Let a user log in, or not."""
+        """Allow a user to log in, or not."""
         return self._replace(name, lambda user: replace(user, enabled=enabled))
 
     def set_tags(self, name: str, tags: tuple[str, ...]) -> Users:
@@ -149,11 +149,11 @@ class MetadataStore:
         return self._replace(name, lambda user: replace(user, tags=tags))
 
     def set_permission(self, name: str, permission: VhostPermission) -> Users:
-        """Let a user into a virtual host, or replace what it may do there."""
+        """Grant a user access to a virtual host, or replace its permissions there."""
         return self._set_permission(name, permission, "permissions")
 
     def clear_permission(self, name: str, vhost: str) -> Users:
-        """Let a user into a virtual host no more; done already is done."""
+        """Revoke a user's access to a virtual host. Idempotent."""
         return self._clear(name, "DELETE FROM permissions WHERE user = ? AND vhost = ?", vhost)
 
     def set_topic_permission(self, name: str, permission: TopicPermission) -> Users:
@@ -161,7 +161,7 @@ class MetadataStore:
         return self._set_permission(name, permission, "topic_permissions")
 
     def clear_topic_permission(self, name: str, vhost: str, exchange: str | None) -> Users:
-        """Lift the restriction of a user on one exchange, None: on all of the virtual host."""
+        """Lift a user's restriction on one exchange, None: on all of the virtual host."""
         return self._clear(
             name,
             "DELETE FROM topic_permissions WHERE user = ? AND vhost = ?"
@@ -171,31 +171,31 @@ class MetadataStore:
         )
 
     def delete(self, name: str) -> Users:
-        """Remove a user, and what it was permitted."""
+        """Remove a user and its permissions."""
         with self._change():
             if not self.drop_user(name):
                 raise _unknown(name)
             return self.users()
 
     def drop_user(self, name: str) -> bool:
-        """Remove a user within the transaction that is open; return whether there was one."""
+        """Remove a user within the open transaction; return whether it existed."""
         for table in _PERMISSION_TABLES:
             self._database.execute(f"DELETE FROM {table} WHERE user = ?", (name,))
         return self._database.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount > 0
 
     @property
     def shared(self) -> bool:
-        """Whether this is a cluster's, which agrees on every change."""
+        """True when this database belongs to a cluster, which agrees on every change."""
         return self._database.execute("SELECT 1 FROM raft_state").fetchone() is not None
 
     @property
     def seeded(self) -> bool:
-        """Whether a node ran on this database already."""
+        """True when a node has run on this database before."""
         (seeded,) = self._database.execute("SELECT seeded FROM state").fetchone()
         return bool(seeded)
 
     def begin(self, node: str) -> bool:
-        """Note which node runs here, and say whether it is a new one: then transient rows are dropped."""
+        """Note which node runs here; if it is a new one, drop transient rows and return True."""
         (last,) = self._database.execute("SELECT node FROM state").fetchone()
         if last == node:
             return False
@@ -205,12 +205,12 @@ class MetadataStore:
         return True
 
     def seed(self, first: Callable[[], User], writes: Sequence[Write]) -> None:
-        """Note that a node ran here; the first time `writes` are made, and a user where there is none."""
+        """Note that a node ran here; the first time, make `writes` and a user if there is none."""
         if self.seeded:
             return
         with self._change() as database:
             database.execute("UPDATE state SET seeded = 1")
-            # From here on a revision of 0 is that of a copy that has nothing.
+            # From here on revision 0 means a copy that has nothing.
             self.topology.put(writes, 1)
             if database.execute("SELECT 1 FROM users LIMIT 1").fetchone() is None:
                 self.put_user(first())
@@ -218,9 +218,9 @@ class MetadataStore:
     def write_topology(
         self, writes: Sequence[Write], revision: int, dropped_vhosts: Sequence[str] = ()
     ) -> Users | None:
-        """Write rows of the topology, all or none; return the users if they changed with it.
+        """Write rows of the topology, all or none; return the users if they changed.
 
-        Permissions for the virtual hosts dropped are removed. Synced unless every row ends with the node.
+        Removes permissions for dropped virtual hosts. Synced unless every row is transient.
         """
         if dropped_vhosts:
             with self._change() as database:
@@ -271,7 +271,7 @@ class MetadataStore:
         )
 
     def tried(self, change: Callable[[MetadataStore], Users]) -> Users:
-        """Return what a change of the users would come to, and make none of it. Raises ChangeError."""
+        """Return the users that a change would lead to, without making it. Raises ChangeError."""
         self._trying = True
         try:
             return change(self)
@@ -280,7 +280,7 @@ class MetadataStore:
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
-        """One transaction with the users' next revision; rolled back when the block raises."""
+        """Open a transaction with the users' next revision; roll back when the block raises."""
         if self.shared and not self._trying:
             raise ChangeError(ERROR_FAILED, SHARED)
         with self.transaction() as database:
@@ -289,7 +289,7 @@ class MetadataStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction; rolled back when the block raises, or is only tried."""
+        """Open a transaction; roll back when the block raises, or for a trial."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield self._database
@@ -340,7 +340,7 @@ class MetadataStore:
             return self._checked_snapshot()
 
     def _has_vhost(self, name: str) -> bool:
-        """Whether there is a virtual host; before the first node ran, whether it will make it."""
+        """Return whether a virtual host exists, or will be created by the node's first run."""
         if self.topology.has(VHOST, (name,)):
             return True
         return name == DEFAULT_VHOST and not self.seeded
@@ -353,7 +353,7 @@ class MetadataStore:
             return self.users()
 
     def _checked_snapshot(self) -> Users:
-        """Return the snapshot, making sure that it still fits into one message."""
+        """Return the snapshot after checking that it still fits into one message."""
         users = self.users()
         try:
             size = len(encode_frame(users.to_body()))
@@ -378,7 +378,7 @@ class MetadataStore:
     def _permissions(
         self, name: str | None = None
     ) -> tuple[dict[str, list[VhostPermission]], dict[str, list[TopicPermission]]]:
-        """The permissions of one user, None: of all, by user."""
+        """Return the permissions of one user, None: of all, by user."""
         permissions: dict[str, list[VhostPermission]] = defaultdict(list)
         topics: dict[str, list[TopicPermission]] = defaultdict(list)
         chosen = "WHERE ?1 IS NULL OR user = ?1 ORDER BY user, vhost"
@@ -395,7 +395,7 @@ class MetadataStore:
         return permissions, topics
 
     def put_user(self, user: User) -> None:
-        """Write a user within the transaction that is open, in place of the one of its name."""
+        """Write a user within the open transaction, replacing the one of its name."""
         keys = user.scram
         self._database.execute(
             f"INSERT OR REPLACE INTO users ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -461,7 +461,7 @@ class MetadataStore:
 
 
 def drop_permissions(database: sqlite3.Connection, vhosts: Iterable[str]) -> None:
-    """Remove what users may do in virtual hosts that go."""
+    """Remove users' permissions in dropped virtual hosts."""
     for vhost in vhosts:
         for table in _PERMISSION_TABLES:
             database.execute(f"DELETE FROM {table} WHERE vhost = ?", (vhost,))
@@ -492,7 +492,7 @@ class StoreThread:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
 
     async def run(self, call: Callable[[], Result]) -> Result:
-        """Return what `call()` returns on that thread; raises what it raises."""
+        """Run `call()` on that thread; return its result or raise its exception."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def close(self) -> None:

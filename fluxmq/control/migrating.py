@@ -1,4 +1,5 @@
-"""Orders to move a queue to another replication group: checked here, decided where the topology is, carried out by shards."""
+"""Moves of queues between replication groups: checked here, decided with the topology, carried out
+by shards."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ from fluxmq.settings.schema import Settings
 
 KINDS: Final = frozenset({MIGRATE_QUEUE, MIGRATION})
 MIGRATION_BYTES: Final = 8
-"""Random bytes that name a move: as many as the parts of a queue that arrives are marked with."""
+"""Random bytes that identify a move, as many as the tag on the parts of an arriving queue."""
 
 
 class Migrations:
-    """Lives on control's loop. `change` has the topology changed."""
+    """Serves move requests on control's loop. `change` changes the topology."""
 
     def __init__(
         self,
@@ -82,7 +83,8 @@ class Migrations:
         return queue
 
     def _group_of(self, queue: Queue) -> str:
-        """The group that a queue is in; of one of the settings file the file says it until it has been moved."""
+        """Return a queue's group; for a queue of the settings file, the file's until it has been
+        moved."""
         if queue.group:
             return queue.group
         for each in self._settings.queues:
@@ -98,7 +100,8 @@ class Migrations:
         return Migrating(self._group_of(queue), queue.moving_to, progress)
 
     async def _progress(self, wanted: Migrate) -> str:
-        """What a shard of this node says, if one leads the group that the queue is in."""
+        """Return the progress reported by the shard of this node that leads the queue's group, if
+        any."""
         asked = ListWanted("queues", ("name", "migration"), wanted.vhost, (), "")
         message = Message(LIST, 0, asked.to_body())
         rows = (await self._listings.answer(message)).get("rows", ())

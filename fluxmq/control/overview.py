@@ -1,7 +1,7 @@
-"""The node at one moment: every process's state, and whether the node can serve.
+"""Readiness of the node and the state of every process at one moment.
 
 Pure: rows of the process table, the time and what is known of control connections go in. A node is
-ready when every shard and the acceptor say so, their heartbeats are fresh, every shard holds its
+ready when every shard and the acceptor say so, their heartbeats are fresh, every shard has its
 control connection and leads all its replication groups, and the control socket itself answers.
 """
 
@@ -15,7 +15,7 @@ from fluxmq.ipc.launch import process_name
 from fluxmq.ipc.messages import ProcessNumbers, ProcessStatus
 from fluxmq.ipc.table import Row, State
 
-# A loop that has not come round for this long does not serve; heartbeats are several a second.
+# A loop that has not come round for this long does not serve; it beats several times a second.
 HEARTBEAT_SECONDS_MAX: Final = 3.0
 
 
@@ -31,8 +31,8 @@ def statuses(
 ) -> tuple[ProcessStatus, ...]:
     """Return every process's status.
 
-    `now_ns` is CLOCK_MONOTONIC in nanoseconds, `now` seconds since the epoch; `numbers` is what
-    processes said about themselves, by name.
+    `now_ns` is CLOCK_MONOTONIC in nanoseconds, `now` seconds since the epoch; `numbers` has each
+    process's own report, by name.
     """
     return tuple(
         ProcessStatus(
@@ -65,7 +65,8 @@ def live_shards(rows: Sequence[Row]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReadiness:
-    """Whether one process serves, and if not, why (`problem`); and what needs somebody's attention though it serves."""
+    """Readiness of one process: whether it serves, and if not, why (`problem`); and alarms raised
+    although it serves."""
 
     process: str
     heartbeat_age: float | None
@@ -75,8 +76,8 @@ class ProcessReadiness:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether the node serves. `control_problem` is why the control socket does not, or None. `alarms`: what the node is
-    short of; it serves consumers all the same."""
+    """Readiness of the node. `control_problem` is why the control socket does not serve, or None.
+    `alarms` names exhausted resources; the node still serves consumers."""
 
     processes: tuple[ProcessReadiness, ...]
     control_problem: str | None
@@ -84,7 +85,7 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """True when nothing stands in the way."""
+        """True when every part of the node serves."""
         return self.control_problem is None and all(
             process.problem is None for process in self.processes
         )
@@ -117,8 +118,8 @@ def readiness(
     control_problem: str | None,
     alarms: tuple[str, ...] = (),
 ) -> Readiness:
-    """Judge the node. `numbers` has the shards with a control connection, by name: what each said of itself, None
-    when it did not answer in time."""
+    """Judge the node. `numbers` has the shards with a control connection, by name: each one's own
+    report, None when it did not answer in time."""
     processes = []
     for row in rows:
         name = process_name(row.role, row.index)

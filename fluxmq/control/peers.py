@@ -1,8 +1,8 @@
-"""The control socket from control's side: shards, the acceptor and fluxmqctl, each as a connection.
+"""Control's side of the control socket: connections of shards, the acceptor and fluxmqctl.
 
-Responsible for framing, for telling who called, for matching answers to questions, and for bounding
-what a peer can make this process hold. What a request means is the `Service`'s affair. A peer that
-is silent, slow or wrong costs its own connection and nothing else.
+Responsible for framing, for identifying callers, for matching answers to questions, and for
+bounding what a peer can make this process hold. The `Service` interprets requests. A peer that is
+silent, slow or wrong costs its own connection and nothing else.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from fluxmq.model.errors import FluxmqError
 
 # 256 shards, the acceptor, and people; more connections are closed at once.
 CONNECTIONS_MAX: Final = 512
-# Requests of one peer that wait for their answer; fluxmqctl sends one at a time.
+# Unanswered requests of one peer; fluxmqctl sends one at a time.
 REQUESTS_MAX: Final = 16
 # Two snapshots of users: a peer that lets more pile up does not read.
 OUTPUT_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
-# Our own questions to one peer that may be open at once.
+# Own open questions to one peer.
 QUESTIONS_MAX: Final = 64
 
 _log = get_logger(__name__)
 
 
 class PeerError(FluxmqError):
-    """A peer did not answer a question: it is gone, refused, or answered something else."""
+    """A peer did not answer a question: it is gone, refused, or sent a wrong answer."""
 
 
 class AnsweredError(PeerError):
@@ -63,7 +63,7 @@ class AnsweredError(PeerError):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the control process does for its peers.
+    """Request handler of the control process.
 
     `answer` returns the body for a request, or raises `RequestError` or MessageError; `greeted` is
     called when a process has said hello, `gone` when such a connection ended.
@@ -75,7 +75,7 @@ class Service:
 
 
 class RequestError(Exception):
-    """A request is refused; `code` is one of `control.messages.ERROR_*`."""
+    """A request is refused; `code` is one of `ipc.messages.ERROR_*`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -85,9 +85,9 @@ class RequestError(Exception):
 class Peer(asyncio.Protocol):
     """One connection on the control socket.
 
-    `hello` is None until the peer introduced itself (fluxmqctl never does). `users_revision` and
-    `topology_revision` are the last revisions it confirmed. Invariant: at most `QUESTIONS_MAX` open questions, at most
-    `REQUESTS_MAX` unanswered requests.
+    `hello` is None until the peer has introduced itself (fluxmqctl never does). `users_revision`
+    and `topology_revision` are the last revisions it confirmed. Invariant: at most `QUESTIONS_MAX`
+    open questions, at most `REQUESTS_MAX` unanswered requests.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -103,7 +103,7 @@ class Peer(asyncio.Protocol):
 
     @property
     def name(self) -> str:
-        """The peer's name in logs: its role and index once it said hello."""
+        """Name of the peer in logs: its role and index once it has said hello."""
         if self.hello is None:
             return "a caller"
         role = self.hello.role
@@ -153,7 +153,7 @@ class Peer(asyncio.Protocol):
             for value in self._decoder.feed(data):
                 self._receive(Message.from_wire(value))
         except VersionMismatchError as problem:
-            # Said before closing, so that the other side's log names the reason.
+            # Sent before closing, so that the peer's log gives the reason.
             self._send(error(problem.id, ERROR_VERSION, str(problem)))
             self._end(str(problem))
         except (FramingError, MessageError) as problem:
@@ -193,13 +193,13 @@ class Peer(asyncio.Protocol):
         self._listener.service.greeted(self)
 
     async def _serve(self, message: Message) -> None:
-        """Answer one request; the outermost frame of its task."""
+        """Answer one request; outermost frame of its task."""
         try:
             answer = reply(message, await self._listener.service.answer(message))
         except (RequestError, MessageError) as problem:
             answer = error(message.id, problem.code, str(problem))
         except Exception:  # noqa: BLE001 - a task's outermost frame
-            # Ours or the disk's fault, not the caller's; it gets an answer all the same.
+            # Our fault or the disk's, not the caller's; it gets an answer all the same.
             _log.exception("request failed", extra={"kind": message.kind})
             answer = error(message.id, ERROR_FAILED, "the control process failed; see its log")
         try:
@@ -240,7 +240,7 @@ class Listener:
 
     @property
     def processes(self) -> list[Peer]:
-        """The peers that said hello."""
+        """Peers that have said hello."""
         return [peer for peer in self._peers if peer.hello is not None]
 
     async def start(self, listening: socket.socket) -> None:
@@ -256,7 +256,7 @@ class Listener:
             peer.abort()
 
     def admit(self, peer: Peer, connection: socket.socket) -> str | None:
-        """Take a new connection in, or return why not."""
+        """Admit a new connection, or return why not."""
         caller = unix_socket.peer_user(connection)
         if caller not in (0, self._user):
             return f"user id {caller} may not use the control socket"

@@ -1,9 +1,10 @@
-"""Where groups are: the one writer of placement.json while the node runs, and who leads a group's move.
+"""Placement of groups: the only writer of placement.json while the node runs, and conductor of
+moves.
 
-A move is: note that the group is *moving* (durably: no shard that starts now opens it), have its shard release it,
-have the new one receive it, write where it is, tell everybody, the new shard first. That writing decides. A move that
-fails before it is given up by writing the placement as it was; so is one that this process, when it starts, finds
-half-way.
+A move: mark the group as *moving* (durably: no shard that starts now opens it), have its shard
+release it, have the new one receive it, write the new placement, notify everybody, the new shard
+first. That write decides. A move that fails before it is undone by writing the old placement, and
+so is one that this process finds half-done when it starts.
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ from fluxmq.storage.files import Files
 KINDS: Final = frozenset({PIN, UNPIN, GROUPS, QUEUES})
 
 RELEASE_SECONDS: Final = 60.0
-"""For a shard to let a group go: its first checkpoint, taken while it goes on, may have much to sync."""
+"""Time for a shard to release a group: its first checkpoint, taken while it goes on, may sync a
+lot."""
 RECEIVE_SECONDS: Final = 10.0
 TELL_SECONDS: Final = 10.0
-"""For a shard to take a placement, and to open what it says is its."""
+"""Time for a shard to take a placement and to open the groups assigned to it."""
 LIST_SECONDS: Final = 2.0
 
 _log = get_logger(__name__)
@@ -66,7 +68,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A group, where it is, and where it should be."""
+    """A group, its present shard and its target."""
 
     group: str
     source: int
@@ -76,7 +78,7 @@ class _Move:
 class Placing:
     """The placement in force. Lives on control's loop; files are written on the store's thread.
 
-    `shards` gives the connected shards, `rows` the process table's.
+    `shards` returns the connected shards, `rows` the process table's.
     """
 
     def __init__(
@@ -98,18 +100,19 @@ class Placing:
 
     @property
     def placement(self) -> Placement:
-        """The placement in force."""
+        """Placement in force."""
         assert self._placement is not None, "load() comes first"
         return self._placement
 
     @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
-        """Let no group move for as long as this is open; moves wait."""
+        """Keep groups from moving while the context is open; moves wait."""
         async with self._moving:
             yield
 
     async def load(self, first: Placement) -> None:
-        """Read the placement, `first` if there is none; a move that was under way is given up. Raises StorageError."""
+        """Read the placement, `first` when there is none; undo an unfinished move. Raises
+        StorageError."""
         found = await self._thread.run(lambda: read_placement(self._files, self._paths))
         self._placement = found or first
         if found is None:
@@ -120,15 +123,15 @@ class Placing:
             await self._write(replace(found, moving={}))
 
     async def _write(self, placement: Placement) -> None:
-        """Make a placement the one in force. Raises StorageError; the old one stays then."""
+        """Put a placement in force. Raises StorageError; the old one then stays."""
         numbered = replace(placement, revision=self.placement.revision + 1)
         await self._thread.run(lambda: write_placement(self._files, self._paths, numbered))
         self._placement = numbered
 
-    # Telling
+    # Notifying shards
 
     def push(self, shard: Peer) -> None:
-        """Tell a shard, without waiting for it."""
+        """Send the placement to a shard without waiting."""
         task = asyncio.get_running_loop().create_task(self._tell(shard))
         self._pushes.add(task)
         task.add_done_callback(self._pushes.discard)
@@ -137,11 +140,11 @@ class Placing:
         try:
             await shard.ask(PLACEMENT, placement_to_body(self.placement), TELL_SECONDS)
         except (PeerError, MessageError, TimeoutError) as problem:
-            # It is told again when it says hello; while it is away the others wait for it.
+            # It gets the placement with its next hello; until then the others wait for it.
             _log.warning("placement not taken: %s", problem, extra={"shard": shard.name})
 
     async def _tell_all(self, first: int) -> None:
-        """Tell every shard, the one where something arrives before those that will ask it."""
+        """Notify every shard, the one that receives something before those that will ask it."""
         shards = self._shards()
         await asyncio.gather(*(self._tell(each) for each in shards if _index(each) == first))
         await asyncio.gather(*(self._tell(each) for each in shards if _index(each) != first))
@@ -167,7 +170,7 @@ class Placing:
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
 
     async def _to_the_end(self, work: Coroutine[None, None, Placed]) -> Placed:
-        """Do something that must not stop half-way because the caller hangs up."""
+        """Shield work that must not stop half-way when the caller hangs up."""
         task = asyncio.get_running_loop().create_task(work)
         self._moves.add(task)
         task.add_done_callback(self._moves.discard)
@@ -190,7 +193,8 @@ class Placing:
             return await self._place(group, shard_of(placement, group), placement)
 
     def _target(self, wanted: Pin) -> int:
-        """The shard a pin means; of several on one core the one where the group is, else the first."""
+        """Return the shard a pin names; of several on one core the group's present one, else the
+        first."""
         cores = self._cores()
         if wanted.shard >= 0:
             if wanted.shard not in cores:
@@ -226,7 +230,8 @@ class Placing:
         return Placed(target, core, source != target, round(pause, 6))
 
     async def _find(self, group: str) -> GroupRow | None:
-        """The group as its shard knows it. Raises RequestError when a shard does not answer: it may have it."""
+        """Return the group's row. Raises RequestError when a shard does not answer: it may have
+        it."""
         listing = await self.groups()
         for row in listing.groups:
             if row.group == group:
@@ -236,7 +241,8 @@ class Placing:
         return None
 
     async def _move(self, move: _Move, placement: Placement) -> float:
-        """Move a group; how long it stood still, in seconds. Raises RequestError, and then it is where it was."""
+        """Move a group; return its pause in seconds. Raises RequestError, and then it is where it
+        was."""
         source, target = self._peer(move.source), self._peer(move.target)
         await self._write(replace(self.placement, moving={move.group: move.target}))
         try:
@@ -269,7 +275,8 @@ class Placing:
         return pause
 
     async def _give_up(self, move: _Move) -> None:
-        """Decide that the group is where it was. Raises StorageError: then the next start of this process decides."""
+        """Decide that the group stays. Raises StorageError: then the next start of this process
+        decides."""
         await self._write(replace(self.placement, moving={}))
         await self._tell_all(move.source)
 
@@ -282,7 +289,7 @@ class Placing:
     # Listings
 
     async def groups(self) -> GroupListing:
-        """All groups of the node."""
+        """Return all groups of the node."""
         bodies, missing = await self._ask_all(GROUPS)
         rows: list[GroupRow] = []
         for body in bodies:
@@ -300,7 +307,7 @@ class Placing:
         return QueueListing(tuple(sorted(rows, key=lambda row: row.queue)), left_out, missing)
 
     async def _ask_all(self, kind: str) -> tuple[list[Body], tuple[str, ...]]:
-        """The answers of all shards, and the names of those that gave none."""
+        """Return the answers of all shards, and the names of those that gave none."""
         shards = self._shards()
         answers = await asyncio.gather(*(_asked(shard, kind) for shard in shards))
         known = {row.index for row in self._rows() if row.role == "shard"}

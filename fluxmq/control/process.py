@@ -1,9 +1,9 @@
-"""The control process put together: what it opens, in which order, and how it ends.
+"""Composition root of the control process: start-up order and shutdown.
 
 Order: settings and table from the supervisor, logs, the database (on its thread), the control
 socket, HTTP. Anything that cannot be opened ends the process with `EXIT_BOOT_FAILURE` and a reason.
-SIGTERM ends it in reverse order; SIGHUP takes over the settings that may change live (the log's).
-The heartbeat is written by the loop itself, so a loop that hangs is seen.
+SIGTERM ends it in reverse order; SIGHUP applies the settings that may change live (logging). The
+loop itself writes the heartbeat, so that a hanging loop is noticed.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     from fluxmq.control.meta.service import Meta
 
 HEARTBEAT_SECONDS: Final = 0.25
-# Heartbeats between two reports of suppressed log lines, and two looks at memory: about a second.
+# Heartbeats between two reports of suppressed log lines, and two memory checks: about a second.
 FLUSH_BEATS: Final = 4
-# How long fluxmqctl status waits for shards' numbers, and /ready for the control socket.
+# Time fluxmqctl status waits for shards' numbers, and /ready for the control socket.
 STATUS_SECONDS: Final = 1.0
 PING_SECONDS: Final = 1.0
 
@@ -120,7 +120,7 @@ class ControlProcess:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        # The terminal's Ctrl-C reaches the whole process group; the supervisor decides about it.
+        # The terminal's Ctrl-C reaches the whole process group; the supervisor decides.
         loop.add_signal_handler(signal.SIGINT, lambda: None)
         heart = loop.create_task(self._beat())
         try:
@@ -135,7 +135,7 @@ class ControlProcess:
         _log.info("control process stopped")
         if not in_time:
             flush_all()
-            os._exit(os.EX_OK)  # the loop would wait for what does not end
+            os._exit(os.EX_OK)  # the loop would wait for tasks that do not end
 
     async def _start(self) -> None:
         path = Path(self._launch.data_dir) / FILE_NAME
@@ -168,9 +168,9 @@ class ControlProcess:
         await self._start_http()
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyKeeper]:
-        """Read what is on disk, alone or as a node of a cluster."""
+        """Read the metadata from disk, for a single node or as a member of a cluster."""
         cluster = self._settings.cluster
-        # The node is as old as its supervisor, whose child this process is.
+        # A node's identity is its supervisor's, whose child this process is.
         life = vitals.identity(self._launch.parent_pid)
         parameters = parameters_of(self._settings)
         plan = GroupPlans(self._settings).meta()
@@ -186,7 +186,7 @@ class ControlProcess:
                 raise MetadataError("its users and queues are a cluster's: set cluster.enabled")
             await keeper.load(life, queues, lambda: first_user(parameters))
             return await self._thread.run(store.users), keeper
-        # Who is alone has no need of streams to others.
+        # A single node needs no streams to others.
         from fluxmq.control.meta.service import Meta
 
         self._meta = keeper.decider = Meta(
@@ -199,7 +199,8 @@ class ControlProcess:
         return await self._thread.run(store.users) if known else Users(0, ()), keeper
 
     def _group_of(self, queue: QueueSettings) -> str:
-        """The replicated group of a queue of the settings; empty for one of this node's own."""
+        """Return the replicated group of a configured queue; empty for a queue local to this
+        node."""
         raft = self._settings.cluster.raft
         return queue.replication_group(raft) or "" if raft.enabled else ""
 
@@ -226,7 +227,7 @@ class ControlProcess:
         try:
             await http.start()
         except OSError as problem:
-            # The loop wraps the kernel's reason in a sentence of its own.
+            # The loop wraps the kernel's reason in its own sentence.
             reason = os.strerror(problem.errno) if problem.errno else str(problem)
             raise BootError(
                 f"server.http.addr: cannot listen on {listener.addr}: {reason}"
@@ -235,7 +236,7 @@ class ControlProcess:
         _log.info("http listens", extra={"addr": listener.addr})
 
     async def _stop(self) -> bool:
-        """End everything; whether it has ended."""
+        """Stop everything; return whether it has ended."""
         steps = {}
         if self._http is not None:
             steps["http"] = self._http.stop()
@@ -307,7 +308,7 @@ class ControlProcess:
         hello = peer.hello
         assert hello is not None
         _log.debug("control connection", extra={"peer": peer.name, "pid": hello.pid})
-        # A restarted process may be back before its old connection was seen to end.
+        # A restarted process may reconnect before its old connection is seen to end.
         for other in self._processes():
             if other is not peer and other.name == peer.name:
                 other.abort()
@@ -368,7 +369,7 @@ class ControlProcess:
         return readiness(rows, now_ns, numbers, problem, self._resources.read().alarms)
 
     async def _ping(self) -> str | None:
-        """Call our own control socket the way others do; return why that failed, or None."""
+        """Call our own control socket as others do; return why that failed, or None."""
         listener = Listener(Service(_refuse, lambda _: None, lambda _: None), os.geteuid())
         peer = Peer(listener)
         try:
@@ -400,7 +401,7 @@ def read_settings(fd: int) -> Settings:
 
 
 def main() -> None:
-    """Run the control process until SIGTERM. The entry of ``python -m fluxmq.control``."""
+    """Run the control process until SIGTERM. Entry point of ``python -m fluxmq.control``."""
     try:
         launch = launching.from_environment()
         launching.bind_to_parent(launch)

@@ -1,7 +1,7 @@
 """The node's memory and alarms as the control process reports them.
 
-Shards raise alarms and act on them (``fluxmq/shards/alarms``); this module reads the process table. It also measures the
-supervisor and the acceptor, which do not measure themselves.
+Shards raise alarms and act on them (``fluxmq/shards/alarms``); this module reads the process table.
+It also measures the supervisor and the acceptor, which do not measure themselves.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ class NodeResources:
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """Take settings, at start and when they change."""
+        """Apply settings, at start and when they change."""
         self._marks = Marks.of(settings.memory, available())
 
     def measure(self) -> None:
-        """Write the memory of this process, the supervisor and the acceptor into this process's row."""
+        """Write the memory of this process, the supervisor and the acceptor into this process's
+        row."""
         found = self._own.read()
         acceptors = [row.pid for row in self._table.rows() if row.role == ACCEPTOR]
         for pid in (self._supervisor, *acceptors):
@@ -48,7 +49,7 @@ class NodeResources:
         return Resources(self._table.alarms(), self._table.memory(), marks.high, marks.available)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the same as metrics."""
+        """Yield the same figures as metrics."""
         found = self.read()
         for kind in ALARMS:
             yield "fluxmq_alarm", {"kind": kind}, int(kind in found.alarms)

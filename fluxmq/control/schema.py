@@ -1,20 +1,22 @@
-"""The tables of ``meta.db``, and how a database of an older version is brought up to this one.
+"""Tables of ``meta.db``, and upgrades of older versions to the present one.
 
 Schema 3::
 
-    state              one row: revision of users, revision of the topology, whether a node ran here already,
-                       and which one runs or ran last
-    users              name, argon2id hash, SCRAM-SHA-256 keys (all four or none), filters as JSON lists,
-                       enabled, tags as JSON list
+    state              one row: revision of users, revision of the topology, whether a node ran here
+                       already, and which one runs or ran last
+    users              name, argon2id hash, SCRAM-SHA-256 keys (all four or none), filters as JSON
+                       lists, enabled, tags as JSON list
     permissions        user and virtual host: patterns configure, write, read
     topic_permissions  user, virtual host and exchange: patterns write, read
-    topology           kind and key: a row of the topology (msgpack), and whether it ends with the node
-    shared             what the nodes of a cluster know of each other, by key (msgpack); empty while the node is alone
-    raft_state         one row while the node is one of a cluster: who it is, term and vote, where its log begins, up to
-                       where the log is in the tables above, and who the members were there
-    raft_log           entries of the group _meta behind that beginning
+    topology           kind and key: a row (msgpack), and whether it ends with the node
+    shared             facts that the nodes of a cluster share about each other, by key (msgpack);
+                       empty while the node is alone
+    raft_state         one row while the node is in a cluster: its identity, term and vote, first
+                       log index, index applied to the tables above, and the membership there
+    raft_log           entries of the group _meta from that index on
 
-Schema 2 had no ``shared`` and nothing of Raft. Schema 1 had ``state`` with the users' revision, and ``users`` without tags.
+Schema 2 had no ``shared`` and nothing of Raft. Schema 1 had ``state`` with the users' revision, and
+``users`` without tags.
 """
 
 from __future__ import annotations
@@ -108,13 +110,13 @@ CREATE TABLE raft_log (
 """
 
 STEPS: Final = {1: FROM_1_TO_2, 2: FROM_2_TO_3}
-"""What brings a database of one version to the next."""
+"""Statements that upgrade a database from each version to the next."""
 
 
 def upgrade(version: int) -> str:
-    """Return the statements that bring a database of this version (0: an empty one) to `VERSION`.
+    """Return the statements that upgrade a database of this version (0: an empty one) to `VERSION`.
 
-    Raises KeyError for a version that is not known.
+    Raises KeyError for an unknown version.
     """
     if version == 0:
         return SCHEMA_1 + "".join(STEPS.values())

@@ -1,8 +1,8 @@
-"""One scrape: ask every process for its numbers, wait a moment, and put them together.
+"""One scrape: ask every process for its numbers, wait a moment, and combine them.
 
-A process that does not answer within `COLLECT_SECONDS` is shown with its last numbers and marked in
-`fluxmq_scrape_stale`. Scrapes that come while one is under way share its result, so that many
-scrapers cost no more than one.
+A process that does not answer within `COLLECT_SECONDS` appears with its last numbers and is marked
+in `fluxmq_scrape_stale`. Scrapes that arrive during another share its result, so that many scrapers
+cost no more than one.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _log = get_logger(__name__)
 
 
 class Scraper:
-    """Makes the text of /metrics. Lives on control's loop.
+    """Renders /metrics. Lives on control's loop.
 
-    `rows` reads the process table, `processes` gives the connected peers, `users` the number of
-    users, `own` further samples of the control process itself. Holds one report per process: the last.
+    `rows` reads the process table, `processes` returns the connected peers, `users` the number of
+    users, `own` further samples of the control process itself. Keeps the last report of each
+    process.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Scraper:
         """Return all metrics of the node in Prometheus' text format."""
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._scrape())
-        # Shielded: a caller that hangs up must not take the scrape from the others.
+        # Shielded: a caller that hangs up must not cancel the scrape for the others.
         return await asyncio.shield(self._running)
 
     async def _scrape(self) -> bytes:

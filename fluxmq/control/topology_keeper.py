@@ -1,14 +1,15 @@
-"""The node's exchanges, queues, bindings, policies and virtual hosts: decided here, kept on disk, told to all shards.
+"""The node's topology (exchanges, queues, bindings, policies, vhosts): decided, stored, published.
 
-Sets of changes that come while others are being written make the next transaction together, so that the
-disk is waited for once. Nothing is told to a shard, or answered, before it is written. A shard that says
-hello gets everything; after that what is different, by revision and in order. Who asked for a change hears of
-it when every live shard confirmed it, or after `CONFIRM_SECONDS`.
+Sets of changes that arrive during a write form the next transaction, so that they share one sync.
+Nothing is sent to a shard, or answered, before it is written. A shard that says hello gets
+everything; after that the differences, by revision and in order. The caller of a change is answered
+when every live shard has confirmed it, or after `CONFIRM_SECONDS`.
 
-Queues of the settings file are rows like others, but not written: the file says them again at each start.
+Queues of the settings file are rows like others, but not written: each start reads them again.
 
-In a cluster (`decider`) the node that leads decides, the same way, and what came of it is *told* when it is on disk
-here, on every node alike. Queues of the settings are written then: each node has them declared when it starts.
+In a cluster (`decider`) the leader decides in the same way, and every node, leader included, learns
+the result through `told` once it is on the node's disk. Configured queues are written then: each
+node declares its own when it starts.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Delta, OutOfStepError, Row, Topology
 
 CONFIRM_SECONDS: Final = 2.0
-"""How long who asked for a change waits for live shards."""
+"""Time the caller of a change waits for live shards."""
 PUSH_SECONDS: Final = 30.0
-"""How long a shard gets for one part: longer than any stall it survives."""
+"""Time for a shard to take one part: longer than any stall it survives."""
 HISTORY_MAX: Final = 4096
 HISTORY_ROWS_MAX: Final = 65_536
-"""Changes and their rows that are remembered for shards that are behind; who is further behind gets everything."""
+"""Changes and their rows kept for shards that lag; a shard further behind gets everything."""
 WAITING_MAX: Final = 4096
-"""Requests that wait for the disk: more than all shards and people may make at once."""
+"""Requests waiting for the disk: more than all shards and people may make at once."""
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Sets of changes that somebody waits for: the future gets the revision, and per set its refusal or None."""
+    """Pending sets of changes: the future gets the revision, and per set its refusal or None."""
 
     sets: Sequence[Set]
     done: asyncio.Future[tuple[int, tuple[Refusal | None, ...]]]
@@ -68,8 +69,8 @@ class _Request:
 class TopologyKeeper:
     """The topology in force. Lives on control's loop; the database on its own thread.
 
-    `shards` gives the connected shards, `live` the names of those that serve; `users_changed` is called when
-    permissions went with a virtual host. `topology` may be ahead of the disk while a change is written.
+    `shards` returns the connected shards, `live` the names of those that serve; `users_changed`
+    runs when permissions went with a virtual host. `topology` may lead the disk during a write.
     """
 
     def __init__(
@@ -83,11 +84,11 @@ class TopologyKeeper:
     ) -> None:
         self.topology = Topology()
         self.revision = 0
-        """The revision that is on disk, and told."""
+        """Revision that is on disk and sent to shards."""
         self.known = False
-        """Whether there is a topology: a new node of a cluster has none before it is told."""
+        """True once there is a topology: a new node of a cluster waits for the cluster's."""
         self.decider: Decider | None = None
-        """The cluster that decides, if this is a node of one."""
+        """The cluster that decides, if this node belongs to one."""
         self._node = node
         self._store = store
         self._thread = thread
@@ -98,7 +99,7 @@ class TopologyKeeper:
         self._history_rows = 0
         self._waiting: deque[_Request] = deque()
         self._writer: asyncio.Task[None] | None = None
-        # Held from the first change of a transaction until it is written: nobody may be told before.
+        # Held from a transaction's first change until it is written: shards must not see it yet.
         self._writing = asyncio.Lock()
         self._damaged = False
         self._pushes: dict[Peer, asyncio.Task[None]] = {}
@@ -112,10 +113,10 @@ class TopologyKeeper:
     # Beginning
 
     async def load(self, node: str, configured: Iterable[Queue], first: Callable[[], User]) -> None:
-        """Read what there is. `node` names the node that runs, `configured` are queues of its settings.
+        """Read the topology. `node` is the running node, `configured` its settings' queues.
 
-        On a new database the first virtual host is made, and the user `first` where there is none. Raises
-        sqlite3.Error, or ValueError for a row that is damaged.
+        On a new database, create the first virtual host, and the user `first` when there is none.
+        Raises sqlite3.Error, or ValueError for a row that is damaged.
         """
         if await self._thread.run(lambda: self._store.begin(node)):
             _log.debug("what ended with the last node was dropped")
@@ -128,11 +129,11 @@ class TopologyKeeper:
         await self._restore()
 
     async def load_shared(self) -> None:
-        """Read what there is of a cluster's topology. Raises as `load` does."""
+        """Read a cluster's topology. Raises as `load` does."""
         await self._restore()
 
     async def _restore(self) -> None:
-        """Be what is on disk, and in the settings."""
+        """Set the state to what is on disk and in the settings."""
         # On the store's thread: rows by the hundred thousand would stop the loop for seconds.
         self.topology, unusable = await self._thread.run(self._read)
         for row in unusable:
@@ -146,12 +147,12 @@ class TopologyKeeper:
         self._history_rows = 0
 
     def _read(self) -> tuple[Topology, list[Row]]:
-        """What is on disk and in the settings, and the rows that do not fit."""
+        """Return the topology of disk and settings, and the rows that do not fit."""
         stored = self._store.topology
         found = (Row(kind, tuple(key), row) for kind, key, row in stored.rows())
         kept = [row for row in found if (row.kind, row.key) not in self._configured]
         topology = Topology()
-        # Another revision than the one on disk, which may have been without a configured queue.
+        # Differs from the revision on disk, which may have lacked a configured queue.
         revision = stored.revision + bool(self._configured)
         unusable = topology.restore([*kept, *self._configured.values()], revision)
         return topology, unusable
@@ -163,9 +164,9 @@ class TopologyKeeper:
         return (await self.change(read_sets(body))).to_body()
 
     async def change(self, sets: Sequence[Set]) -> TopologyChanged:
-        """Make sets of changes, each whole or not at all; return when live shards work by them.
+        """Make sets of changes, each whole or not at all; return when live shards have them.
 
-        Raises RequestError when they could not be written; nothing happened then.
+        Raises RequestError when they could not be written; then nothing happened.
         """
         decide = self.decide if self.decider is None else self.decider.change
         revision, results = await decide(sets)
@@ -173,7 +174,7 @@ class TopologyKeeper:
         return TopologyChanged(revision, results, unconfirmed)
 
     async def decide(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
-        """Decide here about sets of changes; return the revision they are in, and per set None or its refusal.
+        """Decide here about sets of changes; return their revision, per set None or a refusal.
 
         Raises RequestError as `change` does, NotLeadingError and LostError in a cluster.
         """
@@ -188,9 +189,9 @@ class TopologyKeeper:
 
     @asynccontextmanager
     async def deciding(self) -> AsyncIterator[Topology]:
-        """Hold up all others who decide in the cluster from here; the topology with everything that is decided.
+        """Block other decisions on this node; yield the topology with everything decided so far.
 
-        What is then changed in it has to be committed. Raises NotLeadingError.
+        Changes then made to it must be committed. Raises NotLeadingError.
         """
         async with self._writing:
             await self._follow()
@@ -207,13 +208,13 @@ class TopologyKeeper:
             await self._follow()
 
     async def commit(self, deltas: Sequence[Delta], shared: Shared = ()) -> None:
-        """Within `deciding`: make changes those of all nodes. Raises as `Decider.commit` does."""
+        """Commit changes on all nodes, within `deciding`. Raises as `Decider.commit` does."""
         assert self.decider is not None, "there is a cluster"
         taken = [TakenDelta(delta, tuple(map(self._is_transient, delta.rows))) for delta in deltas]
         await self.decider.commit(taken, shared)
 
     async def _write_all(self) -> None:
-        """Write what waits, in as few transactions as possible, until nothing waits."""
+        """Write pending requests, in as few transactions as possible, until there are none."""
         try:
             while self._waiting:
                 async with self._writing:
@@ -249,7 +250,7 @@ class TopologyKeeper:
     async def _give_up(
         self, requests: Sequence[_Request], problem: Exception, *, ahead: bool
     ) -> None:
-        """Nothing of these happened, or nobody knows: what is in memory and not on disk is forgotten."""
+        """Fail requests, undone or of unknown outcome, and drop what is not on disk."""
         if ahead:
             self._damaged = True
             try:
@@ -281,7 +282,7 @@ class TopologyKeeper:
         return [tuple(made(each) for each in request.sets) for request in requests], deltas
 
     async def _commit(self, deltas: Sequence[Delta]) -> None:
-        """Write deltas, then tell them."""
+        """Write deltas, then send them to shards."""
         rows = [row for delta in deltas for row in delta.rows]
         writes = [self._write(row) for row in rows if (row.kind, row.key) not in self._configured]
         dropped = [str(row.key[0]) for row in rows if row.kind == VHOST and row.row is None]
@@ -294,7 +295,7 @@ class TopologyKeeper:
             self._users_changed(users)
 
     def _remember(self, deltas: Sequence[Delta]) -> None:
-        """Changes are on disk: tell them."""
+        """Remember changes that are on disk, and send them to shards."""
         for delta in deltas:
             self.revision = delta.revision
             self._history.append(delta)
@@ -315,13 +316,13 @@ class TopologyKeeper:
     # Following, in a cluster
 
     def told(self, deltas: Sequence[Delta] | None) -> None:
-        """Changes that the cluster agreed on are on disk; None: everything is new."""
+        """Take changes that the cluster committed and that are on disk; None: everything is new."""
         self._told.append(deltas)
         if self._follower is None:
             self._follower = asyncio.get_running_loop().create_task(self._follow_all())
 
     async def reached(self, revision: int) -> None:
-        """Return when the topology in force is of this revision or a later one."""
+        """Return when the topology in force has this revision or a later one."""
         while self.revision < revision:
             self._followed.clear()
             await self._followed.wait()
@@ -337,7 +338,7 @@ class TopologyKeeper:
             self._follower = None
 
     async def _follow(self) -> None:
-        """Be what is on disk again, and take what was told. Raises sqlite3.Error or ValueError."""
+        """Apply committed changes, or reload. Raises sqlite3.Error or ValueError."""
         before = self.revision
         if self._damaged:
             await self._restore()
@@ -358,16 +359,16 @@ class TopologyKeeper:
             self.confirming.confirmed(self.revision)
 
     def _take(self, deltas: Sequence[Delta]) -> None:
-        """Take changes; those decided here, or read from disk again, are there already. Raises OutOfStepError."""
+        """Apply changes except those already in the topology. Raises OutOfStepError."""
         for delta in deltas:
             if delta.revision > self.topology.revision:
                 self.topology.take(delta)
         self._remember([delta for delta in deltas if delta.revision > self.revision])
 
-    # Telling
+    # Notifying shards
 
     def greeted(self, shard: Peer) -> None:
-        """Tell a shard everything, and drop what connections of the process before it left."""
+        """Send a shard everything, and drop exclusive queues that its predecessor left."""
         self.push(shard)
         left = self._left_by_others(shard)
         if left:
@@ -376,14 +377,14 @@ class TopologyKeeper:
             task.add_done_callback(self._drops.discard)
 
     def push(self, shard: Peer) -> None:
-        """See to it that a shard gets the topology in force, and note its confirmation."""
+        """Bring a shard up to the topology in force and note its confirmation."""
         if shard not in self._pushes and self.known:
             self._pushes[shard] = asyncio.get_running_loop().create_task(self._push(shard))
 
     async def _push(self, shard: Peer) -> None:
-        """Send what a shard lacks until it lacks nothing, or refuses it, or is gone.
+        """Send what a shard lacks until it lacks nothing, refuses it, or is gone.
 
-        Leaving the table happens in the same step as the last look at the revision.
+        The task leaves the table in the same step as its last look at the revision.
         """
         try:
             while shard.topology_revision < self.revision and shard in self._shards():
@@ -394,7 +395,7 @@ class TopologyKeeper:
             del self._pushes[shard]
 
     async def _sent(self, shard: Peer) -> bool:
-        """Send what a shard lacks now; return whether to go on with it."""
+        """Send what a shard lacks now; return whether to continue."""
         extra: dict[str, object] = {"shard": shard.name, "revision": self.revision}
         previous = shard.topology_revision
         try:
@@ -404,7 +405,8 @@ class TopologyKeeper:
                 body = await shard.ask(TOPOLOGY, part.to_body(), PUSH_SECONDS)
                 held = Confirmed.from_body(body).revision
                 if held >= revision:
-                    # After the last part; or after the first, when the copy outlived our last connection.
+                    # After the last part; or the first, if the shard's copy outlived our
+                    # connection.
                     break
             shard.topology_revision = held
         except TimeoutError:
@@ -421,7 +423,7 @@ class TopologyKeeper:
         return True
 
     async def _lacking(self, shard: Peer) -> tuple[int, int, Sequence[Row]]:
-        """From which revision to which, and the rows between. Raises PeerError while nobody can know."""
+        """Return the revisions from and to, and the rows between. Raises PeerError if unknown."""
         begun = shard.topology_revision
         behind: list[Delta] = []
         for delta in reversed(self._history):
@@ -441,7 +443,7 @@ class TopologyKeeper:
         return {shard.name: shard.topology_revision for shard in self._shards()}
 
     def _left_by_others(self, shard: Peer) -> list[Set]:
-        """What drops exclusive queues of connections that a process of this shard had which is no more."""
+        """Return changes that drop exclusive queues left by this shard's earlier processes."""
         hello = shard.hello
         assert hello is not None, "a shard said hello"
         owners = {queue.owner for queue in self.topology.queues() if queue.owner}

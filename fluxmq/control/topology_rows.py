@@ -1,8 +1,10 @@
-"""Rows of the topology in ``meta.db``: exchanges, queues, bindings, policies, virtual hosts, as plain values.
+"""Rows of the topology in ``meta.db``: exchanges, queues, bindings, policies, virtual hosts, as
+plain values.
 
-What a row means is `fluxmq.routing.topology`'s affair; here it is a kind, a key and a value, both msgpack.
-A *transient* row ends with the node (a queue that is not durable, say): it is written all the same, so that
-it outlives this process, but nobody waits for the disk for it, and the node's next start drops it.
+`fluxmq.routing.topology` interprets rows; here each is a kind, a key and a value, both msgpack. A
+*transient* row ends with the node (a queue that is not durable, say): it is written all the same,
+so that it outlives this process, but without waiting for the disk, and the node's next start drops
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class Write(NamedTuple):
 
 
 def pack(value: object) -> bytes:
-    """Return a plain value as it is stored. Raises ValueError or TypeError for anything else."""
+    """Return a plain value as stored. Raises ValueError or TypeError for anything else."""
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 
@@ -45,7 +47,7 @@ class TopologyRows:
 
     @property
     def revision(self) -> int:
-        """The revision that was written last."""
+        """Revision that was written last."""
         (revision,) = self._database.execute("SELECT topology_revision FROM state").fetchone()
         return int(revision)
 
@@ -55,14 +57,14 @@ class TopologyRows:
         return [(kind, unpack(key), unpack(value)) for kind, key, value in found]
 
     def has(self, kind: str, key: Sequence[str | bytes]) -> bool:
-        """Say whether there is a row."""
+        """Return whether there is a row."""
         found = self._database.execute(
             "SELECT 1 FROM topology WHERE kind = ? AND key = ?", (kind, pack(list(key)))
         )
         return found.fetchone() is not None
 
     def durable(self, writes: Iterable[Write]) -> bool:
-        """Say whether some of these writes must outlive the machine: whether to sync them."""
+        """Return whether some of these writes must survive a power cut: whether to sync them."""
         for write in writes:
             if write.value is not None:
                 if not write.transient:
@@ -76,7 +78,7 @@ class TopologyRows:
         return False
 
     def put(self, writes: Iterable[Write], revision: int | None = None) -> None:
-        """Write rows within the transaction that is open."""
+        """Write rows within the open transaction."""
         for kind, key, value, transient in writes:
             if value is None:
                 self._database.execute(
@@ -92,5 +94,5 @@ class TopologyRows:
             self._database.execute("UPDATE state SET topology_revision = ?", (revision,))
 
     def drop_transient(self) -> int:
-        """Remove what ended with the last node; return how many rows that were."""
+        """Remove rows that ended with the last node; return their number."""
         return self._database.execute("DELETE FROM topology WHERE transient = 1").rowcount

@@ -1,6 +1,7 @@
-"""Memory and CPU time of the node's processes, as the kernel counts them (``/proc/<pid>``), and who a process is.
+"""Memory and CPU time of the node's processes from the kernel (``/proc/<pid>``), and their
+identity.
 
-Read at each scrape, by the control process, for all: a process that hangs is still measured.
+The control process reads them at each scrape, for all: a hanging process is still measured.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def read(pid: int) -> Vitals | None:
 
 
 def identity(pid: int) -> str:
-    """Return what no other process of this machine is called, ever: boot, process id and when it was started.
+    """Return an identity unique on this machine for all time: boot, process id and start time.
 
-    A process that is gone has an identity of which only the boot is told.
+    For a process that is gone only the boot is given.
     """
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
@@ -42,7 +43,7 @@ def identity(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[bytes] | None:
-    """The fields of a process from its state on; None when it is gone."""
+    """Return a process's fields from its state on; None when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()

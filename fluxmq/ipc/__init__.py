@@ -1,5 +1,5 @@
-"""What the processes of one node say to each other, and through which descriptors.
+"""Messages between the processes of one node, and the descriptors that carry them.
 
-``launch`` tells a child what it is, ``table`` is the shared page of vital signs, ``handoff`` carries
+``launch`` tells a child its role, ``table`` is the shared page of vital signs, ``handoff`` carries
 accepted connections from the acceptor to the shards.
 """

@@ -1,6 +1,7 @@
-"""Backing up a node: fluxmqctl asks control, and control asks every shard for its groups.
+"""Backup of a node: fluxmqctl asks control, and control asks every shard for its groups.
 
-Both questions are `BACKUP`; their answers are `BackedUp`. The directory is one that control has made, on this machine.
+Both requests are `BACKUP`, answered with `BackedUp`. Control creates the directory, on this
+machine.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from fluxmq.ipc.messages import Body, Fields
 
 BACKUP: Final = "backup"
 DIRECTORY_CHARACTERS_MAX: Final = 4096
-"""Linux takes paths of so many bytes."""
+"""Maximum bytes of a path on Linux."""
 RATE_MAX: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """Write a backup into `directory`, at most `rate` bytes a second of each shard's segments; 0: as fast as it goes."""
+    """Request to write a backup into `directory`. `rate`: maximum bytes per second of each shard's
+    segments; 0: unlimited."""
 
     directory: str
     rate: int
@@ -38,7 +40,7 @@ class Backup:
 
 @dataclass(frozen=True, slots=True)
 class BackedUp:
-    """What a backup holds. `bytes`: of segments."""
+    """Contents of a backup. `bytes`: of segments."""
 
     groups: int
     queues: int

@@ -1,8 +1,8 @@
 """A shard's connection to the control process, on the shard's own event loop.
 
-Moves bytes for a `Conversation`, reconnects with back-off for as long as the shard lives, and never
-makes the shard wait: answers to requests come to whoever asked, when they come. When control
-does not read its answers, the connection is dropped rather than the answers piled up.
+Moves bytes for a `Conversation`, reconnects with back-off as long as the shard lives, and never
+makes the shard wait: answers reach the requester when they arrive. When control does not read its
+answers, the connection is dropped instead of letting answers pile up.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fluxmq.ipc.framing import FramingError
 from fluxmq.ipc.messages import Body, Hello, MessageError
 from fluxmq.logs import RateLimited, get_logger
 
-# Answers that may wait for control to read them. A scrape's answer is some tens of kilobytes and
-# control has one question of a kind open at a time.
+# Answers waiting for control to read them. A scrape's answer is some tens of kilobytes, and control
+# has one open question of a kind at a time.
 OUTPUT_BYTES_MAX: Final = 4 * 1024 * 1024
 CONNECT_SECONDS_MAX: Final = 5.0
 
@@ -34,7 +34,8 @@ _log = get_logger(__name__)
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; `closed` is set when it ended, and `served` says whether hello was answered."""
+    """One connection; `closed` is set when it has ended, `served` tells whether hello was
+    answered."""
 
     def __init__(self, conversation: Conversation, log: RateLimited) -> None:
         self._conversation = conversation
@@ -86,8 +87,8 @@ class _Connection(asyncio.Protocol):
 class ControlClient:
     """Keeps one connection to control open until cancelled.
 
-    `established` says whether control answered hello; `users_revision` which snapshot of users the
-    shard has (-1: none yet, then nobody with a password can be let in).
+    `established` tells whether control answered hello; `users_revision` is the shard's snapshot of
+    users (-1: none yet; then no user with a password can log in).
     """
 
     def __init__(self, path: Path, hello: Hello, handlers: Handlers) -> None:
@@ -97,20 +98,20 @@ class ControlClient:
 
     @property
     def established(self) -> bool:
-        """Whether the connection stands and control answered hello."""
+        """True while there is a connection on which control has answered hello."""
         return self._conversation.established
 
     @property
     def users_revision(self) -> int:
-        """The revision of the last snapshot of users taken, -1 before the first."""
+        """Revision of the last snapshot of users taken, -1 before the first."""
         return self._conversation.users_revision
 
     def request(self, kind: str, body: Body, answered: Answered) -> bool:
-        """Ask control something, see `Conversation.request`."""
+        """Send a request to control, see `Conversation.request`."""
         return self._conversation.request(kind, body, answered)
 
     async def run(self) -> None:
-        """Connect, serve, and connect again after a loss, until the task is cancelled."""
+        """Connect, serve, and reconnect after a loss, until the task is cancelled."""
         attempt = 0
         while True:
             attempt += 1
@@ -119,7 +120,7 @@ class ControlClient:
             await asyncio.sleep(back_off(attempt))
 
     async def _serve_once(self, attempt: int) -> bool:
-        """Hold one connection until it ends; return whether control had answered hello."""
+        """Serve one connection until it ends; return whether control answered hello."""
         connection = _Connection(self._conversation, self._log)
         loop = asyncio.get_running_loop()
         try:

@@ -1,13 +1,14 @@
-"""What is said about the replication groups of a cluster: how each does, and what is to become of it.
+"""Messages about the replication groups of a cluster: their state, and commands to change it.
 
 ::
 
     control -> shard             raft, transfer, member_change, can_stop, audit
-    fluxmqctl -> control         raft, transfer, rebalance, can_stop, member_change, forget_node, audit
+    fluxmqctl -> control         raft, transfer, rebalance, can_stop, member_change, forget_node,
+                                 audit
     shard -> shard               hash
 
-Shards of different nodes ask each other the same things with the same bodies: whoever is asked about a group passes the
-question on to the shard that leads it. Pure, like `messages`.
+Shards of different nodes use the same bodies among each other: a shard asked about a group forwards
+the question to the shard that leads it. Pure, like `messages`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ HASH: Final = "hash"
 NODE_CHARACTERS_MAX: Final = 255
 HASH_CHARACTERS_MAX: Final = 16
 MEMBERS_LISTED_MAX: Final = 64
-"""Members of one group: as many as a group may have."""
+"""Members of one group, the maximum a group may have."""
 UNKNOWN: Final = -1
-"""Stands for a number that only the leader, or nobody, knows."""
+"""Stands for a number that only the leader knows, or nobody."""
 
 VOTER: Final = "voter"
 LEARNER: Final = "learner"
@@ -44,10 +45,12 @@ CHANGES: Final = (ADD, REMOVE)
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """A member of a group. ``match``: index up to which its log is known to be the leader's; ``lag``: entries it is behind;
-    ``state``: how the leader sends to it (probe, replicate, snapshot). `UNKNOWN` where nobody who was asked leads.
+    """A member of a group. ``match``: index up to which its log is known to match the leader's;
+    ``lag``: entries it is behind; ``state``: how the leader sends to it (probe, replicate,
+    snapshot). `UNKNOWN` when the leader was not asked.
 
-    ``contact``: milliseconds since it was last heard of by ``seen_by``, `UNKNOWN` for that node itself, or before it was.
+    ``contact``: milliseconds since ``seen_by`` last heard from it, `UNKNOWN` for that node itself
+    or before the first contact.
     """
 
     node: str
@@ -61,10 +64,10 @@ class MemberRow:
     connected: bool
     contact: int
     doubt: str
-    """Why what it says is not believed; empty when it is."""
+    """Reason to distrust its reports; empty when there is none."""
 
     def to_body(self) -> dict[str, object]:
-        """Return the row as it travels."""
+        """Encode the row."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
@@ -88,11 +91,12 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class RaftRow:
-    """A replicated group as one node tells of it; ``members`` as its leader does, where that could be asked.
+    """A replicated group as one node reports it; ``members`` as its leader does, if reachable.
 
-    ``role``: of ``node``: leader, follower, candidate, starting (it leads and is not done taking over), leaving, failed.
-    ``leader``: a node, empty while nobody is known. ``elections``: times that the node began to lead. ``snapshot``: index.
-    ``fsync_p99``: seconds. ``shard``: `UNKNOWN` for the group that control processes have among themselves.
+    ``role`` of ``node``: leader, follower, candidate, starting (a leader still taking over),
+    leaving, failed. ``leader``: a node, empty while unknown. ``elections``: times that the node
+    became leader. ``snapshot``: index. ``fsync_p99``: seconds. ``shard``: `UNKNOWN` for the control
+    processes' group.
     """
 
     group: str
@@ -111,7 +115,7 @@ class RaftRow:
     members: tuple[MemberRow, ...]
 
     def to_body(self) -> dict[str, object]:
-        """Return the row as it travels."""
+        """Encode the row."""
         body: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
         body["members"] = [member.to_body() for member in self.members]
         return body
@@ -142,7 +146,8 @@ class RaftRow:
 
 @dataclass(frozen=True, slots=True)
 class RaftWanted:
-    """Which groups are asked about: one, or with an empty name all; ``everywhere``: those too that this node has not."""
+    """Request for one group, or with an empty name all; ``everywhere``: include groups without a
+    copy on this node."""
 
     group: str = ""
     everywhere: bool = False
@@ -179,7 +184,8 @@ class RaftListing:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A group is to be led by a node; an empty one: by whoever is nearest to having all of it. Also the answer."""
+    """Transfer of a group's leadership to a node; an empty name: to the most up-to-date one. Also
+    the answer."""
 
     group: str
     node: str = ""
@@ -199,7 +205,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """A node is to become a member of a group (``add``), or to be one no longer (``remove``)."""
+    """Command to make a node a member of a group (``add``), or to remove it (``remove``)."""
 
     group: str
     node: str
@@ -230,7 +236,7 @@ NOT_COMPARED: Final = "not compared"
 
 @dataclass(frozen=True, slots=True)
 class AuditWanted:
-    """The copies of a group are to be compared now."""
+    """Request to compare the copies of a group now."""
 
     group: str
 
@@ -246,7 +252,8 @@ class AuditWanted:
 
 @dataclass(frozen=True, slots=True)
 class HashWanted:
-    """A member is to tell its rolling hash once it has applied an entry. ``passed``: a shard of its node has passed this on."""
+    """Request for a member's rolling hash once it has applied an entry. ``passed``: a shard of its
+    node forwarded this."""
 
     group: str
     index: int
@@ -269,7 +276,8 @@ class HashWanted:
 
 @dataclass(frozen=True, slots=True)
 class HashTold:
-    """A member's rolling hash at the index that was asked for, in hexadecimal: 64 bits are more than messages' integers."""
+    """A member's rolling hash at the requested index, in hexadecimal: messages' integers are below
+    64 bits."""
 
     rolling: str
 
@@ -285,7 +293,8 @@ class HashTold:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """A member's copy at one index. ``verdict``: `EQUAL`, `DIFFERS` or `NOT_COMPARED`; ``problem``: why it was not."""
+    """A member's copy at one index. ``verdict``: `EQUAL`, `DIFFERS` or `NOT_COMPARED`; ``problem``:
+    why it was not compared."""
 
     node: str
     kind: str
@@ -295,7 +304,7 @@ class AuditRow:
     problem: str = ""
 
     def to_body(self) -> dict[str, object]:
-        """Return the row as it travels."""
+        """Encode the row."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
@@ -336,7 +345,7 @@ class AuditListing:
 
 @dataclass(frozen=True, slots=True)
 class ForgetNode:
-    """A node is to be a member of no group any more; ``force``: although it is in contact."""
+    """Command to remove a node from every group; ``force``: although it is in contact."""
 
     node: str
     force: bool = False
@@ -354,14 +363,15 @@ class ForgetNode:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an order for one group. ``problem``: why nothing; ``node``: which node it concerns."""
+    """Result of a command for one group. ``problem``: why it failed; ``node``: the node it
+    concerns."""
 
     group: str
     node: str
     problem: str = ""
 
     def to_body(self) -> dict[str, object]:
-        """Return the row as it travels."""
+        """Encode the row."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
@@ -377,7 +387,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of an order, group by group: of rebalance and forget_node, and the answer to can_stop."""
+    """Results by group, of rebalance and forget_node; also the answer to can_stop."""
 
     rows: tuple[Outcome, ...]
 

@@ -1,9 +1,8 @@
 """One connection to the control process, as seen by a shard or the acceptor: no socket, no clock.
 
 Bytes received go in, bytes to send come out, and the process's own functions are called in between.
-The adapters (`client` for asyncio, `polling` for an epoll loop) only move bytes. What a process
-answers is a function of its state at that moment; nothing waits here, so control can never stall a
-shard by asking.
+The adapters (`client` for asyncio, `polling` for an epoll loop) only move bytes. A process answers
+from its state at that moment; nothing waits here, so control can never stall a shard by asking.
 """
 
 from __future__ import annotations
@@ -41,36 +40,38 @@ from fluxmq.model.errors import FluxmqError
 BACK_OFF_FIRST: Final = 0.05
 BACK_OFF_MAX: Final = 1.0
 # At a node's start all processes come up at once; only from this attempt on (after about 1.5 s) is
-# it worth a line that control is not there.
+# an absent control process worth a log line.
 REPORTED_ATTEMPT: Final = 6
 
 REQUESTS_MAX: Final = 8
-"""Own requests that wait for their answer: half of what control takes from one process."""
+"""Own unanswered requests: half of what control takes from one process."""
 
 _HELLO_ID: Final = 1
 
 
 Answered = Callable[[Body | Failure], None]
-"""Called once with the answer to an order, at once or later (what comes too late for its connection is dropped); or
-with the answer to a request of this process: a failure with code ``away`` when the connection ended before."""
+"""Called once: with the answer to a command, at once or later (dropped if its connection has
+ended); or with the answer to a request of this process, a failure with code ``away`` when the
+connection ended first."""
 
 Order = Callable[[Body, Answered], None]
-"""Something control orders that may take its time. Raises MessageError for a body that is not understood."""
+"""A command from control that may take time. Raises MessageError for a malformed body."""
 
 
 class RefusedError(FluxmqError):
-    """The control process refused this peer; the text says why (another version, foreign user)."""
+    """The control process refused this peer; the text gives the reason (other version, foreign
+    user)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """What this process does when control asks.
+    """This process's answers to control.
 
     `users` takes a new snapshot (called only when its revision is newer than the last one taken);
     `collect` returns all samples; `status` the numbers for `fluxmqctl status`. They run on the
     process's own loop and must not block. `users` is None for processes that authenticate nobody.
-    `orders`, by kind of message, are what may be answered later. `established` is called each time
-    control answered hello: from then on requests may be made.
+    `orders`, by kind of message, may be answered later. `established` is called each time control
+    answered hello: from then on requests may be made.
     """
 
     collect: Callable[[], Iterable[Sample]]
@@ -86,7 +87,7 @@ def back_off(attempt: int) -> float:
 
 
 class Conversation:
-    """The state of this process towards control; outlives connections, one connection at a time.
+    """State of this process towards control; outlives connections, one at a time.
 
     `users_revision` is that of the last snapshot taken, -1 before the first. A reconnect says hello
     again and gets the snapshot again; a revision already held is confirmed without another call.
@@ -114,18 +115,18 @@ class Conversation:
         self.established = False
         self.users_revision = -1
         self.send: Callable[[bytes], None] | None = None
-        """Sends an answer that was not ready at once, or a request; set by the adapter of a process that takes
-        orders or makes requests."""
+        """Sends a late answer or a request; set by the adapter of a process that takes commands or
+        makes requests."""
 
     def connected(self) -> bytes:
-        """Begin a connection; return the first bytes to send."""
+        """Start a connection; return the first bytes to send."""
         self._decoder = FrameDecoder()
         self._connection += 1
         self.established = False
         return encode_frame(Message(HELLO, _HELLO_ID, self._hello.to_body()).to_wire())
 
     def disconnected(self) -> None:
-        """Note that the connection is gone; requests that wait are answered so."""
+        """Note that the connection is gone; fail the pending requests."""
         self._connection += 1
         self.established = False
         waiting, self._requests = self._requests, {}
@@ -133,10 +134,10 @@ class Conversation:
             answered(Failure(ERROR_AWAY, "the connection to the control process ended"))
 
     def request(self, kind: str, body: Body, answered: Answered) -> bool:
-        """Ask control something; say whether it was sent.
+        """Send a request to control; return whether it was sent.
 
-        It is not while there is no connection, or `REQUESTS_MAX` others wait; then `answered` is not
-        called. Raises FramingError for a body that is too large.
+        It is not while there is no connection, or `REQUESTS_MAX` others are pending; then
+        `answered` is not called. Raises FramingError for a body that is too large.
         """
         if not self.established or self.send is None or len(self._requests) >= REQUESTS_MAX:
             return False
@@ -153,7 +154,7 @@ class Conversation:
         """Take bytes from control and return the answers.
 
         Raises FramingError or MessageError when the peer does not speak this protocol, RefusedError
-        when it refused hello; in each case the connection is to be closed.
+        when it refused hello; in each case the caller must close the connection.
         """
         answers = [self._answer(Message.from_wire(value)) for value in self._decoder.feed(data)]
         return b"".join(encode_frame(answer.to_wire()) for answer in answers if answer is not None)

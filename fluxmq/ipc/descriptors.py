@@ -1,7 +1,8 @@
-"""What the limit of open files allows: how a shard's descriptors are shared out.
+"""Allotment of the open file limit: how a shard divides its descriptors.
 
-A connection is a descriptor, and so is an open file. When connections have taken all, nothing can be written any more; so they
-get what is left when storage has its places and the process what it needs itself. The acceptor admits no more than that.
+A connection takes a descriptor, and so does an open file. If connections took all, nothing could be
+written any more; so they get the rest after storage and the process itself. The acceptor admits no
+more than that.
 """
 
 from __future__ import annotations
@@ -13,25 +14,28 @@ from typing import Final
 from fluxmq.settings.schema import Settings
 
 STORAGE_PART: Final = 4
-"""Files of queues may take a quarter of the limit: connections are more, and a closed file is opened again in microseconds."""
+"""Part of the limit for queue files, a quarter: connections are more, and reopening a file takes
+microseconds."""
 STORAGE_MIN: Final = 32
-"""Files of a dozen queues: with fewer every write would wait for a sync."""
+"""Files of a dozen queues: with fewer, every write would wait for a sync."""
 STORAGE_MAX: Final = 16_384
-"""Files of 6,000 queues that are written to all the time. An open file costs the kernel about 2 KiB, and a checkpoint a sync."""
+"""Files of 6,000 continuously written queues. An open file costs the kernel about 2 KiB, and a
+checkpoint a sync."""
 RESERVE: Final = 80
-"""What a shard needs besides: libraries and logs, the loop, the write-ahead logs, the state of sessions, snapshots being
-written and sent, administration, spare descriptors."""
+"""Descriptors a shard needs besides: libraries and logs, the loop, the write-ahead logs, session
+state, snapshots being written and sent, administration, spare descriptors."""
 RESERVE_PER_SHARD: Final = 4
 """Rings and wake-ups between two shards, both ways."""
 RESERVE_PER_NODE: Final = 4
-"""Sockets between a shard and one of another node, both ways, and what replaces one while it is given up."""
+"""Sockets between a shard and one of another node, both ways, and their replacements during a
+switch."""
 LIMIT_MIN: Final = 256
-"""With fewer descriptors than this there is little left for connections."""
+"""Lower limits leave little for connections."""
 
 
 @dataclass(slots=True, frozen=True)
 class Shares:
-    """Descriptors of one shard, by what they are for: together `limit`, unless that is very low."""
+    """Descriptors of one shard, by purpose: together `limit`, unless that is very low."""
 
     limit: int
     connections: int
@@ -40,9 +44,9 @@ class Shares:
 
 
 def shares(limit: int, workers: int, nodes: int = 1) -> Shares:
-    """Share out the descriptors of each of `workers` shards, of a cluster of so many nodes.
+    """Divide the descriptors of each of `workers` shards in a cluster of so many nodes.
 
-    Something of each is left however low the limit is.
+    Each purpose gets some however low the limit is.
     """
     storage = min(max(limit // STORAGE_PART, STORAGE_MIN), STORAGE_MAX)
     reserve = RESERVE + RESERVE_PER_SHARD * (workers - 1)
@@ -51,7 +55,8 @@ def shares(limit: int, workers: int, nodes: int = 1) -> Shares:
 
 
 def shares_here(settings: Settings, workers: int) -> Shares:
-    """Share out what this process may open, which is what shards may; `raise_file_limit` has been called."""
+    """Divide this process's limit, which equals that of shards; `raise_file_limit` has been
+    called."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     cluster = settings.cluster
     others = len(cluster.raft.peers) if cluster.enabled else 0
@@ -59,7 +64,7 @@ def shares_here(settings: Settings, workers: int) -> Shares:
 
 
 def spell(found: Shares, workers: int) -> str:
-    """What the limit allows, in a few words."""
+    """Return the allotment in a few words."""
     return (
         f"{found.limit} for each shard: connections {found.connections}, storage {found.storage},"
         f" reserve {found.reserve}; {found.connections * workers} connections altogether"
@@ -67,7 +72,7 @@ def spell(found: Shares, workers: int) -> str:
 
 
 def notes(settings: Settings, found: Shares, workers: int) -> list[str]:
-    """Sentences on what the settings promise and the limit does not allow."""
+    """Return sentences about settings that exceed the limit."""
     said = []
     allowed = found.connections * workers
     wanting = [

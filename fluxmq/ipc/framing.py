@@ -4,9 +4,9 @@
     | length, u32 big end. | msgpack value, `length` bytes    |
     +----------------------+----------------------------------+
 
-Pure: bytes in, values out. Knows sizes and shapes of bytes, not what the values mean (that is
-`messages`). Both ends run as the same user on one machine, so a bad frame is a bug or a foreign
-program: it is refused, never repaired.
+Pure: bytes in, values out. Knows sizes and shapes of bytes, not their meaning (that is `messages`).
+Both ends run as the same user on one machine, so a bad frame is a bug or a foreign program: it is
+rejected, never repaired.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgpack  # type: ignore[import-untyped]
 
 from fluxmq.model.errors import FluxmqError
 
-# A snapshot of all users is the largest message (see `user_messages.SNAPSHOT_BYTES_MAX`, which leaves room
-# for its envelope).
+# A snapshot of all users is the largest message (see `user_messages.SNAPSHOT_BYTES_MAX`, which
+# leaves room for its envelope).
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 # Longest list or map in one message: a scrape of one shard has at most some thousand samples.
 ELEMENTS_MAX: Final = 65536
@@ -70,9 +70,9 @@ def _decode(body: memoryview) -> object:
 class FrameDecoder:
     """Turns the bytes of one connection, however they were split, into the values of its frames.
 
-    Invariants: holds at most one incomplete frame plus what one `feed` brought; work is linear in
-    the bytes fed. After a FramingError the decoder only raises again, because the position in the
-    stream is lost.
+    Invariants: holds at most one incomplete frame plus the bytes of one `feed`; work is linear in
+    the bytes fed. After a FramingError every call raises again, because the position in the stream
+    is lost.
     """
 
     __slots__ = ("_broken", "_buffer", "_needed")
@@ -83,10 +83,10 @@ class FrameDecoder:
         self._broken: FramingError | None = None
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[object]:
-        """Take the next bytes and return the values of all frames completed by them, in order.
+        """Take the next bytes and return the values of all frames they complete, in order.
 
         Raises FramingError for a frame that is too long (as soon as its length is known) or not
-        msgpack; values that were complete before the bad frame are lost with the connection.
+        msgpack; values completed before the bad frame are lost with the connection.
         """
         if self._broken is not None:
             raise self._broken
@@ -102,7 +102,7 @@ class FrameDecoder:
 
     @property
     def buffered(self) -> int:
-        """Bytes held of an incomplete frame."""
+        """Number of buffered bytes of an incomplete frame."""
         return len(self._buffer)
 
     def _take(self) -> list[object]:

@@ -1,13 +1,13 @@
-"""Accepted connections on their way from the acceptor to a shard.
+"""Hand-over of accepted connections from the acceptor to a shard.
 
-One AF_UNIX SOCK_SEQPACKET pair per shard.  A message carries up to 60 connections: their descriptors as
-SCM_RIGHTS and, in the same order, what is known of each::
+One AF_UNIX SOCK_SEQPACKET pair per shard. A message carries up to 60 connections: their descriptors
+as SCM_RIGHTS and, in the same order, a description of each::
 
     u16 count | count x ( u8 listener | u8 length of peer | u16 length of data | peer | data )
 
-``_hot.accept.Batch`` writes it, this module reads it.  ``data`` is what the acceptor has already read; the
-shard treats it as the first bytes received.  Nothing here blocks: a full socket is an outcome, not an error,
-and the acceptor keeps what did not fit.
+``_hot.accept.Batch`` writes it, this module reads it. ``data`` is what the acceptor has already
+read; the shard treats it as the first bytes received. Nothing here blocks: a full socket is an
+outcome, not an error, and the acceptor keeps what did not fit.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from fluxmq._hot.batch import DATA_MAX, LISTENERS_MAX, PEER_MAX, Batch
 from fluxmq.model.errors import FluxmqError
 
 LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket", "amqp.tcp", "amqp.tls")
-"""The client listeners; a connection's listener is an index into this tuple."""
+"""Client listeners; a connection's listener is an index into this tuple."""
 
 BATCH_CONNECTIONS_MAX = 60
-"""Connections per message: far below the kernel's 253 descriptors per message, enough to amortise the call."""
+"""Connections per message: far below the kernel's 253 descriptors, enough to amortise the call."""
 
 DATA_BYTES_MAX = DATA_MAX
-"""First bytes per connection: what the u16 length can say; the acceptor's own limit is lower."""
+"""First bytes per connection: the u16 length's maximum; the acceptor's own limit is lower."""
 
 MESSAGE_BYTES_MAX = 96 * 1024
-"""One message.  The kernel wants it below half of SO_SNDBUF's default (208 KiB) with its own overhead, so
-that a message is never too large for an empty socket; large first bytes make shorter batches."""
+"""Size of one message. The kernel wants it below half of SO_SNDBUF's default (208 KiB) with its own
+overhead, so that a message always fits an empty socket; large first bytes make smaller batches."""
 
 PEER_BYTES_MAX = PEER_MAX
-"""The name of a peer: what the u8 length can say."""
+"""Bytes of a peer's name: the u8 length's maximum."""
 
 _COUNT = struct.Struct("<H")
 _RECORD = struct.Struct("<BBH")
@@ -49,7 +49,7 @@ assert BATCH_CONNECTIONS_MAX <= 253
 assert len(LISTENERS) <= LISTENERS_MAX
 assert _COUNT.size + _RECORD.size + PEER_BYTES_MAX + DATA_BYTES_MAX <= MESSAGE_BYTES_MAX
 
-# A socket that is full, or a user with too many descriptors under way: the same answer, later.
+# The socket is full, or the user has too many descriptors in flight: retry later in both cases.
 _TRY_LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
 
 
@@ -58,15 +58,15 @@ class HandoffClosedError(FluxmqError):
 
 
 class HandoffDamagedError(FluxmqError):
-    """A message does not follow the layout: the two processes are not of one version."""
+    """A message does not follow the layout: the two processes are of different versions."""
 
 
 @dataclass(slots=True)
 class Handoff:
     """One accepted connection.
 
-    ``fd`` is a non-blocking TCP socket that the holder must close or pass on; ``listener`` an index into
-    LISTENERS; ``peer`` is ``address:port``; ``data`` the bytes already read from the socket.
+    ``fd`` is a non-blocking TCP socket that the holder must close or pass on; ``listener`` an index
+    into LISTENERS; ``peer`` is ``address:port``; ``data`` the bytes already read from the socket.
     """
 
     fd: int
@@ -76,7 +76,8 @@ class Handoff:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Make the two ends: the acceptor's, then the shard's.  Both non-blocking and close-on-exec."""
+    """Create the two ends, the acceptor's, then the shard's. Both non-blocking and
+    close-on-exec."""
     sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sender.setblocking(False)
     receiver.setblocking(False)
@@ -84,14 +85,14 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def adopt(fd: int) -> socket.socket:
-    """Make a socket object of an inherited end.  The object owns the descriptor from now on."""
+    """Wrap an inherited end in a socket object, which owns the descriptor from now on."""
     sock = socket.socket(fileno=fd)
     sock.setblocking(False)
     return sock
 
 
 def new_batch() -> Batch:
-    """An empty message: ``add`` connections to it, then ``dispatch`` it."""
+    """Return an empty message: ``add`` connections to it, then ``dispatch`` it."""
     return Batch(BATCH_CONNECTIONS_MAX, MESSAGE_BYTES_MAX)
 
 
@@ -103,15 +104,16 @@ def put(batch: Batch, connection: Handoff) -> bool:
 
 
 def taken_back(batch: Batch) -> list[Handoff]:
-    """The connections of a message that could not be sent."""
+    """Return the connections of a message that could not be sent."""
     return _decode(batch.message(), array.array("i", batch.fds))
 
 
 def dispatch(sock: socket.socket, batch: Batch) -> bool:
     """Send all connections of ``batch`` in one message.
 
-    False means that the socket is full: try again when it is writable.  The descriptors stay open here; the
-    caller closes what was sent.  Raises HandoffClosedError when the receiving end is gone, and OSError.
+    False means that the socket is full: try again when it is writable. The descriptors stay open
+    here; the caller closes what was sent. Raises HandoffClosedError when the receiving end is gone,
+    and OSError.
     """
     try:
         return batch.send(sock)
@@ -124,9 +126,9 @@ def dispatch(sock: socket.socket, batch: Batch) -> bool:
 
 
 def send(sock: socket.socket, batch: Sequence[Handoff]) -> int:
-    """Send the first connections of ``batch`` in one message and return how many that were.
+    """Send the first connections of ``batch`` in one message and return their number.
 
-    0 means that the socket is full.  Otherwise as ``dispatch``.
+    0 means that the socket is full. Otherwise like ``dispatch``.
     """
     message = new_batch()
     for connection in batch:
@@ -137,11 +139,12 @@ def send(sock: socket.socket, batch: Sequence[Handoff]) -> int:
 
 
 def receive(sock: socket.socket) -> list[Handoff]:
-    """Receive one message; an empty list when there is none.  Call again until it is empty.
+    """Receive one message; an empty list when there is none. Call again until it is empty.
 
-    The descriptors are close-on-exec and belong to the caller.  When this process has too few free
-    descriptors, the kernel drops the rest of a message: those connections end, the others are returned.
-    Raises HandoffClosedError when the acceptor's end is gone, HandoffDamagedError, and OSError.
+    The descriptors are close-on-exec and belong to the caller. When this process has too few free
+    descriptors, the kernel drops the rest of a message: those connections end, the others are
+    returned. Raises HandoffClosedError when the acceptor's end is gone, HandoffDamagedError, and
+    OSError.
     """
     try:
         body, ancillary, _, _ = sock.recvmsg(MESSAGE_BYTES_MAX, _RIGHTS_SPACE, _RECEIVE_FLAGS)

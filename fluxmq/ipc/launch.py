@@ -1,18 +1,18 @@
-"""How the supervisor tells a child what it is, and what a child does first.
+"""Launch description of a child, and a child's first steps.
 
 A child is executed, not forked from a running program, so everything it must know crosses in one
-environment variable: a JSON object of descriptor numbers and facts.  The descriptors themselves are
-inherited.  This module knows their meaning but opens none of them; it refuses to know the settings'
+environment variable: a JSON object of descriptor numbers and facts. The descriptors themselves are
+inherited. This module knows their meaning but opens none of them; it does not know the settings'
 schema and handles them as bytes.
 
-The settings live in a memfd that the supervisor may rewrite while a child starts.  They are framed, so
-that a reader notices a write in progress and reads again::
+The settings live in a memfd that the supervisor may rewrite while a child starts. They are framed,
+so that a reader notices a write in progress and reads again::
 
     0        4        8
     | length | crc32  | JSON ... |        both u32, little endian; the checksum is over the JSON
 
-A child may also be started before it is known what it will be: a *standby* has done its imports and waits
-on a socket for its description and descriptors.  It is what makes a killed shard come back at once.
+A child may also be started before its role is known: a *standby* has done its imports and waits on
+a socket for its description and descriptors. It lets a killed shard come back at once.
 """
 
 from __future__ import annotations
@@ -41,26 +41,27 @@ if TYPE_CHECKING:
     from fluxmq.ipc.table import ProcessTable
 
 ENVIRONMENT_KEY = "FLUXMQ_LAUNCH"
-"""Name of the environment variable that carries the launch description."""
+"""Name of the environment variable with the launch description."""
 
 STANDBY_KEY = "FLUXMQ_STANDBY"
-"""Name of the environment variable that carries, for a standby, the descriptor to wait on."""
+"""Name of a standby's environment variable with the descriptor to wait on."""
 
 DESCRIPTORS_PER_MESSAGE = 250
 """Descriptors in one message to a standby; the kernel takes 253."""
 
 DESCRIPTION_BYTES_MAX = 128 * 1024
-"""A launch description as JSON: 100 bytes per peer shard, and what the environment takes in one variable."""
+"""A launch description as JSON: 100 bytes per peer shard, within the limit of one environment
+variable."""
 
 EXIT_OK = 0
 EXIT_BOOT_FAILURE = 3
-"""Exit code of a child that could not start for a lasting reason (address in use, unreadable key)."""
+"""Exit code of a child that cannot start for a lasting reason (address in use, unreadable key)."""
 
 SETTINGS_BYTES_MAX = 16 * 1024 * 1024
-"""Settings larger than this are a mistake; the frame's length is not trusted beyond it."""
+"""Larger settings are a mistake; the frame's length is not trusted beyond this."""
 
 SETTINGS_READ_SECONDS = 2.0
-"""How long a reader waits for a rewrite in progress; writing takes microseconds."""
+"""Time a reader waits for a rewrite in progress; writing takes microseconds."""
 
 CONTROL_SOCKET = "control.sock"
 """File name of the control process's socket inside ``run_dir``."""
@@ -72,18 +73,19 @@ _PR_SET_PDEATHSIG = 1
 
 
 class LaunchError(FluxmqError):
-    """The launch description or what it points at is missing or malformed."""
+    """The launch description or a descriptor it names is missing or malformed."""
 
 
 @dataclass(slots=True, frozen=True)
 class Launch:
-    """What one child is.  Descriptor numbers are valid in the child; ``slot`` is its row in the table.
+    """Description of one child. Descriptor numbers are valid in the child; ``slot`` is its row in
+    the table.
 
-    ``handoff_fds``: for the acceptor its sending ends, index = shard; for a shard its one receiving end.
+    ``handoff_fds``: the acceptor's sending ends, index = shard; a shard's one receiving end.
     ``wake_fds``: an eventfd per shard, index = shard; a shard reads its own and writes the others.
     ``cores``: the processors the child is bound to by the supervisor; informative.
-    ``node_cores``: all that the node may use, on which threads of a bound child that do little run.
-    ``spare_cores``: those of them that no shard is bound to, for threads that do much.
+    ``node_cores``: all of the node's; a bound child's mostly idle threads run on them.
+    ``spare_cores``: those of them that no shard is bound to, for busy threads.
     ``pins``: groups pinned to shards by the operator, group name to shard index.
     """
 
@@ -108,23 +110,24 @@ class Launch:
 
     @property
     def process_name(self) -> str:
-        """The name of this process in logs and in the process table: ``shard-0``, ``acceptor``, ``control``."""
+        """Name of this process in logs and in the process table: ``shard-0``, ``acceptor``,
+        ``control``."""
         return process_name(self.role, self.index)
 
     @property
     def control_socket(self) -> Path:
-        """Where the control process listens."""
+        """Path of the control process's socket."""
         return Path(self.run_dir) / CONTROL_SOCKET
 
     def descriptors(self) -> list[int]:
-        """Every descriptor that the child inherits."""
+        """Return every descriptor that the child inherits."""
         found = {self.settings_fd, self.table_fd, *self.handoff_fds, *self.wake_fds}
         for link in self.links:
             found.update((link.send_fd, link.receive_fd))
         return sorted(found)
 
     def renumbered(self, ours: Mapping[int, int]) -> Launch:
-        """The same description with other numbers for its descriptors."""
+        """Return the same description with other descriptor numbers."""
         return replace(
             self,
             settings_fd=ours[self.settings_fd],
@@ -143,7 +146,7 @@ class Launch:
 
     @classmethod
     def from_json(cls, text: str) -> Launch:
-        """Decode what ``to_json`` wrote.  Raises LaunchError."""
+        """Decode the output of ``to_json``. Raises LaunchError."""
         try:
             raw = json.loads(text)
             links = [LinkEnds(**link) for link in raw.pop("links")]
@@ -153,15 +156,15 @@ class Launch:
 
 
 def process_name(role: str, index: int) -> str:
-    """The name of a process in logs and in the process table."""
+    """Return the name of a process in logs and in the process table."""
     return f"shard-{index}" if role == "shard" else role
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Launch:
-    """This process's launch description; a standby waits here until it gets one.
+    """Return this process's launch description; a standby waits here until it gets one.
 
-    Raises LaunchError when the process was not started by a supervisor; a standby whose supervisor ends
-    exits.
+    Raises LaunchError when the process was not started by a supervisor; a standby whose supervisor
+    ends exits.
     """
     environ = os.environ if environ is None else environ
     text = environ.get(ENVIRONMENT_KEY)
@@ -177,7 +180,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Launch:
 
 
 def send_launch(sock: socket.socket, launch: Launch) -> None:
-    """Tell a standby, over the other end of its SEQPACKET pair, what it is.  Raises OSError, LaunchError."""
+    """Send a standby its description, over the other end of its SEQPACKET pair. Raises OSError,
+    LaunchError."""
     text = launch.to_json().encode()
     if len(text) > DESCRIPTION_BYTES_MAX:
         raise LaunchError(f"launch description of {len(text)} bytes")
@@ -189,7 +193,7 @@ def send_launch(sock: socket.socket, launch: Launch) -> None:
 
 
 def _receive_launch(sock: socket.socket) -> Launch:
-    """Wait for a description and give its descriptors the numbers they have here."""
+    """Wait for a description and give its descriptors their numbers in this process."""
     text, received = _receive(sock, DESCRIPTION_BYTES_MAX)
     if not text:
         raise SystemExit(EXIT_OK)
@@ -204,7 +208,8 @@ def _receive_launch(sock: socket.socket) -> Launch:
 
 
 def _receive(sock: socket.socket, size: int) -> tuple[bytes, list[int]]:
-    """One message and its descriptors, close-on-exec (socket.recv_fds ignores its flags in 3.11)."""
+    """Receive one message and its descriptors, close-on-exec (socket.recv_fds ignores its flags in
+    3.11)."""
     fds = array.array("i")
     space = socket.CMSG_SPACE(DESCRIPTORS_PER_MESSAGE * fds.itemsize)
     data, ancillary, _, _ = sock.recvmsg(size, space, socket.MSG_CMSG_CLOEXEC)
@@ -215,9 +220,9 @@ def _receive(sock: socket.socket, size: int) -> tuple[bytes, list[int]]:
 
 
 def bind_to_parent(launch: Launch | None = None) -> None:
-    """Die with the supervisor.  The first thing a child does.
+    """Die with the supervisor. The first thing a child does.
 
-    SIGKILL rather than SIGTERM: a successor supervisor may already be starting on the same data
+    SIGKILL instead of SIGTERM: a successor supervisor may already be starting on the same data
     directory, and an orphan that drains for half a minute would write into it.
     """
     if launch is None:
@@ -226,7 +231,8 @@ def bind_to_parent(launch: Launch | None = None) -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends, which should be `parent_pid`.  Raises LaunchError."""
+    """Have the kernel kill this process when its parent, which should be `parent_pid`, ends. Raises
+    LaunchError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         code = ctypes.get_errno()
@@ -236,7 +242,8 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit on open files to the hard limit and return it: a connection is a descriptor."""
+    """Raise the soft limit on open files to the hard limit and return it: a connection is a
+    descriptor."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -245,14 +252,15 @@ def raise_file_limit() -> int:
 
 
 def finish_ticks(launch: Launch) -> None:
-    """Have a shard that shares its cores with others not be interrupted when one of those is woken, nor interrupt them.
+    """Keep a shard that shares its cores from preempting others, and from being preempted, on
+    wake-ups.
 
-    A leader wakes its followers in the middle of a tick, with what it sends; where they are on its core, as nodes on one
-    machine are, each would push it aside for what it can do as well when the tick has ended. Threads made later do as it
-    does. Source: sched(7), SCHED_BATCH.
+    A leader wakes its followers in the middle of a tick, with the entries it sends; followers on
+    its core, as on nodes of one machine, would each preempt it for work that can wait until the
+    tick has ended. Threads created later inherit this. Source: sched(7), SCHED_BATCH.
     """
     if not launch.cores:
-        with contextlib.suppress(OSError):  # then it is scheduled like anything else
+        with contextlib.suppress(OSError):  # otherwise it is scheduled normally
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
@@ -269,7 +277,8 @@ def fail_boot(reason: str, table: ProcessTable | None = None, slot: int = 0) -> 
 
 
 def write_settings(fd: int, payload: bytes) -> None:
-    """Replace the settings in the memfd ``fd``.  Readers never see a mixture: they check the frame."""
+    """Replace the settings in the memfd ``fd``. Readers never see a mixture: they check the
+    frame."""
     if len(payload) > SETTINGS_BYTES_MAX:
         raise LaunchError(f"settings take {len(payload)} bytes, more than {SETTINGS_BYTES_MAX}")
     framed = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
@@ -281,7 +290,7 @@ def write_settings(fd: int, payload: bytes) -> None:
 
 
 def read_settings(fd: int) -> bytes:
-    """Return the settings' JSON.  Raises LaunchError when no consistent copy can be read."""
+    """Return the settings' JSON. Raises LaunchError when no consistent copy can be read."""
     deadline = time.monotonic() + SETTINGS_READ_SECONDS
     while True:
         header = os.pread(fd, _FRAME.size, 0)

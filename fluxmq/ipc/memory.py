@@ -1,10 +1,13 @@
-"""Available memory, the memory that a process holds, and the marks at which the node begins to refuse work.
+"""Available memory, the memory that a process holds, and the marks above which the node refuses
+work.
 
-Only memory counts that the kernel cannot reclaim without killing a process: anonymous pages, swapped out or not, and shared
-pages without a file (the rings between shards). Mapped files and the page cache do not. Each process measures itself and
-writes the figure into its row of the process table, where all read the sum.
+Only memory counts that the kernel cannot reclaim without killing a process: anonymous pages,
+swapped out or not, and shared pages without a file (the rings between shards). Mapped files and the
+page cache do not. Each process measures itself and writes the figure into its row of the process
+table, where all read the sum.
 
-Source: proc(5), ``/proc/<pid>/status`` and ``/proc/meminfo``; the kernel's control groups, versions 1 and 2.
+Source: proc(5), ``/proc/<pid>/status`` and ``/proc/meminfo``; the kernel's control groups, versions
+1 and 2.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from fluxmq.settings.schema import Memory
 
 OWN_STATUS = "/proc/self/status"
 STATUS_BYTES_MAX = 8192
-"""Longer than the kernel's text about a process, whose lists of processors and memory nodes grow with the machine."""
+"""Longer than the kernel's text about a process, whose lists of processors and memory nodes grow
+with the machine."""
 MEMORY_INFO = "/proc/meminfo"
 OWN_GROUPS = "/proc/self/cgroup"
 GROUPS_ROOT = "/sys/fs/cgroup"
@@ -27,7 +31,8 @@ SAMPLE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Bytes: all memory available, and the use at which publishers stop, resume, and new work is refused."""
+    """Marks in bytes: all memory available, and the use at which publishers stop, resume, and new
+    work is refused."""
 
     available: int
     high: int
@@ -38,7 +43,8 @@ class Marks:
     def of(cls, settings: Memory, available: int) -> Marks:
         """Return the marks for a machine with ``available`` bytes.
 
-        The critical mark lies at most halfway between the high one and all memory, so that it is reached before the end.
+        The critical mark lies at most halfway between the high one and all memory, so that it is
+        reached before the end.
         """
         high = settings.high_watermark_bytes or int(settings.high_watermark * available)
         critical = int(high * settings.critical)
@@ -48,7 +54,8 @@ class Marks:
 
 
 class Watermark:
-    """The memory alarm with its hysteresis: on from the high mark on, until use falls below the resume mark."""
+    """The memory alarm with its hysteresis: raised from the high mark until use falls below the
+    resume mark."""
 
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
@@ -92,13 +99,15 @@ def held(status: bytes) -> int:
 def available(
     memory_info: str = MEMORY_INFO, own_groups: str = OWN_GROUPS, root: str = GROUPS_ROOT
 ) -> int:
-    """Return the bytes available to this node: the machine's memory, or the lowest limit of its control groups."""
+    """Return the bytes available to this node: the machine's memory, or the lowest limit of its
+    control groups."""
     total = _kibibytes(Path(memory_info).read_bytes(), b"MemTotal:") * 1024
     return min([total, *_group_limits(own_groups, root)])
 
 
 def _group_limits(own_groups: str, root: str) -> list[int]:
-    """Return the limits of this process's control groups, from its own to the outermost visible one."""
+    """Return the limits of this process's control groups, from its own to the outermost visible
+    one."""
     try:
         lines = Path(own_groups).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -112,7 +121,8 @@ def _group_limits(own_groups: str, root: str) -> list[int]:
             base, name = Path(root, "memory"), "memory.limit_in_bytes"
         else:
             continue
-        # In a container the path may be the host's, while only the container's own group is mounted, at the top.
+        # In a container the path may be the host's, while only the container's own group is
+        # mounted, at the top.
         place = base / path.lstrip("/")
         for directory in (place, *place.parents):
             limit = _limit(directory / name)
@@ -133,7 +143,8 @@ def _limit(file: Path) -> int | None:
 
 
 def _kibibytes(text: bytes, name: bytes) -> int:
-    """Return the number after a name at the beginning of a line, 0 where the kernel does not report it."""
+    """Return the number after a name at the beginning of a line, 0 where the kernel does not report
+    it."""
     at = text.find(b"\n" + name)
     if at < 0 and not text.startswith(name):
         return 0

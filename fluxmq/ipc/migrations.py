@@ -1,4 +1,5 @@
-"""Moving a queue to another replication group: what fluxmqctl asks control, and what it is told."""
+"""Moves of a queue to another replication group: fluxmqctl's requests to control, and the
+answers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ NAME_CHARACTERS_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Migrate:
-    """Move a queue to ``group``; with ``abort`` leave it where it is. Asked as `MIGRATION`, just say where it is."""
+    """Command to move a queue to ``group``, or with ``abort`` to leave it where it is. A request of
+    kind `MIGRATION` is a mere query."""
 
     vhost: str
     name: str
@@ -39,8 +41,8 @@ class Migrate:
 
 @dataclass(frozen=True, slots=True)
 class Migrating:
-    """Where a queue is: in ``group``, and on its way to ``moving_to``, empty when it is not. ``progress``: in words, where it
-    is known."""
+    """Location of a queue: in ``group``, and moving to ``moving_to``, empty when it is not.
+    ``progress``: in words, if known."""
 
     group: str
     moving_to: str

@@ -1,4 +1,4 @@
-"""The messages about users' tags and permissions, and how both travel in users' records. Pure.
+"""Messages about users' tags and permissions, and their encoding in users' records. Pure.
 
     fluxmqctl -> control         user_tags, permission_set, permission_clear, topic_permission_set,
                                  topic_permission_clear, user_hash
@@ -38,19 +38,20 @@ Permission = TypeVar("Permission", VhostPermission, TopicPermission)
 
 
 def permission_to_body(permission: VhostPermission | TopicPermission) -> dict[str, object]:
-    """Return a permission as it travels."""
+    """Encode a permission."""
     return {name: getattr(permission, name) for name in permission.__slots__}
 
 
 def vhost_permission(value: object) -> VhostPermission:
-    """Read a permission for a virtual host, without trying its patterns. Raises MessageError."""
+    """Read a permission for a virtual host, without compiling its patterns. Raises MessageError."""
     fields = Fields(value, "permission")
     patterns = (fields.text(name, PATTERN_BYTES_MAX) for name in ("configure", "write", "read"))
     return VhostPermission(fields.text("vhost", VHOST_BYTES_MAX), *patterns)
 
 
 def topic_permission(value: object) -> TopicPermission:
-    """Read a permission for a topic exchange, without trying its patterns. Raises MessageError."""
+    """Read a permission for a topic exchange, without compiling its patterns. Raises
+    MessageError."""
     fields = Fields(value, "topic permission")
     patterns = (fields.text(name, PATTERN_BYTES_MAX) for name in ("write", "read"))
     vhost = fields.text("vhost", VHOST_BYTES_MAX)
@@ -104,14 +105,14 @@ class UserTags:
 
 @dataclass(frozen=True, slots=True)
 class PermissionSet:
-    """Replace what a user may do in a virtual host, or on a topic exchange of it."""
+    """Replace a user's permissions in a virtual host, or on one of its topic exchanges."""
 
     name: str
     permission: VhostPermission | TopicPermission
 
     @property
     def kind(self) -> str:
-        """The message's kind."""
+        """Kind of the message."""
         topic = isinstance(self.permission, TopicPermission)
         return TOPIC_PERMISSION_SET if topic else PERMISSION_SET
 
@@ -136,7 +137,7 @@ def topic_permission_set(body: Body) -> tuple[str, TopicPermission]:
 
 @dataclass(frozen=True, slots=True)
 class PermissionClear:
-    """Take away what a user may do in a virtual host, or lift restrictions on topic exchanges of it.
+    """Revoke a user's permissions in a virtual host, or its restrictions on topic exchanges.
 
     `exchange` counts for topic_permission_clear only; None: all exchanges.
     """
@@ -163,7 +164,7 @@ class PermissionClear:
 
 @dataclass(frozen=True, slots=True)
 class UserHash:
-    """The answer to user_hash: what a password is checked against, and whether the user may log in."""
+    """The answer to user_hash: a user's password hash, and whether the user may log in."""
 
     hash: str
     enabled: bool

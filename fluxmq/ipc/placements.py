@@ -1,12 +1,13 @@
-"""Where groups are, and the messages by which one is moved from shard to shard.
+"""Placement of groups, and the messages that move a group from shard to shard.
 
-The control process alone writes the placement, and tells every shard that says hello, and all of them at each change::
+Only the control process writes the placement. It sends it to every shard that says hello, and to
+all of them at each change::
 
-    control -> shard             placement, expect (a group may come), release (a group is to leave), receive (it will
-                                 come), groups, queues
+    control -> shard             placement, expect (a group may come), release (a group is to
+                                 leave), receive (it will come), groups, queues
     fluxmqctl -> control         pin, unpin, groups, queues
 
-Pure, like `messages`; what happens when a group moves is `admin.placing`'s and the shards' affair.
+Pure, like `messages`; `control.placing` and the shards carry moves out.
 """
 
 from __future__ import annotations
@@ -30,21 +31,23 @@ QUEUES: Final = "queues"
 
 GROUP_CHARACTERS_MAX: Final = 255
 GROUPS_MAX: Final = 65_536
-"""Groups a shard's log takes, and so many a message."""
+"""Maximum number of groups of a shard's log, and of a message."""
 SHARDS_MAX: Final = 256
 QUEUES_LISTED_MAX: Final = 5000
-"""Queues of one shard in one listing, which has to fit in a frame; it says when there are more."""
+"""Queues of one shard in one listing, which has to fit in a frame and tells when there are more."""
 CONSUMER_GROUPS_LISTED_MAX: Final = 100
 """Consumer groups listed of one queue."""
 
 
 def number_of(name: str, count: int) -> int:
-    """A number below `count` that depends on the name alone, the same in every process and release."""
+    """Return a number below `count` that depends on the name alone, equal in every process and
+    release."""
     return zlib.crc32(name.encode()) % count
 
 
 def shard_of(placement: Placement, group: str) -> int:
-    """The shard of a group: where it is pinned, else where it is noted, else where its name puts it."""
+    """Return the shard of a group: where it is pinned, else recorded, else where its name hashes
+    to."""
     workers = placement.workers
     for where in (placement.pins, placement.groups):
         found = where.get(group)
@@ -54,7 +57,7 @@ def shard_of(placement: Placement, group: str) -> int:
 
 
 def placement_to_body(placement: Placement) -> dict[str, object]:
-    """Return a placement as it travels."""
+    """Encode a placement."""
     return {
         "workers": placement.workers,
         "local_groups": placement.local_groups,
@@ -90,7 +93,8 @@ def _shards(fields: Fields, name: str) -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A group is to leave the shard: its answer is `Released` once all of it is durable where the next shard finds it."""
+    """Command for a group to leave the shard, answered with `Released` once all of it is durable
+    for the next shard."""
 
     group: str
 
@@ -106,7 +110,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A group as it was left: its hard state, index and term of its snapshot, and the last entry of its log.
+    """Final state of a released group: its hard state, index and term of its snapshot, and its last
+    log entry.
 
     `stopped`: since when, seconds.
     """
@@ -143,7 +148,8 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Keep a group on the shard of a core, or on a shard by number. Exactly one of them is not -1."""
+    """Pin a group to the shard of a core, or to a shard by number. Exactly one of them is not
+    -1."""
 
     group: str
     core: int = -1
@@ -166,7 +172,8 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The answer to pin and unpin: where the group is now, whether it moved, and how long it paused, in seconds."""
+    """The answer to pin and unpin: the group's shard, whether it moved, and how long it paused, in
+    seconds."""
 
     shard: int
     core: int
@@ -194,11 +201,12 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A replication group as its shard tells of it.
+    """A replication group as its shard reports it.
 
-    `role`: "leader", "follower", "candidate", "starting", "leaving" or "failed" (`problem` says why). `bytes`: of its
-    queues' segments. `fsync_p99`: seconds, of the last syncs of the log it is in; 0 before the first. `leader`: the node
-    that leads it, empty while nobody is known; None for a group that is this node's alone.
+    `role`: "leader", "follower", "candidate", "starting", "leaving" or "failed" (`problem` says
+    why). `bytes`: of its queues' segments. `fsync_p99`: seconds, of its log's last syncs; 0 before
+    the first. `leader`: the node that leads it, empty while unknown; None for a group local to this
+    node.
     """
 
     group: str
@@ -219,7 +227,7 @@ class GroupRow:
     leader: str | None = None
 
     def to_body(self) -> dict[str, object]:
-        """Return the row as it travels."""
+        """Encode the row."""
         body: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
         if self.leader is None:
             del body["leader"]
@@ -252,7 +260,8 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupRow:
-    """A consumer group of a queue. `lag`: messages it has not been given; `unsettled`: given and not settled."""
+    """A consumer group of a queue. `lag`: messages not delivered to it yet; `unsettled`: delivered
+    and not settled."""
 
     name: str
     mode: str
@@ -261,7 +270,7 @@ class ConsumerGroupRow:
     unsettled: int
 
     def to_body(self) -> dict[str, object]:
-        """Return the row as it travels."""
+        """Encode the row."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
@@ -279,7 +288,8 @@ class ConsumerGroupRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue as its shard tells of it. `first` and `next`: offset of the first message kept, and of the next one."""
+    """A queue as its shard reports it. `first` and `next`: offsets of the first message kept and of
+    the next one."""
 
     queue: str
     type: str
@@ -295,7 +305,7 @@ class QueueRow:
     groups: tuple[ConsumerGroupRow, ...]
 
     def to_body(self) -> dict[str, object]:
-        """Return the row as it travels."""
+        """Encode the row."""
         body: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
         body["groups"] = [group.to_body() for group in self.groups]
         return body
@@ -344,7 +354,8 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class QueueListing:
-    """Queues of a shard, or of the node; `left_out` were too many to list, `missing` as in `GroupListing`."""
+    """Queues of a shard, or of the node; `left_out` counts those beyond the limit, `missing` as in
+    `GroupListing`."""
 
     queues: tuple[QueueRow, ...]
     left_out: int = 0

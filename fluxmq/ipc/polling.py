@@ -1,6 +1,6 @@
-"""The control socket without asyncio: for the acceptor's epoll loop, and for programs that wait.
+"""The control socket without asyncio: for the acceptor's epoll loop, and for blocking programs.
 
-`PollingClient` is the acceptor's: it never blocks, and says which descriptor to watch, for what,
+`PollingClient` is the acceptor's: it never blocks, and tells which descriptor to watch, for what,
 and when to try again. `ControlCaller` is fluxmqctl's: one request, one answer, with a deadline.
 """
 
@@ -41,7 +41,7 @@ _log = get_logger(__name__)
 
 
 class PollingClient:
-    """A connection to control inside somebody else's epoll loop; times are seconds, monotonic.
+    """A connection to control inside another's epoll loop; times are seconds, monotonic.
 
     The owner calls `tick(now)` at least once a second and after each event, and watches `fileno`
     (None while not connected) for reading, and for writing when `wants_write`. When the number
@@ -59,17 +59,17 @@ class PollingClient:
 
     @property
     def fileno(self) -> int | None:
-        """The descriptor to watch, or None."""
+        """Descriptor to watch, or None."""
         return None if self._socket is None else self._socket.fileno()
 
     @property
     def wants_write(self) -> bool:
-        """Whether output is waiting for the socket to take it."""
+        """True while output waits for the socket to take it."""
         return bool(self._output)
 
     @property
     def established(self) -> bool:
-        """Whether the connection stands and control answered hello."""
+        """True while there is a connection on which control has answered hello."""
         return self._conversation.established
 
     def tick(self, now: float) -> None:
@@ -92,7 +92,7 @@ class PollingClient:
         self.on_writable(now)
 
     def on_readable(self, now: float) -> None:
-        """Read what is there, once, and answer it."""
+        """Read the available bytes, once, and answer them."""
         if self._socket is None:
             return
         try:
@@ -185,7 +185,7 @@ class ControlCaller:
         self._next_id += 1
         deadline = time.monotonic() + self._timeout
         self._socket.settimeout(self._timeout)
-        # Control says why before it closes a connection it refuses: that answer is what to report.
+        # Control gives the reason before it closes a connection it refuses: report that answer.
         with contextlib.suppress(BrokenPipeError):
             self._socket.sendall(encode_frame(Message(kind, message_id, body).to_wire()))
         while True:

@@ -1,10 +1,10 @@
-"""The messages by which fluxmqctl lists what there is and acts on it, and shards tell and do their part.
+"""Messages for fluxmqctl's lists and actions, and the shards' part in them.
 
     control -> shard      rows, close_connections, purge_queue, delete_queue
     fluxmqctl -> control  list, close_connections, purge_queue, delete_queue
 
-A row is a map from column to value, with the columns that were asked for. Long lists come in pages. Pure,
-like `messages`; what a shard does is its `Desk`.
+A row is a map from column to value, with the requested columns. Long lists come in pages. Pure,
+like `messages`; a shard's part is its `Desk`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONNECTIONS: Final = "connections"
 CHANNELS: Final = "channels"
 CONSUMERS: Final = "consumers"
 SHARD_LISTS: Final = (QUEUES, CONNECTIONS, CHANNELS, CONSUMERS)
-"""What shards have rows of."""
+"""Lists whose rows shards have."""
 
 NAME_CHARACTERS_MAX: Final = 255
 COLUMNS_MAX: Final = 64
@@ -40,14 +40,14 @@ PAGE_BYTES_MAX: Final = 1 << 20
 """Rows and bytes of a page; a larger row comes alone."""
 REASON_CHARACTERS_MAX: Final = 255
 CLIENT_ID_CHARACTERS_MAX: Final = 1024
-"""As long as a shard takes client ids."""
+"""Maximum length of client ids that a shard accepts."""
 
 TableRow = dict[str, Any]
 """Column to value: text, number, truth value, None, list or map."""
 
 
 def plain(value: Any) -> Any:
-    """Return a value of a queue's or exchange's arguments as rows have it: what JSON knows."""
+    """Return a value of a queue's or exchange's arguments as JSON can express it."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -63,10 +63,10 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RowsWanted:
-    """What control asks a shard: rows of `what` from number `after` on.
+    """Control's request to a shard: rows of `what` from number `after` on.
 
-    `names`, for queues: just those (virtual host and name) that this shard holds; the answer is one page,
-    and has none for others.
+    `names`, for queues: only those (virtual host and name) that this shard holds; the answer is one
+    page and omits the others.
     """
 
     what: str
@@ -131,7 +131,8 @@ def _rows(fields: Fields) -> tuple[TableRow, ...]:
 
 
 def page_of(rows: Iterable[TableRow], after: int) -> Page:
-    """Return the page of `rows` that begins at number `after`; of the iterable no more is taken than needed."""
+    """Return the page of `rows` that begins at number `after`; consumes no more of the iterable
+    than needed."""
     taken: list[TableRow] = []
     size = 0
     for row in islice(rows, after, None):
@@ -145,9 +146,9 @@ def page_of(rows: Iterable[TableRow], after: int) -> Page:
 
 @dataclass(frozen=True, slots=True)
 class ListWanted:
-    """What fluxmqctl asks control: rows of `what` in a virtual host (None: in all, or it has none).
+    """A request of fluxmqctl: rows of `what` in a virtual host (None: in all, or it has none).
 
-    `place` is where to go on: empty at first, then what the last answer said. `subject` narrows some
+    `place` is where to continue: empty at first, then from the last answer. `subject` narrows some
     lists: a queue's name for explain_policy.
     """
 
@@ -191,7 +192,7 @@ def _place(fields: Fields) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The answer: rows, where to go on (empty: that was all), and the shards that did not answer."""
+    """The answer: rows, where to continue (empty: complete), and the shards that did not answer."""
 
     rows: tuple[TableRow, ...]
     place: tuple[int, ...] = ()
@@ -214,9 +215,10 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class CloseConnections:
-    """Close the connection of this `pid` (as listed), or all (None), of a virtual host (None: of any).
+    """Close the connection with this `pid` (as listed), or all (None), of a virtual host (None: of
+    any).
 
-    `reason` is told to the clients. Answered with `Count`: how many there were.
+    Clients get the `reason`. Answered with `Count`: the number of connections.
     """
 
     pid: str | None
@@ -241,7 +243,8 @@ class CloseConnections:
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """End the session of an MQTT client id, connected or not. Answered with `Count`: 1 where it was, else 0."""
+    """End the session of an MQTT client id, connected or not. Answered with `Count`: 1 if it
+    existed, else 0."""
 
     client_id: str
 
@@ -257,7 +260,7 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class QueueOrder:
-    """Purge a queue, or delete it (only if nobody consumes from it, only if it is empty).
+    """Purge a queue, or delete it (only if it has no consumers, only if it is empty).
 
     Answered with `Count`: the messages that were ready.
     """
@@ -285,7 +288,7 @@ class QueueOrder:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many it were."""
+    """Number of affected items."""
 
     count: int
 
@@ -300,10 +303,10 @@ class Count:
 
 
 class Desk(Protocol):
-    """What a shard tells and does when control asks; `done` is called once, at once or later."""
+    """A shard's handler of control's requests; `done` is called once, at once or later."""
 
     def rows(self, wanted: RowsWanted, done: Callable[[Page | Failure], None]) -> None:
-        """Tell rows of what this shard has; `page_of` cuts them."""
+        """Return rows of this shard; `page_of` cuts them."""
 
     def close_connections(
         self, wanted: CloseConnections, done: Callable[[Count | Failure], None]
@@ -321,7 +324,7 @@ class Desk(Protocol):
 
 
 def orders_of(desk: Desk) -> dict[str, Order]:
-    """Return what `conversation.Handlers.orders` needs for a desk."""
+    """Return the `conversation.Handlers.orders` for a desk."""
 
     def telling(answered: Answered) -> Callable[[Page | Count | Failure], None]:
         return lambda answer: answered(answer if isinstance(answer, Failure) else answer.to_body())

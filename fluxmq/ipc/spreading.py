@@ -1,8 +1,8 @@
-"""Which nodes lead which groups, so that none leads many more than another: the same rule for shards, which spread leaders by
-themselves, and for `fluxmqctl rebalance`. Pure.
+"""Balance of leaders over nodes, so that none leads many more groups than another: one rule for
+shards, which balance by themselves, and for `fluxmqctl rebalance`. Pure.
 
-Leaders that exist move only while one node has at least `APART` more than another; groups that begin have a first leader
-by rendezvous hashing over their voters, evenly.
+Existing leaders move only while one node has at least `APART` more than another; new groups get a
+first leader by rendezvous hashing over their voters, evenly.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 APART: Final = 2
-"""Leaders that one node has more than another before one of them moves: a difference of one is as even as it gets."""
+"""Surplus of leaders on one node that makes one of them move: a difference of one is as even as it
+gets."""
 
 
 def first_leaders(groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Who is to lead groups that begin, by their voters: each the node that has the fewest so far, of several the one
-    with the highest hash. The same on every node that knows the same groups."""
+    """Return the first leaders of new groups, by their voters: for each the node that has the
+    fewest so far, of several the one with the highest hash. Equal on every node that knows the same
+    groups."""
     loads: Counter[str] = Counter()
     chosen: dict[str, str] = {}
     for group, voters in sorted(groups.items()):
@@ -33,17 +35,18 @@ def _weight(group: str, node: str) -> bytes:
 
 
 class Placed(NamedTuple):
-    """Who leads a group, and who could."""
+    """The leader of a group, and the candidates."""
 
     leader: str
     voters: tuple[str, ...]
 
 
 def rebalanced(groups: Mapping[str, Placed]) -> list[tuple[str, str]]:
-    """The groups to be led by others, and by whom, so that nodes lead as many as each other. Pure; the same every time.
+    """Return the groups to transfer, and to whom, so that leaders are spread evenly. Deterministic.
 
-    Leaders move from the node with the most to the one with the fewest while the first has at least `APART` more, over
-    other nodes where no group of the one can be led by the other. Nothing moves that need not, and each group once.
+    Leaders move from the node with the most to the one with the fewest while the first has at least
+    `APART` more, over other nodes when no group of the one can be led by the other. Nothing moves
+    without need, and each group once.
     """
     leaders = {group: placed.leader for group, placed in groups.items()}
     loads = Counter({node: 0 for placed in groups.values() for node in placed.voters})
@@ -59,7 +62,8 @@ def rebalanced(groups: Mapping[str, Placed]) -> list[tuple[str, str]]:
 def _path(
     groups: Mapping[str, Placed], leaders: Mapping[str, str], loads: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    """Moves that take one leader from a node with many, perhaps over others, to one with few; none when all is even."""
+    """Return moves that take one leader from a node with many, perhaps over others, to one with
+    few; none when balanced."""
     for start in sorted(loads, key=lambda node: (-loads[node], node)):
         reached: dict[str, tuple[str, str] | None] = {start: None}
         ahead = deque([start])

@@ -1,8 +1,8 @@
 """The process table: one shared page of vital signs, one fixed row per child.
 
-The supervisor creates it as a memfd and writes who lives where; each child writes only into its own
-row, from inside its own loop; everybody reads.  There is no lock: every number is an aligned 64-bit
-word, stored at once, and no reader needs two words to agree.
+The supervisor creates it as a memfd and writes which child lives where; each child writes only into
+its own row, from inside its own loop; everybody reads. There is no lock: every number is an aligned
+64-bit word, stored at once, and no reader needs two words to agree.
 
 Layout, in little-endian signed 64-bit words; a row is 512 bytes and row 0 starts at byte 512::
 
@@ -53,11 +53,11 @@ ALARMS = (MEMORY, DISK)
 """Resources that a node can run short of, by their bit."""
 
 ROLES = ("", "shard", "acceptor", "control")
-"""What lives in a row; the empty one is nobody yet."""
+"""Roles of a row; the empty one means unused."""
 
 
 class State(enum.IntEnum):
-    """What the supervisor is doing with a child."""
+    """The supervisor's view of a child."""
 
     STOPPED = 0
     STARTING = 1
@@ -74,9 +74,9 @@ class TableError(FluxmqError):
 class Row:
     """A reading of one row.
 
-    ``started_at`` is in seconds since the epoch, 0 when never started; ``heartbeat`` is CLOCK_MONOTONIC
-    in nanoseconds, 0 before the first beat; ``last_exit`` is an exit code, negative for a signal, None
-    while the child has never ended; ``connections`` is indexed by listener.
+    ``started_at`` is in seconds since the epoch, 0 when never started; ``heartbeat`` is
+    CLOCK_MONOTONIC in nanoseconds, 0 before the first beat; ``last_exit`` is an exit code, negative
+    for a signal, None while the child has never ended; ``connections`` is indexed by listener.
     """
 
     slot: int
@@ -95,7 +95,7 @@ class Row:
 
 
 class ProcessTable:
-    """The mapped table.  Cheap to keep open; one per process."""
+    """The mapped table. Cheap to keep open; one per process."""
 
     def __init__(self, fd: int) -> None:
         size = os.fstat(fd).st_size
@@ -114,7 +114,7 @@ class ProcessTable:
 
     @classmethod
     def create(cls, slots: int) -> ProcessTable:
-        """Make a table of ``slots`` empty rows in a new memfd, sealed against being cut short."""
+        """Create a table of ``slots`` empty rows in a new memfd, sealed against shrinking."""
         fd = os.memfd_create("fluxmq-processes", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, (slots + 1) * ROW_BYTES)
         # A child that shrank the file would end every reader with SIGBUS.
@@ -126,32 +126,33 @@ class ProcessTable:
         return cls(fd)
 
     def close(self) -> None:
-        """Unmap.  The descriptor stays open; it belongs to the caller."""
+        """Unmap. The descriptor stays open; it belongs to the caller."""
         self._words.release()
         self._map.close()
 
     # Written by the supervisor.
 
     def assign(self, slot: int, role: str, index: int, core: int = NOT_PINNED) -> None:
-        """Say which child lives in ``slot``."""
+        """Assign ``slot`` to a child."""
         base = self._base(slot)
         self._words[base + _ROLE] = ROLES.index(role)
         self._words[base + _INDEX] = index
         self._words[base + _CORE] = core
 
     def set_started(self, slot: int, pid: int, started_at_ns: int, restarts: int) -> None:
-        """A new process lives in ``slot``.  ``started_at_ns`` is in nanoseconds since the epoch."""
+        """Note a new process in ``slot``. ``started_at_ns`` is in nanoseconds since the epoch."""
         base = self._base(slot)
         self._words[base + _PID] = pid
         self._words[base + _STARTED] = started_at_ns
         self._words[base + _RESTARTS] = restarts
 
     def set_state(self, slot: int, state: State) -> None:
-        """Say what the supervisor is doing with the child."""
+        """Set the supervisor's view of the child."""
         self._words[self._base(slot) + _STATE] = int(state)
 
     def clear_vitals(self, slot: int) -> None:
-        """Forget heartbeat, readiness, connections, memory, alarms and reason: before a start and after an end."""
+        """Clear heartbeat, readiness, connections, memory, alarms and reason: before a start and
+        after an end."""
         base = self._base(slot)
         self._words[base + _BEAT] = 0
         self._words[base + _READY] = 0
@@ -162,7 +163,7 @@ class ProcessTable:
         self.set_reason(slot, "")
 
     def set_exited(self, slot: int, code: int) -> None:
-        """The child in ``slot`` ended with ``code`` (negative: killed by that signal)."""
+        """Note that the child in ``slot`` ended with ``code`` (negative: killed by that signal)."""
         base = self._base(slot)
         self._words[base + _PID] = 0
         self._words[base + _EXIT] = code
@@ -171,20 +172,21 @@ class ProcessTable:
     # Written by the child that lives in the row.
 
     def beat(self, slot: int, now_ns: int) -> None:
-        """Heartbeat from inside the child's own loop.  ``now_ns`` is CLOCK_MONOTONIC in nanoseconds."""
+        """Write a heartbeat from the child's own loop. ``now_ns`` is CLOCK_MONOTONIC in
+        nanoseconds."""
         self._words[(slot + 1) * ROW_WORDS + _BEAT] = now_ns
 
     def set_ready(self, slot: int, ready: bool = True) -> None:
-        """The child serves (or, while draining, serves no longer)."""
+        """Publish that the child serves (or, while draining, no longer)."""
         self._words[self._base(slot) + _READY] = int(ready)
 
     def set_connections(self, slot: int, listener: int, count: int) -> None:
-        """Publish how many connections of ``listener`` this shard holds now."""
+        """Publish the number of connections of ``listener`` that this shard holds now."""
         assert 0 <= listener < LISTENERS_MAX
         self._words[self._base(slot) + _CONNECTIONS + listener] = count
 
     def set_memory(self, slot: int, held: int) -> None:
-        """Publish how many bytes this process holds."""
+        """Publish the bytes that this process holds."""
         self._words[self._base(slot) + _MEMORY] = held
 
     def set_alarms(self, slot: int, kinds: Collection[str]) -> None:
@@ -193,7 +195,7 @@ class ProcessTable:
         self._words[self._base(slot) + _ALARMS] = bits
 
     def set_reason(self, slot: int, reason: str) -> None:
-        """Leave one sentence about a failure, cut to what the row holds."""
+        """Leave one sentence about a failure, truncated to the row's space."""
         encoded = reason.encode("utf-8", "replace")[:REASON_BYTES_MAX]
         start = (slot + 1) * ROW_BYTES + REASON_OFFSET
         self._map[start] = 0  # a reader in between sees no reason rather than a torn one
@@ -203,27 +205,28 @@ class ProcessTable:
     # Read by everybody.
 
     def heartbeat(self, slot: int) -> int:
-        """The last heartbeat in ``slot``, CLOCK_MONOTONIC in nanoseconds, 0 before the first."""
+        """Return the last heartbeat in ``slot``, CLOCK_MONOTONIC in nanoseconds, 0 before the
+        first."""
         return self._words[self._base(slot) + _BEAT]
 
     def ready(self, slot: int) -> bool:
-        """Whether the child in ``slot`` serves."""
+        """Return whether the child in ``slot`` serves."""
         return self._words[self._base(slot) + _READY] != 0
 
     def connections(self, listener: int) -> int:
-        """Connections of ``listener`` over all rows."""
+        """Return the connections of ``listener`` over all rows."""
         words = self._words
         first = ROW_WORDS + _CONNECTIONS + listener
         return sum(words[first + slot * ROW_WORDS] for slot in range(self.slots))
 
     def memory(self) -> int:
-        """Bytes that the processes of all rows hold."""
+        """Return the bytes that the processes of all rows hold."""
         words = self._words
         first = ROW_WORDS + _MEMORY
         return sum(words[first + slot * ROW_WORDS] for slot in range(self.slots))
 
     def alarms(self) -> tuple[str, ...]:
-        """Alarms that at least one process raises, in the order of ``ALARMS``."""
+        """Return the alarms that at least one process raises, in the order of ``ALARMS``."""
         words = self._words
         bits = 0
         for slot in range(self.slots):
@@ -231,7 +234,7 @@ class ProcessTable:
         return tuple(kind for bit, kind in enumerate(ALARMS) if bits >> bit & 1)
 
     def reason(self, slot: int) -> str:
-        """Why the child in ``slot`` failed last; empty when it did not say."""
+        """Return why the child in ``slot`` failed last; empty when it left no reason."""
         self._base(slot)
         start = (slot + 1) * ROW_BYTES + REASON_OFFSET
         return self._map[start + 1 : start + 1 + self._map[start]].decode("utf-8", "replace")

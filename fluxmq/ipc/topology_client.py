@@ -1,8 +1,8 @@
-"""A shard's copy of the topology, and its way to have it changed.
+"""A shard's copy of the topology, and its channel for changes.
 
-The copy follows what control tells, in order. Changes are sent as they come, those that come while others wait
-for their answer together in one request; each set is answered when this shard's copy has it too. While
-control is away they wait, are sent again when it is back (every change is one that may be made twice), and
+The copy follows control's deltas in order. Changes are sent as they come; those that come while
+others await their answer share one request. Each set is answered when this shard's copy has it too.
+While control is away changes wait, are sent again when it is back (every change is idempotent), and
 are refused after `AWAY_SECONDS`. No socket, no clock: the shard's loop brings both.
 """
 
@@ -33,14 +33,15 @@ from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
 from fluxmq.routing.topology.topology import Delta, OutOfStepError, Row, Topology
 
 AWAY_SECONDS: Final = 10.0
-"""How long a change waits for its answer: longer than control needs to be back, shorter than clients wait."""
+"""Time a change waits for its answer: longer than control needs to restart, shorter than clients
+wait."""
 REQUESTS_MAX: Final = 4
-"""Requests under way; what comes meanwhile goes together in the next."""
+"""Requests in flight; later changes share the next one."""
 REQUEST_BYTES_MAX: Final = 1 << 20
 """Bytes of the sets in one request; a larger set travels alone."""
 WAITING_MAX: Final = 65_536
 WAITING_BYTES_MAX: Final = 64 << 20
-"""Sets that wait, and their bytes; then changes are refused."""
+"""Waiting sets, and their bytes; beyond that changes are refused."""
 INTERNAL_ERROR: Final = 541
 RESOURCE_ERROR: Final = 506
 """Reply codes of AMQP 0.9.1 for what the broker cannot do now; they end the connection."""
@@ -49,15 +50,15 @@ Done = Callable[["Refusal | None"], None]
 
 
 class Requests(Protocol):
-    """How requests are sent: `client.ControlClient` is one."""
+    """Interface to send requests, such as `client.ControlClient`."""
 
     def request(self, kind: str, body: Body, answered: Answered) -> bool:
-        """Ask control something; say whether it was sent."""
+        """Send a request to control; return whether it was sent."""
 
 
 @dataclass(slots=True)
 class _Set:
-    """Changes that somebody waits for; `done` is None once that was answered."""
+    """Pending changes; `done` is None once they were answered."""
 
     number: int
     packed: Packed
@@ -66,19 +67,19 @@ class _Set:
     done: Done | None
 
     def answer(self, refusal: Refusal | None) -> None:
-        """Tell who waits, once."""
+        """Call the waiting callback, once."""
         done, self.done = self.done, None
         if done is not None:
             done(refusal)
 
 
 class TopologyClient:
-    """The copy and the changes under way. Lives on the shard's loop.
+    """The copy and the pending changes. Lives on the shard's loop.
 
-    `on_changed` is called after each delta was taken, with what is different; `now` gives seconds. The shard
-    puts `orders` and `established` into its `conversation.Handlers`, calls `connect` with its client, and
-    `tick` about once a second. `first` are changes made before all others, once: what this process's
-    predecessor had in memory is gone.
+    `on_changed` is called after each delta was applied, with the differences; `now` returns
+    seconds. The shard puts `orders` and `established` into its `conversation.Handlers`, calls
+    `connect` with its client, and `tick` about once a second. `first` are changes made before all
+    others, once: they drop what this process's predecessor had in memory.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class TopologyClient:
     ) -> None:
         self.topology = Topology()
         self.known = False
-        """Whether control told the topology yet; before that the copy is empty."""
+        """True once control has sent the topology; before that the copy is empty."""
         self._now = now
         self._on_changed = on_changed
         self._requests: Requests | None = None
@@ -98,7 +99,7 @@ class TopologyClient:
         self._waiting: deque[_Set] = deque()
         self._waiting_bytes = 0
         self._sent: list[list[_Set]] = []
-        # Whether the last request could not be sent: then it is not tried with each change.
+        # Set when the last request could not be sent: then not every change tries again.
         self._away = True
         # Answered sets whose revision the copy has not reached yet, with their answers.
         self._ahead: list[tuple[int, _Set, Refusal | None]] = []
@@ -107,27 +108,28 @@ class TopologyClient:
 
     @property
     def orders(self) -> dict[str, Order]:
-        """What control may order: to take a part of the topology."""
+        """Handlers of control's messages: parts of the topology."""
         return {TOPOLOGY: self._take}
 
     @property
     def under_way(self) -> int:
-        """Sets of changes that somebody waits for."""
+        """Number of pending sets of changes."""
         sent = sum(len(batch) for batch in self._sent)
         return len(self._waiting) + sent + len(self._ahead)
 
     def connect(self, requests: Requests) -> None:
-        """Send requests this way from now on."""
+        """Send requests through this client from now on."""
         self._requests = requests
         self.established()
 
     def established(self) -> None:
-        """Control is there (again): what waits is sent."""
+        """Send what waits: control is connected (again)."""
         self._away = False
         self._send()
 
     def change(self, changes: Sequence[Change], done: Done) -> None:
-        """Have changes made, all or none; `done` gets None when this copy has them, else why they were refused."""
+        """Have changes made, all or none; `done` gets None when this copy has them, else the
+        refusal."""
         try:
             packed = pack_set(changes)
         except ValueError as error:
@@ -158,7 +160,7 @@ class TopologyClient:
             each.answer(Refusal(INTERNAL_ERROR, "the topology cannot be changed at the moment"))
         self.established()
 
-    # Asking
+    # Requests
 
     def _send(self) -> None:
         """Send what waits, in as few requests as are free."""
@@ -184,7 +186,7 @@ class TopologyClient:
                 return
 
     def _put_back(self, batch: Sequence[_Set]) -> None:
-        """Wait again, in the order in which changes were asked for."""
+        """Queue again, in the order in which changes were requested."""
         unanswered = [each for each in batch if each.done is not None]
         self._waiting = deque(sorted([*unanswered, *self._waiting], key=lambda each: each.number))
         self._waiting_bytes += sum(each.size for each in unanswered)
@@ -230,11 +232,11 @@ class TopologyClient:
         for each in batch:
             each.answer(Refusal(INTERNAL_ERROR, text))
 
-    # Following
+    # Deltas
 
     @property
     def arriving(self) -> bool:
-        """Whether some of the topology has come, and there is more of it."""
+        """True while parts of the topology have arrived and more are to come."""
         return bool(self._rows)
 
     def _take(self, body: Body, answered: Answered) -> None:
@@ -243,7 +245,7 @@ class TopologyClient:
             self._rows = []
         self._rows += part.rows
         if self.known and part.revision <= self.topology.revision:
-            # Held already: control is told so before it sends the rest.
+            # Held already: this answer reaches control before it sends the rest.
             self._rows = []
             answered(Confirmed(self.topology.revision).to_body())
             return
@@ -262,7 +264,7 @@ class TopologyClient:
         self._tell()
 
     def _follow(self, delta: Delta) -> None:
-        """Take a delta. Raises OutOfStepError."""
+        """Apply a delta. Raises OutOfStepError."""
         if delta.previous is not None:
             self.topology.take(delta)
             self._on_changed(delta)
@@ -278,4 +280,4 @@ class TopologyClient:
 
 
 def _forget(_refusal: Refusal | None) -> None:
-    """Nobody waits."""
+    """Ignore the answer: nobody waits for it."""

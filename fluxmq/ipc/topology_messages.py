@@ -1,11 +1,11 @@
-"""The messages about exchanges, queues, bindings, policies and virtual hosts.
+"""Messages about exchanges, queues, bindings, policies and virtual hosts.
 
     control -> shard             topology (after hello from nothing, then each change)
     shard, fluxmqctl -> control  topology_change
 
-Control decides; a shard holds a copy that it keeps by taking what comes in order. Rows and changes are the
-plain values of `fluxmq.routing.topology`; here only their shape is checked. What is too much for one message
-comes in parts, of which only the last makes the copy new. Pure, like `messages`.
+Control decides; a shard keeps a copy by applying deltas in order. Rows and changes are the plain
+values of `fluxmq.routing.topology`; only their shape is checked here. A delta too large for one
+message comes in parts, and takes effect with the last. Pure, like `messages`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ TOPOLOGY: Final = "topology"
 TOPOLOGY_CHANGE: Final = "topology_change"
 
 FROM_NOTHING: Final = -1
-"""The revision before the first part of a whole topology."""
+"""Revision before the first part of a whole topology."""
 PART_ROWS_MAX: Final = 8192
 PART_BYTES_MAX: Final = 1 << 20
 """Rows and bytes of one part, by their number and size as msgpack; a larger row travels alone."""
 SETS_MAX: Final = 1024
 """Sets of changes in one request, and changes in a set."""
 SET_BYTES_MAX: Final = 1 << 20
-"""Bytes of one set of changes: a method of AMQP is an eighth of this, and makes one set."""
+"""Bytes of one set of changes: an AMQP method, an eighth of this, makes one set."""
 UNCONFIRMED_MAX: Final = 1024
 
 
 def connection_id(shard: int, pid: int, number: int, node: str = "") -> str:
-    """Return the id of a connection of a shard, by which its exclusive queues are known; `node` in a cluster.
+    """Return the id of a shard's connection, which its exclusive queues carry; `node` in a cluster.
 
-    What a shard that is gone left behind is recognised by the shard's process id in it.
+    The shard's process id in it identifies what a dead shard left behind.
     """
     return f"{shard}.{pid}.{number}" + (f"@{node}" if node else "")
 
 
 def shard_of_connection(connection: str, node: str = "") -> tuple[int, int] | None:
-    """Return number and process id of the shard that a connection is or was on; None for another id, or node."""
+    """Return number and process id of a connection's shard; None for another id, or node."""
     place, _, where = connection.partition("@")
     found = re.fullmatch(r"(\d{1,6})\.(\d{1,12})\.\d+", place, re.ASCII)
     return None if found is None or where != node else (int(found[1]), int(found[2]))
@@ -57,8 +57,8 @@ def shard_of_connection(connection: str, node: str = "") -> tuple[int, int] | No
 class TopologyPart:
     """Rows that lead from revision `previous` (`FROM_NOTHING`) to `revision`.
 
-    `number` counts the parts from 0; `more`: others follow before it is so. The shard answers each with the
-    revision it has then (`user_messages.Confirmed`).
+    `number` counts the parts from 0; `more`: others follow before it takes effect. The shard
+    answers each with the revision it has then (`user_messages.Confirmed`).
     """
 
     previous: int
@@ -102,7 +102,7 @@ def _row(item: object) -> Row:
 
 
 def parts(previous: int, revision: int, rows: Sequence[Row]) -> Iterator[TopologyPart]:
-    """Cut what leads from one revision to another into messages; at least one."""
+    """Cut the rows from one revision to another into messages; at least one."""
     begin, size, number = 0, 0, 0
     for index, row in enumerate(rows):
         row_bytes = len(msgpack.packb(row))
@@ -115,11 +115,11 @@ def parts(previous: int, revision: int, rows: Sequence[Row]) -> Iterator[Topolog
 
 
 Packed = list[list[Any]]
-"""A set of changes as it travels."""
+"""Encoded set of changes."""
 
 
 def pack_set(changes: Sequence[Change]) -> Packed:
-    """Return a set of changes as it travels. Raises ValueError when it is none, or too large."""
+    """Encode a set of changes. Raises ValueError when it is malformed or too large."""
     if not 0 < len(changes) <= SETS_MAX:
         raise ValueError(f"not 1 to {SETS_MAX} changes")
     packed = [pack(change) for change in changes]
@@ -134,12 +134,13 @@ def packed_bytes(packed: Packed) -> int:
 
 
 def change_body(sets: Sequence[Packed]) -> dict[str, object]:
-    """Return the body of topology_change: sets asked for at once, each made whole or not at all, in their order."""
+    """Return the body of topology_change: sets requested together, each made whole or not at all,
+    in order."""
     return {"sets": list(sets)}
 
 
 def read_sets(body: Body) -> list[tuple[Change, ...] | Refusal]:
-    """Read a body; a set that is not understood is refused alone. Raises MessageError."""
+    """Read a body; a malformed set is refused alone. Raises MessageError."""
     return [_changes(item) for item in Fields(body, TOPOLOGY_CHANGE).items("sets", SETS_MAX)]
 
 
@@ -154,7 +155,8 @@ def _changes(item: object) -> tuple[Change, ...] | Refusal:
 
 @dataclass(frozen=True, slots=True)
 class TopologyChanged:
-    """The answer: per set None, or why it was refused; the revision all of it is in; who did not confirm that in time."""
+    """The answer: per set None or its refusal; the revision of all of it; the shards that did not
+    confirm in time."""
 
     revision: int
     results: tuple[Refusal | None, ...]

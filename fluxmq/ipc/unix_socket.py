@@ -1,7 +1,9 @@
-"""The control socket as a file: binding it for this user alone, reaching it by any path, knowing who calls.
+"""The control socket as a file: bound for this user alone, reachable by any path, with peer
+identity.
 
-An address of a Unix socket holds 107 bytes of path, and data directories may lie deeper. Such a path
-is reached through the directory's descriptor (``/proc/self/fd/<n>/control.sock``), which is short.
+An address of a Unix socket holds 107 bytes of path, and data directories may lie deeper. Such a
+path is reached through the directory's descriptor (``/proc/self/fd/<n>/control.sock``), which is
+short.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def connect(path: Path, timeout: float | None) -> socket.socket:
 
 
 def bind(path: Path) -> socket.socket:
-    """Return a socket bound at `path` with mode 0600, not yet listening; a stale socket is replaced.
+    """Return a socket bound at `path` with mode 0600, not yet listening; a stale socket is
+    replaced.
 
     The caller must hold the data directory's lock. Raises OSError, FileExistsError when something
     other than a socket lies there.

@@ -1,8 +1,8 @@
-"""The messages about users: the snapshot for shards, and the changes fluxmqctl asks for.
+"""Messages about users: the snapshot for shards, and the changes fluxmqctl asks for.
 
 Shards receive all users at once with a revision, at hello and after each change, and confirm it; a
-snapshot replaces what they had, and one with a smaller revision than theirs is ignored. Passwords
-never travel: fluxmqctl hashes them itself and sends hash and SCRAM keys. Pure, like `messages`.
+snapshot replaces the previous one, and one with a smaller revision is ignored. Passwords never
+travel: fluxmqctl hashes them itself and sends hash and SCRAM keys. Pure, like `messages`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _KEY_BYTES_MAX: Final = 64
 
 
 def keys_to_body(keys: StoredKeys | None) -> dict[str, object] | None:
-    """Return SCRAM keys as they travel."""
+    """Encode SCRAM keys."""
     if keys is None:
         return None
     return {
@@ -78,7 +78,7 @@ def keys_from_body(value: object) -> StoredKeys | None:
 
 
 def user_to_body(user: User) -> dict[str, object]:
-    """Return a user's record as it travels."""
+    """Encode a user's record."""
     return {
         "name": user.name,
         "hash": user.hash,
@@ -137,14 +137,15 @@ class Users:
         """Read a body. Raises MessageError."""
         fields = Fields(body, USERS)
         revision = fields.integer("revision")
-        # Control tried the patterns when they were entered; thousands would stop a shard for a while.
+        # Control compiled the patterns when they were entered; thousands would stop a shard for a
+        # while.
         items = fields.items("users", USERS_MAX)
         return cls(revision, tuple(user_from_body(item, patterns=False) for item in items))
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """A shard's answer to users: the revision it now works by."""
+    """A shard's answer to users: the revision it has applied."""
 
     revision: int
 
@@ -233,7 +234,7 @@ class UserPermit:
 
 @dataclass(frozen=True, slots=True)
 class UserEnable:
-    """Let a user log in, or not."""
+    """Allow a user to log in, or not."""
 
     name: str
     enabled: bool
@@ -360,7 +361,7 @@ class UserListing:
 
 @dataclass(frozen=True, slots=True)
 class Hashing:
-    """The answer to hashing: the parameters new passwords are to be hashed with."""
+    """The answer to hashing: the parameters for hashing new passwords."""
 
     parameters: HashParameters
 

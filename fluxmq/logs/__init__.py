@@ -1,9 +1,8 @@
 """Logs: one line per event, fit for a machine or for a person, and never at a shard's expense.
 
-Responsible for how a line looks (JSON or text), where it goes (standard error, one write per line)
-and how often it may be repeated. Refuses to know what is worth logging: that is decided where the
-event happens. Nothing here can stall an event loop: a line that the terminal or pipe will not take
-at once is dropped and counted.
+Responsible for the format of a line (JSON or text), its destination (standard error, one write per
+line) and the rate of repetitions. The place of an event decides whether to log it. Nothing here can
+stall an event loop: a line that the terminal or pipe does not take at once is dropped and counted.
 """
 
 from __future__ import annotations

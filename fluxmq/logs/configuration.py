@@ -1,9 +1,9 @@
-"""Where log lines go, and the promise that writing them never stalls a process.
+"""Destination of log lines, and the promise that writing them never stalls a process.
 
 Each process writes to its standard error, which the supervisor passed on. A terminal stopped by
 Ctrl-S or a pipe whose reader sleeps would block a plain write, and with it the event loop; so
-`LineHandler` asks first whether the descriptor can take a line, and drops and counts the line when
-it cannot. Lines are one `write` each, so that lines of several processes on one pipe do not mix.
+`LineHandler` first checks whether the descriptor can take a line, and drops and counts the line if
+not. Lines are one `write` each, so that lines of several processes on one pipe do not mix.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LineHandler(logging.Handler):
     """Writes each record as one line to a descriptor, or counts it in `dropped` when the descriptor
     is not ready.
 
-    The first line after a gap is preceded by one that says how many are missing. Lives in the
+    The first line after a gap is preceded by one with the number of missing lines. Lives in the
     process it was configured in; `logging` serialises calls by the handler's lock.
     """
 
@@ -44,7 +44,7 @@ class LineHandler(logging.Handler):
         self._poll.register(descriptor, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record's line if that can be done at once; never raises for a closed or full
+        """Write the record's line if possible at once; never raises for a closed or full
         descriptor."""
         if not self._ready():
             self._drop()
@@ -73,8 +73,8 @@ class LineHandler(logging.Handler):
             while data:
                 data = data[os.write(self._descriptor, data) :]
         except OSError:
-            # Nobody reads standard error any more. There is no other place to say so; the count
-            # says it.
+            # Nobody reads standard error any more. There is no other place to report that, except
+            # the count.
             self._drop()
 
     def _drop(self) -> None:
@@ -118,7 +118,7 @@ def configure(
 
 
 def dropped_lines() -> int:
-    """Return how many lines this process could not write since it was last configured."""
+    """Return the number of lines this process could not write since it was last configured."""
     return sum(
         handler.dropped
         for handler in logging.getLogger().handlers

@@ -1,9 +1,9 @@
-r"""Making text from outside harmless before it reaches a log line.
+r"""Escaping of untrusted text before it reaches a log line.
 
 Client ids, topics and peers' reason strings are chosen by strangers. Written raw they could forge a
 second line, move a terminal's cursor or reverse the order in which a line is read. Every character
-that can do so is written as an escape (``\n``, ``\x1b``, ``\u202e``) and every text is cut at a
-stated length. This module knows characters, not loggers.
+that can do so is written as an escape (``\n``, ``\x1b``, ``\u202e``) and every text is truncated to
+a stated length. This module knows characters, not loggers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def escape(text: str, limit: int) -> str:
-    """Return `text` with every unsafe character written as an escape, cut to `limit` characters of
-    the original.
+    """Return `text` with every unsafe character written as an escape, truncated to `limit`
+    characters of the original.
 
-    A cut is shown by a trailing ``…``. The result may be longer than `limit` by the escapes it
-    contains (at most six characters for one).
+    A truncation is marked by a trailing ``…``. The result may be longer than `limit` by the escapes
+    it contains (at most six characters for one).
     """
     if len(text) > limit:
         text = text[:limit] + "…"
@@ -40,8 +40,8 @@ def escape(text: str, limit: int) -> str:
 
 
 def escape_lines(text: str, limit: int) -> str:
-    """Like `escape`, for a traceback: line ends stay, and a cut keeps the end, where the exception
-    itself is."""
+    """Escape a traceback like `escape`, but keep line ends, and keep the end when truncating, where
+    the exception itself is."""
     if len(text) > limit:
         text = "…" + text[-limit:]
     return "\n".join(_UNSAFE.sub(_escaped, line) for line in text.splitlines())

@@ -1,8 +1,8 @@
-"""One log record to one line: JSON for machines, text for people.
+"""Formatting of log records as one line: JSON for machines, text for people.
 
 Pure: a record in, a string out; the time is the one that `logging` put into the record. Two
-promises are kept here for the whole broker: a field whose name says it is a secret is never shown,
-and bytes (payloads) are shown by their length only, whoever logs them.
+promises hold here for the whole broker: a field whose name indicates a secret is never shown, and
+bytes (payloads) are shown by their length only, whoever logs them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ FIELD_CHARACTERS_MAX = 512
 FIELDS_MAX = 32
 EXCEPTION_CHARACTERS_MAX = 16384
 
-# What `logging` itself puts into every record; everything else in a record's dict came through
-# `extra`.
+# Attributes that `logging` itself sets in every record; all others came through `extra`.
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _COLUMNS = frozenset({"time", "level", "process", "logger", "message", "exception"})
 _SECRET_WORDS = (
@@ -64,7 +63,7 @@ def _shown(value: object) -> FieldValue:
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
-        # JSON readers keep 64 bits; a larger number is shown as text rather than rounded.
+        # JSON readers keep 64 bits; a larger number is shown as text instead of rounded.
         return int(value) if -(2**63) <= value < 2**63 else str(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{len(value)} bytes>"
@@ -84,7 +83,7 @@ def _message(record: logging.LogRecord) -> str:
         try:
             text = text % arguments
         except (TypeError, ValueError, KeyError):
-            # A wrong template must not cost the line: show the template, as it is ours and
+            # A wrong template must not lose the line: show the template, which is ours and
             # harmless.
             text = f"{text} (arguments do not fit the message)"
     return escape(text, MESSAGE_CHARACTERS_MAX)
@@ -172,8 +171,8 @@ class TextFormatter(logging.Formatter):
 
 
 def _quoted(value: FieldValue) -> str:
-    """Write a field's value so that it ends where it seems to end: quoted when it contains a space,
-    quote or ``=``."""
+    """Return a field's value, quoted when it contains a space, quote or ``=``, so that its end is
+    unambiguous."""
     if value is None:
         return "-"
     text = str(value)

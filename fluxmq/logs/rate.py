@@ -1,8 +1,8 @@
-"""Saying something often without filling the disk: token buckets over log lines.
+"""Rate limits on log lines: token buckets that keep frequent events from filling the disk.
 
 A hostile peer can cause the same event a hundred thousand times a second. Each kind of event (its
-*key*) may write `per_second` lines with a burst of `burst`; the rest are counted, and the next line
-that is written says how many were left out. The table of keys is bounded: keys that have rested are
+*key*) may write `per_second` lines with a burst of `burst`; the rest are counted, and the next
+written line reports how many were suppressed. The table of keys is bounded: idle keys are
 forgotten, and when all are busy, further keys share one bucket, so the number of lines per second
 has an upper bound whatever the keys are. Time comes from the caller or from the injected clock.
 """
@@ -19,8 +19,7 @@ OTHER_KEYS = "(other)"
 KEYS_MAX = 1024  # about 200 KiB of table; a kind of event rarely has more than a handful of keys
 
 
-# Names that `logging` keeps for itself: a field so called gets a trailing underscore instead of
-# raising.
+# Names reserved by `logging`: such a field gets a trailing underscore instead of raising.
 _TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -28,14 +27,15 @@ def _field_name(name: str) -> str:
     return f"{name}_" if name in _TAKEN else name
 
 
-# All limited loggers of this process, for `flush_all`; they leave with their owners.
+# All limited loggers of this process, for `flush_all`; removed with their owners.
 _instances: WeakSet[RateLimited] = WeakSet()
 
 
 def flush_all() -> int:
-    """`RateLimited.flush` for every instance of this process; return the number of lines written.
+    """Call `RateLimited.flush` on every instance of this process; return the number of lines
+    written.
 
-    To be called about once a second by each process's housekeeping.
+    Each process's housekeeping calls it about once a second.
     """
     return sum(limited.flush() for limited in list(_instances))
 
@@ -80,7 +80,7 @@ class RateLimited:
         keys_max: int = KEYS_MAX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ValueError when a limit is not positive."""
+        """Set the limits. Raises ValueError when one is not positive."""
         if per_second <= 0 or burst < 1 or keys_max < 1:
             raise ValueError("per_second, burst and keys_max must be positive")
         self._logger = logger
@@ -106,7 +106,7 @@ class RateLimited:
         """Count one event of kind `key`; write its line, and return True, if the key's rate allows.
 
         `now` is in seconds on the same scale as the clock. `fields` become the line's extra fields;
-        ``suppressed`` is added when earlier lines of this key were left out.
+        ``suppressed`` is added when earlier lines of this key were suppressed.
         """
         self.events += 1
         if now is None:
@@ -127,10 +127,10 @@ class RateLimited:
         return True
 
     def flush(self, now: float | None = None) -> int:
-        """Say for every key whose events stopped how many lines were left out; return the number of
-        lines written.
+        """Report the suppressed lines of every key whose events stopped; return the number of lines
+        written.
 
-        Without it (see `flush_all`) the last suppressed lines of a burst would never be mentioned.
+        Without it (see `flush_all`) the last suppressed lines of a burst would never be reported.
         """
         if now is None:
             now = self._clock()
@@ -166,7 +166,7 @@ class RateLimited:
         return bucket
 
     def _forget_oldest(self, now: float) -> bool:
-        """Drop the key unused for longest if its bucket is full again and it has nothing left to
+        """Drop the least recently used key if its bucket is full again and it has nothing left to
         report."""
         key, bucket = next(iter(self._buckets.items()))
         self._refill(bucket, now)

@@ -1,8 +1,8 @@
-"""Numbers about the broker: what each is called, and how one process keeps its own.
+"""Metrics of the broker: their declarations, and the instruments of one process.
 
 Pure. `registry` declares every metric once; `instruments` are the counters a process increments;
-`exposition` turns the reports of all processes into what Prometheus reads. Who asks for reports,
-and over which socket, is not known here.
+`exposition` turns the reports of all processes into Prometheus' text format. Independent of the
+requester and the transport of reports.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reports of all processes to what Prometheus reads.
+"""Conversion of all processes' reports to Prometheus' text format.
 
 Pure: samples in, text out. Only declared metrics with their declared labels come through; anything
-else a process sends is left out and counted, so that a bug in one process cannot spoil the whole
+else a process sends is omitted and counted, so that a bug in one process cannot spoil the whole
 scrape. Shards' samples get the label `shard` here.
 """
 
@@ -31,7 +31,7 @@ class Source:
 
 
 class Exposition:
-    """Collects the sources of one scrape; `undeclared` counts what had to be left out."""
+    """Collects the sources of one scrape; `undeclared` counts the omitted samples."""
 
     __slots__ = ("_families", "_seen", "undeclared")
 
@@ -41,7 +41,7 @@ class Exposition:
         self.undeclared = 0
 
     def add(self, source: Source) -> None:
-        """Take one process's samples. A series that is already there is left out and counted."""
+        """Add one process's samples. A duplicate series is omitted and counted."""
         for name, labels, value in source.samples:
             metric = find(name)
             if (
@@ -62,7 +62,7 @@ class Exposition:
             self._family(metric).add_sample(name, shown, value)
 
     def families(self) -> list[Family]:
-        """Return the metric families in the order of their declaration."""
+        """Return the metric families in declaration order."""
         return [self._families[name] for name in METRICS if name in self._families]
 
     def text(self) -> bytes:
@@ -83,7 +83,7 @@ class Exposition:
 
 
 class _Fixed(Collector):
-    """A collector of families that are already there."""
+    """A collector that returns given families."""
 
     def __init__(self, families: list[Family]) -> None:
         self._families = families

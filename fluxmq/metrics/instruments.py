@@ -1,9 +1,9 @@
-"""The numbers one process keeps: counters, gauges, maxima and histograms, declared in `registry`.
+"""Instruments of one process: counters, gauges, maxima and histograms, declared in `registry`.
 
 One writer each (the process's own loop), so there are no locks. An instrument is made once, at
-start, and kept by whoever increments it: `counter.value += n` is a slot access and an addition. A
-process that already counts elsewhere gives a function instead (`observed`), which is called at each
-collection. Refuses to know where reports go.
+start, and kept by the code that increments it: `counter.value += n` is a slot access and an
+addition. A process that already counts elsewhere supplies a function instead (`observed`), which is
+called at each collection. Independent of the destination of reports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from fluxmq.metrics.registry import METRICS, Kind, Metric, Sample
 
-# Series per process. Labels are fixed sets, so this is reached only by a bug; then it must be loud.
+# Series per process. Labels are fixed sets, so only a bug reaches this; then it must be loud.
 SERIES_MAX = 4096
 
 
@@ -44,7 +44,7 @@ class Maximum:
         self.value: float = 0.0
 
     def observe(self, value: float) -> None:
-        """Take one value, not negative."""
+        """Record one value, not negative."""
         if value > self.value:
             self.value = value
 
@@ -60,7 +60,7 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """Take one value."""
+        """Record one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -72,8 +72,8 @@ _Observed = Callable[[], float]
 class Instruments:
     """All instruments of one process, each checked against its declaration when it is made.
 
-    Asking twice for the same name and labels returns the same instrument. Mistakes in names, kinds
-    or labels are bugs and raise AssertionError at start, not at the first scrape.
+    Repeated requests for the same name and labels return the same instrument. Mistakes in names,
+    kinds or labels are bugs and raise AssertionError at start, not at the first scrape.
     """
 
     __slots__ = ("_observed", "_series")
@@ -108,7 +108,7 @@ class Instruments:
         return found
 
     def observed(self, name: str, read: _Observed, **labels: str) -> None:
-        """Report what `read()` returns at each collection: for numbers that are kept elsewhere."""
+        """Report the result of `read()` at each collection: for numbers kept elsewhere."""
         metric = METRICS.get(name)
         assert metric is not None, f"{name} is not declared"
         assert metric.kind is not Kind.HISTOGRAM, name
@@ -117,7 +117,7 @@ class Instruments:
         self._observed.append((name, labels, read))
 
     def samples(self) -> Iterator[Sample]:
-        """Yield (name, labels, number) for every series; maxima start anew afterwards."""
+        """Yield (name, labels, number) for every series, and reset the maxima."""
         for (name, values), instrument in self._series.items():
             labels = dict(zip(METRICS[name].labels, values, strict=True))
             if isinstance(instrument, Histogram):

@@ -1,9 +1,9 @@
-"""Every metric of the broker, declared once: name, kind, help, labels, and who reports it.
+"""Every metric of the broker, declared once: name, kind, help, labels, and reporting process.
 
 Names and units follow Prometheus' conventions: `fluxmq_` in front, base units (seconds, bytes),
 counters end in `_total`. A process may report only what is declared here; the control process adds
-the label `shard` to what shards report. Label values are few and known beforehand (a QoS, a reason,
-a packet type), never something a client chose.
+the label `shard` to shards' reports. Label values are few and known beforehand (a QoS, a reason, a
+packet type), never something a client chose.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Sample = tuple[str, Mapping[str, str], float]
 
 
 class Kind(Enum):
-    """How a metric behaves: only grows, goes up and down, or counts observations by size."""
+    """Behaviour of a metric: only grows, goes up and down, or counts observations by size."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -27,7 +27,7 @@ class Kind(Enum):
 
 
 class Scope(Enum):
-    """Who reports a metric. `SHARD` metrics get a label `shard`; `NODE` ones come from control."""
+    """Reporter of a metric. `SHARD` metrics get a label `shard`; `NODE` ones come from control."""
 
     SHARD = "shard"
     ACCEPTOR = "acceptor"
@@ -49,7 +49,7 @@ class Metric:
     buckets: tuple[float, ...] = ()
 
 
-# Why a message did not reach a subscriber or queue: the values of label `reason` of
+# Reasons why a message did not reach a subscriber or queue: the values of label `reason` of
 # fluxmq_messages_dropped_total.
 DROP_REASONS: Final = (
     "slow_subscriber",  # QoS 0 for a connection whose output buffer is full
@@ -59,33 +59,33 @@ DROP_REASONS: Final = (
     "no_permission",  # the publisher may not publish there
     "shared_no_member",  # no connected member in the shared subscription's group
     "link_full",  # QoS 0 for another shard while the link to it is full
-    "retained_full",  # the store of retained messages is at its limit; delivered, not kept
-    "queue_refused",  # a queue did not take it, or there is no such queue
+    "retained_full",  # the store of retained messages is at its limit; delivered, not retained
+    "queue_refused",  # a queue refused it, or there is no such queue
     "capture_full",  # QoS 0 for a queue while too many wait to be copied into it
     "not_stored",  # a session or retained message could not be kept on disk
     "unroutable",  # AMQP: no queue or subscriber was found, and the message was not mandatory
-    "reply_gone",  # AMQP: who asked for a direct reply has gone
+    "reply_gone",  # AMQP: the requester of a direct reply is gone
     "reply_slow",  # AMQP: a direct reply for a connection whose output buffer is full
 )
 
-# How far a connection of AMQP is: the values of label `state` of fluxmq_amqp_connections.
+# States of AMQP connections: the values of label `state` of fluxmq_amqp_connections.
 AMQP_STATES: Final = (
     "starting",  # from its header to connection.open-ok
     "running",
-    "flow",  # it is not read for now: it publishes, or asks, faster than can be done
+    "flow",  # reading is paused: it publishes, or sends requests, too fast
     "blocked",  # it has published, and is not read: the node is short of memory or disk space
-    "closing",  # connection.close was sent and is not answered
+    "closing",  # connection.close was sent and not answered yet
 )
 
-# How long a sync of the write-ahead log took: from a drive with a battery to one that is ailing.
+# Duration of a write-ahead log sync: from a drive with a battery to a failing one.
 SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
 
-# Queues of one shard that have series of their own; the rest is summed under `OTHER_QUEUES`. Names
-# come from the settings and from clients, so their number has to be bounded here.
+# Queues of one shard with series of their own; the rest is summed under `OTHER_QUEUES`. Names come
+# from the settings and from clients, so their number has to be bounded here.
 QUEUE_SERIES_MAX: Final = 200
 OTHER_QUEUES: Final = "(other)"
 
-# Replicated groups of one shard that have series of their own: eight a shard is what is sensible.
+# Replicated groups of one shard with series of their own: eight per shard is sensible.
 GROUP_SERIES_MAX: Final = 200
 
 # Loop lag: how late the event loop came back to a tick that was due. From a quarter of a
@@ -359,7 +359,7 @@ _DECLARED: Final = (
     Metric("fluxmq_link_bytes", _G, "Bytes waiting in the link to the peer shard.", ("peer",)),
     Metric("fluxmq_link_bytes_sent_total", _C, "Bytes sent to the peer shard.", ("peer",)),
     Metric("fluxmq_link_full_total", _C, "Times the link to the peer was full.", ("peer",)),
-    # What went wrong, and who was let in
+    # Errors, and logins
     Metric(
         "fluxmq_protocol_errors_total", _C, "Connections ended for a protocol error.", ("code",)
     ),
@@ -371,7 +371,7 @@ _DECLARED: Final = (
     Metric("fluxmq_users_revision", _G, "Revision of the users this shard works by."),
     Metric("fluxmq_log_lines_suppressed_total", _C, "Log lines left out by rate limits."),
     Metric("fluxmq_log_lines_dropped_total", _C, "Log lines that standard error did not take."),
-    # What the node is short of
+    # Resource alarms
     Metric("fluxmq_connections_blocked", _G, "Publishers stopped by an alarm."),
     Metric(
         "fluxmq_memory_refused_total",

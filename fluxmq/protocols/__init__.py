@@ -1,1 +1,2 @@
-"""Wire standards: bytes in, values out.  Nothing here performs I/O, reads a clock or draws randomness."""
+"""Wire standards: bytes in, values out. Nothing here performs I/O, reads a clock or draws
+randomness."""

@@ -1,13 +1,13 @@
-"""Which protocol is speaking, from the first bytes of a connection.
+"""Protocol detection from the first bytes of a connection.
 
-Used by the acceptor to decide whether and to whom a connection goes.  It recognises, it does not
-validate: a malformed MQTT CONNECT that can be framed is passed on, because only the shard can answer it
-as the standard demands.  Nothing here looks further than the limit, and the work is linear in the bytes
-(constant for MQTT and TLS), also when they arrive one by one.
+Used by the acceptor to decide whether and to which shard a connection goes. It recognises, it does
+not validate: a malformed MQTT CONNECT that can be framed is passed on, because only the shard can
+answer it as the standard demands. Nothing here looks further than the limit, and the work is linear
+in the bytes (constant for MQTT and TLS), also when they arrive one by one.
 
-Recognised: MQTT CONNECT (3.1.1 section 3.1, 5.0 section 3.1), TLS ClientHello (RFC 8446 section 4.1.2, SNI:
-RFC 6066 section 3), HTTP/1.1 GET (RFC 6455 section 4.1), AMQP protocol headers (0-9-1 section 4.2.2;
-1.0 part 2.2).
+Recognised: MQTT CONNECT (3.1.1 section 3.1, 5.0 section 3.1), TLS ClientHello (RFC 8446 section
+4.1.2, SNI: RFC 6066 section 3), HTTP/1.1 GET (RFC 6455 section 4.1), AMQP protocol headers (0-9-1
+section 4.2.2; 1.0 part 2.2).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 CONNECT_BYTES_MAX = 8 * 1024
-"""Default bound on the first bytes: what is read before anybody has authenticated."""
+"""Default bound on the first bytes, which are read before authentication."""
 
 _CONNECT = 0x10
 _LENGTH_BYTES_MAX = 4  # MQTT 5 section 1.5.5, 3.1.1 section 2.2.3
@@ -43,7 +43,7 @@ _AMQP_HEADERS = {
 
 
 class Wire(enum.Enum):
-    """A protocol as it shows in its first bytes."""
+    """A protocol recognisable by its first bytes."""
 
     MQTT = "mqtt"
     TLS = "tls"
@@ -53,7 +53,7 @@ class Wire(enum.Enum):
 
 
 class Refusal(enum.Enum):
-    """Why the first bytes lead nowhere.  The values are labels of a metric."""
+    """Reason for rejecting the first bytes. The values are labels of a metric."""
 
     UNKNOWN_PROTOCOL = "unknown_protocol"
     MALFORMED = "malformed"
@@ -62,23 +62,23 @@ class Refusal(enum.Enum):
 
 
 class NeedMore(enum.Enum):
-    """The type of NEED_MORE, so that a checker can narrow it."""
+    """Type of NEED_MORE, so that a type checker can narrow it."""
 
     NEED_MORE = "need_more"
 
 
 NEED_MORE: Final = NeedMore.NEED_MORE
-"""The bytes so far are the beginning of something, not enough to say what or for whom."""
+"""Result for a valid beginning that does not yet determine the protocol or the shard."""
 
 
 @dataclass(slots=True)
 class Sniffed:
-    """What the first bytes say.
+    """Information in the first bytes.
 
-    ``client_id``: MQTT only; None when the packet has none to read, empty when the client left it empty.
-    ``level``: the MQTT protocol level (4 is 3.1.1, 5 is 5.0).
-    ``oversized``: the CONNECT announces more bytes than the limit; it is not complete here.
-    ``server_name``: TLS only; the SNI host name, if it is among the bytes.
+    ``client_id``: MQTT only; None when it cannot be read, empty when the client left it empty.
+    ``level``: the MQTT protocol level (4 is 3.1.1, 5 is 5.0). ``oversized``: the CONNECT announces
+    more bytes than the limit; it is not complete here. ``server_name``: TLS only; the SNI host
+    name, if it is among the bytes.
     """
 
     wire: Wire
@@ -91,11 +91,11 @@ class Sniffed:
 def sniff(
     data: bytes | bytearray, limit: int = CONNECT_BYTES_MAX, seen: int = 0
 ) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
-    """Say who is speaking.
+    """Detect the protocol.
 
-    ``data`` is everything received so far; ``limit`` bounds it, in bytes; ``seen`` is how much of it an
-    earlier call has looked at, which keeps repeated calls linear.  NEED_MORE is never the answer once
-    ``limit`` bytes are there.
+    ``data`` is everything received so far; ``limit`` bounds it, in bytes; ``seen`` is the number of
+    bytes examined by an earlier call, which keeps repeated calls linear. NEED_MORE is never the
+    answer once ``limit`` bytes are there.
     """
     if not data:
         return NEED_MORE
@@ -114,10 +114,10 @@ def sniff(
 
 
 def shard_of(client_id: bytes, workers: int) -> int | None:
-    """The shard at which an MQTT client's session lives; None (any) for an empty client id.
+    """Return the shard of an MQTT client's session; None (any) for an empty client id.
 
-    Stable over restarts, versions and machines, unlike ``hash``.  Clients can compute it: that only lets
-    them choose their neighbours, which a shard must bear anyhow.
+    Stable over restarts, versions and machines, unlike ``hash``. Clients can compute it: that only
+    lets them choose their neighbours, which a shard must bear anyway.
     """
     if not client_id:
         return None
@@ -125,7 +125,8 @@ def shard_of(client_id: bytes, workers: int) -> int | None:
 
 
 def _variable_integer(data: bytes | bytearray, offset: int) -> tuple[int, int] | None:
-    """Read a variable byte integer: its value and the offset behind it; None when it is not complete.
+    """Read a variable byte integer: its value and the offset after it; None when it is not
+    complete.
 
     Raises ValueError when it is longer than four bytes.
     """
@@ -141,7 +142,8 @@ def _variable_integer(data: bytes | bytearray, offset: int) -> tuple[int, int] |
 
 
 def _mqtt(data: bytes | bytearray, limit: int) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
-    """An MQTT CONNECT: wait until it is complete, or too large to wait for and its client id is known or not to be awaited."""
+    """Examine an MQTT CONNECT: wait until it is complete, or too large to wait for and its client
+    id is known or unobtainable."""
     try:
         remaining = _variable_integer(data, 1)
     except ValueError:
@@ -152,13 +154,14 @@ def _mqtt(data: bytes | bytearray, limit: int) -> Sniffed | Refusal | Literal[Ne
     end = start + length
     oversized = end > limit
     if not oversized and len(data) < end:
-        # Nothing can be decided yet but that it is not MQTT at all: do not hold a stranger's connection.
+        # All that is known yet is whether it can be MQTT at all: do not hold a stranger's
+        # connection.
         return _known_name(data[start : start + 8])
     verdict = _connect(data, start, min(end, len(data)))
     if verdict is NEED_MORE:
-        if not oversized:  # complete, and too short for what it announces: the shard answers that
+        if not oversized:  # complete, and shorter than its fields announce: the shard answers that
             return Sniffed(Wire.MQTT)
-        # Its client id comes late; any shard can look for it.
+        # Its client id is beyond the limit; any shard can look for it.
         return Sniffed(Wire.MQTT, oversized=True) if len(data) >= limit else NEED_MORE
     if isinstance(verdict, Sniffed):
         verdict.oversized = oversized
@@ -166,7 +169,7 @@ def _mqtt(data: bytes | bytearray, limit: int) -> Sniffed | Refusal | Literal[Ne
 
 
 def _known_name(beginning: bytes | bytearray) -> Refusal | Literal[NeedMore.NEED_MORE]:
-    """Whether the beginning of a variable header may still become a known protocol name."""
+    """Return whether the beginning of a variable header may still become a known protocol name."""
     if any(name.startswith(beginning[: len(name)]) for name in _PROTOCOL_NAMES):
         return NEED_MORE
     return Refusal.UNKNOWN_PROTOCOL
@@ -175,7 +178,8 @@ def _known_name(beginning: bytes | bytearray) -> Refusal | Literal[NeedMore.NEED
 def _connect(
     data: bytes | bytearray, start: int, end: int
 ) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
-    """Find the client id in ``data[start:end]``, a variable header and payload as far as they are there."""
+    """Find the client id in ``data[start:end]``, an available part of variable header and
+    payload."""
     name_length = 0
     for name in _PROTOCOL_NAMES:
         if data.startswith(name, start, end):
@@ -197,7 +201,8 @@ def _connect(
             return NEED_MORE
         offset = properties[1] + properties[0]
     elif level not in _LEVELS_WITHOUT_PROPERTIES:
-        # What follows an unknown level is unknown; the shard answers "unacceptable protocol version".
+        # The format after an unknown level is unknown; the shard answers "unacceptable protocol
+        # version".
         return Sniffed(Wire.MQTT, level=level)
     if offset + 2 > end:
         return NEED_MORE
@@ -211,7 +216,7 @@ def _connect(
 def _http(
     data: bytes | bytearray, limit: int, seen: int
 ) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
-    """An HTTP GET: wait for the end of its header."""
+    """Examine an HTTP GET: wait for the end of its header."""
     if not data.startswith(_HTTP_GET[: len(data)]):
         return Refusal.UNKNOWN_PROTOCOL
     if data.find(b"\r\n\r\n", max(0, seen - 3)) >= 0:
@@ -220,7 +225,7 @@ def _http(
 
 
 def _amqp(data: bytes | bytearray) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
-    """An AMQP protocol header: eight bytes."""
+    """Examine an AMQP protocol header: eight bytes."""
     header = bytes(data[:8])
     version = _AMQP_HEADERS.get(header)
     if version is not None:
@@ -231,7 +236,7 @@ def _amqp(data: bytes | bytearray) -> Sniffed | Refusal | Literal[NeedMore.NEED_
 
 
 def _tls(data: bytes | bytearray) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
-    """A TLS ClientHello: decided by six bytes; the server name is a bonus."""
+    """Examine a TLS ClientHello: six bytes decide; the server name is a bonus."""
     if len(data) > 1 and data[1] != 0x03:
         return Refusal.UNKNOWN_PROTOCOL
     if len(data) <= _TLS_RECORD_HEADER:
@@ -242,7 +247,8 @@ def _tls(data: bytes | bytearray) -> Sniffed | Refusal | Literal[NeedMore.NEED_M
 
 
 def _server_name(data: bytes) -> bytes | None:
-    """The SNI host name of a ClientHello whose record starts at 0; None when absent, cut off or odd."""
+    """Return the SNI host name of a ClientHello whose record starts at 0; None when absent,
+    truncated or odd."""
     record_end = _TLS_RECORD_HEADER + int.from_bytes(data[3:5])
     data = data[:record_end]
     offset = _TLS_RECORD_HEADER + 4 + 2 + 32  # handshake header, legacy version, random

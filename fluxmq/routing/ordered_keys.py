@@ -2,8 +2,8 @@
 
 Keys sit in sorted blocks of bounded length, so an insertion moves a few kilobytes at most and a
 search is two bisections. There are no iterators: callers ask for the keys after the last one they
-saw, which stays meaningful whatever has changed in between. A balanced tree would cost a node
-object per key; this costs eight bytes.
+saw, which stays meaningful across changes. A balanced tree would cost a node object per key; this
+costs eight bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OrderedKeys:
         half = BLOCK_KEYS_MAX // 2
         self._blocks = [ordered[start : start + half] for start in range(0, len(ordered), half)]
         self._lasts = [block[-1] for block in self._blocks]
-        """The last key of each block: no block is ever empty."""
+        """Last key of each block: no block is ever empty."""
         self._count = len(ordered)
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class OrderedKeys:
         return True
 
     def first_from(self, bound: bytes) -> bytes | None:
-        """The smallest key not below `bound`, None when all are."""
+        """Return the smallest key not below `bound`, None when all are."""
         index = bisect_left(self._lasts, bound)
         if index == len(self._blocks):
             return None
@@ -87,9 +87,9 @@ class OrderedKeys:
         return block[bisect_left(block, bound)]
 
     def between(self, start: bytes, stop: bytes | None, count: int) -> list[bytes]:
-        """Up to `count` keys from `start` on and below `stop` (None: to the end), in order.
+        """Return up to `count` keys from `start` on and below `stop` (None: to the end), in order.
 
-        May give fewer than there are, but gives none only when there are none.
+        May return fewer than there are, but none only when there are none.
         """
         index = bisect_left(self._lasts, start)
         if index == len(self._blocks):

@@ -1,11 +1,12 @@
-"""Addresses of queues in topics and filters: taken apart, and put together for delivery.
+"""Addresses of queues in topics and filters: parsing, and construction for delivery.
 
-The words are the same for every protocol. A publish to ``$queue/<name>[/<key>]`` goes to that queue and to nothing
-else; ``$dlq/<name>[/<key>]`` is the dead-letter queue of <name>, whose own name is ``$dlq/<name>``. The key is any
-topic: consumer groups filter by it. A last level of ``$ack``, ``$nack``, ``$reject`` or ``$commit`` makes the publish an
-order to the broker instead of a message. Whether there is such a queue, and who may use it, is not known here.
+The syntax is the same for every protocol. A publish to ``$queue/<name>[/<key>]`` goes to that queue
+and to nothing else; ``$dlq/<name>[/<key>]`` is the dead-letter queue of <name>, whose own name is
+``$dlq/<name>``. The key is any topic: consumer groups filter by it. A last level of ``$ack``,
+``$nack``, ``$reject`` or ``$commit`` makes the publish a command to the broker instead of a
+message. This module knows neither which queues exist nor who may use them.
 
-``$queue/$dlq/<name>`` is no address: a permission for ``$queue/#`` shall not reach dead letters.
+``$queue/$dlq/<name>`` is no address: a permission for ``$queue/#`` must not reach dead letters.
 """
 
 from __future__ import annotations
@@ -18,29 +19,32 @@ from fluxmq.model.limits import MQTT_STRING_BYTES_MAX
 QUEUE_PREFIX: Final = b"$queue/"
 DEAD_LETTER_PREFIX: Final = b"$dlq/"
 PREFIXES: Final = (QUEUE_PREFIX, DEAD_LETTER_PREFIX)
-"""What topics and filters that address queues begin with; for ``bytes.startswith``."""
+"""Prefixes of topics and filters that address queues; for ``bytes.startswith``."""
 QUEUE_NAME_BYTES_MAX: Final = 255
-"""A queue's name, ``$dlq/`` not counted, is also an AMQP short string: one byte of length."""
+"""Maximum length of a queue's name without ``$dlq/``, which is also an AMQP short string: one byte
+of length."""
 VERBS: Final = {
     b"$ack": "ack",
     b"$nack": "nack",
     b"$reject": "reject",
     b"$commit": "commit",
 }
-"""Last levels that make a publish an order to the broker, and what they order."""
+"""Last levels that make a publish a command to the broker, and the commands."""
 _CONTROL: Final = frozenset(range(0x20)) | {0x7F}
 _ALL_KEYS: Final = b"#"
 
 
 class MalformedAddressError(FluxmqError):
-    """A topic or filter begins like a queue's address and is none; the text says why, quoting nothing."""
+    """A topic or filter starts like a queue's address and is invalid; the text says why, quoting
+    nothing."""
 
 
 class QueueAddress(NamedTuple):
-    """Where a publish goes.
+    """Target of a publish.
 
-    ``queue``: the queue's name, beginning with ``$dlq/`` for a dead-letter queue. ``key``: the levels behind it,
-    empty for none. ``verb``: empty for a message, else ``ack``, ``nack``, ``reject`` or ``commit``.
+    ``queue``: the queue's name, beginning with ``$dlq/`` for a dead-letter queue. ``key``: the
+    levels behind it, empty for none. ``verb``: empty for a message, else ``ack``, ``nack``,
+    ``reject`` or ``commit``.
     """
 
     queue: bytes
@@ -49,17 +53,18 @@ class QueueAddress(NamedTuple):
 
 
 class QueueFilter(NamedTuple):
-    """What a subscription takes from a queue: messages whose key matches ``pattern``, all when it is empty."""
+    """Queue of a subscription, and ``pattern`` that the keys of its messages match, empty for
+    all."""
 
     queue: bytes
     pattern: bytes
 
 
 def parse_publish(topic: bytes) -> QueueAddress | None:
-    """What a publish to this topic addresses; None for an ordinary topic.
+    """Return the queue address of a publish to this topic; None for an ordinary topic.
 
-    The topic is a valid topic name. Raises MalformedAddressError for a name that no queue has and for a verb that
-    is not the last level.
+    The topic must be a valid topic name. Raises MalformedAddressError for an impossible queue name
+    and for a verb that is not the last level.
     """
     if not topic.startswith(PREFIXES):
         return None
@@ -76,10 +81,10 @@ def parse_publish(topic: bytes) -> QueueAddress | None:
 
 
 def parse_filter(topic_filter: bytes) -> QueueFilter | None:
-    """What a subscription to this filter takes; None for an ordinary filter.
+    """Return the queue filter of a subscription; None for an ordinary filter.
 
-    The filter is a valid one, without ``$share/<group>/``. Raises MalformedAddressError for a name that no queue
-    has (wildcards, for one) and for levels that order something.
+    The filter must be valid, without ``$share/<group>/``. Raises MalformedAddressError for an
+    impossible queue name (wildcards, for one) and for a command.
     """
     if not topic_filter.startswith(PREFIXES):
         return None
@@ -90,7 +95,8 @@ def parse_filter(topic_filter: bytes) -> QueueFilter | None:
 
 
 def is_reachable_name(name: bytes) -> bool:
-    """Whether clients can address a queue of this name, without ``$dlq/``, by ``$queue/<name>``."""
+    """Return whether clients can address a queue of this name, without ``$dlq/``, by
+    ``$queue/<name>``."""
     return (
         0 < len(name) <= QUEUE_NAME_BYTES_MAX
         and name[0] != 0x24  # $
@@ -102,7 +108,7 @@ def is_reachable_name(name: bytes) -> bool:
 
 
 def _split(text: bytes) -> tuple[bytes, bytes]:
-    """The queue's name and what stands behind it."""
+    """Return the queue's name and the rest behind it."""
     prefix = QUEUE_PREFIX if text.startswith(QUEUE_PREFIX) else DEAD_LETTER_PREFIX
     name, _, rest = text[len(prefix) :].partition(b"/")
     if not is_reachable_name(name):
@@ -111,19 +117,20 @@ def _split(text: bytes) -> tuple[bytes, bytes]:
 
 
 def effective_group(group: bytes, pattern: bytes) -> bytes:
-    """Id of the consumer group that reads a queue with this pattern: every pattern has its own progress."""
+    """Return the id of the consumer group for a pattern: every pattern has its own progress."""
     return group + b"@" + pattern if pattern else group
 
 
 def address_of(queue: bytes) -> bytes:
-    """The topic that addresses a queue of this name."""
+    """Return the topic that addresses a queue of this name."""
     return queue if queue.startswith(DEAD_LETTER_PREFIX) else QUEUE_PREFIX + queue
 
 
 def key_of(source_topic: bytes) -> bytes:
-    """What filters of consumer groups are matched with: the key of a publish to a queue, of an ordinary one its topic.
+    """Return the key that consumer groups filter by: of a publish to a queue its key, else the
+    topic.
 
-    The topic is one that was accepted.
+    The topic must be one that was accepted.
     """
     if not source_topic.startswith(PREFIXES):
         return source_topic
@@ -131,10 +138,11 @@ def key_of(source_topic: bytes) -> bytes:
 
 
 def delivery_topic(queue: bytes, source_topic: bytes) -> bytes:
-    """The topic under which a queue delivers a message published to ``source_topic``.
+    """Return the topic under which a queue delivers a message published to ``source_topic``.
 
-    It begins with the queue's address, so that it matches the filter it was subscribed with: the key stands behind
-    it, or the whole topic of a captured message. One too long for MQTT is delivered under the address alone.
+    It begins with the queue's address, so that it matches the subscribed filter, followed by the
+    key, or the whole topic of a captured message. If that is too long for MQTT, the address alone
+    is used.
     """
     address, key = address_of(queue), key_of(source_topic)
     if not key or len(address) + 1 + len(key) > MQTT_STRING_BYTES_MAX:

@@ -1,14 +1,14 @@
 """Retained messages of one shard: the last message of each topic, found by topic or by filter.
 
-Every shard and node may set the same topic; a stamp (number, origin) decides, greater wins, and a
-deletion leaves a tombstone for a while so that an older set arriving late does not revive the
+Every shard and node may set the same topic; a stamp (number, origin) decides, the greater wins, and
+a deletion leaves a tombstone for a while so that an older message arriving late does not revive the
 topic. Messages are opaque; the store counts their sizes.
 
 Topics are kept in an ordered set in which the separator is written as a zero byte, which no topic
 may hold [MQTT-1.5.4-2]. That order is the topic tree's: everything below a level is one range, and
-a search with `+` jumps from one range to the next, as a walk over a trie would, without a trie's
-objects. A search remembers nothing but where to go on, so it may rest for as long as it likes while
-the store changes: it gives every topic that is there throughout exactly once.
+a search with `+` jumps from one range to the next, like a walk over a trie, but without its
+objects. A search remembers only its position, so it may pause indefinitely while the store changes:
+it returns every topic that is there throughout exactly once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ TOMBSTONES_MAX: Final = 65_536
 """Default number of deletions remembered: a few megabytes, minutes of deletions at full rate."""
 
 TOMBSTONE_AGE: Final = 600.0
-"""Default seconds a deletion is remembered: far beyond any message's way between shards or nodes."""
+"""Default seconds a deletion is remembered: far longer than a message travels between shards or
+nodes."""
 
 SCAN_STEPS: Final = 1024
 """Default work of one `Scan.take`: about two milliseconds."""
@@ -42,14 +43,14 @@ _AFTER_RESERVED: Final = b"%"
 
 
 class Outcome(Enum):
-    """What became of a change."""
+    """Result of a change."""
 
     STORED = "stored"
     DELETED = "deleted"
     ABSENT = "absent"
     """Nothing to delete; the deletion is remembered."""
     STALE = "stale"
-    """A change with an equal or greater stamp came before."""
+    """Superseded by an earlier change with an equal or greater stamp."""
     TOO_MANY_MESSAGES = "too many messages"
     TOO_MANY_BYTES = "too many bytes"
 
@@ -69,8 +70,8 @@ class Retained(Generic[M]):
 class RetainedStore(Generic[M]):
     """Topics to retained messages, within limits.
 
-    `max_messages` and `max_bytes` bound what is kept; `max_tombstones` and `tombstone_age` (seconds)
-    how many deletions are remembered and for how long.
+    `max_messages` and `max_bytes` bound the messages; `max_tombstones` and `tombstone_age`
+    (seconds) the number and age of remembered deletions.
     """
 
     def __init__(
@@ -86,11 +87,11 @@ class RetainedStore(Generic[M]):
         self._tombstone_age = tombstone_age
         self._records: dict[bytes, Retained[M]] = {}
         self._keys = OrderedKeys()
-        """The keys of `_records`, the same objects."""
+        """Keys of `_records`, the same objects."""
         self._expiries = OrderedKeys()
         """For each record that expires: eight bytes of milliseconds, then its key."""
         self._tombstones: dict[bytes, tuple[Stamp, float]] = {}
-        """Stamp and time of deletions, oldest first; no key is in `_records` too."""
+        """Stamp and time of deletions, oldest first; no key is in `_records` as well."""
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -103,11 +104,12 @@ class RetainedStore(Generic[M]):
 
     @property
     def tombstone_count(self) -> int:
-        """Deletions still remembered."""
+        """Number of deletions still remembered."""
         return len(self._tombstones)
 
     def get(self, topic: bytes) -> Retained[M] | None:
-        """The retained message of one topic. It may be past its `expires_at` until `expire` runs."""
+        """Return the retained message of one topic. It may be past its `expires_at` until `expire`
+        runs."""
         return self._records.get(_key_of(topic))
 
     def set(
@@ -123,7 +125,7 @@ class RetainedStore(Generic[M]):
         """Retain a message: STORED, STALE, or refused by a limit with the old message kept.
 
         `limited=False` is for a message that its own shard has admitted: refusing it here would let
-        copies differ for good, and what shards can admit at the same time is small.
+        copies differ for good, and shards can admit only few at the same time.
         """
         key = _key_of(topic)
         old = self._records.get(key)
@@ -152,7 +154,7 @@ class RetainedStore(Generic[M]):
         return Outcome.STORED
 
     def delete(self, topic: bytes, stamp: Stamp, now: float) -> Outcome:
-        """Forget a topic's message and remember that: DELETED, ABSENT or STALE.
+        """Delete a topic's message and remember that: DELETED, ABSENT or STALE.
 
         `now` is in seconds, of the clock given to `purge_tombstones`. Beyond `max_tombstones` the
         oldest deletion is forgotten.
@@ -175,7 +177,7 @@ class RetainedStore(Generic[M]):
         return Outcome.ABSENT if old is None else Outcome.DELETED
 
     def purge_tombstones(self, now: float) -> int:
-        """Forget deletions older than `tombstone_age`; gives their number."""
+        """Forget deletions older than `tombstone_age`; return their number."""
         horizon = now - self._tombstone_age
         due: list[bytes] = []
         for key, (_stamp, deleted_at) in self._tombstones.items():
@@ -187,12 +189,12 @@ class RetainedStore(Generic[M]):
         return len(due)
 
     def tombstones(self) -> Iterator[tuple[bytes, Stamp]]:
-        """Remembered deletions, oldest first. The store must not change meanwhile."""
+        """Yield remembered deletions, oldest first. The store must not change meanwhile."""
         for key, (stamp, _deleted_at) in self._tombstones.items():
             yield _topic_of(key), stamp
 
     def expire(self, now: float, limit: int) -> list[bytes]:
-        """Drop up to `limit` messages whose `expires_at` is not after `now`; gives their topics.
+        """Drop up to `limit` messages whose `expires_at` is not after `now`; return their topics.
 
         No tombstone is left: an older message arriving late carries its own expiry.
         """
@@ -209,11 +211,12 @@ class RetainedStore(Generic[M]):
         return expired
 
     def match(self, topic_filter: bytes) -> Scan:
-        """A search for the topics that the filter matches (not shared, no `$share/`)."""
+        """Return a search for the topics that the filter matches (not shared, no `$share/`)."""
         return Scan(self._keys, topic_filter)
 
     def snapshot(self) -> Iterator[tuple[bytes, Retained[M]]]:
-        """All messages in the order of topics; the store may change while the iterator is in use."""
+        """Yield all messages in the order of topics; the store may change while the iterator is in
+        use."""
         start = b""
         while keys := self._keys.between(start, None, 256):
             for key in keys:
@@ -231,11 +234,10 @@ class RetainedStore(Generic[M]):
 
 
 class Scan:
-    """A search by filter that can be cut into portions; also an iterator over topics.
+    """A resumable search by filter; also an iterator over topics.
 
-    The state is one bound: all keys below it are dealt with. Each step either jumps the bound
-    forward to the next place where a match may be, or takes a portion of a range that matches
-    whole.
+    The state is one bound: all keys below it are done. Each step either moves the bound forward to
+    the next place where a match may be, or takes part of a range that matches whole.
     """
 
     __slots__ = (
@@ -256,7 +258,7 @@ class Scan:
         self._multi = self._wanted[-1] == MULTI
         if self._multi:
             self._wanted.pop()
-        # For each depth, how many levels reach to the nearest '+' above it; 0 for none.
+        # For each depth, the number of levels up to the nearest '+' above it; 0 for none.
         self._above = [0]
         for depth, want in enumerate(self._wanted):
             self._above.append(depth + 1 if want == SINGLE else self._above[depth])
@@ -266,7 +268,7 @@ class Scan:
         self._range_stop: bytes | None = None
         self._found: list[bytes] = []
         self.done = False
-        """True when every topic was given; may turn so one `take` later than it could."""
+        """True when every topic was returned; may become so one `take` late."""
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -279,9 +281,9 @@ class Scan:
         return self._found.pop()
 
     def take(self, count: int, steps: int = SCAN_STEPS) -> list[bytes]:
-        """Up to `count` more topics, after at most `steps` steps of one or two microseconds.
+        """Return up to `count` more topics, after at most `steps` steps of one or two microseconds.
 
-        None may be found although `done` is still False: then the steps ran out.
+        The result may be empty although `done` is still False: then the steps ran out.
         """
         keys: list[bytes] = []
         while not self.done and steps > 0 and len(keys) < count:
@@ -313,7 +315,7 @@ class Scan:
             return
         for depth, want in enumerate(wanted):
             if depth == len(levels):
-                # The key ends above the filter's depth: go on below it.
+                # The key ends above the filter's depth: continue below it.
                 self._bound = key + _LEVEL_END + (b"" if want == SINGLE else want)
                 return
             level = levels[depth]
@@ -337,7 +339,8 @@ class Scan:
         self._leave(levels, len(wanted))
 
     def _leave(self, levels: list[bytes], depth: int) -> None:
-        """Nothing more matches below what the nearest `+` above `depth` stands for: go past it."""
+        """Skip past the level that the nearest `+` above `depth` matches: nothing more matches
+        below it."""
         above = self._above[depth]
         if above == 0:
             self.done = True

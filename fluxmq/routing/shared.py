@@ -1,4 +1,4 @@
-"""Shared subscriptions: whose turn it is (MQTT 5 section 4.8.2).
+"""Shared subscriptions: distribution over members (MQTT 5 section 4.8.2).
 
 A group is a share name and a filter. Its members are sessions of this shard, connected or not, and
 members on other shards known by number only. Each shard that receives a message deals it out over
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class _Wheel(Generic[T]):
-    """Members in a list that can be indexed, entered and left in constant time."""
+    """A list of members with index access, and addition and removal in constant time."""
 
     __slots__ = ("_places", "members")
 
@@ -33,12 +33,12 @@ class _Wheel(Generic[T]):
         return member in self._places
 
     def add(self, member: T) -> None:
-        """Enter a member that is not in yet."""
+        """Add a member that is not in yet."""
         self._places[member] = len(self.members)
         self.members.append(member)
 
     def discard(self, member: T) -> bool:
-        """Remove a member, the last one taking its place; False when it was not in."""
+        """Remove a member by moving the last one into its place; False when it was not in."""
         place = self._places.pop(member, None)
         if place is None:
             return False
@@ -54,7 +54,7 @@ def _deal(
 ) -> tuple[list[tuple[T | int, int]], int]:
     """Divide `count` messages over slots: one per member, then each shard's number of slots.
 
-    Starts at slot `position` and gives the parts and the next position. Takes time in the number of
+    Starts at slot `position`; returns the parts and the next position. Takes time in the number of
     parts and shards.
     """
     slots = len(members) + sum(weight for _shard, weight in shards)
@@ -80,14 +80,14 @@ def _deal(
             break
         parts.append((target, share))
     if extra:
-        # The wheel came round to those slots of the first target that lie before the position.
+        # The wheel wrapped around to the first target's slots before the position.
         target, share = parts[0]
         parts[0] = (target, share + extra)
     return parts, following
 
 
 def _slot(members: int, shards: Sequence[tuple[int, int]], position: int) -> tuple[int, int]:
-    """The target that slot `position` belongs to, and how many of its slots lie before.
+    """Return the target of slot `position`, and how many of its slots lie before.
 
     `position` is below the sum of all weights.
     """
@@ -105,7 +105,7 @@ class SharedGroup(Generic[T]):
     """One shared subscription on this shard. Compared and hashed by identity.
 
     `group` is the share name, `filter` the filter behind it. Members may be anything hashable but
-    integers, which name shards in what `split` gives.
+    integers, which name shards in the result of `split`.
     """
 
     def __init__(self, group: bytes, topic_filter: bytes) -> None:
@@ -114,7 +114,7 @@ class SharedGroup(Generic[T]):
         self._online: _Wheel[T] = _Wheel()
         self._offline: _Wheel[T] = _Wheel()
         self._remote: dict[int, tuple[int, int]] = {}
-        """Other shards: members connected and offline there."""
+        """Other shards: their connected and offline members."""
         self._position = 0
         self._position_here = 0
 
@@ -122,29 +122,29 @@ class SharedGroup(Generic[T]):
         return f"SharedGroup({self.group!r}, {self.filter!r})"
 
     def __len__(self) -> int:
-        """Members on this shard."""
+        """Return the number of members on this shard."""
         return len(self._online.members) + len(self._offline.members)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Members on this shard, connected and offline: what other shards are told."""
+        """Number of connected and offline members on this shard, as other shards learn it."""
         return len(self._online.members), len(self._offline.members)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no member is left on any shard."""
+        """True when no member is left on any shard."""
         return not len(self) and not self._remote
 
     def members(self) -> list[T]:
-        """The members on this shard, connected ones first."""
+        """Return the members on this shard, connected ones first."""
         return self._online.members + self._offline.members
 
     def remote(self) -> dict[int, tuple[int, int]]:
-        """Members connected and offline on other shards."""
+        """Return the numbers of connected and offline members on other shards."""
         return dict(self._remote)
 
     def join(self, member: T, *, connected: bool = True) -> bool:
-        """Add a member of this shard, or change its state. True when it is new."""
+        """Add a member of this shard, or change its state. Return True when it is new."""
         entered, left = (
             (self._online, self._offline) if connected else (self._offline, self._online)
         )
@@ -155,17 +155,17 @@ class SharedGroup(Generic[T]):
         return not known
 
     def leave(self, member: T) -> bool:
-        """Remove a member of this shard; False when it was none."""
+        """Remove a member of this shard; return False if it was not one."""
         return self._online.discard(member) or self._offline.discard(member)
 
     def set_connected(self, member: T, connected: bool) -> None:
-        """Say whether a member has a connection. Raises `KeyError` for a stranger."""
+        """Set whether a member has a connection. Raises `KeyError` for a non-member."""
         if member not in self._online and member not in self._offline:
             raise KeyError(member)
         self.join(member, connected=connected)
 
     def set_remote(self, shard: int, connected: int, offline: int) -> None:
-        """Set another shard's members; none at all removes the shard."""
+        """Set another shard's members; zeros remove the shard."""
         if connected or offline:
             self._remote[shard] = (connected, offline)
         else:
@@ -174,7 +174,7 @@ class SharedGroup(Generic[T]):
     def split(self, count: int) -> list[tuple[T | int, int]]:
         """Deal a run of `count` messages out over the whole node.
 
-        Gives contiguous parts in order: (member or shard number, messages). Empty when the group
+        Returns contiguous parts in order: (member or shard number, messages). Empty when the group
         has no members.
         """
         members = self._online.members
@@ -186,18 +186,18 @@ class SharedGroup(Generic[T]):
         return parts
 
     def split_local(self, count: int) -> list[tuple[T, int]]:
-        """Deal a part that another shard has given to this one out over the members here."""
+        """Deal a part assigned by another shard out over the members here."""
         members = self._online.members or self._offline.members
         parts, self._position_here = _deal(members, (), self._position_here, count)
         return parts  # type: ignore[return-value]  # no shards went in, so none come out
 
     def choose(self) -> T | int | None:
-        """The next in turn for one message: a member, another shard's number, or None."""
+        """Return the next in turn for one message: a member, another shard's number, or None."""
         parts = self.split(1)
         return parts[0][0] if parts else None
 
     def choose_local(self) -> T | None:
-        """The next member of this shard in turn, None without members."""
+        """Return the next member of this shard in turn, None without members."""
         parts = self.split_local(1)
         return parts[0][0] if parts else None
 
@@ -212,15 +212,16 @@ class SharedGroups(Generic[T]):
         return len(self._groups)
 
     def __iter__(self) -> Iterator[SharedGroup[T]]:
-        """The groups, in the order of their making; joining and leaving meanwhile is allowed."""
+        """Iterate over the groups in creation order; joining and leaving meanwhile is allowed."""
         return iter(list(self._groups.values()))
 
     def get(self, group: bytes, topic_filter: bytes) -> SharedGroup[T] | None:
-        """The group, None when it has no member anywhere."""
+        """Return the group, None when it has no member anywhere."""
         return self._groups.get((group, topic_filter))
 
     def obtain(self, group: bytes, topic_filter: bytes) -> tuple[SharedGroup[T], bool]:
-        """The group and whether it is new: then its filter must be entered for routing."""
+        """Return the group and whether it is new: then the caller must add its filter to the
+        routing table."""
         key = (group, topic_filter)
         found = self._groups.get(key)
         if found is not None:
@@ -230,7 +231,7 @@ class SharedGroups(Generic[T]):
         return made, True
 
     def release(self, group: SharedGroup[T]) -> bool:
-        """Forget the group if it has no member left. True when it has gone from here."""
+        """Forget the group if it has no member left. Return True if it was removed."""
         if not group.is_empty:
             return False
         return self._groups.pop((group.group, group.filter), None) is not None
@@ -238,9 +239,10 @@ class SharedGroups(Generic[T]):
     def drop_shard(
         self, shard: int, staying: Callable[[SharedGroup[T]], int] = lambda _group: 0
     ) -> list[SharedGroup[T]]:
-        """Forget another shard's members (it died); gives the groups that have gone with them.
+        """Forget the members of a shard that died; return the groups that were removed with them.
 
-        `staying` tells how many members of a group come back with the shard: they are offline until then.
+        `staying` tells how many members of a group come back with the shard: they are offline until
+        then.
         """
         gone: list[SharedGroup[T]] = []
         for group in self:

@@ -1,9 +1,9 @@
-"""Subscriptions of one shard: which subscribers have a filter that matches a topic.
+"""Subscriptions of one shard: the subscribers with a filter that matches a topic.
 
-Filters without wildcards are most, and sit in a plain dictionary; the others form a trie of levels.
-Matching walks the trie breadth first with a list as its only state, so the depth of a topic costs
-no stack. Every stored subscription is the very tuple that `match` returns, and a filter with one
-subscriber is that tuple alone: matching allocates nothing but the list.
+Filters without wildcards are the majority, and sit in a plain dictionary; the others form a trie of
+levels. Matching walks the trie breadth first with a list as its only state, so the depth of a topic
+costs no stack. Every stored subscription is the very tuple that `match` returns, and a filter with
+one subscriber is that tuple alone: matching allocates nothing but the list.
 
 Subscribers are opaque: sessions, numbers of other shards, shared groups. Filters must be valid;
 `$share/...` never comes here, only the filter behind it.
@@ -20,7 +20,7 @@ S = TypeVar("S", bound=Hashable)
 V = TypeVar("V")
 
 _Entry: TypeAlias = "tuple[bytes, S, V] | dict[S, tuple[bytes, S, V]]"
-"""The subscriptions of one filter: the record itself while there is one, else by subscriber."""
+"""Subscriptions of one filter: the record itself if there is one, else records by subscriber."""
 
 
 class _Node(Generic[S, V]):
@@ -44,7 +44,7 @@ class _Node(Generic[S, V]):
 class SubscriptionTree(Generic[S, V]):
     """Filters to (filter, subscriber, value). `revision` grows with every change.
 
-    `value` is what the caller needs at delivery (granted QoS, identifier, options).
+    `value` is the caller's data for delivery (granted QoS, identifier, options).
     """
 
     def __init__(self) -> None:
@@ -55,16 +55,16 @@ class SubscriptionTree(Generic[S, V]):
         self.revision = 0
 
     def __len__(self) -> int:
-        """Subscriptions: pairs of filter and subscriber."""
+        """Return the number of subscriptions: pairs of filter and subscriber."""
         return self._count
 
     @property
     def filter_count(self) -> int:
-        """Distinct filters."""
+        """Number of distinct filters."""
         return self._filters
 
     def match(self, topic: bytes) -> list[tuple[bytes, S, V]]:
-        """All subscriptions whose filter matches `topic`, in no particular order."""
+        """Return all subscriptions whose filter matches `topic`, in no particular order."""
         entries: list[_Entry[S, V]] = []
         exact = self._exact.get(topic)
         if exact is not None:
@@ -85,7 +85,8 @@ class SubscriptionTree(Generic[S, V]):
         return found
 
     def add(self, topic_filter: bytes, subscriber: S, value: V) -> bool:
-        """Subscribe, or replace the value of a subscription. True when the filter is new here."""
+        """Subscribe, or replace the value of a subscription. Return True when the filter is new
+        here."""
         self.revision += 1
         if not is_wildcard(topic_filter):
             old = self._exact.get(topic_filter)
@@ -114,7 +115,7 @@ class SubscriptionTree(Generic[S, V]):
         return old is None
 
     def remove(self, topic_filter: bytes, subscriber: S) -> bool:
-        """Unsubscribe; nothing happens when not subscribed. True when the filter has gone."""
+        """Unsubscribe; a no-op if not subscribed. Return True when the filter was removed."""
         if not is_wildcard(topic_filter):
             old = self._exact.get(topic_filter)
             if old is None or not _holds(old, subscriber):
@@ -143,18 +144,18 @@ class SubscriptionTree(Generic[S, V]):
         return left is None
 
     def remove_all(self, subscriber: S, filters: Iterable[bytes]) -> list[bytes]:
-        """Unsubscribe from each of `filters`; gives those that have gone from the tree."""
+        """Unsubscribe from each of `filters`; return those removed from the tree."""
         return [each for each in filters if self.remove(each, subscriber)]
 
     def subscriptions(self, topic_filter: bytes) -> list[tuple[bytes, S, V]]:
-        """The subscriptions with exactly this filter."""
+        """Return the subscriptions with exactly this filter."""
         entry = self._find(topic_filter)
         if entry is None:
             return []
         return list(entry.values()) if isinstance(entry, dict) else [entry]
 
     def get(self, topic_filter: bytes, subscriber: S) -> V | None:
-        """The value of one subscription, None when there is none."""
+        """Return the value of one subscription, None when there is none."""
         entry = self._find(topic_filter)
         if isinstance(entry, dict):
             record = entry.get(subscriber)
@@ -162,7 +163,7 @@ class SubscriptionTree(Generic[S, V]):
         return entry[2] if entry is not None and entry[1] == subscriber else None
 
     def filters(self) -> Iterator[bytes]:
-        """Every distinct filter. The tree must not change while the iterator is in use."""
+        """Yield every distinct filter. The tree must not change while the iterator is in use."""
         yield from self._exact
         pending = [self._root]
         while pending:
@@ -185,7 +186,7 @@ class SubscriptionTree(Generic[S, V]):
         return path[-1].multi if ends_multi else path[-1].here
 
     def _path(self, levels: list[bytes]) -> list[_Node[S, V]] | None:
-        """The nodes from the root along `levels`, None when the trie has no such path."""
+        """Return the nodes from the root along `levels`, None when the trie has no such path."""
         node: _Node[S, V] | None = self._root
         path = [self._root]
         for level in levels:
@@ -202,7 +203,7 @@ class SubscriptionTree(Generic[S, V]):
     def _with(
         self, entry: _Entry[S, V] | None, topic_filter: bytes, subscriber: S, value: V
     ) -> _Entry[S, V]:
-        """`entry` with one more subscription, or with another value for it."""
+        """Return `entry` with one more subscription, or with another value for it."""
         if entry is None:
             self._count += 1
             self._filters += 1
@@ -219,7 +220,7 @@ class SubscriptionTree(Generic[S, V]):
         return {entry[1]: entry, subscriber: record}
 
     def _without(self, entry: _Entry[S, V], subscriber: S) -> _Entry[S, V] | None:
-        """`entry` without a subscription that it holds, None when that was the last."""
+        """Return `entry` without one of its subscriptions, None when that was the last."""
         self.revision += 1
         self._count -= 1
         if not isinstance(entry, dict):
@@ -253,7 +254,8 @@ def _collect(nodes: list[_Node[S, V]], levels: list[bytes], entries: list[_Entry
 
 
 def _walk(topic_filter: bytes) -> tuple[list[bytes], bool]:
-    """The levels leading to a wildcard filter's node, and whether it ends in `#` below it."""
+    """Return the levels leading to a wildcard filter's node, and whether it ends in `#` below
+    it."""
     levels = topic_filter.split(SEPARATOR)
     ends_multi = levels[-1] == MULTI
     if ends_multi:

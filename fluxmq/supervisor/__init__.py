@@ -1,6 +1,6 @@
 """The process tree of a node: the supervisor itself and the acceptor.
 
-The supervisor has no event loop and no threads, so that forking is always safe; everything that needs
-a loop runs in a child.  The acceptor lives here because it, too, only moves connections about and
-knows nothing of what they mean.  Neither imports the shards or the control process: they are executed.
+The supervisor has no event loop and no threads, so that forking is always safe; everything that
+needs a loop runs in a child. The acceptor lives here because it, too, only moves connections about
+and does not interpret them. Neither imports the shards or the control process: they are executed.
 """

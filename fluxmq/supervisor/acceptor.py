@@ -1,13 +1,13 @@
-"""The acceptor process: every client listener, the first bytes of every connection, and nothing else.
+"""The acceptor process: every client listener, the first bytes of every connection, nothing else.
 
-``python -m fluxmq.supervisor.acceptor``, started by the supervisor.  It reads what a client sends first, at
-most 8 KiB and for no longer than the listener's timeout, recognises the protocol, and passes descriptor and
-bytes to the shard where the client's session lives.  It answers nobody: a client that is turned away sees
-its connection closed, and a counter and a line in the log say why.
-
-One epoll loop, no threads, no asyncio: a connection costs four to seven system calls here and no task, future
-or transport.  An MQTT client whose CONNECT is there never reaches this module: ``_hot.accept`` puts it into
-the batch of its shard, and only what needs a decision is decided here.  The loop never blocks; everything it holds is bounded (``pending``, ``delivery``, ``admission``).
+``python -m fluxmq.supervisor.acceptor``, started by the supervisor. It reads what a client sends
+first, at most 8 KiB and no longer than the listener's timeout, recognises the protocol, and passes
+descriptor and bytes to the shard that owns the client's session. It never replies: a rejected
+client sees its connection closed; a counter and a log line give the reason. One epoll loop, no
+threads, no asyncio: a connection costs four to seven system calls here and no task, future or
+transport. An MQTT client whose CONNECT has already arrived never reaches this module:
+``_hot.accept`` puts it into its shard's batch. The loop never blocks; everything it holds is
+bounded (``pending``, ``delivery``, ``admission``).
 
 Longer than 500 lines because it is one loop over the same table of descriptors.
 """
@@ -56,24 +56,24 @@ from fluxmq.supervisor.listening import Listening, SpareDescriptor
 from fluxmq.supervisor.pending import PENDING_MAX, Pending, PendingConnections
 
 HOUSEKEEPING_SECONDS = 0.25
-"""How often timeouts are looked at, and at least how often the heartbeat is written."""
+"""Interval between timeout checks, and the longest between heartbeat writes."""
 
 REFUSALS_LOG_SECONDS = 10.0
-"""At most one line about refused connections in this time; the counters are exact."""
+"""Minimum time between two log lines about refused connections; the counters are exact."""
 
 EVENTS_MAX = 256
-"""Events per turn of the loop."""
+"""Maximum events per turn of the loop."""
 
 CROWD_MIN = 2
-"""New connections in one turn from which on there is a crowd."""
+"""New connections in one turn that count as a crowd."""
 
 CROWD_PAUSE_SECONDS = 0.002
-"""In a crowd the next turn begins this much later: a client's first bytes come a moment after it connects, so
-that they need not be awaited, and the shards get more with each message.  That saves more than half of the
-work for a delay that nobody notices; who comes alone is served at once."""
+"""Delay of the next turn in a crowd: first bytes then are there already, and each message to a
+shard carries more connections. Saves more than half of the work; a lone client is served at
+once."""
 
 DESCRIPTORS_RESERVED = 64
-"""Descriptors the acceptor needs for itself: sockets to the shards, listeners, table, logs, the loop."""
+"""Descriptors of the acceptor itself: sockets to the shards, listeners, table, logs, loop."""
 
 _PLAIN = LISTENERS.index("mqtt.tcp")
 _AMQP = LISTENERS.index("amqp.tcp")
@@ -89,17 +89,17 @@ _REFUSALS = {
     Refusal.AMQP_VERSION: Reason.AMQP_VERSION,
 }
 
-_log = logs.get_logger("fluxmq.supervisor.acceptor")  # run as a program its __name__ says nothing
+_log = logs.get_logger("fluxmq.supervisor.acceptor")  # run as a program, its __name__ is useless
 
 
 def pending_capacity(descriptors: int, workers: int) -> int:
-    """How many connections may be awaited, so that awaiting alone never uses up the descriptors."""
+    """Return how many connections may be awaited without using up the descriptors."""
     free = descriptors - DESCRIPTORS_RESERVED - 2 * workers
     return max(16, min(PENDING_MAX, free // 2))
 
 
 class Acceptor:
-    """The loop and all it holds.  ``run`` returns after ``stop``."""
+    """The loop and its state. ``run`` returns after ``stop``."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Acceptor:
         self._control_fd: int | None = None
         self._control_writes = False
         self._epoll = select.epoll()
-        self._blocked: dict[int, int] = {}  # descriptor towards a shard -> shard, while it is full
+        self._blocked: dict[int, int] = {}  # descriptor to a full shard -> shard
         self._wakeup, self._signalled = socket.socketpair()
         self._came = 0  # new connections in this turn
         self._crowd_turns = 0  # turns for which a crowd is still expected
@@ -146,7 +146,7 @@ class Acceptor:
     # The loop.
 
     def run(self) -> None:
-        """Serve until ``stop``; then close the listeners and what is still awaited."""
+        """Serve until ``stop``; then close the listeners and all awaited connections."""
         for fd in self._by_socket:
             self._epoll.register(fd, select.EPOLLIN)
         self._epoll.register(self._wakeup.fileno(), select.EPOLLIN)
@@ -162,13 +162,13 @@ class Acceptor:
                 housekeeping_at = now + HOUSEKEEPING_SECONDS
             wait = HOUSEKEEPING_SECONDS
             if self._is_crowd(now):
-                wait = 0.0  # those that are early are not in the poll set
+                wait = 0.0  # early connections are not in the poll set
                 if self._came < listening.ACCEPT_BATCH:
                     time.sleep(CROWD_PAUSE_SECONDS)
         self._close()
 
     def watch_signals(self) -> None:
-        """SIGTERM and SIGINT stop, SIGHUP reloads; both wake the loop."""
+        """Install signal handlers: SIGTERM and SIGINT stop, SIGHUP reloads; all wake the loop."""
         self._wakeup.setblocking(False)
         self._signalled.setblocking(False)
         signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
@@ -211,7 +211,7 @@ class Acceptor:
                 self._epoll.register(fd, select.EPOLLOUT)
 
     def _inside(self, fd: int, now: float) -> None:
-        """Something of the broker's own is ready: a shard, the control process or a signal."""
+        """Handle an event on a shard's socket, the control connection or the signal pipe."""
         if fd in self._blocked:
             self._delivery.writable(self._blocked.pop(fd))
             self._epoll.unregister(fd)
@@ -223,7 +223,7 @@ class Acceptor:
             self._wakeup.recv(64)
 
     def _is_crowd(self, now: float) -> bool:
-        """Whether many connections are coming; if not, those that are early are awaited from now on."""
+        """Return whether a crowd is arriving; if not, start awaiting early connections."""
         if self._came >= CROWD_MIN:
             self._crowd_turns = EARLY_TURNS
         elif self._crowd_turns:
@@ -261,7 +261,7 @@ class Acceptor:
         self.accepted[listener.index] += entrance.accepted
 
     def _admit(self, outcome: int, now: float) -> None:
-        """Go on with a new connection that was not handed over at once."""
+        """Continue with a new connection that was not handed over at once."""
         entrance = self._entrance
         fd, listener = entrance.fd, entrance.listener
         peer = entrance.peer.decode()
@@ -293,7 +293,7 @@ class Acceptor:
                 self._decide(fd, listener, peer, data, verdict, now)
 
     def _await(self, pending: Pending) -> None:
-        """Keep a connection until it has said who it is, making room for it if necessary."""
+        """Keep a connection until its protocol is known, making room for it if necessary."""
         crowd = self._pending.crowded(pending.address)
         if crowd is not None:
             self._drop(crowd, Reason.ADDRESS_PENDING)
@@ -302,13 +302,13 @@ class Acceptor:
             self._drop(oldest, Reason.PENDING_FULL)
         try:
             self._epoll.register(pending.fd, select.EPOLLIN | select.EPOLLRDHUP)
-        except OSError:  # the kernel's limit of watches
+        except OSError:  # the kernel's limit on watches
             self._refuse(pending.fd, Reason.DESCRIPTORS)
             return
         self._pending.add(pending)
 
     def _hear(self, pending: Pending, now: float) -> None:
-        """An awaited connection has sent something or ended."""
+        """Read from an awaited connection, which has sent something or ended."""
         entrance = self._entrance
         seen = len(pending.data)
         if seen:
@@ -333,9 +333,9 @@ class Acceptor:
         self._decide(pending.fd, pending.listener, pending.peer, data, verdict, now)
 
     def _forget(self, pending: Pending) -> None:
-        """Await a connection no longer; it stays open."""
+        """Stop awaiting a connection; it stays open."""
         self._pending.remove(pending)
-        # Not implied by closing our descriptor: the shard's keeps the registration alive.
+        # Closing our descriptor does not imply this: the shard's copy keeps the registration alive.
         self._epoll.unregister(pending.fd)
 
     def _decide(
@@ -343,7 +343,7 @@ class Acceptor:
     ) -> None:
         """Hand a recognised connection over, or close it.
 
-        Who comes to AMQP's port with another header is answered with the one spoken there, by a shard.
+        A shard answers a wrong protocol header on the AMQP port with the supported one.
         """
         if listener != _AMQP:
             if isinstance(verdict, Refusal):
@@ -365,7 +365,7 @@ class Acceptor:
             self._entrance.room -= 1
 
     def _shard_for(self, listener: int, verdict: Sniffed | Refusal) -> int:
-        """MQTT clients go where their session is, AMQP's to the shard with the fewest of them, others round."""
+        """Choose a shard: by session for MQTT, the least loaded for AMQP, else in turn."""
         if listener in _AMQP_ALL:
             return self._delivery.lightest_shard(_AMQP_ALL)
         client_id = verdict.client_id if isinstance(verdict, Sniffed) else None
@@ -384,7 +384,7 @@ class Acceptor:
     # Now and then.
 
     def _keep_house(self, now: float) -> None:
-        """Timeouts, resting listeners, the control connection, a reload, the log line."""
+        """Handle timeouts, resting listeners, the control connection, a reload and the log line."""
         for listener in self._listeners.values():
             for pending in self._pending.expired(listener.index, now - listener.connect_timeout):
                 self._drop(pending, Reason.TIMEOUT)
@@ -421,7 +421,7 @@ class Acceptor:
         self._control_fd, self._control_writes = fd, writes
 
     def _reload(self) -> None:
-        """Take over what may change live: connection rates and the log."""
+        """Apply settings that may change live: connection rates and logging."""
         try:
             payload = launching.read_settings(self._launch.settings_fd)
             settings = Settings.model_validate_json(payload)
@@ -453,10 +453,10 @@ class Acceptor:
         self._wakeup.close()
         self._signalled.close()
 
-    # For the control process.
+    # Reported to the control process.
 
     def samples(self) -> Iterator[Sample]:
-        """The acceptor's metrics."""
+        """Yield the acceptor's metrics."""
         for listener in self._listeners:
             labels = {"listener": LISTENERS[listener]}
             yield "fluxmq_acceptor_accepted_total", labels, self.accepted[listener]
@@ -470,13 +470,13 @@ class Acceptor:
         yield "fluxmq_acceptor_pending", {}, len(self._pending) + len(self._entrance.early)
 
     def numbers(self) -> ProcessNumbers:
-        """For ``fluxmqctl status``: the connections that this process holds itself."""
+        """Return the connections that this process holds itself, for ``fluxmqctl status``."""
         awaited = len(self._pending) + len(self._entrance.early)
         return ProcessNumbers(connections=awaited + self._delivery.backlog())
 
 
 def main() -> None:
-    """Start from the launch description; exit 3 with a reason when a listener cannot be opened."""
+    """Start from the launch description; exit with 3 when a listener cannot be opened."""
     try:
         launch = launching.from_environment()
         launching.bind_to_parent(launch)

@@ -1,7 +1,7 @@
-"""Who may come in, before a byte has been read: connection rates per client address.
+"""Admission before a byte is read: connection rates per client address.
 
-Decides only; time is an argument.  The table of addresses is bounded, so that an attacker with many
-addresses costs a fixed amount of memory: the address that has been quiet for longest is forgotten first,
+Decides only; time is an argument. The table of addresses is bounded, so that an attacker with many
+addresses costs a fixed amount of memory: the address that has been quiet longest is evicted first,
 which at worst gives it a full bucket again.
 """
 
@@ -15,26 +15,27 @@ from fluxmq.settings.schema import ConnectionRate
 
 
 class Reason(enum.Enum):
-    """Why the acceptor closed a connection.  The values are labels of fluxmq_acceptor_refused_total."""
+    """Reason for closing a connection. The values are labels of fluxmq_acceptor_refused_total."""
 
     RATE = "rate"  # too many connections from this address
     MAX_CONNECTIONS = "max_connections"  # the listener is full
     PENDING_FULL = "pending_full"  # closed to make room for a newer one
     ADDRESS_PENDING = "address_pending"  # the same, within one address
-    TIMEOUT = "timeout"  # no complete beginning within connect_timeout
+    TIMEOUT = "timeout"  # no complete first message within connect_timeout
     CLOSED_EARLY = "closed_early"  # the client went away
     UNKNOWN_PROTOCOL = "unknown_protocol"
-    WRONG_PROTOCOL = "wrong_protocol"  # known, but not for this listener
+    WRONG_PROTOCOL = "wrong_protocol"  # known, but not on this listener
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
     AMQP_VERSION = "amqp_version"
-    SHARD_BUSY = "shard_busy"  # the shard is away or does not keep up, and its backlog is full
-    DESCRIPTORS = "descriptors"  # its shard, this process or the machine has no descriptor for it
+    SHARD_BUSY = "shard_busy"  # the shard is down or does not keep up, and its backlog is full
+    DESCRIPTORS = "descriptors"  # the shard, this process or the machine is out of descriptors
     STOPPING = "stopping"
 
 
 def counted_key(key: str) -> str | None:
-    """The address key by which awaited connections are counted; this machine's are not."""
+    """Return the address key under which awaited connections are counted; None for this
+    machine's."""
     return None if is_loopback_key(key) else key
 
 
@@ -45,28 +46,31 @@ class _Bucket:
 
 
 class AddressRates:
-    """Token buckets per address key.  Invariant: never more than ``settings.max_addresses`` of them."""
+    """Token buckets per address key. Invariant: never more than ``settings.max_addresses`` of
+    them."""
 
     def __init__(self, settings: ConnectionRate) -> None:
         self._settings = settings
-        # In the order of last use: the first is the one that has been quiet for longest.
+        # In order of last use: the first has been quiet longest.
         self._buckets: dict[str, _Bucket] = {}
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def configure(self, settings: ConnectionRate) -> None:
-        """Apply changed limits to the addresses already known."""
+        """Apply changed limits to the known addresses."""
         self._settings = settings
         self._shrink(settings.max_addresses)
 
     def counts(self, loopback: bool) -> bool:
-        """Whether connections from this machine, or from others, have to be asked about with ``allow``."""
+        """Return whether connections from this machine, or from others, need a call of
+        ``allow``."""
         settings = self._settings
         return settings.enabled and not (loopback and settings.exempt_loopback)
 
     def allow(self, key: str, now: float) -> bool:
-        """Count one connection from ``key`` at ``now`` (seconds, monotonic); whether it is within the rate."""
+        """Count one connection from ``key`` at ``now`` (seconds, monotonic); return whether it is
+        within the rate."""
         settings = self._settings
         if not settings.enabled or (settings.exempt_loopback and is_loopback_key(key)):
             return True

@@ -1,4 +1,4 @@
-"""What the supervisor says when it starts: for a person on a terminal, or as one line of a log."""
+"""The supervisor's start message, for a person on a terminal or as one log line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fluxmq.supervisor.placement import Plan
 def facts(
     settings: Settings, source: str, plan: Plan, data_dir: Path, hot_path: str
 ) -> dict[str, str]:
-    """Return names and values in the order to show them. ``source``: the file that the settings come from."""
+    """Return names and values in display order. ``source`` is the file the settings come from."""
     found: dict[str, str] = {}
     mqtt = settings.server.mqtt
     if mqtt.tcp is not None:
@@ -40,13 +40,13 @@ def facts(
 
 
 def _client_certificate(listener: TlsListener) -> str:
-    """What is wanted of a client's certificate, if anything."""
+    """Return the listener's requirement for client certificates, if any."""
     wanted = listener.client_auth
     return "" if wanted == "none" else f" (client certificate: {wanted})"
 
 
 def spell_cores(plan: Plan) -> str:
-    """The cores in use, as ``0-3, 8``."""
+    """Return the cores in use, as ``0-3, 8``."""
     ranges: list[list[int]] = []
     for core in sorted(set(plan.cores)):
         if ranges and core == ranges[-1][-1] + 1:
@@ -57,7 +57,7 @@ def spell_cores(plan: Plan) -> str:
 
 
 def text(found: dict[str, str]) -> str:
-    """The banner for a terminal."""
+    """Return the banner for a terminal."""
     width = max(len(name) for name in found)
     lines = [
         f"FluxMQ {__version__}",

@@ -1,12 +1,13 @@
-"""Child processes: executed with exactly the descriptors they need, bound to a core, signalled, reaped.
+"""Child processes: executed with exactly the descriptors they need, bound to cores, signalled,
+reaped.
 
-Children are executed afresh and never forked on: the supervisor has no threads and no event loop, but what a
-child becomes has both.  Each gets a process group of its own, so that Ctrl-C reaches only the supervisor,
-which then takes the tree down in order.
+Children are executed, never merely forked: the supervisor has no threads and no event loop, but its
+children have both. Each gets a process group of its own, so that Ctrl-C reaches only the
+supervisor, which then takes the tree down in order.
 
-One standby shard is kept: a process that has done its imports and waits to be told which shard it is.  Most
-of a start is imports, half a second on an idle machine and several on a busy one; with the standby a killed
-shard serves again within a tenth of that.  It costs the memory of one idle interpreter.
+One standby shard is kept: a process that has done its imports and waits to learn which shard it is.
+Most of a start is imports, half a second on an idle machine and several on a busy one; with the
+standby a killed shard serves again within a tenth of that, for the memory of one idle interpreter.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
     "acceptor": ("-m", "fluxmq.supervisor.acceptor"),
     "control": ("-m", "fluxmq.control"),
 }
-"""Arguments of the interpreter for each role."""
+"""Interpreter arguments for each role."""
 
 STANDBY_ROLE = "shard"
-"""The role that has a standby: shards hold the clients, and they are many."""
+"""Role that has a standby: shards hold the clients, and there are many."""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
@@ -46,7 +47,7 @@ class Children:
         self._standby: tuple[subprocess.Popen[bytes], socket.socket] | None = None
 
     def start(self, launch: Launch) -> int:
-        """Start the child that ``launch`` describes and return its process id.  Raises OSError."""
+        """Start the child that ``launch`` describes and return its process id. Raises OSError."""
         assert launch.slot not in self._running
         process = self._employ_standby(launch) if launch.role == STANDBY_ROLE else None
         if process is None:
@@ -62,7 +63,7 @@ class Children:
         return process.pid
 
     def keep_standby(self) -> None:
-        """Start a standby unless there is one.  Raises OSError."""
+        """Start a standby unless there is one. Raises OSError."""
         if self._standby is not None:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -76,7 +77,7 @@ class Children:
         self._standby = (process, ours)
 
     def dismiss_standby(self) -> None:
-        """End the standby and wait for it."""
+        """End the standby and wait for it to exit."""
         if self._standby is not None:
             process, sock = self._standby
             self._standby = None
@@ -85,15 +86,17 @@ class Children:
             process.wait()
 
     def signal(self, slot: int, number: int) -> None:
-        """Send a signal; nothing when the process has ended."""
+        """Send a signal; do nothing when the process has ended."""
         process = self._running.get(slot)
         if process is not None:
             process.send_signal(number)
 
     def waited_ns(self, slot: int) -> int:
-        """How long the first thread of a slot's process has waited for a processor so far, ns; 0 when that is not known.
+        """Return how long the first thread of a slot's process has waited for a processor, ns; 0 if
+        unknown.
 
-        Source: proc_pid_schedstat, the second number (Documentation/scheduler/sched-stats of Linux).
+        Source: proc_pid_schedstat, the second number (Documentation/scheduler/sched-stats of
+        Linux).
         """
         process = self._running.get(slot)
         if process is None:
@@ -106,7 +109,8 @@ class Children:
             return 0
 
     def reap(self) -> list[tuple[int, int]]:
-        """Slot and exit code (negative: signal) of each process that has ended since the last call."""
+        """Return slot and exit code (negative: signal) of each process that ended since the last
+        call."""
         if self._standby is not None and self._standby[0].poll() is not None:
             self.dismiss_standby()
         ended = []
@@ -118,7 +122,8 @@ class Children:
         return ended
 
     def _employ_standby(self, launch: Launch) -> subprocess.Popen[bytes] | None:
-        """Make the standby the child that ``launch`` describes; None when there is none alive."""
+        """Turn the standby into the child that ``launch`` describes; None when no standby is
+        alive."""
         if self._standby is None:
             return None
         process, sock = self._standby
@@ -136,7 +141,7 @@ class Children:
     def _execute(
         self, role: str, more: Mapping[str, str], fds: Sequence[int]
     ) -> subprocess.Popen[bytes]:
-        """Execute a role's program.  -P: the working directory is no place to import from."""
+        """Execute a role's program. -P keeps the working directory off the import path."""
         return subprocess.Popen(
             [sys.executable, "-P", *self._programs[role]],
             stdin=subprocess.DEVNULL,
@@ -147,7 +152,8 @@ class Children:
 
 
 def _bind(pid: int, cores: Sequence[int] | set[int]) -> None:
-    """Bind a process (0: this one) to ``cores``; a core taken away meanwhile is not worth failing for."""
+    """Bind a process (0: this one) to ``cores``; ignore a failure, as for a core that was taken
+    away."""
     if not cores:
         return
     try:
@@ -157,7 +163,7 @@ def _bind(pid: int, cores: Sequence[int] | set[int]) -> None:
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Ours and ``more``, plus where this package lies unless it is installed."""
+    """Return our environment and ``more``, plus this package's location unless it is installed."""
     environment = {**os.environ, **more}
     root = Path(fluxmq.__file__).parent.parent
     if root.name not in _INSTALLED:

@@ -1,11 +1,12 @@
-"""From the acceptor to the shards: which shard, in which batches, and what happens when one is away.
+"""Hand-over from the acceptor to the shards: target shard, batches, and backlog of an absent shard.
 
-Each shard has a bounded backlog of connections that its socket did not take.  A shard that is dead for a
-moment finds its clients waiting there; when the backlog is full the newest is closed, because the others
-have waited longer and are nearer to being served.  A backlog entry lives no longer than a client waits.
+Each shard has a bounded backlog of connections that its socket did not take. A shard that is down
+for a moment finds its clients waiting there; when the backlog is full the newest connection is
+closed, because the others have waited longer and are nearer to being served. A connection stays in
+the backlog no longer than a client waits.
 
-While a shard takes what it is sent nothing waits here: connections lie in its batch until the end of the
-turn, written there by ``put`` or, the easy ones, by ``_hot.accept``.
+While a shard takes what it is sent nothing waits here: connections lie in its batch until the end
+of the turn, written there by ``put`` or, the easy ones, by ``_hot.accept``.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from fluxmq.ipc.handoff import LISTENERS, Handoff
 from fluxmq.ipc.table import ProcessTable
 
 BACKLOG_MAX = 2_000
-"""Connections that wait for one shard, beyond those its socket holds: a second of a busy acceptor."""
+"""Connections waiting for one shard beyond those in its socket: a second of a busy acceptor."""
 
 BACKLOG_SECONDS = 10.0
-"""How long a connection waits for an absent shard: clients commonly give up by then."""
+"""Time a connection waits for an absent shard: clients commonly give up by then."""
 
-_QUEUED = termios.TIOCOUTQ  # SIOCOUTQ for sockets: bytes sent that the other end has not received
+_QUEUED = termios.TIOCOUTQ  # SIOCOUTQ for sockets: bytes sent but not yet received by the peer
 
 
 class Delivery:
-    """The acceptor's ends towards all shards."""
+    """The acceptor's ends of the sockets to all shards."""
 
     def __init__(self, fds: Sequence[int], table: ProcessTable, connections_max: int) -> None:
         """``connections_max``: connections one shard has descriptors for."""
@@ -46,7 +47,8 @@ class Delivery:
         ]
         # Invariant: a batch is paused while its shard is blocked or has connections waiting.
         self.batches: list[Batch] = [handoff.new_batch() for _ in fds]
-        # Handed over per shard and listener, and perhaps not yet counted in the shard's row.
+        # Connections handed over per shard and listener, and possibly not yet counted in the
+        # shard's row.
         self._uncounted = [[0] * len(LISTENERS) for _ in fds]
         self._estimate = [0] * len(LISTENERS)
         self._connections_max = connections_max
@@ -59,20 +61,20 @@ class Delivery:
 
     @property
     def workers(self) -> int:
-        """How many shards there are."""
+        """Number of shards."""
         return len(self._sockets)
 
     def fileno(self, shard: int) -> int:
-        """The descriptor to watch for writing while ``shard`` is in ``blocked``."""
+        """Return the descriptor to watch for writing while ``shard`` is in ``blocked``."""
         return self._sockets[shard].fileno()
 
     def backlog(self) -> int:
-        """Connections waiting in this process."""
+        """Return the number of connections waiting in this process."""
         waiting = sum(len(waiting) for waiting in self._waiting)
         return waiting + sum(len(batch.fds) for batch in self.batches)
 
     def any_shard(self) -> int:
-        """The next shard in turn that serves and has a place; the next in turn when none does."""
+        """Return the next serving shard in turn with room; the next in turn when none has."""
         for step in range(len(self._sockets)):
             shard = (self._next + step) % len(self._sockets)
             if self._table.ready(self._slots[shard]) and self.has_place(shard):
@@ -83,7 +85,8 @@ class Delivery:
         return shard
 
     def lightest_shard(self, listeners: Iterable[int]) -> int:
-        """The serving shard with the fewest connections of some listeners; the next in turn among equals."""
+        """Return the serving shard with the fewest connections of some listeners; in turn among
+        equals."""
         best = self.any_shard()
         wanted = tuple(listeners)
         if self._table.ready(self._slots[best]):
@@ -95,7 +98,7 @@ class Delivery:
         return best
 
     def _load(self, shard: int, listeners: tuple[int, ...]) -> int:
-        """Connections that a shard has or is about to get."""
+        """Return the connections that a shard has or is about to get."""
         held = self._table.row(self._slots[shard]).connections
         batch = self.batches[shard]
         load = 0
@@ -106,7 +109,8 @@ class Delivery:
         return load
 
     def room(self, listener: int, maximum: int) -> int:
-        """How many more connections of ``listener`` stay within ``maximum``, as far as is known."""
+        """Return how many more connections of ``listener`` stay within ``maximum``, as far as is
+        known."""
         room = maximum - self._estimate[listener]
         for batch in self.batches:
             if batch.fds:
@@ -114,10 +118,11 @@ class Delivery:
         return room
 
     def has_room(self, listener: int, maximum: int) -> bool:
-        """Whether one more connection of ``listener`` stays within ``maximum``.
+        """Return whether one more connection of ``listener`` stays within ``maximum``.
 
-        Counted are those in the shards' rows and those on their way, asked for at most once per turn.  A
-        shard counts a connection in the turn in which it receives it; the figure can be behind by one batch.
+        Counts those in the shards' rows and those on their way, and recounts at most once per turn.
+        A shard counts a connection in the turn in which it receives it; the figure can lag by one
+        batch.
         """
         if self.room(listener, maximum) <= 0 and not self._fresh:
             self.recount()
@@ -125,21 +130,22 @@ class Delivery:
 
     @property
     def places(self) -> int:
-        """How many more connections every shard has descriptors for, as far as is known."""
+        """Number of further connections every shard has descriptors for, as far as is known."""
         held = max(
             held + len(batch.fds) for held, batch in zip(self._held, self.batches, strict=True)
         )
         return self._connections_max - held
 
     def has_place(self, shard: int) -> bool:
-        """Whether a shard has a descriptor for one more connection; asked for at most once per turn."""
+        """Return whether a shard has a descriptor for one more connection; recounts at most once
+        per turn."""
         batch = self.batches[shard]
         if self._held[shard] + len(batch.fds) >= self._connections_max and not self._fresh:
             self.recount()
         return self._held[shard] + len(batch.fds) < self._connections_max
 
     def recount(self) -> None:
-        """Ask the table and the sockets how many connections there are.  Costs a call per shard."""
+        """Read the connection counts from the table and the sockets. Costs a call per shard."""
         self._fresh = True
         queued = array.array("i", [0])
         for shard, sock in enumerate(self._sockets):
@@ -155,7 +161,8 @@ class Delivery:
             self._held[shard] = sum(held) + sum(self._uncounted[shard])
 
     def put(self, shard: int, connection: Handoff, now: float) -> bool:
-        """Queue a connection for ``shard``; False when its backlog is full (the caller closes it)."""
+        """Queue a connection for ``shard``; False when its backlog is full (the caller closes
+        it)."""
         waiting = self._waiting[shard]
         idle = not waiting and shard not in self.blocked
         if idle and handoff.put(self.batches[shard], connection):
@@ -168,7 +175,7 @@ class Delivery:
         return True
 
     def flush(self, now: float) -> None:
-        """Send what waits, as far as the sockets take it.  Once per turn of the loop."""
+        """Send what waits, as far as the sockets take it. Called once per turn of the loop."""
         self._fresh = False
         for shard, batch in enumerate(self.batches):
             if batch.fds:
@@ -180,11 +187,11 @@ class Delivery:
                 batch.paused = bool(waiting) or shard in self.blocked
 
     def writable(self, shard: int) -> None:
-        """The socket of ``shard`` takes messages again."""
+        """Resume sending to ``shard``, whose socket takes messages again."""
         self.blocked.discard(shard)
 
     def expire(self, now: float) -> list[Handoff]:
-        """Take out what has waited too long; the caller closes it."""
+        """Remove connections that have waited too long and return them; the caller closes them."""
         expired = []
         for shard, waiting in enumerate(self._waiting):
             while waiting and waiting[0][0] <= now - BACKLOG_SECONDS:
@@ -195,7 +202,7 @@ class Delivery:
         return expired
 
     def close(self) -> list[Handoff]:
-        """End: one last attempt to deliver; returns what is left, which the caller closes."""
+        """Try to deliver one last time; return the rest, which the caller closes."""
         self.blocked.clear()
         self.flush(0.0)
         rest = [connection for waiting in self._waiting for _, connection in waiting]
@@ -206,7 +213,7 @@ class Delivery:
         return rest
 
     def _send(self, shard: int, batch: Batch, now: float) -> None:
-        """Send the batch of this turn; what the socket does not take begins to wait."""
+        """Send this turn's batch; what the socket does not take joins the backlog."""
         counts = batch.counts[: len(LISTENERS)]
         sent = handoff.dispatch(self._sockets[shard], batch)
         for listener, count in enumerate(counts):
@@ -219,7 +226,7 @@ class Delivery:
             return
         self.blocked.add(shard)
         batch.paused = True
-        # Older than what may have begun to wait in this turn, when the batch was full.
+        # Older than what may have started to wait in this turn, when the batch was full.
         for connection in reversed(handoff.taken_back(batch)):
             self._waiting[shard].appendleft((now, connection))
         batch.clear()
@@ -246,7 +253,7 @@ class Delivery:
 
 
 def _shard_slots(table: ProcessTable, workers: int) -> list[int]:
-    """The table's slot of each shard."""
+    """Return the table's slot of each shard."""
     slots = {row.index: row.slot for row in table.rows() if row.role == "shard"}
     assert set(range(workers)) <= set(slots), "every shard has a row"
     return [slots[index] for index in range(workers)]

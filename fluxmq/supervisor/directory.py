@@ -1,7 +1,7 @@
-"""The data directory as the supervisor opens it: private, of a known version, and for one broker only.
+"""The data directory as the supervisor opens it: private, of a known version, for one broker only.
 
-The lock is an ``flock`` on the file LOCK, held for as long as the supervisor lives and released by the kernel
-however it ends.  The descriptor is not inherited by children: they die with the supervisor.
+The lock is an ``flock`` on the file LOCK, held as long as the supervisor lives and released by the
+kernel however it ends. Children do not inherit the descriptor: they die with the supervisor.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class DirectoryError(FluxmqError):
 
 @dataclass(slots=True)
 class DataDirectory:
-    """An opened and locked data directory.  ``run`` holds sockets and nothing that must survive."""
+    """An opened and locked data directory. ``run`` holds sockets and nothing that must survive."""
 
     path: Path
     run: Path
     lock_fd: int
 
     def close(self) -> None:
-        """Give up the lock."""
+        """Release the lock."""
         os.close(self.lock_fd)
 
 
 def open_directory(path: Path) -> DataDirectory:
-    """Create the directory if it is missing, lock it, check its version.  Raises DirectoryError."""
+    """Create the directory if it is missing, lock it, check its version. Raises DirectoryError."""
     path = path.absolute()
     try:
         path.mkdir(mode=_MODE, parents=True, exist_ok=True)

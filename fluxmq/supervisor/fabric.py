@@ -1,8 +1,8 @@
-"""Everything that processes share, made once by the supervisor: the descriptors between them.
+"""Everything that processes share, created once by the supervisor: the descriptors between them.
 
-Table, settings, an eventfd per shard, a hand-over socket per shard, and a link per ordered pair of shards.
-The supervisor keeps all of them open, so that a restarted child gets the very same ones: its peers notice
-nothing but its absence, and clients handed over meanwhile wait in the socket.
+Table, settings, an eventfd per shard, a hand-over socket per shard, and a link per ordered pair of
+shards. The supervisor keeps all of them open, so that a restarted child gets the very same ones:
+its peers notice only its absence, and clients handed over meanwhile wait in the socket.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fluxmq.supervisor.placement import Plan
 from fluxmq.supervisor.tree import Child, Tree
 
 RING_HEADER_BYTES = 4096
-"""A ring's memfd is one page of counters and then ``ring_bytes`` of records."""
+"""Size of the counter page of a ring's memfd; ``ring_bytes`` of records follow it."""
 
 
 def link_kind() -> LinkKind:
-    """``ring`` where the compiled hot path and its ring are there, else ``socket``."""
+    """Return ``ring`` when the compiled hot path with its ring is available, else ``socket``."""
     if not COMPILED:
         return "socket"
     try:
@@ -37,14 +37,14 @@ def link_kind() -> LinkKind:
 
 @dataclass(slots=True, frozen=True)
 class _Direction:
-    """One link: what the sender and the receiver are given.  The same memfd for a ring."""
+    """One link: the sender's and the receiver's descriptors, the same memfd for a ring."""
 
     send_fd: int
     receive_fd: int
 
 
 class Fabric:
-    """The descriptors, and the launch description of each child made from them."""
+    """The descriptors, and the launch description of each child built from them."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class Fabric:
         }
 
     def write_settings(self, settings: bytes) -> None:
-        """Replace what children read as their settings."""
+        """Replace the settings that children read."""
         write_settings(self._settings_fd, settings)
 
     def launch(self, child: Child) -> Launch:
-        """What to tell a child."""
+        """Return the launch description of a child."""
         handoff_fds: list[int] = []
         links: list[LinkEnds] = []
         bound = self._plan.bound and child.role == "shard"

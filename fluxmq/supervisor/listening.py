@@ -1,9 +1,9 @@
-"""Listening sockets: opening them all or saying why not, and what to do when accepting fails.
+"""Listening sockets: opening all of them or reporting why not, and handling failures of accept.
 
-Knows addresses and descriptors, not protocols.  When the process or the machine runs out of descriptors,
-``accept`` fails while the connection stays in the kernel's queue, and a level-triggered loop would turn for
-ever.  So a spare descriptor is kept: it is given up, one connection is accepted and closed, and the
-listener rests for a moment.  Accepting itself is in ``_hot.accept``.
+Knows addresses and descriptors, not protocols. When the process or the machine runs out of
+descriptors, ``accept`` fails while the connection stays in the kernel's queue, and a
+level-triggered loop would spin. So a spare descriptor is kept: it is given up, one connection is
+accepted and closed, and the listener rests for a moment. Accepting itself is in ``_hot.accept``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from fluxmq.settings.listeners import Listener
 from fluxmq.settings.schema import Settings
 
 ACCEPT_BATCH = 64
-"""Connections accepted per turn and socket, so that one listener's crowd cannot hold up the loop."""
+"""Connections accepted per turn and socket, so that one listener's crowd cannot hold up the
+loop."""
 
 REST_SECONDS = 0.1
-"""How long a listener rests when there are no descriptors."""
+"""Time a listener rests when there are no descriptors."""
 
 _OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-# The connection is already gone or the network had an error: accept(2) says to treat both like EAGAIN.
+# The connection is already gone or the network failed: accept(2) says to treat both like EAGAIN.
 _GONE = frozenset(
     {
         errno.ECONNABORTED,
@@ -54,7 +55,8 @@ class ListenError(FluxmqError):
 
 @dataclass(slots=True)
 class Listening:
-    """One listener of the settings with its sockets (several when its host has several addresses)."""
+    """One listener of the settings with its sockets (several when its host has several
+    addresses)."""
 
     index: int
     path: str
@@ -64,7 +66,7 @@ class Listening:
 
 
 def open_listeners(settings: Settings) -> list[Listening]:
-    """Open every client listener of the settings; all or none.  Raises ListenError."""
+    """Open every client listener of the settings; all or none. Raises ListenError."""
     opened: list[Listening] = []
     try:
         for path, listener in settings.listeners():
@@ -87,7 +89,7 @@ def close(listening: Listening) -> None:
 
 
 def _open(path: str, listener: Listener) -> list[socket.socket]:
-    """Open one listener on each address its host stands for."""
+    """Open one listener on each address its host resolves to."""
     try:
         found = socket.getaddrinfo(
             listener.host or None,
@@ -122,7 +124,7 @@ def _bind(
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:  # IPv4 has a socket of its own
+        if family == socket.AF_INET6:  # IPv4 has its own socket
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         # Accepted connections inherit it, which saves a system call for each.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -140,32 +142,36 @@ def _sentence(exc: OSError) -> str:
 
 
 def is_passing(number: int) -> bool:
-    """Whether a failure of accept, by its errno, concerns one connection only, so that the next may be taken."""
+    """Return whether a failure of accept, by its errno, concerns one connection only, so that the
+    next may be accepted."""
     return number in _GONE
 
 
 class SpareDescriptor:
-    """Lets a connection be closed that there is no descriptor for."""
+    """Descriptor held in reserve, so that a connection can be accepted and closed when there are no
+    others."""
 
     def __init__(self) -> None:
         self._spare: int | None = None
         self._keep_spare()
 
     def shed(self, sock: socket.socket, number: int) -> None:
-        """Accept failed with errno ``number``: close the connection that has waited longest instead.
+        """Handle a failure of accept with errno ``number``: accept and close the oldest waiting
+        connection.
 
-        Raises OSError when the failure was not for want of descriptors.
+        Raises OSError when the failure had another cause than a lack of descriptors.
         """
         if number not in _OUT_OF_DESCRIPTORS:
             raise OSError(number, os.strerror(number))
         self.close()
-        # Fails when the machine is out of descriptors or somebody took ours: the rest does the work then.
+        # Fails when the machine is out of descriptors or another process took ours; resting then
+        # suffices.
         with contextlib.suppress(OSError):
             sock.accept()[0].close()
         self._keep_spare()
 
     def close(self) -> None:
-        """Give the spare descriptor back."""
+        """Close the spare descriptor."""
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None

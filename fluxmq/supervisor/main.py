@@ -1,7 +1,7 @@
 """``fluxmq-supervisor``: read the settings, open the data directory, and run the process tree.
 
-The composition root.  It ends before anything is started when the settings are wrong (exit code 2) or the
-directory cannot be used (exit code 3), each with everything that is wrong.
+The composition root. It exits before anything is started when the settings are wrong (exit code 2)
+or the directory is unusable (exit code 3), and reports all errors at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXIT_USAGE = 2
 """Exit code for a wrong command line or settings file; nothing was started."""
 
 DEFAULT_CONFIG = Path(configuration.__file__).with_name("default.yaml")
-"""Settings of a node that is started without a file: everything on loopback, data in ./data."""
+"""Settings of a node started without a file: everything on loopback, data in ./data."""
 
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
@@ -50,7 +50,7 @@ exit codes:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="fluxmq-supervisor",
         description="Run a FluxMQ node: an acceptor, a control process, and one shard per core.",
@@ -95,7 +95,8 @@ def parser() -> argparse.ArgumentParser:
 def main(
     arguments: Sequence[str] | None = None, programs: Mapping[str, Sequence[str]] = PROGRAMS
 ) -> int:
-    """Run the node; returns the exit code.  ``programs`` are what to execute for each role."""
+    """Run the node; return the exit code. ``programs`` are the commands to execute for each
+    role."""
     options = parser().parse_args(arguments)
     if not __debug__:
         return _complain("assertions are part of the program: run it without python -O")
@@ -138,7 +139,7 @@ def _plan(workers: str, pins: Sequence[str], bind: str) -> Plan:
 def _run(
     config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Sequence[str]]
 ) -> int:
-    """Open what is shared, supervise, close."""
+    """Open shared resources, supervise, close."""
     os.umask(0o077)
     logs.configure(settings.log.level, settings.log.format, "supervisor")
     log = logs.get_logger("fluxmq.supervisor")

@@ -1,11 +1,12 @@
 """Connections whose first bytes are still awaited.
 
-The table is bounded in total and per address.  When it is full it makes room instead of turning the new
-one away: an attacker's thousands of silent connections then only push each other out, while a real client,
-which speaks within a round trip, gets through.  Those that have sent nothing go first, the oldest first.
+The table is bounded in total and per address. When it is full it makes room instead of rejecting
+the new one: an attacker's thousands of silent connections then only push each other out, while a
+real client, which speaks within a round trip, gets through. Those that have sent nothing go first,
+the oldest first.
 
-Decides and keeps; closes nothing and reads no clock.  Connections of one listener share one timeout and
-come in order of time, so the order of insertion is the order of expiry and no timer wheel is needed.
+Decides and stores; closes nothing and reads no clock. Connections of one listener share one timeout
+and arrive in order of time, so insertion order is expiry order and no timer wheel is needed.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 PENDING_MAX = 10_000
-"""Connections awaited in total: at 8 KiB each 80 MiB at the very worst, 5 MiB when they are silent."""
+"""Connections awaited in total: at 8 KiB each 80 MiB at worst, 5 MiB when they are silent."""
 
 PENDING_PER_ADDRESS_MAX = 1_000
-"""Connections awaited from one address; many devices may share one behind a router.  Loopback is exempt."""
+"""Connections awaited from one address; many devices may share one behind a router. Loopback is
+exempt."""
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
     """One accepted connection without a decision.
 
-    ``listener`` is an index into the acceptor's listeners; ``address`` the key that limits count, None when
-    exempt; ``accepted_at`` in seconds, monotonic; ``data`` what has been read so far.
+    ``listener`` is an index into the acceptor's listeners; ``address`` is the key for per-address
+    limits, None when exempt; ``accepted_at`` is in seconds, monotonic; ``data`` has the bytes read
+    so far.
     """
 
     fd: int
@@ -37,7 +40,7 @@ class Pending:
 
 
 class PendingConnections:
-    """The table, by descriptor.  ``add`` returns what has to be closed to make room."""
+    """The table, by descriptor. `crowded` and `full` name the connection to close to make room."""
 
     def __init__(self, capacity: int, per_address: int = PENDING_PER_ADDRESS_MAX) -> None:
         assert capacity > 0
@@ -57,11 +60,12 @@ class PendingConnections:
         return iter(list(self._by_fd.values()))
 
     def get(self, fd: int) -> Pending | None:
-        """The connection with this descriptor."""
+        """Return the connection with this descriptor."""
         return self._by_fd.get(fd)
 
     def crowded(self, address: str | None) -> Pending | None:
-        """The connection that must go before one more from ``address`` may come, if its share is used up."""
+        """Return the connection to close before admitting one more from ``address``, if its share
+        is used up."""
         if address is None:
             return None
         others = self._by_address.get(address)
@@ -70,18 +74,19 @@ class PendingConnections:
         return next(iter(others.values()))
 
     def full(self) -> Pending | None:
-        """The connection that must go before one more may come from anywhere, if the table is full."""
+        """Return the connection to close before admitting any other, if the table is full."""
         return self.oldest() if len(self._by_fd) >= self.capacity else None
 
     def oldest(self) -> Pending | None:
-        """The one to close first: the oldest that has sent nothing, else the oldest."""
+        """Return the connection to close first: the oldest that has sent nothing, else the
+        oldest."""
         for group in (self._silent, self._speaking):
             for pending in group.values():
                 return pending
         return None
 
     def add(self, pending: Pending) -> None:
-        """Keep a connection.  The caller has made room."""
+        """Add a connection. The caller has made room."""
         assert pending.fd not in self._by_fd
         assert len(self._by_fd) < self.capacity
         self._by_fd[pending.fd] = pending
@@ -108,7 +113,7 @@ class PendingConnections:
                 del self._by_address[pending.address]
 
     def expired(self, listener: int, accepted_before: float) -> list[Pending]:
-        """The connections of ``listener`` accepted before that time, oldest first."""
+        """Return the connections of ``listener`` accepted before that time, oldest first."""
         found = []
         for pending in self._by_listener.get(listener, {}).values():
             if pending.accepted_at > accepted_before:

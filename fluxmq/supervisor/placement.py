@@ -1,8 +1,9 @@
-"""How many shards, on which cores, and which groups are pinned where.  Pure: the cores come as an argument.
+"""Number of shards, their cores, and the pins of groups. Pure: the cores come as an argument.
 
-One shard per core, bound to it.  With more shards than cores they wrap around; with fewer, the first cores
-are used and the rest is left to the acceptor, the control process and the kernel.  A node that shares its cores with others
-which would choose the same first ones leaves its shards to the kernel's scheduler.
+One shard per core, bound to it. With more shards than cores they wrap around; with fewer, the first
+cores are used and the rest is left to the acceptor, the control process and the kernel. A node that
+shares its cores with others, which would choose the same first ones, leaves its shards to the
+kernel's scheduler.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from fluxmq.model.errors import FluxmqError
 
 WORKERS_MAX = 256
-"""Shards per node: links grow with the square, and no machine in use has more cores for one broker."""
+"""Maximum shards per node: links grow with the square, and no machine has more cores for one
+broker."""
 
 GROUP_CHARACTERS_MAX = 128
 _GROUP = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -27,8 +29,8 @@ class PlacementError(FluxmqError):
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """The core of each shard, by shard index, and the shard of each pinned group.  ``bound``: whether a shard runs on its core
-    only."""
+    """The core of each shard, by shard index, and the shard of each pinned group. ``bound``: each
+    shard runs on its core only."""
 
     cores: tuple[int, ...]
     pins: dict[str, int]
@@ -36,12 +38,12 @@ class Plan:
 
     @property
     def workers(self) -> int:
-        """How many shards."""
+        """Number of shards."""
         return len(self.cores)
 
 
 def quota_cores(cpu_max: str) -> int | None:
-    """Cores that a control group may use, from the text of its ``cpu.max``; None when unlimited."""
+    """Return the cores that a control group may use, from its ``cpu.max``; None when unlimited."""
     match = _CPU_MAX.fullmatch(cpu_max.strip())
     if match is None or match[1] == "max":
         return None
@@ -50,16 +52,16 @@ def quota_cores(cpu_max: str) -> int | None:
 
 
 def worth_binding(cores: int, quota: int | None) -> bool:
-    """Whether shards are better off on cores of their own.
+    """Return whether shards are better off on cores of their own.
 
-    A quota below the number of cores is that of a container that may use all of them: every container of this machine would
-    bind its shards to the same first ones.
+    A quota below the number of cores means a container that may use all of them: every container of
+    this machine would bind its shards to the same first ones.
     """
     return quota is None or quota >= cores
 
 
 def parse_workers(text: str, usable: int) -> int:
-    """The number of shards meant by ``auto`` or a number.  Raises PlacementError."""
+    """Return the number of shards meant by ``auto`` or a number. Raises PlacementError."""
     if text == "auto":
         return min(usable, WORKERS_MAX)
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= WORKERS_MAX):
@@ -70,7 +72,7 @@ def parse_workers(text: str, usable: int) -> int:
 
 
 def plan(workers: int, cores: Sequence[int], pins: Iterable[str], *, bound: bool = True) -> Plan:
-    """Place ``workers`` shards on ``cores`` and read the pins.  Raises PlacementError."""
+    """Place ``workers`` shards on ``cores`` and read the pins. Raises PlacementError."""
     assert workers > 0
     assert cores
     placed = tuple(cores[index % len(cores)] for index in range(workers))
@@ -81,7 +83,7 @@ def plan(workers: int, cores: Sequence[int], pins: Iterable[str], *, bound: bool
 
 
 def _pins(pins: Iterable[str], placed: tuple[int, ...]) -> dict[str, int]:
-    """``GROUP=CORE`` for each pin: which shard it means.  The first shard of a core, when there are several."""
+    """Return the shard for each ``GROUP=CORE`` pin: the first when several share the core."""
     found: dict[str, int] = {}
     for pin in pins:
         group, equals, core = pin.partition("=")

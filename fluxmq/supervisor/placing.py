@@ -1,8 +1,9 @@
-"""Where groups are when the node starts: the placement is made, or brought in line with what this start asks for.
+"""Placement of groups at start: created, or reconciled with the shards and pins of this start.
 
-The supervisor is its only writer until it starts its children; from then on the control process is. A start with other
-shards or pins than the last one has groups taken out of the old logs first, by a program of its own that ends before
-the shards begin; then the placement is written, and only then are logs of shards that are no more removed.
+The supervisor is the placement's only writer until it starts its children; from then on the control
+process is. When shards or pins differ from the last start, a separate program, which ends before
+the shards start, first takes groups out of the old logs; then the placement is written, and only
+then are the logs of shards that no longer exist removed.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from fluxmq.supervisor.children import environment
 from fluxmq.supervisor.placement import Plan
 
 RELOCATE = ("-m", "fluxmq.shards.relocate")
-"""Arguments of the interpreter for the program that takes groups out of old logs."""
+"""Interpreter arguments for the program that takes groups out of old logs."""
 UNFINISHED = ""
-"""No group's name: stands among those that move while a start with another number of shards is not complete."""
+"""Not a group's name: listed among the moving groups until a start with another number of shards is
+complete."""
 LOGS = ("wal", "wal-buffered")
-"""Directories of logs in a shard's directory."""
+"""Log directories in a shard's directory."""
 
 _log = logs.get_logger("fluxmq.supervisor")
 
@@ -47,7 +49,8 @@ class RelocationError(FluxmqError):
 
 
 def place(data_dir: Path, settings: Settings, plan: Plan) -> Placement:
-    """Make or renew the placement of an opened data directory. Raises StorageError, RelocationError."""
+    """Create or renew the placement of an opened data directory. Raises StorageError,
+    RelocationError."""
     files, paths = Files(), DataPaths(str(data_dir))
     found = read_placement(files, paths)
     if found is None:
@@ -65,7 +68,8 @@ def place(data_dir: Path, settings: Settings, plan: Plan) -> Placement:
     moves = (wanted.workers, wanted.pins) != (found.workers, found.pins)
     superfluous = _superfluous(files, paths, plan.workers)
     if found.workers != wanted.workers:
-        # From here on sessions are between their homes: whatever the next start asks for, it has to see to that.
+        # From here on sessions are between shards: the next start, whatever its options, must
+        # finish the move.
         write_placement(files, paths, replace(found, moving={**found.moving, UNFINISHED: 0}))
     if moves or superfluous or found.moving:
         _relocate(data_dir, settings, wanted)
@@ -78,7 +82,7 @@ def place(data_dir: Path, settings: Settings, plan: Plan) -> Placement:
 
 
 def notes(settings: Settings, placement: Placement) -> list[str]:
-    """Sentences about settings that the data directory does not follow."""
+    """Return sentences about settings that the data directory does not follow."""
     wanted = settings.queue_manager.local_groups
     if wanted == placement.local_groups:
         return []
@@ -89,7 +93,7 @@ def notes(settings: Settings, placement: Placement) -> list[str]:
 
 
 def _superfluous(files: Files, paths: DataPaths, workers: int) -> list[str]:
-    """Logs of shards that this start does not have."""
+    """Return the logs of shards that this start does not have."""
     if not files.exists(paths.shards):
         return []
     return [
@@ -102,7 +106,7 @@ def _superfluous(files: Files, paths: DataPaths, workers: int) -> list[str]:
 
 
 def _relocate(data_dir: Path, settings: Settings, placement: Placement) -> None:
-    """Run the program and wait for it; a signal to stop ends it, and the start with it."""
+    """Run the program and wait for it; a stop signal ends it, and the start with it."""
     storage = settings.storage.model_copy(update={"data_dir": str(data_dir)})
     asked = {
         "parent": os.getpid(),

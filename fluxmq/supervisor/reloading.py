@@ -1,8 +1,8 @@
-"""SIGHUP: what of a changed settings file is handed to the running children.
+"""SIGHUP: handing the live parts of a changed settings file to the running children.
 
-Only what may change live is taken over.  The rest keeps its old value until the node is restarted, also in
-children that start meanwhile: otherwise a shard that came back after a crash would run with other tables
-than its neighbours.
+Only settings that may change live are applied. The rest keeps its old value until the node is
+restarted, also in children that start meanwhile: otherwise a shard restarted after a crash would
+run with other tables than its neighbours.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class Reloading:
     """The settings in force, and the file they come from."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
-        # The working directory stays as it is, but be independent of it.
+        # Does not depend on the working directory, although it never changes.
         self._path = path.absolute()
         self.settings = settings
 
     def read(self) -> bytes | None:
-        """Read the file again; the settings to hand out as JSON, None when the old ones stay."""
+        """Read the file again; return the settings to hand out as JSON, None to keep the old
+        ones."""
         try:
             new = configuration.load(self._path, os.environ)
         except SettingsError as exc:
@@ -51,7 +52,7 @@ class Reloading:
 
 
 def merge(old: Settings, new: Settings) -> Settings:
-    """The old settings with the live parts of the new ones."""
+    """Return the old settings with the live parts of the new ones."""
     merged: dict[str, Any] = old.model_dump(mode="json")
     fresh: dict[str, Any] = new.model_dump(mode="json")
     for path in LIVE:
@@ -59,5 +60,5 @@ def merge(old: Settings, new: Settings) -> Settings:
         for key in path[:-1]:
             target, source = target[str(key)], source[str(key)]
         target[str(path[-1])] = source[str(path[-1])]
-    # By way of JSON, as the children do: strict decoding takes lists for tuples only there.
+    # Via JSON, as the children do: strict decoding takes lists for tuples only there.
     return Settings.model_validate_json(json.dumps(merged))

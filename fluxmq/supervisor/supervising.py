@@ -1,8 +1,8 @@
-"""The supervisor at work: it waits, looks, asks ``tree`` what to do, and does it.
+"""The supervisor's loop: it waits, looks, asks ``tree`` what to do, and does it.
 
-No event loop, no threads.  It sleeps in one poll until a signal arrives (through a pipe) or a quarter of a
-second has passed, reaps what has ended, reads the process table, and carries out the tree's decisions.
-Nothing it does can block for long, so that a dead shard is started again within milliseconds.
+No event loop, no threads. It sleeps in one poll until a signal arrives (through a pipe) or a
+quarter of a second has passed, reaps ended processes, reads the process table, and carries out the
+tree's decisions. Nothing it does blocks for long, so a dead shard is restarted within milliseconds.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fluxmq.supervisor.fabric import Fabric
 from fluxmq.supervisor.tree import Child, Kill, Phase, Start, Terminate, Tree
 
 LOOK_SECONDS = 0.25
-"""How often heartbeats are looked at; deaths are told by signal."""
+"""Interval between heartbeat checks; exits are signalled by SIGCHLD."""
 
 LOOK_STARTING_SECONDS = 0.02
-"""How often readiness is looked at while something starts."""
+"""Interval between readiness checks while something starts."""
 
 STANDBY_SECONDS = 1.0
-"""Time between two attempts to have a standby shard."""
+"""Time between two attempts to start a standby shard."""
 
 EXIT_KILLED = 1
 """Exit code when a child had to be killed to stop."""
@@ -46,7 +46,7 @@ _log = logs.get_logger("fluxmq.supervisor")
 
 
 class Supervisor:
-    """One node's process tree.  ``run`` returns the exit code."""
+    """The process tree of one node. ``run`` returns the exit code."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Supervisor:
         reload: Callable[[], bytes | None],
         ready: Callable[[], None],
     ) -> None:
-        """``reload`` reads the settings again and returns what to hand out, None to keep the old ones;
-        ``ready`` is called once, when every child serves for the first time."""
+        """``reload`` reads the settings again and returns what to hand out, None to keep the old
+        ones; ``ready`` is called once, when every child serves for the first time."""
         self._tree = tree
         self._fabric = fabric
         self._children = children
@@ -71,7 +71,7 @@ class Supervisor:
         self._outdated: set[int] = set()  # slots of children that were starting during a reload
 
     def watch_signals(self) -> None:
-        """Handlers only queue; the loop acts."""
+        """Install signal handlers, which only queue; the loop acts."""
         self._wakeup.setblocking(False)
         self._signalled.setblocking(False)
         signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
@@ -80,7 +80,8 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, _nothing)
 
     def run(self) -> int:
-        """Supervise until the tree is down; 0, or 3 when it could not start, or 1 when something was killed."""
+        """Supervise until the tree is down; return 0, 3 when it could not start, or 1 when a child
+        was killed."""
         poll = select.poll()
         poll.register(self._wakeup, select.POLLIN)
         while True:
@@ -111,7 +112,7 @@ class Supervisor:
         return EXIT_KILLED if self._tree.killed_in_stop else EXIT_OK
 
     def _sleep(self, poll: select.poll) -> None:
-        """Until a signal, the next look, or the next thing due."""
+        """Sleep until a signal, the next look, or the next deadline."""
         now = time.monotonic()
         starting = any(child.phase is Phase.STARTING for child in self._tree.children)
         seconds = LOOK_STARTING_SECONDS if starting else LOOK_SECONDS
@@ -138,7 +139,8 @@ class Supervisor:
                 self._tree.stop()
 
     def _hand_out_settings(self) -> None:
-        """Reload, and tell the children.  Before it is ready a child may have no handler: it is told then."""
+        """Reload and notify the children. A child that is not ready may lack a handler: it is
+        notified later."""
         settings = self._reload()
         if settings is None:
             return
@@ -169,7 +171,7 @@ class Supervisor:
         _log.debug("%s started", child.name, extra={"pid": pid})
 
     def _keep_standby(self, now: float) -> None:
-        """Have a standby while all is well; making one must not slow down a child that starts."""
+        """Keep a standby while all is well; starting one must not slow down a child that starts."""
         if self._tree.stopping or now < self._standby_at:
             return
         if all(child.phase is Phase.READY for child in self._tree.children):
@@ -184,7 +186,7 @@ class Supervisor:
         self._children.signal(action.child.slot, signal.SIGKILL)
 
     def _bury(self) -> None:
-        """Reap, and decide what each end means."""
+        """Reap ended children and report each exit to the tree."""
         table = self._fabric.table
         for slot, code in self._children.reap():
             child = self._by_slot[slot]
@@ -204,7 +206,7 @@ class Supervisor:
                 _log.error("%s ended, starting it again", child.name, extra=fields)
 
     def _look(self, now: float) -> None:
-        """Readiness and heartbeats."""
+        """Check readiness and heartbeats."""
         table = self._fabric.table
         clock_ns = time.monotonic_ns()
         for child in self._tree.children:
@@ -229,7 +231,7 @@ class Supervisor:
 
 
 def spell_exit(code: int) -> str:
-    """An exit code for people: ``code 3``, ``SIGKILL``."""
+    """Return an exit code for people: ``code 3``, ``SIGKILL``."""
     if code >= 0:
         return f"code {code}"
     try:
@@ -239,4 +241,4 @@ def spell_exit(code: int) -> str:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """SIGCHLD needs a handler to write to the wake-up pipe."""
+    """Do nothing: SIGCHLD needs a handler to write to the wake-up pipe."""

@@ -1,13 +1,14 @@
-"""The process tree as a decision: what is and what should be, in; what to start, stop and kill, out.
+"""Decisions about the process tree: current and desired state in; what to start, stop and kill out.
 
-Pure.  Time is an argument (seconds, monotonic), the doing is ``supervising``'s.  The rules:
+Pure. Time is an argument (seconds, monotonic); ``supervising`` carries the decisions out. The
+rules:
 
-* First start: everything but the acceptor at once, then the acceptor, so that the ports open when there is
-  somebody to serve them.  A child that says it *cannot boot* (exit code 3) now ends the whole start.
-* Afterwards nothing is ever given up.  A child that ends is started again: at once the first time, then
+* First start: everything but the acceptor at once, then the acceptor, so that the ports open when
+  something serves them. A child that *cannot boot* (exit code 3) now ends the whole start.
+* Afterwards the tree never gives up. A child that ends is restarted: at once the first time, then
   after 100 ms, doubling to 10 s; one that stayed up for 10 s starts over with the count.
-* A child whose loop no longer comes round, or that does not become ready, is killed and started again.
-* Stop: acceptor, then shards, then control, each asked by SIGTERM and killed when its time is over.
+* A child whose loop hangs, or that does not become ready, is killed and restarted.
+* Stop: acceptor, then shards, then control, each sent SIGTERM, and SIGKILL when its time is over.
 """
 
 from __future__ import annotations
@@ -19,34 +20,35 @@ from dataclasses import dataclass, field
 from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, process_name
 
 HEARTBEAT_SECONDS_MAX = 5.0
-"""Age of a heartbeat at which a process counts as hung.  Loops beat several times a second; the longest
-legitimate pause, a garbage collection of a full shard, stays below one second."""
+"""Age of a heartbeat at which a process counts as hung. Loops beat several times a second; the
+longest legitimate pause, a garbage collection of a full shard, stays below one second."""
 
 STARVED_SECONDS_MAX = 60.0
-"""The same for a process that would run and gets no processor: on a machine with too much to do, killing it and having
-its successor read everything again makes that worse. Beyond this it is of no use either way."""
+"""The same for a runnable process that gets no processor: on an overloaded machine, killing it and
+having its successor read everything again makes matters worse. Beyond this it is useless either
+way."""
 
 STALE_CONFIRM_SECONDS = 0.5
-"""How long a stale heartbeat must stay unchanged under our eyes: after a pause of the whole machine every
-heartbeat is old, and each live process mends its own within milliseconds."""
+"""Time a stale heartbeat must stay unchanged while we watch: after a pause of the whole machine
+every heartbeat is old, and each live process renews its own within milliseconds."""
 
 START_SECONDS_MAX = 60.0
-"""Before a child is ready: from its last sign of life, or from exec.  A second is usual; one that recovers much data
-beats from time to time, and may take as long as it needs."""
+"""Time for a child to become ready, from its last heartbeat or from exec. A second is usual; one
+that recovers much data beats from time to time, and may take as long as it needs."""
 
 BACK_OFF_FIRST = 0.1
 BACK_OFF_MAX = 10.0
 STABLE_SECONDS = 10.0
-"""A child that was up this long failed for a new reason: the back-off starts over."""
+"""Uptime after which a failure counts as new: the back-off starts over."""
 
 STOP_SECONDS = 5.0
-"""For acceptor and control to end, and for shards beyond their own shutdown_timeout."""
+"""Time for acceptor and control to end, and for shards beyond their own shutdown_timeout."""
 
 STOP_ORDER = ("acceptor", "shard", "control")
 
 
 class Phase(enum.Enum):
-    """What a child is doing."""
+    """State of a child."""
 
     STOPPED = "stopped"
     STARTING = "starting"
@@ -57,7 +59,8 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """One place in the tree.  ``starts`` counts processes started for it; times in seconds, monotonic."""
+    """One place in the tree. ``starts`` counts processes started for it; times in seconds,
+    monotonic."""
 
     role: str
     index: int
@@ -78,12 +81,12 @@ class Child:
 
     @property
     def name(self) -> str:
-        """As in logs: ``shard-0``."""
+        """Name in logs: ``shard-0``."""
         return process_name(self.role, self.index)
 
     @property
     def alive(self) -> bool:
-        """Whether a process exists."""
+        """True while a process exists."""
         return self.phase in (Phase.STARTING, Phase.READY, Phase.STOPPING)
 
 
@@ -96,14 +99,14 @@ class Start:
 
 @dataclass(slots=True, frozen=True)
 class Terminate:
-    """Ask the child's process to end, by SIGTERM."""
+    """Ask the child's process to end, with SIGTERM."""
 
     child: Child
 
 
 @dataclass(slots=True, frozen=True)
 class Kill:
-    """End the child's process by SIGKILL, because of ``reason``."""
+    """Kill the child's process with SIGKILL, because of ``reason``."""
 
     child: Child
     reason: str
@@ -113,14 +116,15 @@ Action = Start | Terminate | Kill
 
 
 def back_off(failures: int) -> float:
-    """Seconds to wait before the next start after that many failures in a row; the first costs nothing."""
+    """Return the seconds to wait before the next start after that many failures in a row; 0 after
+    the first."""
     if failures <= 1:
         return 0.0
     return min(BACK_OFF_MAX, BACK_OFF_FIRST * 2.0 ** min(failures - 2, 30))
 
 
 class Tree:
-    """All children of the node.  Told of events; ``actions`` says what to do now."""
+    """All children of the node. Receives events; ``actions`` returns what to do now."""
 
     def __init__(self, workers: int, shutdown_timeout: float) -> None:
         self.children = [Child("shard", index, index) for index in range(workers)]
@@ -135,18 +139,18 @@ class Tree:
 
     @property
     def stopping(self) -> bool:
-        """Whether the tree is being taken down."""
+        """True while the tree is being taken down."""
         return self._stopping
 
     @property
     def finished(self) -> bool:
-        """Whether the tree is down."""
+        """True when the tree is down."""
         return self._stopping and not any(child.alive for child in self.children)
 
     # Events.
 
     def started(self, child: Child, now: float) -> None:
-        """A process was started for ``child``."""
+        """Note that a process was started for ``child``."""
         child.phase = Phase.STARTING
         child.starts += 1
         child.started_at = child.alive_at = now
@@ -164,8 +168,8 @@ class Tree:
         now: float,
         waited_ns: int = 0,
     ) -> bool:
-        """Take note of a child's row.  ``clock_ns`` is the heartbeats' clock, ``waited_ns`` how long its loop has waited for
-        a processor in all its life.  True when it just became ready."""
+        """Take note of a child's row. ``clock_ns`` is the heartbeats' clock, ``waited_ns`` the
+        total time its loop has waited for a processor. Return True when it just became ready."""
         became_ready = child.phase is Phase.STARTING and ready
         if became_ready:
             child.phase = Phase.READY
@@ -189,7 +193,8 @@ class Tree:
         return became_ready
 
     def exited(self, child: Child, code: int, reason: str, now: float) -> None:
-        """The child's process ended with ``code``; ``reason`` is what it left in its row."""
+        """Note that the child's process ended with ``code``; ``reason`` is the text it left in its
+        row."""
         if self._stopping:
             child.phase = Phase.STOPPED
             return
@@ -222,7 +227,8 @@ class Tree:
     # Decisions.
 
     def actions(self, now: float) -> list[Action]:
-        """What to do now.  Start is answered by ``started``, Terminate and Kill by ``exited``."""
+        """Return what to do now. Answer Start with ``started``, Terminate and Kill with
+        ``exited``."""
         if not self._stopping:
             return self._run(now)
         if self._kill_all:
@@ -230,7 +236,7 @@ class Tree:
         return self._stop(now)
 
     def wake_at(self, now: float) -> float | None:
-        """When ``actions`` has something new to say without a new event; None when never."""
+        """Return when ``actions`` has news without a new event; None when never."""
         times = [child.start_at for child in self.children if child.phase is Phase.BACKING_OFF]
         times += [child.kill_at for child in self.children if child.kill_at is not None]
         later = [time for time in times if time > now]
@@ -254,7 +260,7 @@ class Tree:
         return actions
 
     def _must_wait(self, child: Child) -> bool:
-        """At the first start the acceptor comes last."""
+        """Return whether the acceptor has to wait: at the first start it comes last."""
         if self.complete or child.role != "acceptor":
             return False
         return any(each.phase is not Phase.READY for each in self.children if each is not child)
@@ -277,7 +283,7 @@ class Tree:
         return []
 
     def _kill(self, children: Sequence[Child], reason: str) -> list[Action]:
-        """Kill each once: the kernel needs no reminder."""
+        """Kill each child once: the kernel needs no reminder."""
         actions: list[Action] = []
         for child in children:
             if not child.killed:

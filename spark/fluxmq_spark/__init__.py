@@ -1,7 +1,9 @@
-"""Queues and streams of FluxMQ as Spark DataFrames, read from a node's segment files without touching the broker.
+"""Queues and streams of FluxMQ as Spark DataFrames, read from a node's segment files, not the
+broker.
 
-``register`` makes the source known to a session; where the package is installed for Spark's own Python it is known without.
-``plan`` tells what a query would read. ``read_metrics`` sums up what one did read.
+``register`` adds the source to a session; if the package is installed for Spark's own Python that
+is not necessary. ``plan`` shows what a query would read. ``read_metrics`` sums up what one did
+read.
 """
 
 from __future__ import annotations
@@ -15,18 +17,19 @@ if TYPE_CHECKING:
     from fluxmq_spark.planning import Plan
 
 SOURCE_NAME: Final = "fluxmq"
-"""What ``spark.read.format`` takes."""
+"""Name for ``spark.read.format``."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("fluxmq")`` known to a session: also where the package came with ``--py-files``."""
+    """Register ``format("fluxmq")`` with a session, also when the package came with
+    ``--py-files``."""
     from fluxmq_spark.source import FluxmqSource
 
     spark.dataSource.register(FluxmqSource)
 
 
 def plan(path: str, **options: object) -> Plan:
-    """Return what batch reading would read, without Spark: ``print(plan("/data", queue="orders"))``.
+    """Return the plan of a batch read, without Spark: ``print(plan("/data", queue="orders"))``.
 
     Options are those of reading, as Python values. Raises SparkSourceError as the query would.
     """
@@ -38,7 +41,7 @@ def plan(path: str, **options: object) -> Plan:
 
 
 def read_metrics(path: str) -> Metrics:
-    """Return the sums of what tasks counted into the directory of option ``metricsPath``."""
+    """Return the sums of the tasks' counts in the directory of option ``metricsPath``."""
     from fluxmq_spark import metrics
 
     return metrics.read_metrics(path)

@@ -1,10 +1,12 @@
-"""Text of what property blocks say: of one value by its definition, and of many byte strings at once.
+"""Text of property blocks' values: of one value by its definition, and of many byte strings at
+once.
 
-As ``docs/message-properties.md`` has it: ``true`` and ``false``, numbers in decimal, timestamps of headers
-and of the publisher as seconds, void as nothing, PROTOCOL as its name, the times of a dead letter as RFC 3339, its
-transfer in hexadecimal. What MQTT cannot say is JSON here: tables are objects, arrays are arrays, bytes inside them and by
-themselves are base64, numbers that JSON has not are their text. Text that is not UTF-8 has U+FFFD for what is wrong with
-it; only CORRELATION, which may be any bytes, is base64 as a whole then.
+As in ``docs/message-properties.md``: ``true`` and ``false``, numbers in decimal, timestamps of
+headers and of the publisher as seconds, void as nothing, PROTOCOL as its name, the times of a dead
+letter as RFC 3339, its transfer in hexadecimal. Values that MQTT cannot express are JSON here:
+tables are objects, arrays are arrays, bytes inside them and by themselves are base64, numbers that
+JSON lacks are their text. Text that is not UTF-8 has U+FFFD for invalid bytes; only CORRELATION,
+which may be any bytes, is then base64 as a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ Integers = NDArray[numpy.int64]
 
 
 def text_of(item: Item) -> str:
-    """Return the text that an item's value becomes."""
+    """Return the text of an item's value."""
     value = item.value
     if isinstance(value, Value):
         return _value_text(value)
@@ -54,7 +56,7 @@ def text_of(item: Item) -> str:
 
 
 def name_of(item: Item) -> str:
-    """Return the name that an item has in its map."""
+    """Return an item's name in its map."""
     if item.kind is Kind.HEADER:
         return item.name.decode("utf-8", "replace")
     return item.kind.name.lower()
@@ -81,7 +83,7 @@ def _value_text(value: Value) -> str:
 
 
 def _json_value(value: Value) -> object:
-    """Return what JSON says for a value; Decimal numbers, and floats that JSON has not, are their text."""
+    """Return a value as JSON; Decimal numbers, and floats that JSON lacks, become their text."""
     tag, content = value
     if isinstance(content, bytes):
         if tag == "x":
@@ -102,11 +104,11 @@ def _json_value(value: Value) -> object:
 # --- many at once ----------------------------------------------------------------------------------------------------
 
 NAMES: Final = b"".join(kind.name.lower().encode() for kind in Kind)
-"""The names of all kinds, back to back: they stand behind the blocks in every source."""
+"""Names of all kinds, back to back: they follow the blocks in every source."""
 
 
 def _name_places() -> tuple[Integers, Integers]:
-    """Return where in these the name of each kind is and its size, by the kind's number."""
+    """Return position and size of each kind's name in these, by the kind's number."""
     at, sizes = numpy.zeros(256, numpy.int64), numpy.zeros(256, numpy.int64)
     end = 0
     for kind in Kind:
@@ -119,7 +121,7 @@ NAME_AT, NAME_SIZE = _name_places()
 
 
 class Source:
-    """Bytes to take texts from: those of all blocks, and texts that were made for them, behind."""
+    """Bytes to take texts from: those of all blocks, followed by generated texts."""
 
     def __init__(self, data: memoryview) -> None:
         self._pieces: list[bytes | memoryview] = [data]
@@ -128,13 +130,13 @@ class Source:
         self.put(NAMES)
 
     def put(self, text: bytes) -> tuple[int, int]:
-        """Add a text; return where it is and its size."""
+        """Add a text; return its position and size."""
         at = self.size
         self._add(text)
         return at, len(text)
 
     def put_array(self, texts: pa.StringArray) -> tuple[Integers, Integers]:
-        """Add many texts; return where they are and their sizes."""
+        """Add many texts; return their positions and sizes."""
         offsets = numpy.frombuffer(
             texts.buffers()[1], numpy.int32, len(texts) + 1, 4 * texts.offset
         )
@@ -149,8 +151,9 @@ class Source:
         self.size += len(data)
 
     def texts(self, at: Integers, sizes: Integers) -> pa.StringArray:
-        """Return the texts at these places; what is not UTF-8 in them is replaced."""
-        # Every second value is wanted, what lies between is whatever it is. The first and the last offset span all bytes.
+        """Return the texts at these places; invalid UTF-8 in them is replaced."""
+        # Every second value is wanted; the gaps between are arbitrary. The first and the last
+        # offset span all bytes.
         gaps = numpy.zeros(2 * len(at) + 2, numpy.int32)
         gaps[1:-1:2] = at
         gaps[2:-1:2] = at + sizes
@@ -174,7 +177,7 @@ def strings(values: pa.BinaryArray) -> pa.StringArray:
         values.offset,
     )
     data = values.buffers()[2]
-    # Nearly all names and many texts are ASCII, and that is seen faster than that they are UTF-8.
+    # Nearly all names and many texts are ASCII, which is a faster check than UTF-8.
     if data is None or not data.size or numpy.frombuffer(data, numpy.int8).min() >= 0:
         return text
     try:

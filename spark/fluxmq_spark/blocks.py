@@ -1,14 +1,14 @@
-"""Property blocks to columns: headers, other properties, publisher and exchange of many messages at once.
+"""Property blocks to columns: headers, other properties, publisher and exchange of many messages.
 
-A block is read by ``fluxmq.model.properties``; this reads the common ones of its forms in numpy, item by item of all
-blocks together, and gives every block that is not plain to it. What comes out is what one would make of the items that
-``properties.decode`` returns, and tests hold the two against each other:
+``fluxmq.model.properties`` reads one block; this reads the common forms in numpy, item by item of
+all blocks together, and passes every block that is not plain to it. The result equals that of the
+items from ``properties.decode``, and tests compare the two:
 
 * ``headers``: name and value of each HEADER, as text. Of equal names the last wins.
-* ``properties``: every other kind but PUBLISHER, which has a column of its own, under its name in lower case. Of
-  equal kinds the last wins. EMPTY_HEADERS is there with an empty value.
+* ``properties``: every other kind but PUBLISHER, which has a column of its own, under its name in
+  lower case. Of equal kinds the last wins. EMPTY_HEADERS is there with an empty value.
 
-What text values become is ``block_texts``' matter.
+``block_texts`` makes the text of values.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from fluxmq.model.properties import NUMBERS, Item, Kind, PropertyError, decode
 from fluxmq_spark.block_texts import NAME_AT, NAME_SIZE, Source, name_of, text_of
 
 STEPS_MAX: Final = 64
-"""Items of a block that are read in numpy: beyond, so few blocks are left that each for itself is faster."""
+"""Items of a block that are read in numpy: the few blocks with more are faster one by one."""
 
 PLAIN_BYTES_MAX: Final = 1 << 16
-"""A longer block is not plain. Shorter ones cannot break the limit of items that a block has."""
+"""Length limit of a plain block. Shorter ones cannot exceed the limit of items in a block."""
 
 MANY: Final = 64
-"""Blocks that are read as they are if most of them are different; of fewer, equal ones are always looked for."""
+"""Blocks that are read as they are if most differ; fewer are always deduplicated."""
 
 UNASKED: Final = 16
-"""Groups of blocks that are read as they are after one of which most were different: queues seldom change their nature."""
+"""Groups of blocks read as they are after one in which most differed: queues seldom change."""
 
 KNOWN_MAX: Final = 1024
 """Distinct blocks that are remembered, and read again together whenever a new one comes."""
 
 _NEAR_MAX: Final = 8
-"""Headers of a block up to which equal names are looked for by comparing each with each."""
+"""Headers of a block up to which equal names are found by comparing each with each."""
 
 _SIZE_BYTES_MAX: Final = 3
-"""Bytes of a size that a plain block can have."""
+"""Maximum bytes of a size in a plain block."""
 
 _INTEGER_TAGS: Final = {
     ord(tag): (width, signed)
@@ -65,11 +65,11 @@ Flags = NDArray[numpy.bool_]
 
 
 TEXTS: Final = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
-"""The type of a map column, unless another is asked for that says something else of nulls."""
+"""Type of a map column, unless another one with different nullability is requested."""
 
 
 class BlockError(ValueError):
-    """The block of number `block` is none; the text says why."""
+    """The block of number `block` is malformed; the text says why."""
 
     def __init__(self, block: int, what: str) -> None:
         super().__init__(what)
@@ -78,9 +78,9 @@ class BlockError(ValueError):
 
 @dataclass(frozen=True)
 class Blocks:
-    """Columns by block. `headers` and `properties` are maps, if wanted; `publisher` is null where nobody is named.
+    """Columns by block. `headers` and `properties`: maps, if wanted; `publisher`: null if unknown.
 
-    `exchange`: of what came by AMQP, else null; an empty one is the default exchange.
+    `exchange`: of messages that came by AMQP, else null; an empty one is the default exchange.
     """
 
     headers: pa.MapArray | None
@@ -94,7 +94,7 @@ class Blocks:
 
 @dataclass
 class _Items:
-    """Items of all blocks: a row each, in any order. Places and sizes are in the source."""
+    """Items of all blocks: a row each, in any order. Positions and sizes are in the source."""
 
     block: Integers
     ordinal: Integers
@@ -105,7 +105,7 @@ class _Items:
     size: Integers
 
     def select(self, which: NDArray[Any]) -> _Items:
-        """Return the items that a mask or numbers name."""
+        """Return the items selected by a mask or numbers."""
         return _Items(*(getattr(self, each)[which] for each in self.__dataclass_fields__))
 
 
@@ -114,7 +114,7 @@ def decode_blocks(
     headers: pa.DataType | None = TEXTS,
     properties: pa.DataType | None = TEXTS,
 ) -> Blocks:
-    """Return the columns of blocks, maps of these types, or none. Raises ``BlockError`` for the first that is no block."""
+    """Return the columns of blocks, with maps of these types or none. Raises ``BlockError``."""
     starts, ends, data = _layout(values)
     source = Source(data)
     items, strange = _plain_items(numpy.frombuffer(data, numpy.uint8), starts, ends, source)
@@ -134,7 +134,7 @@ def decode_blocks(
 
 
 def _layout(values: pa.BinaryArray) -> tuple[Integers, Integers, memoryview]:
-    """Return where blocks start and end, and the bytes they are in."""
+    """Return the blocks' starts and ends, and the bytes they are in."""
     _, offsets, data = values.buffers()
     whole = numpy.frombuffer(offsets, numpy.int32, len(values) + 1, 4 * values.offset)
     begin, end = int(whole[0]), int(whole[-1])
@@ -145,12 +145,12 @@ def _layout(values: pa.BinaryArray) -> tuple[Integers, Integers, memoryview]:
 def _plain_items(
     data: NDArray[numpy.uint8], starts: Integers, ends: Integers, source: Source
 ) -> tuple[_Items, Flags]:
-    """Return the items of plain blocks, and which blocks are not plain."""
+    """Return the items of plain blocks, and a mask of the blocks that are not plain."""
     strange = ends - starts > PLAIN_BYTES_MAX
     block = numpy.flatnonzero(~strange & (ends > starts))
     at, end = starts[block], ends[block]
     blocks_end = data.size
-    # A size is read before it is known to be inside: there has to be something behind.
+    # A size is read before it is known to be inside: pad the end.
     data = numpy.append(data, numpy.zeros(_SIZE_BYTES_MAX + 1, numpy.uint8))
     rows: list[tuple[Integers, Integers, Integers, Integers, Integers]] = []
     for step in range(STEPS_MAX):
@@ -180,8 +180,8 @@ def _plain_items(
 def _sizes(
     data: NDArray[numpy.uint8], at: Integers, end: Integers
 ) -> tuple[Integers, Integers, Flags]:
-    """Return where what is announced by the sizes at `at` begins and ends, and which are not plain or wrong."""
-    # Where `at` is already at the end, what is read is another's, and found wrong below.
+    """Return starts and ends of the contents sized at `at`, and a mask of invalid ones."""
+    # If `at` is at the end already, the bytes read are another's; that is detected below.
     low = data[at].astype(numpy.int64)
     start = at + 1
     size = low & 0x7F
@@ -190,7 +190,7 @@ def _sizes(
     for shift in range(7, 7 * _SIZE_BYTES_MAX, 7):
         if not more.any():
             break
-        # The buffer has bytes behind its end for this.
+        # The buffer is padded for this.
         byte = data[numpy.minimum(start, data.size - 1)].astype(numpy.int64)
         size = numpy.where(more, size | (byte & 0x7F) << shift, size)
         wrong |= more & (byte == 0)
@@ -202,7 +202,7 @@ def _sizes(
 
 
 def _said(data: NDArray[numpy.uint8], items: _Items, strange: Flags, source: Source) -> None:
-    """Put names and texts of values in, kind by kind; mark blocks with items that are not plain."""
+    """Fill in names and texts, kind by kind; mark blocks with items that are not plain."""
     for number in numpy.flatnonzero(numpy.bincount(items.kind)).tolist():
         which = numpy.flatnonzero(items.kind == number)
         try:
@@ -242,7 +242,7 @@ def _headers_said(
     stop = items.at[which] + items.size[which]
     name, tag_at, wrong = _sizes(data, items.at[which], stop)
     wrong |= tag_at >= stop
-    # The place of a tag that is not there is never looked at again.
+    # The position of a missing tag is never used again.
     tag = numpy.where(wrong, 0, data[numpy.where(wrong, 0, tag_at)])
     strange[block[wrong]] = True
     items.name_at[which], items.name_size[which] = name, tag_at - name
@@ -261,7 +261,7 @@ def _headers_said(
             items.at[rows], items.size[rows] = at, end - at
             _put_numbers(data, items, rows[good], width, signed, source)
         elif same.size:
-            # The name is part of what is looked up: `decode` reads whole items.
+            # The name is part of the lookup key: `decode` reads whole items.
             items.at[rows], items.size[rows] = raw_at[same], raw_size[same]
             _put_distinct(data, items, rows, _header_text, strange, source)
 
@@ -299,7 +299,7 @@ def _put_bytes(
     text: Callable[[bytes], str],
     source: Source,
 ) -> None:
-    """Replace numbers of one byte by what `text` says of each of them that there is."""
+    """Replace numbers of one byte by `text` of each that occurs."""
     numbers = data[items.at[which]]
     table = numpy.zeros((256, 2), numpy.int64)
     for number in numpy.flatnonzero(numpy.bincount(numbers)).tolist():
@@ -315,7 +315,7 @@ def _put_distinct(
     strange: Flags,
     source: Source,
 ) -> None:
-    """Replace contents by what `text` says of each distinct one; what it refuses makes the block strange."""
+    """Replace contents by `text` of each distinct one; mark blocks with rejected ones."""
     if not which.size:
         return
     at, sizes = items.at[which], items.size[which]
@@ -359,9 +359,9 @@ def _with_strange(items: _Items, strange: Flags, values: pa.BinaryArray, source:
 
 
 class BlockReader:
-    """Reads property blocks of one group of batches after the other; remembers what it read.
+    """Reads property blocks of one group of batches after the other, with a cache.
 
-    Most publishers say the same of all their messages, and a queue has few publishers: distinct blocks are read once.
+    Most publishers send equal properties, and a queue has few: distinct blocks are read once.
     """
 
     def __init__(
@@ -373,9 +373,9 @@ class BlockReader:
         self._unasked = 0
 
     def read(self, values: pa.BinaryArray) -> tuple[Blocks, Integers | None]:
-        """Return columns, and which of their rows each of the blocks has; None: each its own.
+        """Return columns, and the row in them of each block; None: each its own.
 
-        Raises ``BlockError``, with the number of the first block that is none.
+        Raises ``BlockError``, with the number of the first malformed block.
         """
         if self._unasked and len(values) >= MANY:
             self._unasked -= 1
@@ -404,7 +404,7 @@ class BlockReader:
 
 
 def _in_order(items: _Items, blocks: int) -> tuple[Integers, Integers]:
-    """Return the items' numbers block by block, in the order in which they stand there, and their kinds."""
+    """Return the items' numbers block by block, in their order there, and their kinds."""
     counts = numpy.bincount(items.block, minlength=blocks)
     place = (numpy.cumsum(counts) - counts)[items.block] + items.ordinal
     order = numpy.empty(len(place), numpy.int64)
@@ -429,7 +429,7 @@ def _map(
 
 
 def _repeated(block: Integers, names: pa.StringArray) -> Flags:
-    """Tell of each item whether a later one of its block has its name."""
+    """Return for each item whether a later one of its block has its name."""
     repeated = numpy.zeros(len(block), bool)
     if not (block[1:] == block[:-1]).any():
         return repeated
@@ -448,21 +448,21 @@ def _repeated(block: Integers, names: pa.StringArray) -> Flags:
 
 
 def _last(items: _Items, which: Integers, blocks: int, source: Source) -> pa.StringArray:
-    """Return the value of the last of some items of each block, null where there is none."""
+    """Return the value of the last of some items of each block, null if there is none."""
     if not which.size:
         return pa.nulls(blocks, pa.string())
     number = numpy.full(blocks, -1, numpy.int64)
-    # Of equal places the last one's value stays.
+    # For equal positions the last one's value stays.
     number[items.block[which]] = numpy.arange(len(which))
     texts = source.texts(items.at[which], items.size[which])
     return texts.take(pa.array(number, mask=number < 0))
 
 
 def addresses(keys: pa.StringArray, exchanges: pa.StringArray) -> pa.StringArray:
-    """Return ``exchange/key`` where there is an exchange with a name, else the key."""
+    """Return ``exchange/key`` if there is a named exchange, else the key."""
     if exchanges.null_count == len(exchanges):
         return keys
     named = pc.not_equal(exchanges, "")
     joined = pc.binary_join_element_wise(exchanges, keys, "/")
-    # No exchange at all is neither named nor unnamed.
+    # A missing exchange is neither named nor unnamed.
     return pc.if_else(pc.fill_null(named, False), joined, keys)

@@ -1,7 +1,7 @@
-"""Which queues a directory holds, and which segments of a queue may be read up to where.
+"""Queues in a directory, and the readable parts of a queue's segments.
 
-Readers go by the head file and never beyond it. Lists of files are only made to find queues and segments; a segment that
-is gone although the head keeps its messages is for the reader of the segment to find.
+Readers go by the head file and never beyond it. Files are listed only to find queues and segments;
+the reader of a segment detects that it is gone although the head keeps its messages.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ QUEUES: Final = "queues"
 VERSION_NAME: Final = "VERSION"
 VERSION_PREFIX: Final = "fluxmq data "
 VERSIONS: Final = (1, 2)
-"""Formats of data directories whose segments, heads and consumer groups are read."""
+"""Supported formats of data directories with their segments, heads and consumer groups."""
 
 FOOTER_UNKNOWN: Final = -1
-"""`SegmentFile.end` of a segment that is not the last: all but the footer; the file says how much that is."""
+"""`SegmentFile.end` of a segment that is not the last: all but the footer, whose size is in the
+file."""
 
 _HASHED: Final = "~"
 
 
 class QueueFiles(NamedTuple):
-    """Where a queue's files are. `group`: the replication group's name, "" when only the queue's directory is known."""
+    """Location of a queue's files. `group`: the replication group's name, "" when only the queue's
+    directory is known."""
 
     queue: str
     group: str
@@ -46,10 +48,10 @@ class QueueFiles(NamedTuple):
 
 
 class SegmentFile(NamedTuple):
-    """A segment that may be read.
+    """A readable segment.
 
-    `next_offset`: after its last committed message. `end`: bytes of page and batches, without footer; FOOTER_UNKNOWN
-    for one that is not the last.
+    `next_offset`: after its last committed message. `end`: bytes of page and batches, without
+    footer; FOOTER_UNKNOWN for one that is not the last.
     """
 
     path: str
@@ -61,7 +63,7 @@ class SegmentFile(NamedTuple):
 
 
 class Log(NamedTuple):
-    """A queue at one moment: its head, and the segments that hold what the head keeps."""
+    """A queue at one moment: its head, and the segments with the messages that the head keeps."""
 
     head: Head
     segments: tuple[SegmentFile, ...]
@@ -71,14 +73,15 @@ class Log(NamedTuple):
 
 
 def find_queues(storage: Storage, root: str) -> list[QueueFiles]:
-    """Return the queues of a data directory, of a copy with ``groups/<group>/queues/<queue>``, or a queue's own directory.
+    """Return the queues of a data directory, of a copy with ``groups/<group>/queues/<queue>``, or
+    of a queue's own directory.
 
-    By name. Raises SparkSourceError when it is none of these, or another version's, and Damage when a segment that is
-    needed for a queue's name cannot be read.
+    Sorted by name. Raises SparkSourceError when it is none of these, or another version's, and
+    Damage when a segment that is needed for a queue's name cannot be read.
     """
     _check_version(storage, root)
     names = storage.list(root)
-    # Before the others: beside a queue's segments stands a file named as the directory of groups is.
+    # Checked first: beside a queue's segments is a file named like the directory of groups.
     if HEAD_NAME in names or any(base_of(name) is not None for name in names):
         queue = _queue_name(storage, root)
         return [] if queue is None else [QueueFiles(queue, "", root)]
@@ -121,7 +124,8 @@ def _queues_of(storage: Storage, group_directory: str, group: str) -> list[Queue
 
 
 def _name_of(directory_name: str) -> str | None:
-    """What a directory stands for; None where it is cut and ends with a hash: the name is then in the segments."""
+    """Return the name that a directory encodes; None if it is truncated and ends with a hash: then
+    the segments have the name."""
     if _HASHED in directory_name:
         return None
     try:
@@ -131,7 +135,7 @@ def _name_of(directory_name: str) -> str | None:
 
 
 def _queue_name(storage: Storage, directory: str) -> str | None:
-    """The name that the queue's segments say; where there are none, what the directory's name stands for, or nothing."""
+    """Return the queue's name from its segments, or from the directory's name if there are none."""
     for name in storage.list(directory):
         if base_of(name) is None:
             continue
@@ -160,17 +164,19 @@ def read_head(storage: Storage, files: QueueFiles) -> Head | None:
 
 
 def read_log(storage: Storage, files: QueueFiles) -> Log | None:
-    """Return a queue as its head says, None while there is no valid head.
+    """Return a queue by its head, None while there is no valid head.
 
-    Segments that end before the head's start are left out, and so is what lies beyond the head. Files that are missing
-    although the head keeps their messages are missing in `segments`: `missing` tells their offsets.
+    Segments that end before the head's start are left out, and so is everything beyond the head.
+    Files that are missing although the head keeps their messages are missing in `segments`:
+    `missing` returns their offsets.
     """
     head = read_head(storage, files)
     while head is not None:
         log = Log(head, _segments(files, head, storage.list(files.directory)))
         if not missing(log, head.start, head.committed):
             return log
-        # Retention moves the head before it removes a file, so that a second look at it tells why one is gone.
+        # Retention moves the head before it removes a file, so a second look at it explains a
+        # missing one.
         newer = read_head(storage, files)
         if newer is None or newer.start == head.start:
             return log
@@ -182,7 +188,7 @@ def _segments(files: QueueFiles, head: Head, names: list[str]) -> tuple[SegmentF
     bases = sorted(
         base for base in map(base_of, names) if base is not None and base < head.committed
     )
-    # Without the last one's file, those before it end where it begins.
+    # Without the last segment's file, those before it end where it begins.
     last = head.committed if head.segment in bases else min(head.segment, head.committed)
     return tuple(
         SegmentFile(
@@ -199,9 +205,10 @@ def _segments(files: QueueFiles, head: Head, names: list[str]) -> tuple[SegmentF
 
 
 def missing(log: Log, first: int, stop: int) -> list[tuple[int, int]]:
-    """Return the ranges of offsets, first and the one after the last, from `first` to before `stop` that no segment has.
+    """Return ranges of offsets, first and the one after the last, from `first` to before `stop`
+    that no segment has.
 
-    Seen are only gaps before and behind all segments: one whose neighbours are there is found when it is read.
+    Detects only gaps before and after all segments: reading finds those in between.
     """
     found = []
     begin = log.segments[0].base_offset if log.segments else stop

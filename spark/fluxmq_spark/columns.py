@@ -1,7 +1,7 @@
-"""Groups of batches to record batches with the columns that are wanted, and no others.
+"""Groups of batches to record batches with the requested columns only.
 
-Between ``decode``, which knows batches, and ``blocks``, which knows property blocks: here is what each column of the
-record schema is made of.
+Between ``decode``, which knows batches, and ``blocks``, which knows property blocks: builds each
+column of the record schema.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fluxmq_spark.decode import Batches, Group, GroupError, Pieces
 from fluxmq_spark.selection import Selection
 
 ROWS_MAX: Final = 8192
-"""Rows of a record batch: more win nothing, and cost memory that the processor has not touched yet."""
+"""Rows of a record batch: more gain nothing, and use memory that is not in the cache yet."""
 
 WEIGHT_MAX: Final = 64 << 20
-"""Bytes of a record batch where one key or block of a batch is many rows' (a single row may be larger): Arrow's text
-columns end at 2 GiB, and executors have to hold several."""
+"""Bytes of a record batch when one key or block of a batch belongs to many rows (a single row may
+be larger): Arrow's text columns end at 2 GiB, and executors have to hold several."""
 
 _HEADER_ONLY: Final = frozenset(("queue", "offset", "state"))
-"""Columns for which nothing behind a batch's header is looked at."""
+"""Columns that need nothing after a batch's header."""
 
 _FROM_KEYS: Final = frozenset(("key", "address"))
 _FROM_BLOCKS: Final = frozenset(("address", "headers", "properties", "publisher"))
@@ -36,7 +36,8 @@ Integers = NDArray[numpy.int64]
 
 
 class Columns:
-    """Makes record batches of `columns`, in the order and with the types of `schema`, for one queue."""
+    """Makes record batches of `columns`, in the order and with the types of `schema`, for one
+    queue."""
 
     def __init__(
         self, queue: str, columns: Sequence[str], schema: pa.Schema, selection: Selection | None
@@ -56,14 +57,16 @@ class Columns:
             raise ValueError("there is no state without a consumer group")
 
     def behind_headers(self, batches: Batches) -> NDArray[numpy.bool_]:
-        """Tell of each batch whether anything behind its header is used, so that its check matters."""
+        """Return for each batch whether anything after its header is used, so that its check
+        matters."""
         used = bool(self._wanted - _HEADER_ONLY - {"timestamp"})
         if used or "timestamp" not in self._wanted:
             return numpy.full(len(batches), used)
         return batches.have_times()
 
     def weights(self, headers: NDArray[Any], counts: Integers) -> Integers:
-        """Return how many bytes each batch becomes, with what is one value in the file and many in a column."""
+        """Return the bytes each batch takes in memory, where one value of the file may be repeated
+        in a column."""
         total = headers["payload_bytes"].astype(numpy.int64)
         uses = ((KEYS, "key_bytes", _FROM_KEYS), (PROPERTIES, "property_bytes", _FROM_BLOCKS))
         for flag, size, users in uses:
@@ -74,13 +77,15 @@ class Columns:
         return result
 
     def build(self, group: Group, first: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """Return the group's messages of offsets from `first` to before `stop`, in as many batches as they take.
+        """Yield the group's messages of offsets from `first` to before `stop`, in as many batches
+        as needed.
 
-        Raises ``GroupError`` when a batch is not right, before anything of the group came if it has more than one.
+        Raises ``GroupError`` when a batch is invalid, before anything of the group was yielded if
+        it has more than one.
         """
         first = max(0, first - group.base_offset)
         stop = min(group.rows, stop - group.base_offset)
-        # What is one batch's only may be any size; groups of more were made to fit.
+        # A single batch may have any size; groups of more were made to fit.
         rows = ROWS_MAX
         if len(group.counts) == 1:
             weight = int(self.weights(group.headers, group.counts)[0])
@@ -142,7 +147,7 @@ class Columns:
 
 
 class _Values:
-    """What is behind the headers of a group's batches, as far as it is wanted; all of it is checked when it is made."""
+    """Requested data after the headers of a group's batches; all of it is checked on creation."""
 
     def __init__(self, wanted: frozenset[str], group: Group) -> None:
         self.times = group.times() if "timestamp" in wanted else None

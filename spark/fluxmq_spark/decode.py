@@ -1,12 +1,12 @@
-"""Many batches at once, from the bytes of a window of a segment to arrays: numpy and Arrow, no loop per message.
+"""Many batches at once, from a window of a segment to arrays: numpy and Arrow, no loop per message.
 
-The layout stands at the top of ``fluxmq._hot.batch_format``; ``fluxmq.model.batches`` reads one batch at a time by the
-same words, and tests hold the two against each other. What is checked here is what is checked there, for all batches of
-a window together: magic, header check, version, flags, counts, offsets and times, the length as the sum of the parts; of
-every column that is used that its ends begin at 0, never go back and reach the area's end; and where asked, the check of
-everything behind the header. Nothing is used before it is checked. Knows nothing of files and of property blocks.
-
-The only thing done batch by batch are the digests, one C call each.
+The layout is at the top of ``fluxmq._hot.batch_format``; ``fluxmq.model.batches`` reads one batch
+at a time by the same definition, and tests compare the two. The checks are the same, for all
+batches of a window together: magic, header check, version, flags, counts, offsets and times, the
+length as the sum of the parts; of every column used that its ends begin at 0, never decrease and
+reach the area's end; and on request, the check of everything after the header. Nothing is used
+before it is checked. Knows nothing of files and of property blocks. Only digests take one (C) call
+per batch.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from fluxmq._hot.batch_format import (
 from fluxmq.model.batches import read_header
 
 GRANULE_BYTES: Final = 8
-"""Batches begin at multiples of this in a segment, and so in a window."""
+"""Alignment of batches in a segment, and so in a window."""
 
 OFFSET_MAX: Final = (1 << 63) - 1
-"""The last offset that a column of Spark's longs can hold."""
+"""Last offset that a column of Spark's longs can hold."""
 
 HEADER: Final = numpy.dtype(
     [
@@ -70,8 +70,8 @@ Integers = NDArray[numpy.int64]
 class Window:
     """Bytes of a segment in memory, to be read into again and again.
 
-    ``target`` is where to read into; ``fill`` says from where and how much. Arrays that are made from a window are copies:
-    they stay when it is filled anew.
+    ``target`` is the buffer to read into; ``fill`` says where its bytes come from and how many.
+    Arrays made from a window are copies: they survive the next fill.
     """
 
     def __init__(self, size: int) -> None:
@@ -90,12 +90,12 @@ class Window:
         self.filled = 0
 
     def fill(self, position: int, filled: int) -> None:
-        """Say that the first `filled` bytes are those from byte `position` of the segment on."""
+        """Note that the first `filled` bytes are those from byte `position` of the segment on."""
         self.position = position
         self.filled = filled
 
     def headers(self, starts: Integers) -> NDArray[Any]:
-        """Copy out the 64 bytes at each of `starts`, multiples of 8, which have to be in the window whole."""
+        """Copy out the 64 bytes at each of `starts`, multiples of 8, all of them in the window."""
         found: NDArray[Any] = self._headers[starts >> 3]
         return found
 
@@ -108,12 +108,12 @@ class Window:
 
 
 def batch_starts(window: Window, anchors: Integers) -> Integers:
-    """Return where in the window batches begin, from its first byte on and without a gap.
+    """Return the starts of batches in the window, from its first byte on and without a gap.
 
-    `anchors`: where batches should begin besides (the index says so), ascending multiples of 8. From all of them at once
-    the lengths are followed; if what is found does not fit together, the anchors are not believed and lengths are
-    followed from the first byte on. Ends before the first batch that does not begin with the magic, whose length cannot be,
-    or that is not in the window whole. The headers are not checked otherwise.
+    `anchors`: further starts according to the index, ascending multiples of 8. Lengths are followed
+    from all of them at once, or from the first byte only if the results are inconsistent. Ends
+    before the first batch that lacks the magic, has an impossible length, or is not entirely in the
+    window. Headers are not checked otherwise.
     """
     if window.filled < HEADER_BYTES:
         return numpy.empty(0, numpy.int64)
@@ -124,7 +124,7 @@ def batch_starts(window: Window, anchors: Integers) -> Integers:
 
 
 def _lock_step(window: Window, anchors: Integers) -> Integers | None:
-    """Follow lengths from byte 0 and from all anchors at once; None if the ways do not meet."""
+    """Follow lengths from byte 0 and all anchors at once; return None if the chains do not meet."""
     words = window.words
     end = window.filled >> 3
     inside = anchors[(anchors > 0) & (anchors <= window.filled - HEADER_BYTES)] >> 3
@@ -132,7 +132,7 @@ def _lock_step(window: Window, anchors: Integers) -> Integers | None:
     until = numpy.append(at[1:], end)
     found = [at]
     while at.size:
-        # Where there is no batch, the length of nothing leads nowhere, and this way ends.
+        # Without a batch, the garbage length leads nowhere, and this chain ends.
         length = words[2 * at + _LENGTH_WORD].view(numpy.uint32).astype(numpy.int64) >> 3
         length[words[2 * at] != MAGIC] = 0
         following = at + length
@@ -167,7 +167,7 @@ def _one_by_one(window: Window) -> Integers:
 
 
 def candidates(window: Window) -> Integers:
-    """Return every place in the window where a batch with a right header begins, by its magic alone."""
+    """Return every start of a batch with a valid header in the window, found by its magic alone."""
     magic = window.words[: max(0, window.filled - HEADER_BYTES + _WORD_BYTES) >> 2 : 2] == MAGIC
     starts = numpy.flatnonzero(magic) << 3
     raw = window.headers(starts)
@@ -178,18 +178,18 @@ def candidates(window: Window) -> Integers:
 
 
 class Fault(NamedTuple):
-    """What is wrong with the batch of that number in its table."""
+    """Defect of the batch of that number in its table."""
 
     batch: int
     what: str
 
 
 class Batches:
-    """The table of batches of a window that follow each other. Made from their starts.
+    """The table of consecutive batches of a window, built from their starts.
 
-    Only those are kept whose headers are right and chain in offsets from `expected` on; `fault` tells what is wrong with
-    the next one, if it is that. All columns are arrays by batch: ``starts`` (bytes in the window), ``counts``,
-    ``base_offsets``, ``headers`` (the whole rows).
+    Keeps only those whose headers are valid and chain in offsets from `expected` on; `fault`
+    describes the next one if it is invalid. All columns are arrays by batch: ``starts`` (bytes in
+    the window), ``counts``, ``base_offsets``, ``headers`` (the whole rows).
     """
 
     def __init__(self, window: Window, starts: Integers, expected: int) -> None:
@@ -217,7 +217,7 @@ class Batches:
         return len(self.starts)
 
     def have_times(self) -> NDArray[numpy.bool_]:
-        """Return for each batch whether its messages' times are behind its header."""
+        """Return for each batch whether its messages' times follow its header."""
         result: NDArray[numpy.bool_] = (self.headers["flags"] & TIMES) != 0
         return result
 
@@ -226,11 +226,11 @@ class Batches:
         return self.window.position + int(self.starts[number])
 
     def next_position(self) -> int:
-        """Return the byte in the window behind the last batch."""
+        """Return the byte in the window after the last batch."""
         return int(self.starts[-1]) + int(self.headers["length"][-1]) if len(self) else 0
 
     def bodies_right(self, which: Integers) -> NDArray[numpy.bool_]:
-        """Return for each batch of these numbers whether what is behind its header matches its check."""
+        """Return for each of these batches whether the bytes after its header match its check."""
         starts = self.starts[which] + HEADER_BYTES
         ends = self.starts[which] + self.headers["length"][which]
         view = self.window.target
@@ -241,7 +241,7 @@ class Batches:
 
 
 def _headers_right(headers: NDArray[Any], raw: NDArray[Any]) -> NDArray[numpy.bool_]:
-    """Tell of each header whether it is one: all that ``fluxmq.model.batches`` checks before it looks behind it."""
+    """Return for each header whether it passes the checks of ``fluxmq.model.batches``."""
     zeroed = headers.copy()
     zeroed["check"] = 0
     digests = map(xxh3_64_intdigest, zeroed.view(raw.dtype).tolist())
@@ -254,7 +254,7 @@ def _headers_right(headers: NDArray[Any], raw: NDArray[Any]) -> NDArray[numpy.bo
     right &= (count >= 1) & (count <= MESSAGES_MAX)
     right &= base <= numpy.uint64(OFFSET_MAX - MESSAGES_MAX)
     right &= abs(headers["base_time"]) <= TIME_MAX
-    # The smallest number has no positive of its own.
+    # The smallest number has no positive counterpart.
     right &= headers["base_time"] != numpy.iinfo(numpy.int64).min
     for area in ("key_bytes", "property_bytes", "payload_bytes"):
         right &= headers[area] <= AREA_BYTES_MAX
@@ -264,7 +264,7 @@ def _headers_right(headers: NDArray[Any], raw: NDArray[Any]) -> NDArray[numpy.bo
 
 
 def _header_fault(window: Window, start: int) -> str:
-    """Say what is wrong with a header that is not right."""
+    """Return the defect of an invalid header."""
     try:
         header = read_header(window.target[start : start + HEADER_BYTES])
     except BatchError as error:
@@ -280,7 +280,7 @@ def _header_fault(window: Window, start: int) -> str:
 
 
 class Layout(NamedTuple):
-    """Where a batch's columns and areas begin and its end, in bytes from its start, by batch."""
+    """Starts of a batch's columns and areas, and its end, in bytes from its start, by batch."""
 
     times: Integers
     key_ends: Integers
@@ -319,23 +319,23 @@ def _layout(headers: NDArray[Any]) -> Layout:
 class Pieces:
     """Byte strings, and which of them each message has.
 
-    `values`: Arrow binary. `rows`: the number of its value for each message; None where each has the one of its own number.
+    `values`: Arrow binary. `rows`: value number of each message; None if each has its own.
     """
 
     values: pa.BinaryArray
     rows: Integers | None
 
     def of(self, first: int, stop: int) -> tuple[pa.BinaryArray, Integers | None]:
-        """Return the values and the numbers of messages `first` to `stop`; None for numbers that count up."""
+        """Return values and value numbers of messages `first` to `stop`; None if consecutive."""
         if self.rows is None:
             return self.values.slice(first, stop - first), None
         return self.values, self.rows[first:stop]
 
 
 class Group:
-    """A run of right batches of one table, to be made into columns together; ``first`` and ``stop`` number them.
+    """A run of valid batches of a table, ``first`` to ``stop``, to be made into columns together.
 
-    Methods that read columns raise ``GroupError`` when the batch of that number is not right.
+    Methods that read columns raise ``GroupError`` when the batch of that number is invalid.
     """
 
     def __init__(self, batches: Batches, first: int, stop: int) -> None:
@@ -360,7 +360,7 @@ class Group:
         deltas = self.headers["last_delta"]
         if has.any():
             words = self._row_words(self._layout.times)
-            # Where there is no such column the words are another's, and count for nothing.
+            # If there is no such column the words are another's, and ignored.
             column = self.window.words[numpy.minimum(words, self.window.words.size - 1)]
             times += column if has.all() else column * self._repeat(has)
             last = self.window.words[(self.starts + self._layout.times) // 4 + self.counts - 1]
@@ -391,20 +391,20 @@ class Group:
         )
 
     def batch_of(self, row: int) -> int:
-        """Return the number of the batch in which a message is."""
+        """Return the number of the batch that contains a message."""
         return int(self._row_starts.searchsorted(numpy.int64(row), "right")) - 1
 
     def _repeat(self, by_batch: NDArray[Any]) -> NDArray[Any]:
         return numpy.repeat(by_batch, self.counts)
 
     def _row_words(self, at: Integers) -> Integers:
-        """Return for each message where in the window's words its entry of the column is that begins at `at`."""
+        """Return for each message the window word of its entry in the column at `at`."""
         first = (self.starts + at) // _WORD_BYTES - self._row_starts
         words: Integers = numpy.arange(self.rows) + self._repeat(first)
         return words
 
     def _pieces(self, flag: int, ends: Integers, area: Integers, total: str, what: str) -> Pieces:
-        """Return the pieces of an area, which is cut by `ends` where `flag` is set (0: always) and whole elsewhere."""
+        """Return an area's pieces, cut by `ends` where `flag` is set (0: always), else whole."""
         sizes = self.headers[total].astype(numpy.int64)
         data = self._areas(self.starts + area, sizes)
         base = numpy.cumsum(sizes) - sizes
@@ -426,7 +426,7 @@ class Group:
         offsets = numpy.empty(pieces + 1, numpy.int64)
         numpy.add(low, numpy.repeat(base, counts), out=offsets[:-1])
         offsets[-1] = base[-1] + sizes[-1]
-        # Between the last piece of a batch and the first of the next this holds just when the last is not too long.
+        # Between two batches this holds exactly when the last piece of the first is not too long.
         back = offsets[1:] < offsets[:-1]
         if back.any():
             at = int(first.searchsorted(back.argmax(), "right")) - 1
@@ -437,11 +437,11 @@ class Group:
         return Pieces(_binary(offsets, data), self._repeat(first) + inside)
 
     def _areas(self, starts: Integers, sizes: Integers) -> pa.Buffer:
-        """Return the bytes of all batches' areas, one after the other, copied."""
+        """Return a copy of all batches' areas, one after the other."""
         if len(starts) == 1:
             at = int(starts[0])
             return pa.py_buffer(bytes(self.window.target[at : at + int(sizes[0])]))
-        # An array over the whole window whose every second value is an area; taking those is one copy in C.
+        # Every second value of an array over the whole window is an area: one copy in C takes them.
         gaps = numpy.empty(2 * len(starts), numpy.int32)
         gaps[::2] = starts
         gaps[1::2] = starts + sizes
@@ -451,7 +451,7 @@ class Group:
 
 
 class GroupError(Exception):
-    """The batch of number `batch` of a group is not right: `what`."""
+    """The batch of number `batch` of a group is invalid: `what`."""
 
     def __init__(self, batch: int, what: str) -> None:
         super().__init__(batch, what)
@@ -479,9 +479,9 @@ UNWANTED: Final = 2
 def groups(
     counts: Integers, weights: Integers, kinds: Integers, *, rows: int, weight: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Cut batches into runs of one kind (``RIGHT``, ``WRONG``, ``UNWANTED``): first, stop and kind of each.
+    """Yield first, stop and kind (``RIGHT``, ``WRONG``, ``UNWANTED``) of runs of equal kind.
 
-    Runs of right ones have at most that many `rows` and that `weight` together; a batch of more is a run of its own.
+    Runs of right ones have at most `rows` rows and `weight`; a larger batch is a run of its own.
     """
     row_ends, weight_ends = numpy.cumsum(counts), numpy.cumsum(weights)
     turns = numpy.flatnonzero(kinds[1:] != kinds[:-1]) + 1

@@ -1,17 +1,17 @@
-"""Queues exported to Parquet: what a directory of them holds is what its manifests say, and nothing else.
+"""Queues exported to Parquet: the manifests in a directory define its content.
 
 ::
 
     queue=<name>/date=<YYYY-MM-DD>/part-<run>-<task>-<number>.parquet
     _manifests/<number, 8 digits>.json
 
-Every run of the export adds files first and then one manifest, which appears whole or not at all. A file that no
-manifest names is what a run left that did not end, or a task that Spark ran twice; readers that go by the manifests
-never see it, and the next run removes it. The names of directories are as Hive writes them, so that
-``spark.read.parquet(directory)`` works as well, between two runs.
+Every run of the export adds files first and then one manifest, which appears atomically. A file
+that no manifest names is left from an interrupted run, or from a task that Spark ran twice; readers
+that go by the manifests never see it, and the next run removes it. The names of directories are as
+Hive writes them, so that ``spark.read.parquet(directory)`` works as well, between two runs.
 
-Directories are local paths or URLs that fsspec knows. On local ones a lock keeps two runs apart; elsewhere the second
-one to write a manifest of the same number fails.
+Directories are local paths or URLs that fsspec knows. On local ones a lock keeps two runs apart;
+elsewhere the second one to write a manifest of the same number fails.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ MANIFESTS: Final = "_manifests"
 SUFFIX: Final = ".parquet"
 
 DIRECTORY_BYTES_MAX: Final = 240
-"""Bytes of ``queue=<name>``: file systems take 255, and some programs put something in front."""
+"""Maximum bytes of ``queue=<name>``: file systems take 255, and some programs prepend something."""
 
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 class ExportError(SparkSourceError):
-    """A directory of exports is not as its manifests say, or another run is at work in it."""
+    """A directory of exports contradicts its manifests, or another run is at work in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedFile:
-    """One file. Its path is below the directory; offsets and times (µs since the epoch) are the least and greatest."""
+    """One file. Its path is below the directory; offsets and times (µs since the epoch) are minimum
+    and maximum."""
 
     path: str
     queue: str
@@ -62,7 +63,8 @@ class ExportedFile:
 
 @dataclass(frozen=True, slots=True)
 class ExportedRange:
-    """What a run exported of a queue: offsets from `first` up to before `next`; `lost` of them were not to be had."""
+    """A run's export of a queue: offsets from `first` up to before `next`; `lost` of them were
+    unavailable."""
 
     first: int
     next: int
@@ -72,7 +74,7 @@ class ExportedRange:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one run added. `written`: when, ISO 8601."""
+    """Additions of one run. `written`: time in ISO 8601."""
 
     number: int
     run: str
@@ -82,12 +84,12 @@ class Manifest:
     files: tuple[ExportedFile, ...]
 
     def encode(self) -> bytes:
-        """The manifest as it stands in its file."""
+        """Return the manifest as stored in its file."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> Manifest:
-        """The manifest that a file holds. Raises `ExportError`."""
+        """Decode a manifest file. Raises `ExportError`."""
         try:
             found = json.loads(data)
             if found.pop("format") != FORMAT:
@@ -100,10 +102,11 @@ class Manifest:
 
 
 def partition_of(queue: str) -> str:
-    """The directory of a queue: ``queue=`` and its name, in which every other ASCII character than A-Z a-z 0-9 . _ - is %XX.
+    """Return the directory of a queue: ``queue=`` and its name, in which every other ASCII
+    character than A-Z a-z 0-9 . _ - is %XX.
 
-    Others stay, because readers that undo %XX take each for a character of its own. A long name is cut, and ends with ~
-    and its hash; its whole name is in the manifest.
+    Non-ASCII ones stay, because readers that undo %XX take each for a character of its own. A long
+    name is truncated, and ends with ~ and its hash; the manifest has its whole name.
     """
     text = "".join(
         each if each in _PLAIN or not each.isascii() else f"%{ord(each):02X}" for each in queue
@@ -117,7 +120,7 @@ def partition_of(queue: str) -> str:
 
 @dataclass(slots=True)
 class ExportDirectory:
-    """A directory of exports. `options`: what fsspec needs for its URL."""
+    """A directory of exports. `options`: fsspec's for its URL."""
 
     url: str
     options: Mapping[str, object] = field(default_factory=dict)
@@ -125,7 +128,7 @@ class ExportDirectory:
     _root: str = field(default="", init=False, repr=False)
 
     def open(self) -> Any:
-        """fsspec's file system. Raises `ExportError` for a URL that it does not know."""
+        """Return fsspec's file system. Raises `ExportError` for a URL that it does not know."""
         if self._filesystem is None:
             import fsspec  # type: ignore[import-untyped]
 
@@ -138,21 +141,21 @@ class ExportDirectory:
 
     @property
     def local(self) -> bool:
-        """Whether it is on a file system of the operating system, where files can be synced and locked."""
+        """True for a file system of the operating system, where files can be synced and locked."""
         protocol = self.open().protocol
         return "file" in ((protocol,) if isinstance(protocol, str) else tuple(protocol))
 
     def path(self, *parts: str) -> str:
-        """The path of something below, as the file system takes it."""
+        """Return the path of an entry below, as the file system takes it."""
         self.open()
         return "/".join((self._root, *parts))
 
     def url_of(self, *parts: str) -> str:
-        """The same for Spark."""
+        """Return the same for Spark."""
         return str(self.open().unstrip_protocol(self.path(*parts)))
 
     def manifests(self) -> list[Manifest]:
-        """All manifests in their order. Raises `ExportError`."""
+        """Return all manifests in order. Raises `ExportError`."""
         filesystem, found = self.open(), []
         for name in self._names(MANIFESTS):
             number, dot, suffix = name.partition(".")
@@ -168,7 +171,7 @@ class ExportDirectory:
 
     def _names(self, directory: str) -> list[str]:
         filesystem = self.open()
-        # Listings of remote stores are remembered by fsspec, and another process may have written since.
+        # fsspec caches listings of remote stores, and another process may have written since.
         filesystem.invalidate_cache()
         try:
             paths = filesystem.ls(self.path(directory) if directory else self.path(), detail=False)
@@ -194,7 +197,8 @@ class ExportDirectory:
             os.close(descriptor)
 
     def remove_unlisted(self, manifests: Iterable[Manifest]) -> list[str]:
-        """Remove the files that no manifest names; returns them. Nothing but what an export calls its files is touched."""
+        """Remove the files that no manifest names; return them. Touches only files named like an
+        export's."""
         filesystem = self.open()
         listed = {each.path for manifest in manifests for each in manifest.files}
         removed = []
@@ -210,7 +214,8 @@ class ExportDirectory:
         return removed
 
     def commit(self, manifest: Manifest) -> str:
-        """Write a manifest, with which its files become part of the export; returns its path. Raises `ExportError`."""
+        """Write a manifest, with which its files become part of the export; return its path. Raises
+        `ExportError`."""
         path = self.path(MANIFESTS, f"{manifest.number:08d}.json")
         filesystem = self.open()
         if not self.local:
@@ -236,7 +241,7 @@ class ExportDirectory:
 
 
 def _sync_directories(root: str, below: str) -> None:
-    """Make names durable: of a directory's files, and of the directories up to the root."""
+    """Make names durable: sync a directory, and the directories up to the root."""
     while True:
         descriptor = os.open(f"{root}/{below}" if below else root, os.O_RDONLY)
         try:
@@ -249,12 +254,12 @@ def _sync_directories(root: str, below: str) -> None:
 
 
 def continue_at(manifests: Iterable[Manifest]) -> dict[str, int]:
-    """The offset after the last exported one, by queue."""
+    """Return the offset after the last exported one, by queue."""
     return {name: each.next for manifest in manifests for name, each in manifest.queues.items()}
 
 
 def is_export(url: str, options: Mapping[str, object] | None = None) -> bool:
-    """Whether a directory has manifests."""
+    """Return whether a directory has manifests."""
     names = ExportDirectory(url, options or {})._names(MANIFESTS)
     return any(name.endswith(".json") for name in names)
 
@@ -266,7 +271,8 @@ def read(
     *,
     options: Mapping[str, object] | None = None,
 ) -> DataFrame:
-    """The rows of an export, all queues' or the given ones': the source's columns and ``date``.
+    """Return the rows of an export, of all queues or the given ones: the source's columns and
+    ``date``.
 
     Raises `ExportError` when there is no export, or none of such a queue.
     """
@@ -285,7 +291,7 @@ def read(
         what = f"of {', '.join(sorted(wanted))} " if wanted else ""
         raise ExportError(f"{url}: no export {what}is there")
     urls = [directory.url_of(each.path) for each in files]
-    # The names of directories would otherwise be guessed to be numbers where they look like some.
+    # Otherwise Spark would guess that directory names that look like numbers are numbers.
     inside = spark.read.parquet(urls[0]).schema
     partitions = [
         StructField("queue", StringType(), nullable=False),

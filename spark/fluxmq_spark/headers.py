@@ -1,7 +1,9 @@
-"""Headers of batches, and the time of one message: what files say without their messages being decoded.
+"""Headers of batches, and the time of one message: information in files that needs no decoding of
+messages.
 
-A header has counts, bytes and times of its batch, and the check of what is behind it. That is all that views need, and all that
-is checked: what is behind the headers is not looked at, except for the time of a message inside a batch.
+A header has counts, bytes and times of its batch, and the check of the bytes after it. Views need
+no more, and only that is checked: bytes after the headers are ignored, except for the time of a
+message inside a batch.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ from fluxmq_spark.times import walk
 LOG: Final = logging.getLogger(__name__)
 
 WINDOW_BYTES: Final = 4 << 20
-"""Read at once: larger windows are slower, since fresh memory has to be paid for."""
+"""Bytes read at once: larger windows are slower, because fresh memory is costly."""
 
 _ALIGNED: Final = 8
 
 
 class Headers(NamedTuple):
-    """Batches that follow each other in a segment: where each begins, and its header as a row of a table."""
+    """Consecutive batches of a segment: the start of each, and its header as a row of a table."""
 
     positions: Integers
     headers: NDArray[Any]
@@ -51,8 +53,8 @@ def headers_of(
 ) -> Iterator[Headers]:
     """Yield the headers of a segment's batches, in order, some thousand at a time.
 
-    Raises FileNotFoundError, and Damage for the page, a header, or offsets that do not follow each other. With
-    `skip_damage` it goes on with the next batch that there is, whatever its offset.
+    Raises FileNotFoundError, and Damage for the page, a header, or offsets that do not follow each
+    other. With `skip_damage` it continues with the next batch it finds, whatever its offset.
     """
     with storage.open(segment.path) as file:
         try:
@@ -79,7 +81,7 @@ def _check_page(file: OpenFile, queue: str, segment: SegmentFile) -> None:
 
 
 def _anchors(storage: Storage, segment: SegmentFile) -> Integers:
-    """Where the index says that batches begin; it is not believed where they do not."""
+    """Return the starts of batches according to the index; wrong ones are ignored."""
     try:
         data = storage.read(segment.index_path)
     except FileNotFoundError:
@@ -91,7 +93,8 @@ def _anchors(storage: Storage, segment: SegmentFile) -> Integers:
 
 
 class _Walk:
-    """A walk over one segment's headers. `position` and `expected`: where the next batch is, and its offset."""
+    """A walk over one segment's headers. `position` and `expected`: of the next batch, and its
+    offset."""
 
     def __init__(
         self, file: OpenFile, segment: SegmentFile, anchors: Integers, *, skip: bool
@@ -145,14 +148,15 @@ class _Walk:
         return Batches(window, starts, self._expected)
 
     def _find_next(self) -> bool:
-        """Go to the next place where a batch begins that this segment may have; False when there is none."""
+        """Move to the next place where a possible batch of this segment begins; False when there is
+        none."""
         while self._position + BATCH_HEADER_BYTES <= self._end:
             self._fill()
             starts = candidates(self._window)
             headers = self._window.headers(starts).view(HEADER)
             offsets = headers["base_offset"].astype(numpy.int64)
             here = (offsets >= self._segment.base_offset) & (offsets < self._segment.next_offset)
-            # What stands where a batch should is one; elsewhere it may be a part of a message.
+            # The bytes where a batch is due are one; elsewhere they may be part of a message.
             here &= (starts == 0) | (offsets >= self._expected)
             if here.any():
                 at = int(here.argmax())
@@ -198,7 +202,8 @@ def _time_in(storage: Storage, file: OpenFile, segment: SegmentFile, offset: int
 
 
 def _near(storage: Storage, file: OpenFile, segment: SegmentFile, offset: int) -> tuple[int, int]:
-    """Position and offset of a batch not behind an offset: the index's, if one begins there, else the first."""
+    """Return position and offset of a batch not after an offset: the index's, if one begins there,
+    else the first."""
     entries = IndexEntries()
     try:
         data = storage.read(segment.index_path)

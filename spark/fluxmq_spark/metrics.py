@@ -1,8 +1,8 @@
-"""What tasks read, counted: one JSON file for each task that came to its end, and their sums.
+"""Counts of the tasks' reads: one JSON file for each completed task, and their sums.
 
-Spark has no way for a Python source to report anything. A file is written when a task has read its partition, or when
-whoever reads it had enough (``limit``); not when it failed. Each action on a DataFrame reads anew and adds its files: a
-directory of its own for each makes the sums mean one.
+Spark offers Python sources no way to report anything. A file is written when a task has read its
+partition, or when its consumer had enough (``limit``); not when it failed. Each action on a
+DataFrame reads anew and adds its files: for the sums of one action, use a directory of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True)
 class Metrics:
-    """Sums over tasks; of `damage` the texts, in order. `tasks`: files there were."""
+    """Sums over tasks; of `damage` the texts, in order. `tasks`: number of files."""
 
     tasks: int
     segments: int
@@ -35,20 +35,22 @@ class Metrics:
 
 
 def write_statistics(path: str, statistics: Statistics, queues: Iterable[str]) -> None:
-    """Write one task's counts into a directory, which is made if need be; a path of this machine or an fsspec URL."""
+    """Write one task's counts into a directory, created if missing; a path of this machine or an
+    fsspec URL."""
     system, root = fsspec.core.url_to_fs(path)
     system.makedirs(root, exist_ok=True)
     name = uuid.uuid4().hex
     content = json.dumps({**asdict(statistics), "queues": sorted(set(queues))}).encode()
-    # Named at last, so that nobody reads half a file.
+    # Renamed last, so that nobody reads half a file.
     system.pipe_file(f"{root}/.{name}", content)
     system.mv(f"{root}/.{name}", f"{root}/{name}{_SUFFIX}")
 
 
 def read_metrics(path: str) -> Metrics:
-    """Return the sums of what tasks wrote into the directory of option ``metricsPath``; zeros if there is none.
+    """Return the sums of the tasks' files in the directory of option ``metricsPath``; zeros if
+    there are none.
 
-    Raises SparkSourceError for a file there that is none of theirs.
+    Raises SparkSourceError for any other file there.
     """
     system, root = fsspec.core.url_to_fs(path)
     if not system.exists(root):

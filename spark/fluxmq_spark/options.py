@@ -1,7 +1,7 @@
-"""Options of reading: read once, checked, every mistake named at once.
+"""Options of reading: read once, validated, every mistake named at once.
 
-Names are Kafka's where Kafka's source has the thing, and Spark does not look at their case. An option that would change
-nothing where it stands is a mistake too: nobody shall believe that it did something.
+Names are Kafka's if Kafka's source has the option, and Spark ignores their case. An option without
+effect in its context is a mistake too: nobody should believe that it did something.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fluxmq_spark.schema import check_names, column_names
 BATCH: Final = "batch reading"
 STREAM: Final = "streams"
 EITHER: Final = "either"
-"""What options are for; either: it is not known yet."""
+"""Use of options; either: not known yet."""
 
 VIEW_MESSAGES: Final = "messages"
 VIEWS: Final = (VIEW_MESSAGES, "batches", "segments", "queues", "groups")
@@ -31,19 +31,20 @@ STATES: Final = (STATE_ALL, STATE_UNACKNOWLEDGED, STATE_DEAD_LETTERED)
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""In JSON, as Kafka's source has it; above them, offsets."""
+"""Value in JSON, as in Kafka's source; values above them are offsets."""
 
 OFFSET_MAX: Final = (1 << 63) - 1
-"""Spark's long."""
+"""Maximum of Spark's long."""
 
 BYTES_PER_PARTITION: Final = 64 << 20
-"""A task then takes a fraction of a second, which is some ten times what starting it costs."""
+"""Default size of a task, which then takes a fraction of a second, some ten times its start-up
+cost."""
 
 BYTES_PER_PARTITION_MIN: Final = 4096
-"""A segment's first page: less is not a segment's part."""
+"""Size of a segment's first page: smaller parts make no sense."""
 
 MIN_PARTITIONS_MAX: Final = 100_000
-"""Tasks of one job: Spark's driver keeps something of each."""
+"""Maximum tasks of one job: Spark's driver keeps state for each."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -53,10 +54,10 @@ _MILLISECONDS: Final = re.compile(r"-?\d{1,16}")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where reading begins or ends: by offset or by time.
+    """Start or end of reading: by offset or by time.
 
-    `offset` is of all queues that `offsets` does not name; EARLIEST and LATEST are places. `time`, µs since the epoch:
-    at the first message not before it; then the others do not count.
+    `offset` is for all queues that `offsets` does not name; EARLIEST and LATEST are positions.
+    `time`, µs since the epoch: at the first message not before it; then the others do not count.
     """
 
     offset: int
@@ -70,9 +71,10 @@ class Bounds:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What is to be read, and how. Values only; can be pickled.
+    """Parsed options of reading. Values only; can be pickled.
 
-    `queues`: None for those that `pattern` matches. `columns`: None for all. `metrics_path`: "" for none.
+    `queues`: None for those that `pattern` matches. `columns`: None for all. `metrics_path`: "" for
+    none.
     """
 
     path: str
@@ -94,7 +96,7 @@ class ReadOptions:
     metrics_path: str
 
     def all_columns(self) -> tuple[str, ...]:
-        """Return the names of the columns of messages that there are with these options."""
+        """Return the names of all message columns with these options."""
         return column_names(headers=self.include_headers, state=bool(self.group))
 
 
@@ -114,7 +116,7 @@ _OF_VIEWS: Final = (
 
 
 class _Reader:
-    """Takes one option after the other, and collects what is wrong with them."""
+    """Reads one option after the other, and collects the mistakes."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = {name.lower(): str(value) for name, value in given.items()}
@@ -176,7 +178,7 @@ class _Reader:
         return tuple(part for part in map(str.strip, self.text(name).split(",")) if part)
 
     def time(self, name: str) -> int | None:
-        """Microseconds since the epoch."""
+        """Return microseconds since the epoch."""
         if not self.has(name):
             return None
         value = self.text(name)
@@ -191,7 +193,7 @@ class _Reader:
         return (moment - _EPOCH) // timedelta(microseconds=1)
 
     def bounds(self, side: str, default: int, refused: tuple[int, str] | None) -> Bounds:
-        """Where reading starts or ends; `refused`: what makes no sense there, and its name."""
+        """Return the start or end of reading; `refused`: a position invalid there, and its name."""
         offsets_name, time_name = f"{side}Offsets", f"{side}Timestamp"
         if self.has(offsets_name) and self.has(time_name):
             self.mistakes.append(f"{offsets_name} and {time_name} are given, only one can be")
@@ -222,13 +224,14 @@ class _Reader:
 
 
 def read_options(given: Mapping[str, str], use: str = BATCH) -> ReadOptions:
-    """Return what options say for batch reading or streams. Raises OptionError, which names all mistakes."""
+    """Return the options for batch reading or streams. Raises OptionError, which names all
+    mistakes."""
     reader = _Reader(given)
     _check_known(reader, use)
     stream = use == STREAM
     view = reader.choice("view", VIEWS)
     queues, pattern = _selection(reader)
-    # A stream may begin with what comes; a batch would have nothing.
+    # A stream may begin with new messages; a batch would have nothing.
     refused = (LATEST, "latest") if use == BATCH else None
     starting = reader.bounds("starting", LATEST if stream else EARLIEST, refused)
     ending = reader.bounds("ending", LATEST, (EARLIEST, "earliest"))
@@ -324,7 +327,7 @@ def _check_states(reader: _Reader, options: ReadOptions, stream: bool) -> None:
 
 
 def given_options(path: str, options: Mapping[str, object]) -> dict[str, str]:
-    """Return Python values as options: numbers, truth, tuples of names, and mappings as JSON."""
+    """Return Python values as options: numbers, booleans, tuples of names, and mappings as JSON."""
     written: dict[type, Callable[[object], str]] = {
         bool: lambda value: str(value).lower(),
         dict: json.dumps,

@@ -1,9 +1,10 @@
-"""Rows that become messages: the options of writing, the columns taken, and the names by which queues know a message again.
+"""Rows as messages: options of writing, column mapping, and names for deduplication by queues.
 
-A task may run twice, and so may the commit of a micro-batch; what it publishes again has to be kept once. Rows are published
-in chunks; each is a producer named ``<job>/<part>/<chunk>/<digest of its rows>``, in which the rows count from 0. A
-chunk that comes again with the same rows has the same name and is suppressed; one that comes with other rows, because what
-Spark computed came in another order, has another name and is published: a message may then come twice, and none is lost.
+A task may run twice, and so may the commit of a micro-batch; messages published again must be kept
+once. Rows are published in chunks; each is a producer named ``<job>/<part>/<chunk>/<digest of its
+rows>``, in which the rows count from 0. A chunk that comes again with the same rows has the same
+name and is suppressed; one with other rows, because Spark computed them in another order, has
+another name and is published: a message may then come twice, and none is lost.
 """
 
 from __future__ import annotations
@@ -23,21 +24,24 @@ from fluxmq_spark.errors import OptionError, SparkSourceError
 from fluxmq_spark.publishing import Address, Publisher
 
 DEDUPLICATION_ID: Final = "x-deduplication-id"
-"""The header that says a message's producer and sequence."""
+"""Header with a message's producer and sequence."""
 CHUNK_ROWS: Final = 8192
-"""Rows of one producer: a queue remembers the newest 10,000 sequences of each, and 4096 producers."""
+"""Rows of one producer: a queue remembers the newest 10,000 sequences of each, and 4096
+producers."""
 CHUNK_ROWS_SPREAD: Final = 1024
-"""The same where rows may go to different queues: each gets some of the sequences only, and remembers 1024 stretches of them."""
+"""The same if rows may go to different queues: each gets only some of the sequences, and remembers
+1024 ranges of them."""
 CHUNK_BYTES: Final = 8 << 20
-"""Payloads of a chunk, which is held in memory until its name is known."""
+"""Payload bytes of a chunk, which is held in memory until its name is known."""
 WINDOW_DEFAULT: Final = 1000
 WINDOW_MAX: Final = 50_000
-"""Messages without an answer: at 65,536 the broker stops reading."""
+"""Maximum unconfirmed messages: at 65,536 the broker stops reading."""
 TIMEOUT_DEFAULT: Final = 60.0
 TIMEOUT_MAX: Final = 86_400.0
-"""A day: who wants longer has confused units."""
+"""A day: anyone who wants longer has confused units."""
 NAME_BYTES_MAX: Final = 255
-"""Names, routing keys and most properties are short strings. Source: AMQP 0-9-1 section 4.2.5.3."""
+"""Maximum bytes of names, routing keys and most properties, short strings. Source: AMQP 0-9-1
+section 4.2.5.3."""
 PRODUCER_BYTES_MAX: Final = 512
 """A producer's name has 1024 bytes; ours adds part, chunk and digest."""
 
@@ -59,7 +63,8 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True)
 class Target:
-    """Where rows go. ``routing_key``: of all rows, None when a column says it. ``producer``: name of the job, empty for one of the writer's own."""
+    """Destination of rows. ``routing_key``: of all rows, None when a column has it. ``producer``:
+    name of the job, empty for a generated one."""
 
     address: Address
     exchange: str
@@ -71,7 +76,7 @@ class Target:
 
 
 class Message(NamedTuple):
-    """A row. ``properties``: by pika's names."""
+    """A row as a message. ``properties``: by pika's names."""
 
     routing_key: str
     body: bytes
@@ -85,7 +90,8 @@ class Message(NamedTuple):
 def target_of(
     options: Mapping[str, str], schema: StructType, overwrite: bool, *, others: Sequence[str] = ()
 ) -> Target:
-    """The checked options. ``others``: names that mean something elsewhere. Raises OptionError with every mistake."""
+    """Return the validated options. ``others``: names with a meaning elsewhere. Raises OptionError
+    with every mistake."""
     mistakes: list[str] = []
     given = {name.lower(): value for name, value in options.items()}
     known = {*_OPTIONS, *(name.lower() for name in others)}
@@ -117,7 +123,7 @@ def target_of(
 
 
 def _way(given: Mapping[str, str], column: bool, mistakes: list[str]) -> tuple[str, str | None]:
-    """Exchange and routing key; the latter None when each row has its own."""
+    """Return exchange and routing key; the latter None when each row has its own."""
     mistakes += [
         f"option {_OPTIONS[name]} has at most {NAME_BYTES_MAX} bytes"
         for name in ("queue", "exchange", "routingkey")
@@ -185,7 +191,8 @@ def _is_of(kind: DataType, wanted: str) -> bool:
 def messages_of(
     batches: Iterable[pa.RecordBatch], routing_key: str | None, row: int = 0
 ) -> Iterator[Message]:
-    """The rows as messages. Raises SparkSourceError for one that is none, by its number in the task; ``row``: that of the first."""
+    """Yield the rows as messages. Raises SparkSourceError for an invalid one, by its number in the
+    task; ``row``: that of the first."""
     for batch in batches:
         columns = {name: batch.column(at).to_pylist() for at, name in enumerate(batch.schema.names)}
         payloads = columns["payload"]
@@ -231,7 +238,7 @@ def _short(value: str, what: str) -> str:
 
 
 def _headers_of(entries: list[tuple[str, str | None]]) -> dict[str, str | None]:
-    """Headers by name. One that names the message is replaced by ours."""
+    """Return headers by name. Ours replaces one that identifies the message."""
     headers = {_short(name, "a header's name"): value for name, value in entries}
     headers.pop(DEDUPLICATION_ID, None)
     return headers
@@ -298,7 +305,8 @@ def _properties_of(entries: list[tuple[str, str | None]]) -> dict[str, Any]:
 
 
 def chunks(messages: Iterable[Message], rows: int) -> Iterator[list[Message]]:
-    """The messages in order, in lists of ``rows``, or fewer where `CHUNK_BYTES` are reached: where one ends depends on them only."""
+    """Yield the messages in order, in lists of ``rows``, or fewer if they reach `CHUNK_BYTES`: the
+    boundaries depend on the messages only."""
     chunk: list[Message] = []
     size = 0
     for message in messages:
@@ -312,7 +320,8 @@ def chunks(messages: Iterable[Message], rows: int) -> Iterator[list[Message]]:
 
 
 def digest(chunk: Iterable[Message]) -> str:
-    """64 bits of all that the messages say, in their order, as 16 hexadecimal digits."""
+    """Return 64 bits of a digest of all the messages' content, in order, as 16 hexadecimal
+    digits."""
     hashed = hashlib.blake2b(digest_size=8)
     for key, body, headers, properties in chunk:
         said = [key, len(body), sorted(headers.items()), sorted(properties.items())]
@@ -322,9 +331,11 @@ def digest(chunk: Iterable[Message]) -> str:
 
 
 def publish_batches(target: Target, producer: str, batches: Iterable[pa.RecordBatch]) -> int:
-    """Publish rows and wait until they are safe; how many they are. No connection is made for none.
+    """Publish rows and wait until they are confirmed; return their number. Connects only if there
+    are any.
 
-    ``producer``: begins the names of chunks. Raises PublishError, and SparkSourceError for a row that is no message.
+    ``producer``: prefix of the chunks' names. Raises PublishError, and SparkSourceError for an
+    invalid row.
     """
     count = 0
     publisher: Publisher | None = None

@@ -1,7 +1,8 @@
-"""Ranges of segments to tasks: a large segment is cut into several, small ones share one.
+"""Ranges of segments to tasks: a large segment is divided among several, small ones share one.
 
-Cuts are by offset, at entries of the index where one is near: a task then begins to read where it begins. Where none is, a
-cut is put where the bytes are about right; the task reads from the entry before it and finds its first message itself.
+Cuts are by offset, at entries of the index if one is near: a task then starts reading at its first
+batch. Otherwise the cut is where the bytes are about right; the task reads from the entry before it
+and finds its first message itself.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from fluxmq_spark.storage import Storage
 LOG: Final = logging.getLogger(__name__)
 
 TASK_PORTIONS_MAX: Final = 1000
-"""Segments that share a task: thousands of nearly empty ones still come in a few tasks, each some seconds at most."""
+"""Segments that share a task: thousands of nearly empty ones still fit into a few tasks, each some
+seconds at most."""
 
 TASKS_MAX: Final = 100_000
-"""Tasks of a plan: tasks become larger than was asked for rather than more."""
+"""Maximum tasks of a plan: beyond that tasks become larger than requested."""
 
 _NEAR: Final = 0.25
-"""How far from where a cut would be best, in parts of a task, an entry of the index may be."""
+"""Maximum distance of an index entry from the best cut, as a fraction of a task."""
 
 
 R = TypeVar("R", tuple[int, int], tuple[int, int, str])
@@ -46,7 +48,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What one Spark task reads, in order. `selections`: by queue, which of the messages are wanted."""
+    """Work of one Spark task, in order. `selections`: by queue, the wanted messages."""
 
     portions: tuple[Portion, ...]
     bytes: int
@@ -60,7 +62,8 @@ def make_tasks(
     least: int,
     selections: Mapping[str, Selection],
 ) -> list[Task]:
-    """Return tasks of about `bytes_per_task` at most, and at least `least` of them where there are as many messages."""
+    """Return tasks of about `bytes_per_task` at most, and at least `least` of them if there are as
+    many messages."""
     total = sum(piece.bytes for piece in pieces)
     target = max(bytes_per_task, -(-total // TASKS_MAX))
     if least:
@@ -84,7 +87,8 @@ def _task(portions: list[Portion], size: int, selections: Mapping[str, Selection
 
 
 def _narrowed(selection: Selection, first: int, stop: int) -> Selection:
-    """A selection for some offsets only: it may have tens of thousands of ranges, and each task is sent its own."""
+    """Return a selection limited to some offsets: it may have tens of thousands of ranges, and each
+    task is sent its own."""
     return replace(
         selection,
         ranges=None if selection.ranges is None else _overlapping(selection.ranges, first, stop),
@@ -93,7 +97,8 @@ def _narrowed(selection: Selection, first: int, stop: int) -> Selection:
 
 
 def _overlapping(ranges: tuple[R, ...], first: int, stop: int) -> tuple[R, ...]:
-    """Those of ascending and disjoint ranges that have an offset from `first` to before `stop`."""
+    """Return those of ascending and disjoint ranges that have an offset from `first` to before
+    `stop`."""
     begin = bisect_left(ranges, first, key=itemgetter(1))
     return ranges[begin : bisect_left(ranges, stop, key=itemgetter(0))]
 
@@ -112,11 +117,11 @@ def _packed(parts: Iterable[Piece], target: int) -> Iterator[list[Piece]]:
 
 
 _Entry = tuple[int, tuple[int, ...], int, list[Piece]]
-"""Messages below zero, place among the tasks, a number to tell equal ones apart, the task."""
+"""Negated messages, place among the tasks, a tie-breaker, the task."""
 
 
 def _split_to(tasks: list[list[Piece]], least: int) -> list[list[Piece]]:
-    """Halve the tasks with most messages until there are as many as asked for; order is kept."""
+    """Halve the tasks with most messages until there are as many as requested; order is kept."""
     count = itertools.count()
     heap: list[_Entry] = [
         (-_messages(task), (number,), next(count), task) for number, task in enumerate(tasks)
@@ -134,7 +139,7 @@ def _messages(task: Iterable[Piece]) -> int:
 
 
 def _halves(task: list[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """A task of at least two messages as two with a message each at least."""
+    """Return a task of at least two messages as two with at least a message each."""
     wanted = _messages(task) // 2
     before: list[Piece] = []
     for number, piece in enumerate(task):
@@ -157,7 +162,7 @@ def _halves(task: list[Piece]) -> tuple[list[Piece], list[Piece]]:
 
 
 def _cut(storage: Storage, piece: Piece, target: int) -> list[Piece]:
-    """A piece as pieces of about `target` bytes."""
+    """Return a piece as pieces of about `target` bytes."""
     portion = piece.portion
     count = min(-(-piece.bytes // target), portion.stop - portion.first)
     if count <= 1:
@@ -194,9 +199,10 @@ def _nearest(
 def _index_points(
     storage: Storage, portion: Portion, size: int
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
-    """Offsets and where they are, ends included; of an index that is missing or makes no sense the ends alone.
+    """Return offsets and their positions, ends included; only the ends if the index is missing or
+    senseless.
 
-    The index is not checked: a wrong one makes tasks of other sizes, and not of other messages.
+    The index is not verified: a wrong one changes the sizes of tasks, but not their messages.
     """
     entries = IndexEntries()
     try:
@@ -208,7 +214,7 @@ def _index_points(
     end = max(portion.end, PAGE_BYTES + size)
     offsets = numpy.array(entries.offsets, numpy.int64)
     positions = numpy.array(entries.positions, numpy.int64)
-    # In a sealed segment's the last entry is a check, and an offset behind all.
+    # In a sealed segment's index the last entry is a check, with an offset after all.
     good = (offsets > 0) & (offsets < messages) & (positions > PAGE_BYTES) & (positions < end)
     offsets = numpy.concatenate(([0], offsets[good], [messages]))
     positions = numpy.concatenate(([PAGE_BYTES], positions[good], [end]))

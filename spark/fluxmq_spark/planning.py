@@ -1,7 +1,7 @@
-"""What a query reads: queues by name, ranges of offsets by the bounds given, tasks by size.
+"""Plan of a query: queues by name, ranges of offsets by the given bounds, tasks by size.
 
-Everything is bounded by each queue's head as it was at one look. The broker goes on meanwhile: retention moves the head's
-start before it removes a segment, so a file that is gone is answered by looking at the head again.
+Each queue's head, read once, bounds everything. The broker goes on meanwhile: retention moves the
+head's start before it removes a segment, so a missing file makes the planner read the head again.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from fluxmq_spark.times import TimeSearch
 LOG: Final = logging.getLogger(__name__)
 
 DEAD_LETTERS: Final = "$dlq/"
-"""What the name of a queue's dead-letter queue begins with."""
+"""Prefix of the names of dead-letter queues."""
 
 NAMES_SHOWN_MAX: Final = 20
-"""Queues that a message lists: there may be thousands."""
+"""Maximum queues that an error lists: there may be thousands."""
 
 _SKIP: Final = "set failOnDataLoss=false to skip them"
 
 
 class QueueRange(NamedTuple):
-    """What of a queue is to be read: offsets from `first` to before `stop`, of a log as it was at one look."""
+    """Range of a queue to read: offsets from `first` to before `stop`, of a log at one moment."""
 
     files: QueueFiles
     log: Log
@@ -52,7 +52,8 @@ class QueueRange(NamedTuple):
 
 @dataclass(frozen=True)
 class QueuePlan:
-    """What is read of one queue. `segments_considered`: those that the queue has; `bytes`: of `segments`, about."""
+    """Plan for one queue. `segments_considered`: those that the queue has; `bytes`: of `segments`,
+    about."""
 
     queue: str
     start: int
@@ -66,29 +67,29 @@ class QueuePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a query will read; `str()` of it is for people."""
+    """Plan of a query; its `str()` is for people."""
 
     queues: tuple[QueuePlan, ...]
     tasks: tuple[Task, ...]
 
     @property
     def segments_considered(self) -> int:
-        """Segments that the queues have."""
+        """Number of the queues' segments."""
         return sum(queue.segments_considered for queue in self.queues)
 
     @property
     def segments(self) -> int:
-        """Segments that are read."""
+        """Number of segments to read."""
         return sum(queue.segments for queue in self.queues)
 
     @property
     def bytes(self) -> int:
-        """About how many bytes are read."""
+        """Approximate bytes to read."""
         return sum(queue.bytes for queue in self.queues)
 
     @property
     def partitions(self) -> int:
-        """Partitions, which are Spark's tasks."""
+        """Number of partitions, which are Spark's tasks."""
         return len(self.tasks)
 
     def __str__(self) -> str:
@@ -109,7 +110,8 @@ class Plan:
 
 
 def select_queues(storage: Storage, root: str, options: ReadOptions) -> list[QueueFiles]:
-    """Return the queues that options name, by name. Raises OptionError for names that are not there, SparkSourceError."""
+    """Return the queues that options name, by name. Raises OptionError for missing ones,
+    SparkSourceError."""
     found = find_queues(storage, root)
     by_name = {files.queue: files for files in found}
     if len(by_name) < len(found):
@@ -128,7 +130,7 @@ def select_queues(storage: Storage, root: str, options: ReadOptions) -> list[Que
         return [by_name[name] for name in wanted]
     unknown = [name for name in options.queues if name not in by_name]
     if dead:
-        # A queue of which nothing died has no queue of dead letters yet.
+        # A queue without dead letters has no dead-letter queue yet.
         names = [DEAD_LETTERS + name for name in options.queues]
         unknown = [name for name in unknown if DEAD_LETTERS + name not in by_name]
     else:
@@ -147,7 +149,8 @@ def _listed(names: Sequence[str] | Mapping[str, object]) -> str:
 
 
 def readable_log(storage: Storage, files: QueueFiles, options: ReadOptions) -> Log | None:
-    """Return a queue's log, None for one without messages. Raises Damage for segments without a head."""
+    """Return a queue's log, None for one without messages. Raises Damage for segments without a
+    head."""
     log = read_log(storage, files)
     if log is None and any(base_of(name) is not None for name in storage.list(files.directory)):
         damage = Damage(f"{files.directory}/head", 0, "no slot of the head is valid")
@@ -161,13 +164,15 @@ def readable_log(storage: Storage, files: QueueFiles, options: ReadOptions) -> L
 
 
 RangeOf = Callable[[Log], tuple[int, int]]
-"""Offsets to be read, first and the one after the last, of a log. May raise FileNotFoundError."""
+"""Function from a log to the offsets to read, first and the one after the last. May raise
+FileNotFoundError."""
 
 
 def ranges_of(
     storage: Storage, queues: Sequence[QueueFiles], options: ReadOptions
 ) -> list[QueueRange]:
-    """Return what the bounds of options mean for each queue. Raises DataLoss, Damage, OptionError for all bad offsets."""
+    """Return the ranges of the queues by the options' bounds. Raises DataLoss, Damage, OptionError
+    for all bad offsets."""
     known = {files.queue for files in queues}
     sides = (("startingOffsets", options.starting), ("endingOffsets", options.ending))
     mistakes = [
@@ -193,9 +198,9 @@ def ranges_of(
 def look(
     storage: Storage, files: QueueFiles, log: Log, options: ReadOptions, range_of: RangeOf
 ) -> QueueRange:
-    """Return a range of a log; looks at the log again as long as retention removes what was to be read.
+    """Return a range of a log; read the log again as long as retention removes what was to be read.
 
-    Raises DataLoss when files are gone whose messages the head keeps, unless that is not fatal.
+    Raises DataLoss when files are missing whose messages the head keeps, unless that is not fatal.
     """
     while True:
         try:
@@ -210,7 +215,7 @@ def look(
 
 
 def _by_bounds(storage: Storage, files: QueueFiles, options: ReadOptions) -> RangeOf:
-    """How a log's range follows from the bounds of options."""
+    """Return the function from a log to its range by the options' bounds."""
     starting, ending = options.starting, options.ending
     low, high = starting.of(files.queue), ending.of(files.queue)
     if starting.time is None and ending.time is None and low > high >= 0:
@@ -232,10 +237,10 @@ def _by_bounds(storage: Storage, files: QueueFiles, options: ReadOptions) -> Ran
 
 
 def start_of(storage: Storage, files: QueueFiles, log: Log, options: ReadOptions) -> int:
-    """Return the offset at which options say that reading begins.
+    """Return the offset at which reading begins.
 
-    Raises DataLoss for one that retention removed, OptionError for one that is not there yet, and what a search for a
-    time does.
+    Raises DataLoss for one that retention removed, OptionError for one that does not exist yet, and
+    the errors of a search for a time.
     """
     if options.starting.time is not None:
         search = TimeSearch(storage, log, skip_damage=not options.fail_on_data_loss)
@@ -257,7 +262,7 @@ def kept(queue: str, log: Log, offset: int, options: ReadOptions) -> int:
 
 
 def lose(queue: str, lost: str, options: ReadOptions, go_on: int) -> int:
-    """Raise DataLoss, or warn and return where to go on."""
+    """Raise DataLoss, or warn and return where to continue."""
     if options.fail_on_data_loss:
         raise DataLoss(f"queue {queue!r}: {lost}; {_SKIP}")
     LOG.warning("queue %r: %s; skipped", queue, lost)
@@ -272,7 +277,8 @@ def _beyond(files: QueueFiles, name: str, offset: int, log: Log) -> str:
 def _covered(
     files: QueueFiles, log: Log, first: int, stop: int, options: ReadOptions
 ) -> tuple[int, int]:
-    """The range, without what no file has at its ends when that is not fatal. Raises DataLoss."""
+    """Return the range, without offsets at its ends that no file has when that is not fatal. Raises
+    DataLoss."""
     for low, high in missing(log, first, stop):
         lost = (
             f"the files with offsets {low} to {high - 1} are missing, although its head keeps them"
@@ -288,7 +294,8 @@ def _covered(
 def _pieces(
     storage: Storage, files: QueueFiles, log: Log, first: int, stop: int
 ) -> tuple[Piece, ...]:
-    """The parts of segments that a range is, with about how many bytes they are. Raises FileNotFoundError."""
+    """Return the parts of segments in a range, with their approximate bytes. Raises
+    FileNotFoundError."""
     segments = [
         segment
         for segment in log.segments
@@ -324,12 +331,12 @@ def _piece(
 
 
 def make_plan(storage: Storage, root: str, options: ReadOptions) -> Plan:
-    """Return what batch reading with these options will read. Raises SparkSourceError."""
+    """Return the plan of batch reading with these options. Raises SparkSourceError."""
     queues = select_queues(storage, root, options)
     found = ranges_of(storage, queues, options)
     selections = {}
     if options.group:
-        # Only now: what a consumer group has settled is not needed otherwise.
+        # Imported late: only consumer groups need it.
         from fluxmq_spark.states import selection_of
 
         for each in found:
@@ -344,7 +351,8 @@ def plan_of(
     options: ReadOptions,
     selections: Mapping[str, Selection],
 ) -> Plan:
-    """Return the plan that ranges of queues are. `selections`: by queue, which messages are wanted where not all are."""
+    """Return the plan for ranges of queues. `selections`: by queue, the wanted messages if not all
+    are."""
     pieces: list[Piece] = []
     plans = []
     for each in found:
@@ -368,7 +376,8 @@ def plan_of(
 
 
 def selected(pieces: Sequence[Piece], selection: Selection) -> list[Piece]:
-    """Return pieces without the messages before the first and behind the last that is wanted of each segment."""
+    """Return pieces without the messages before the first and after the last wanted one of each
+    segment."""
     if selection.ranges is None:
         return list(pieces)
     found = []
@@ -385,5 +394,5 @@ def selected(pieces: Sequence[Piece], selection: Selection) -> list[Piece]:
 
 
 def open_path(options: ReadOptions) -> tuple[Storage, str]:
-    """Return where the path of options is. Raises OptionError."""
+    """Return the storage and path of the options' path. Raises OptionError."""
     return storage_of(options.path, options.storage_options)

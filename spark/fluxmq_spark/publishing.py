@@ -1,7 +1,8 @@
-"""Publishing over AMQP 0.9.1: one connection, publisher confirms, a window of messages without an answer.
+"""Publishing over AMQP 0.9.1: one connection, publisher confirms, a window of unconfirmed messages.
 
-Built on pika's ``SelectConnection``. Its loop runs only within the calls here, so that rows may take their time in between:
-heartbeats are off, the kernel's keepalive finds a dead peer, and `Publisher` itself counts how long an answer takes.
+Built on pika's ``SelectConnection``. Its loop runs only within the calls here, so that rows may
+take their time in between: heartbeats are off, the kernel's keepalive detects a dead peer, and
+`Publisher` itself measures how long an answer takes.
 
 Source: AMQP 0-9-1 section 1.8.3 (basic), RabbitMQ's publisher confirms.
 """
@@ -21,24 +22,25 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker  # type: ignore[imp
 from fluxmq_spark.errors import SparkSourceError
 
 PORTS: Final = {"amqp": 5672, "amqps": 5671}
-"""Ports of plain and of encrypted connections, where the URL says none. Source: IANA's registry."""
+"""Default ports of plain and of encrypted connections. Source: IANA's registry."""
 WINDOW_BYTES: Final = 16 << 20
-"""Payloads without an answer: pika keeps what the socket does not take, so that this is memory."""
+"""Unconfirmed payload bytes: pika buffers what the socket does not take, so that this is memory."""
 KEEPALIVE_SECONDS: Final = 60
-"""Silence after which the kernel asks whether the broker is there."""
+"""Silence after which the kernel probes the broker."""
 LOOK_SECONDS: Final = 0.5
-"""How often it is looked at how long nothing was answered."""
+"""Interval of timeout checks."""
 CLOSE_SECONDS: Final = 5.0
-"""How long the end of a connection, of which nothing is expected any more, may take."""
+"""Maximum time to close a connection, from which nothing is expected any more."""
 
 
 class PublishError(SparkSourceError):
-    """The broker did not take a message, or could not be asked. What was confirmed before stays in its queues."""
+    """The broker refused a message, or was unreachable. Messages confirmed before stay in its
+    queues."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a broker is, and who asks. The text says all but the password."""
+    """Location and credentials of a broker. The text omits the password."""
 
     host: str
     port: int
@@ -50,7 +52,8 @@ class Address:
 
     @staticmethod
     def of(url: str, ca_file: str = "") -> Address:
-        """The address in ``amqp://user:password@host:port/vhost``. Raises ValueError, which does not repeat the URL."""
+        """Parse ``amqp://user:password@host:port/vhost``. Raises ValueError, which does not repeat
+        the URL."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -80,7 +83,7 @@ class Address:
         return f"{scheme}://{self.host}:{self.port}, vhost '{self.vhost}'"
 
     def parameters(self, timeout: float) -> pika.ConnectionParameters:
-        """What pika connects with. Raises PublishError for a CA file that cannot be used."""
+        """Return pika's connection parameters. Raises PublishError for an unusable CA file."""
         options = None
         if self.tls:
             try:
@@ -103,10 +106,12 @@ class Address:
 
 
 class Publisher:
-    """A connection that publishes persistent, mandatory messages and hears of each whether it is safe. A context manager.
+    """A connection that publishes persistent, mandatory messages and awaits a confirm for each. A
+    context manager.
 
-    At most ``window`` messages have no answer yet. ``timeout``: seconds without any answer after which the broker is given up.
-    Every method raises `PublishError`, after which the publisher is of no use.
+    At most ``window`` messages are unconfirmed. ``timeout``: seconds without any answer after which
+    the broker is given up. Every method raises `PublishError`, after which the publisher is
+    unusable.
     """
 
     def __init__(self, address: Address, *, window: int, timeout: float) -> None:
@@ -115,7 +120,7 @@ class Publisher:
         self._window = window
         self._timeout = timeout
         self._waiting: dict[int, int] = {}
-        """Bytes of the payloads without an answer, by delivery tag."""
+        """Bytes of unconfirmed payloads, by delivery tag."""
         self._waiting_bytes = 0
         self._published = 0
         self._failure: str | None = None
@@ -143,7 +148,8 @@ class Publisher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connection. What has no answer yet may or may not be safe: `finish` waits for it."""
+        """Close the connection. Unconfirmed messages may or may not be safe: `finish` waits for
+        them."""
         self._close()
 
     def publish(
@@ -156,7 +162,7 @@ class Publisher:
         try:
             self._channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
         except AMQPError as error:
-            # The loop has not told yet why: that is what there is to say then.
+            # The loop has not reported the cause yet: this error has to do.
             self._fail(f"the connection was lost: {error!r}")
             self._check()
         self._published += 1
@@ -164,17 +170,17 @@ class Publisher:
         self._waiting_bytes += len(body)
 
     def finish(self) -> None:
-        """Wait until all that was published is safe."""
+        """Wait until all published messages are confirmed."""
         self._wait(lambda: not self._waiting, "messages were not confirmed")
 
     # Running the loop
 
     def _has_room(self) -> bool:
-        """Half of the window: the loop is not started for every message."""
+        """Return whether half of the window is free: the loop is not started for every message."""
         return 2 * len(self._waiting) <= self._window and 2 * self._waiting_bytes <= WINDOW_BYTES
 
     def _wait(self, reached: Callable[[], bool], otherwise: str) -> None:
-        """Run the loop until that is reached. Raises PublishError."""
+        """Run the loop until a condition holds. Raises PublishError."""
         self._heard = time.monotonic()
         self._reached = reached
         loop = self._connection.ioloop
@@ -185,7 +191,7 @@ class Publisher:
             nonlocal timer
             timer = None
             if self._opening:
-                # pika watches that itself, and does not like to be closed before it is open.
+                # pika watches that itself, and cannot be closed before it is open.
                 self._heard = time.monotonic()
             if time.monotonic() - self._heard > self._timeout:
                 blocked = f"; it says that it is blocked: {self._blocked}" if self._blocked else ""
@@ -211,13 +217,13 @@ class Publisher:
         self._connection.ioloop.stop()
 
     def _news(self) -> None:
-        """The broker has answered something."""
+        """Note an answer of the broker."""
         self._heard = time.monotonic()
         if self._reached():
             self._connection.ioloop.stop()
 
     def _close(self) -> None:
-        """End the connection, whatever state it is in."""
+        """End the connection, whatever its state."""
         loop = self._connection.ioloop
         if self._is_open():
             if not self._connection.is_closing:
@@ -235,7 +241,7 @@ class Publisher:
         self._closed = True
         self._connection.ioloop.stop()
 
-    # What pika calls
+    # Callbacks of pika
 
     def _opened(self, connection: Any) -> None:
         self._opening = False
@@ -261,7 +267,7 @@ class Publisher:
         self._news()
 
     def _answered(self, frame: Any) -> None:
-        """basic.ack or basic.nack."""
+        """Handle basic.ack or basic.nack."""
         method = frame.method
         tag = method.delivery_tag
         tags = [tag]
@@ -283,7 +289,7 @@ class Publisher:
         self._news()
 
     def _returned(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
-        """A mandatory message without a queue: said before it is confirmed."""
+        """Handle a mandatory message without a queue: returned before it is confirmed."""
         if method.exchange:
             where = f"exchange '{method.exchange}' leads messages with routing key '{method.routing_key}' to no queue"
         else:
@@ -291,7 +297,7 @@ class Publisher:
         self._fail(f"a message was returned: {where} ({method.reply_code} {method.reply_text})")
 
     def _channel_closed(self, _channel: Any, reason: BaseException) -> None:
-        # A channel closes with its connection too, whose end is told next.
+        # A channel closes with its connection too, whose close is reported next.
         if isinstance(reason, ChannelClosedByBroker):
             self._fail(f"the broker closed the channel: {_said(reason)}")
 
@@ -308,7 +314,7 @@ class Publisher:
 
 
 def _said(reason: Any) -> str:
-    """A close method's code and text, or what happened to the socket: pika wraps it several times."""
+    """Return a close method's code and text, or the socket's error: pika wraps it several times."""
     inner: Any = reason
     while isinstance(inner, BaseException):
         reason = inner

@@ -1,4 +1,5 @@
-"""What a task does: reads its portions one after the other, and counts. The same for batch reading and streams."""
+"""Execution of a task: reads its portions one after the other, and counts. Shared by batches and
+streams."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from fluxmq_spark.storage import Storage
 
 
 class TaskPartition(InputPartition):
-    """A task as Spark hands it to an executor."""
+    """A task as Spark sends it to an executor."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -34,7 +35,7 @@ class TaskPartition(InputPartition):
 
 @dataclass(frozen=True)
 class TaskReader:
-    """Reads tasks into batches of a schema; goes to executors."""
+    """Reads tasks into batches of a schema; pickled for executors."""
 
     storage: Storage
     schema: pa.Schema
@@ -43,7 +44,7 @@ class TaskReader:
     metrics_path: str
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield what a partition holds. Raises Damage and DataLoss where that is fatal."""
+        """Yield the rows of a partition. Raises Damage and DataLoss if they are fatal."""
         # Spark makes a partition without a value of a plan without partitions.
         if not isinstance(partition, TaskPartition):
             return
@@ -69,7 +70,8 @@ class TaskReader:
 
 
 def task_reader(storage: Storage, options: ReadOptions, schema: StructType) -> TaskReader:
-    """Return what reads tasks with these options. Raises OptionError for a schema that messages do not have."""
+    """Return the reader of tasks with these options. Raises OptionError for a schema that messages
+    do not have."""
     columns = options.all_columns()
     left_out = []
     if not options.include_headers:
@@ -88,7 +90,8 @@ def task_reader(storage: Storage, options: ReadOptions, schema: StructType) -> T
 
 
 def check_columns(options: ReadOptions, schema: StructType) -> None:
-    """Raise OptionError when a schema is given and ``columns`` names others, or in another order."""
+    """Raise OptionError when a schema is given and ``columns`` names others, or in another
+    order."""
     if options.columns is not None and list(options.columns) != schema.names:
         both = f"{', '.join(options.columns)}, and the schema {', '.join(schema.names)}"
         raise OptionError(f"columns are {both}; give one of them")

@@ -1,15 +1,17 @@
-"""A range of a segment's messages as Arrow record batches: reading in windows, and what to do about damage.
+"""A range of a segment's messages as Arrow record batches: windowed reads, handling of damage.
 
-One task reads one portion: from the index entry before the first message that is wanted, in windows of a few MiB, up to
-the last. That a row is right rests on the segment alone, never on the index: each batch has a right header whose offset
-follows the one before, and where anything behind the header is used, the check of that. Offset and queue need no more than
-headers; the time does where messages of a batch have times of their own.
+One task reads one portion: from the index entry before the first wanted message, in windows of a
+few MiB, up to the last. The correctness of a row rests on the segment alone, never on the index:
+each batch has a valid header whose offset follows the one before, and if anything after the header
+is used, a valid check of that. Offset and queue need only headers; the time needs more if messages
+of a batch have times of their own.
 
-What is not right is a ``Damage`` that names file and byte. With ``fail_on_data_loss`` false the batch is left out, and
-where its header is wrong, reading goes on at the next batch that can be told from bytes that only look like one: the
-lengths that lead on from it must lead to a batch that the index knows, or to the segment's end. Only where damage is so
-wide that nothing does, the next batch that is right in itself and fits the offsets is taken. Rows that are not yielded
-are counted exactly: offsets have no gaps.
+Any defect is a ``Damage`` that names file and byte. With ``fail_on_data_loss`` false the batch is
+left out, and after an invalid header, reading continues at the next batch that can be told from
+bytes that only look like one: the lengths that lead on from it must lead to a batch that the index
+knows, or to the segment's end. Only if damage is so wide that nothing does, the next batch that is
+valid in itself and fits the offsets is taken. Omitted rows are counted exactly: offsets have no
+gaps.
 """
 
 from __future__ import annotations
@@ -51,16 +53,16 @@ from fluxmq_spark.storage import OpenFile, Storage
 __all__ = ["Portion", "Selection", "Statistics", "scan"]
 
 WINDOW_BYTES: Final = 4 << 20
-"""Bytes read at once: many batches, and few enough to stay where the processor reaches them soon."""
+"""Bytes read at once: many batches, and few enough to stay in the processor's cache."""
 
 DAMAGES_MAX: Final = 100
-"""Damaged places of a portion that are reported one by one: a file that is damaged everywhere has millions."""
+"""Damaged places of a portion reported one by one: a fully damaged file has millions."""
 
 ENTRIES_TRIED_MAX: Final = 16
-"""Index entries that are tried before a portion is read from its segment's first batch: each is a read of its own."""
+"""Index entries tried, each a read of its own, before reading from the segment's first batch."""
 
 SEARCH_BYTES: Final = 256 << 10
-"""Bytes that are searched at once for a batch behind damage: it is near, as a rule."""
+"""Bytes searched at once for a batch after damage: it is usually near."""
 
 _CONTENTS: Final = "the messages do not match their check"
 _ENTRY: Final = numpy.dtype([("offset", "<u4"), ("position", "<u4"), ("time", "<i8")])
@@ -72,9 +74,9 @@ Integers = NDArray[numpy.int64]
 
 @dataclass(frozen=True)
 class Portion:
-    """What one task reads of one segment: offsets from `first` to before `stop`.
+    """Part of one segment that one task reads: offsets from `first` to before `stop`.
 
-    `base_offset`, `segment_next`, `end` and `sealed` are as the catalogue's ``SegmentFile`` has them. Can be pickled.
+    `base_offset`, `segment_next`, `end` and `sealed` are those of ``SegmentFile``. Can be pickled.
     """
 
     queue: str
@@ -90,10 +92,10 @@ class Portion:
 
 @dataclass
 class Statistics:
-    """What was read; counts grow from portion to portion.
+    """Counts of a read; they grow from portion to portion.
 
-    `bytes` are those that were asked of the storage. `batches` are those with a row that was yielded. `damage`: a text for
-    each damaged place.
+    `bytes` are those requested from the storage. `batches` are those with a row that was yielded.
+    `damage`: a text for each damaged place.
     """
 
     segments: int = 0
@@ -117,9 +119,9 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a portion's messages in order of offsets, in record batches of at most 8192 rows.
 
-    `columns` are names of `schema`, which says their types. `verify`: whether contents are held against their checks
-    besides; headers always are. Raises ``Damage`` and, when the file is gone, ``DataLoss``; with `fail_on_data_loss` false
-    neither, but what was not there or not right is logged, and counted in `statistics`.
+    `columns` are names of `schema`, which gives their types. `verify`: also verify contents against
+    their checks; headers always are. Raises ``Damage`` and, when the file is gone, ``DataLoss``;
+    with `fail_on_data_loss` false it logs missing or invalid data, and counts it in `statistics`.
     """
     wanted = portion.stop - portion.first
     if selection is not None:
@@ -177,7 +179,7 @@ class _Reader:
         self.position = 0
 
     def read(self, file: OpenFile, columns: Columns) -> Iterator[pa.RecordBatch]:
-        """Yield what the portion wants of its file, which is open."""
+        """Yield the portion's wanted rows from its open file."""
         portion = self._portion
         self._statistics.segments += 1
         if not self._page_is_right(file):
@@ -200,7 +202,7 @@ class _Reader:
                 self._damaged(place.position, fault)
                 place = self._resume(file, place)
 
-    # --- what is read ---
+    # --- reading ---
 
     def _page_is_right(self, file: OpenFile) -> bool:
         portion = self._portion
@@ -222,16 +224,16 @@ class _Reader:
         return True
 
     def _readable(self, file: OpenFile) -> int:
-        """Return where the bytes end that may be read."""
+        """Return the end of the readable bytes."""
         portion = self._portion
         size = file.size()
         if portion.end < 0:
             return max(0, size - FOOTER_BYTES) if portion.sealed else size
-        # What there is can be read all the same; that there is too little is found where it ends.
+        # The existing bytes are readable all the same; the end reveals that some are missing.
         return min(portion.end, size)
 
     def _index(self) -> Integers:
-        """Return offset and position of index entries, as far as they can be an index: it may be torn, or missing."""
+        """Return offset and position of plausible index entries: it may be torn, or missing."""
         portion = self._portion
         try:
             data = self._storage.read(portion.index_path)
@@ -245,13 +247,13 @@ class _Reader:
         right &= (entries[:, 1] > PAGE_BYTES) & (entries[:, 1] + BATCH_HEADER_BYTES <= self._end)
         right &= (entries[:, 0] > portion.base_offset) & (entries[:, 0] < portion.segment_next)
         entries = entries[right]
-        # Both grow from entry to entry; whatever does not is not used.
+        # Both grow from entry to entry; others are ignored.
         grows = (entries[1:] > numpy.maximum.accumulate(entries[:-1])).all(axis=1)
         kept: Integers = entries[numpy.concatenate(([True], grows))] if len(entries) else entries
         return kept
 
     def _begin(self, file: OpenFile) -> _Place:
-        """Return the last place before the first message that is wanted where a batch surely begins."""
+        """Return the last certain start of a batch before the first wanted message."""
         known = self._before(self._portion.first)
         for number in range(known - 1, max(-1, known - 1 - ENTRIES_TRIED_MAX), -1):
             place = self._entry(number)
@@ -260,7 +262,7 @@ class _Reader:
         return _Place(PAGE_BYTES, self._portion.base_offset)
 
     def _jump(self, file: OpenFile, place: _Place) -> _Place | None:
-        """Return where to go on if nothing is wanted for a while; None if nothing is wanted any more."""
+        """Return where to continue after unwanted offsets; None if nothing more is wanted."""
         if self._selection is None:
             return place
         following = self._selection.following(max(place.offset, self._portion.first))
@@ -274,14 +276,14 @@ class _Reader:
         return place
 
     def _before(self, offset: int) -> int:
-        """Return how many index entries are not behind an offset."""
+        """Return the number of index entries not after an offset."""
         return int(self._entries[:, 0].searchsorted(numpy.int64(offset), "right"))
 
     def _entry(self, number: int) -> _Place:
         return _Place(int(self._entries[number, 1]), int(self._entries[number, 0]))
 
     def _is_batch(self, file: OpenFile, place: _Place) -> bool:
-        """Tell whether a batch with a right header and this offset begins at a place."""
+        """Return whether a batch with a valid header and this offset begins at a place."""
         window = Window(BATCH_HEADER_BYTES)
         self._fill(file, window, place.position)
         found = candidates(window)
@@ -292,18 +294,18 @@ class _Reader:
     def _fill(
         self, file: OpenFile, window: Window, position: int, until: int | None = None
     ) -> None:
-        """Read what fits a window from a position on, up to `until` or what may be read."""
+        """Read from a position, up to a window's size, `until` or the end of readable bytes."""
         until = self._end if until is None else until
         wanted = max(0, min(window.size, until - position))
         read = file.read_into(window.target[:wanted], position)
         self._statistics.bytes += read
         window.fill(position, read)
         if read < wanted:
-            # The file was cut after it was opened.
+            # The file was truncated after it was opened.
             self._end = position + read
 
     def _batches(self, file: OpenFile, place: _Place) -> tuple[Batches, str | None]:
-        """Return the batches from a place on that fit a window, and what is wrong with the one behind them."""
+        """Return the batches from a place that fit a window, and the next one's defect."""
         until = self._behind(place)
         if self._window.size > WINDOW_BYTES:
             self._window = Window(WINDOW_BYTES)
@@ -323,14 +325,14 @@ class _Reader:
             self._window = Window(length)
 
     def _behind(self, place: _Place) -> int:
-        """Return the end of what has to be read from a place on, as far as the index knows."""
+        """Return the end of the bytes to read from a place on, as far as the index knows."""
         number = int(self._entries[:, 0].searchsorted(numpy.int64(self._portion.stop), "left"))
         if number < len(self._entries) and self._entries[number, 1] > place.position:
             return int(self._entries[number, 1])
         return self._end
 
     def _first(self, window: Window, place: _Place) -> tuple[int, str | None]:
-        """Return the length of a batch that is not in the window whole, or what is wrong with it."""
+        """Return the length of a batch that is not entirely in the window, or its defect."""
         left = self._end - place.position
         if left < BATCH_HEADER_BYTES:
             last = self._portion.segment_next - 1
@@ -341,10 +343,10 @@ class _Reader:
             return 0, f"a batch of {length} bytes where the segment has {left} left"
         return length, alone.fault
 
-    # --- what is yielded ---
+    # --- yielding ---
 
     def _groups(self, batches: Batches, columns: Columns) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a table of batches that are wanted, and report what is wrong with any of these."""
+        """Yield the wanted messages of a table of batches, and report defects of wanted ones."""
         if not len(batches):
             return
         portion = self._portion
@@ -369,7 +371,7 @@ class _Reader:
     def _group(
         self, batches: Batches, first: int, stop: int, columns: Columns
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a run of batches; those whose contents make no sense are left out."""
+        """Yield the messages of a run of batches, except those with invalid contents."""
         while first < stop:
             until, what = stop, None
             try:
@@ -391,7 +393,7 @@ class _Reader:
     # --- damage ---
 
     def _damaged(self, position: int, what: str) -> None:
-        """Report damage. Raises ``Damage`` where it is not to be skipped."""
+        """Report damage. Raises ``Damage`` unless it is to be skipped."""
         damage = Damage(self._portion.path, position, what)
         if self._fail:
             raise damage
@@ -405,11 +407,12 @@ class _Reader:
             self._statistics.damage.append(more)
 
     def _resume(self, file: OpenFile, place: _Place) -> _Place | None:
-        """Return where to go on behind a header that is not right; None if nothing follows that can be told.
+        """Return where to continue after an invalid header; None if no certain batch follows.
 
-        A message may hold bytes that look like a batch. So a place is believed when the lengths from there on lead to
-        one that is known otherwise: a batch that the index names, or the end. Where none does (several places are damaged,
-        or the file was cut, and there is no index behind), the rest is lost: better that than a row that was never sent.
+        A message may hold bytes that look like a batch. So a place is trusted when the lengths from
+        there on lead to one that is known otherwise: a batch that the index names, or the end. If
+        none does (several places are damaged, or the file was truncated, and there is no index
+        after it), the rest is lost: better that than a row that was never sent.
         """
         anchor = self._anchor(file, place)
         position = place.position
@@ -420,7 +423,7 @@ class _Reader:
             reached, last = self._leads(file, found, anchor)
             if reached:
                 return found
-            # What follows from this one would end as it did.
+            # A chain from this one would end in the same way.
             position = last + BATCH_ALIGNMENT
         return anchor if anchor.position < self._end else None
 
@@ -434,7 +437,7 @@ class _Reader:
         return _Place(self._end, self._portion.segment_next)
 
     def _search(self, file: OpenFile, position: int, until: int, offset: int) -> _Place | None:
-        """Return the next batch with a right header from a position on that may follow an offset."""
+        """Return the next batch with a valid header that may follow an offset."""
         window = Window(SEARCH_BYTES)
         until = min(until, self._end)
         while position + BATCH_HEADER_BYTES <= until:
@@ -451,7 +454,7 @@ class _Reader:
         return None
 
     def _leads(self, file: OpenFile, place: _Place, anchor: _Place) -> tuple[bool, int]:
-        """Tell whether the batches from a place on lead to just the anchor; and where the last of them begins."""
+        """Return whether batches from a place lead exactly to the anchor; and the last start."""
         window = Window(WINDOW_BYTES)
         last = place.position
         while place.position < anchor.position:

@@ -1,7 +1,7 @@
-"""The columns of messages, as Spark and as Arrow have them; schemas that users give are checked against them.
+"""The columns of messages, for Spark and for Arrow; validation of users' schemas.
 
-Spark has no way to tell a Python source which columns a query uses: a schema of fewer columns, or the option
-``columns``, is how a query says so, and what it does not name is not decoded.
+Spark does not tell a Python source which columns a query uses: a schema of fewer columns, or the
+option ``columns``, does, and other columns are not decoded.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fluxmq_spark.errors import OptionError
 _TEXTS: Final = MapType(StringType(), StringType(), valueContainsNull=False)
 
 HEADER_COLUMNS: Final = ("headers", "properties")
-"""What ``includeHeaders=false`` leaves out."""
+"""Columns that ``includeHeaders=false`` omits."""
 
 STATE_COLUMN: Final = "state"
-"""Only where a consumer group is named."""
+"""Column that exists only if a consumer group is named."""
 
 _COLUMNS: Final[dict[str, tuple[DataType, bool]]] = {
     "queue": (StringType(), False),
@@ -47,7 +47,7 @@ _COLUMNS: Final[dict[str, tuple[DataType, bool]]] = {
 
 
 def column_names(*, headers: bool = True, state: bool = False) -> tuple[str, ...]:
-    """Return the names of the columns that there are, in their order."""
+    """Return the names of the existing columns, in order."""
     return tuple(
         name
         for name in _COLUMNS
@@ -56,25 +56,27 @@ def column_names(*, headers: bool = True, state: bool = False) -> tuple[str, ...
 
 
 def message_schema(names: Iterable[str]) -> StructType:
-    """Return Spark's schema of columns, which must be of `column_names`, in the order given."""
+    """Return Spark's schema of columns, which must be of `column_names`, in the given order."""
     return StructType([StructField(name, *_COLUMNS[name]) for name in names])
 
 
 def arrow_schema(names: Iterable[str] | None = None) -> pa.Schema:
-    """Return Arrow's schema of columns: all but the state unless told, as Spark takes it from a source."""
+    """Return Arrow's schema of columns: by default all but the state, as Spark takes it from a
+    source."""
     return arrow_schema_of(message_schema(column_names() if names is None else names))
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark demands of the batches of a source with this schema."""
+    """Return the Arrow schema that Spark requires of the batches of a source with this schema."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def check_schema(given: StructType, whole: StructType, why: str = "") -> None:
-    """Raise OptionError naming every column of a user's schema that is not in `whole`, twice there, or of another type.
+    """Raise OptionError naming every column of a user's schema that is unknown in `whole`,
+    duplicate, or of another type.
 
-    Whether columns may be null is the user's affair: schemas written as text say of all that they may. `why`: what is
-    to be said when a column is missing.
+    Nullability is the user's choice: schemas written as text make every column nullable. `why`:
+    text for a missing column.
     """
     mistakes = []
     seen = set()
@@ -96,7 +98,7 @@ def check_schema(given: StructType, whole: StructType, why: str = "") -> None:
 
 
 def check_names(given: Sequence[str], whole: Sequence[str]) -> list[str]:
-    """Return what is wrong with names of columns: unknown or twice there."""
+    """Return the mistakes in names of columns: unknown or duplicate."""
     mistakes = [
         f"columns: there is no column {name!r} ({', '.join(whole)})"
         for name in dict.fromkeys(given)

@@ -1,4 +1,4 @@
-"""Which offsets of a queue are wanted, and in what state a consumer group has each of them."""
+"""Wanted offsets of a queue, and their states in a consumer group."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 READY: Final = "ready"
-"""Never given to a consumer of the group."""
+"""Never delivered to a consumer of the group."""
 PENDING: Final = "pending"
-"""Given and not settled, or waiting to be given again."""
+"""Delivered and not settled, or waiting for redelivery."""
 DEAD: Final = "dead"
-"""Given up; its dead letter is under way."""
+"""Given up; to be dead-lettered."""
 ACKNOWLEDGED: Final = "acknowledged"
 STATES: Final = (ACKNOWLEDGED, READY, PENDING, DEAD)
 
@@ -26,8 +26,9 @@ Integers = NDArray[numpy.int64]
 class Selection:
     """A part of a queue's messages as of one moment. Can be pickled.
 
-    `ranges`: the offsets that are wanted, (first, last) both included, ascending and disjoint; None for all. `labels`:
-    (first, last, state) in the same way; what is in none of them is acknowledged below `cursor` and ready from it on.
+    `ranges`: the wanted offsets, (first, last) both included, ascending and disjoint; None for all.
+    `labels`: (first, last, state) in the same way; offsets in none of them are acknowledged below
+    `cursor` and ready from it on.
     """
 
     ranges: tuple[tuple[int, int], ...] | None
@@ -41,13 +42,13 @@ class Selection:
 
     @cached_property
     def _labels(self) -> tuple[Integers, Integers, Integers]:
-        """Where labels begin and stop, and the numbers of their states."""
+        """Starts and stops of labels, and the numbers of their states."""
         rows = [(first, last + 1, STATES.index(state)) for first, last, state in self.labels]
         table = numpy.array(rows, numpy.int64).reshape(-1, 3)
         return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
 
     def count(self, first: int, stop: int) -> int:
-        """Return how many offsets from `first` to before `stop` are wanted."""
+        """Return the number of wanted offsets from `first` to before `stop`."""
         if self.ranges is None:
             return max(0, stop - first)
         starts, stops = self._bounds
@@ -64,7 +65,8 @@ class Selection:
         return None if at == len(starts) else max(offset, int(starts[at]))
 
     def mask(self, first: int, stop: int) -> NDArray[numpy.bool_] | None:
-        """Return for each offset from `first` to before `stop` whether it is wanted; None where all are."""
+        """Return for each offset from `first` to before `stop` whether it is wanted; None if all
+        are."""
         if self.count(first, stop) == max(0, stop - first):
             return None
         starts, stops = self._bounds
@@ -74,7 +76,8 @@ class Selection:
         return inside
 
     def overlaps(self, firsts: Integers, stops: Integers) -> NDArray[numpy.bool_]:
-        """Tell of each range of offsets, from its first to before its stop, whether any of it is wanted."""
+        """Return for each range of offsets, from its first to before its stop, whether any of it is
+        wanted."""
         if self.ranges is None:
             return numpy.ones(len(firsts), bool)
         starts, ends = self._bounds

@@ -1,9 +1,10 @@
-"""The data source ``fluxmq`` as Spark sees it: what there is to read, and who reads and writes.
+"""The data source ``fluxmq`` for Spark: its schema, readers and writers.
 
-Filters are not pushed down, on purpose: Spark up to 4.3 keeps the partitions of the first filtered use of a DataFrame for
-all later ones, and gives wrong rows. Options, a schema of fewer columns, and ``columns`` narrow what is read.
+Filters are not pushed down, on purpose: Spark up to 4.3 keeps the partitions of the first filtered
+use of a DataFrame for all later ones, and returns wrong rows. Options, a schema of fewer columns,
+and ``columns`` narrow the read.
 
-Spark makes the source anew in a process of its own for each step, so that it holds its options and nothing else.
+Spark creates the source anew in a process of its own for each step, so it holds its options only.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ class FluxmqSource(DataSource):
     """Queues of a data directory; see ``docs/spark.md`` for the options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        # Options of reading are not those of writing: they are looked at when it is known which of both is meant.
+        # Options of reading differ from those of writing: they are validated once it is known which
+        # is meant.
         super().__init__(options)
         self._given: Mapping[str, str] = dict(options)
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` takes."""
+        """Return the name for ``format``."""
         return SOURCE_NAME
 
     def schema(self) -> StructType:
-        """Return the columns that there are with these options. Raises OptionError."""
-        # Whether it is for a stream is not known here, so that options of streams are let pass.
+        """Return the columns with these options. Raises OptionError."""
+        # Whether it is for a stream is not known here, so options of streams are accepted.
         options = read_options(self._given, use=EITHER)
         if options.view == VIEW_MESSAGES:
             return message_schema(options.columns or options.all_columns())

@@ -1,14 +1,15 @@
-"""The ledger of a stream that is published: staged rows, and which micro-batches were begun and done.
+"""The ledger of a published stream: staged rows, and the micro-batches begun and done.
 
 A directory, local or behind fsspec, of one query:
 
 * ``part-<partition>-<uuid>.arrow``: rows of one task, an Arrow IPC file
-* ``batch-<n>.json``: the publishing of a micro-batch began: its parts in order, and the name it is published by
+* ``batch-<n>.json``: publishing of a micro-batch began: its parts in order, and its producer name
 * ``batch-<n>.done``: all of it is safe
 
-Whatever a crash leaves behind says what is to be done: with a ``.json`` the parts it names are published again in its order
-and under its name, so that queues keep once what they have; with a ``.done`` nothing is. Both are written whole or not at
-all where the file system renames (local, HDFS) or puts (object stores) at once; one cut short counts as not written.
+The files left by a crash determine the recovery: with a ``.json`` the parts it names are published
+again in its order and under its name, so that queues drop duplicates; with a ``.done`` nothing is.
+Both are written atomically if the file system renames (local, HDFS) or puts (object stores)
+atomically; a truncated one counts as not written.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 from fluxmq_spark.errors import SparkSourceError
 
 DONE_KEPT: Final = 100
-"""Marks of finished micro-batches that are kept, to look at; Spark itself repeats the last one only, and keeps 100 by default."""
+"""Marks of finished micro-batches kept for inspection; Spark itself repeats only the last one, and
+keeps 100 by default."""
 
 _BATCH: Final = re.compile(r"batch-([0-9]+)\.(json|done)")
 _PART: Final = re.compile(r"part-[0-9]+-[0-9a-f]{32}\.arrow")
 
 Publish = Callable[[str, Iterator[pa.RecordBatch]], int]
-"""Publishes rows under a name and returns how many they are, once all are safe."""
+"""Publishes rows under a name and returns their number, once all are safe."""
 
 
 class Part(NamedTuple):
@@ -54,22 +56,22 @@ class Staging:
     options: Mapping[str, object]
 
     def _open(self) -> tuple[Any, str]:
-        """The file system, and the directory in it."""
+        """Return the file system, and the directory in it."""
         fs, root = url_to_fs(self.url, **self.options)
         fs.makedirs(root, exist_ok=True)
         return fs, root.rstrip("/")
 
     def names(self) -> list[str]:
-        """Names of all files."""
+        """Return the names of all files."""
         fs, root = self._open()
         fs.invalidate_cache()
         try:
             return sorted(path.rpartition("/")[2] for path in fs.ls(root, detail=False))
-        except FileNotFoundError:  # an object store's directory is there when something is in it
+        except FileNotFoundError:  # an object store's directory exists once something is in it
             return []
 
     def write_part(self, partition: int, batches: Iterable[pa.RecordBatch]) -> Part:
-        """Stage rows; when this returns they outlive a crash of the machine."""
+        """Stage rows; when this returns they survive a crash of the machine."""
         fs, root = self._open()
         name = f"part-{partition:05}-{uuid.uuid4().hex}.arrow"
         rows = 0
@@ -88,7 +90,7 @@ class Staging:
         return Part(partition, name if rows else "", rows)
 
     def read_part(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """The rows of a part. Raises SparkSourceError when they are not all there."""
+        """Yield the rows of a part. Raises SparkSourceError when some are missing."""
         if not part.rows:
             return
         fs, root = self._open()
@@ -106,7 +108,7 @@ class Staging:
             raise SparkSourceError(f"{path}: {rows} rows instead of the {part.rows} staged")
 
     def save(self, name: str, content: Mapping[str, object]) -> None:
-        """Write a small file, whole or not at all."""
+        """Write a small file atomically."""
         fs, root = self._open()
         data = json.dumps(content).encode()
         path = f"{root}/{name}"
@@ -121,7 +123,7 @@ class Staging:
         _sync_directory(root)
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """What `save` wrote; None when there is nothing, or nothing whole."""
+        """Return the content that `save` wrote; None when it is missing or incomplete."""
         fs, root = self._open()
         try:
             found = json.loads(fs.cat_file(f"{root}/{name}"))
@@ -130,7 +132,7 @@ class Staging:
         return found if isinstance(found, dict) else None
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files; those that are not there do not matter."""
+        """Remove files; missing ones are ignored."""
         fs, root = self._open()
         for name in names:
             with contextlib.suppress(FileNotFoundError):
@@ -138,7 +140,7 @@ class Staging:
 
 
 def _sync(fs: Any, path: str, root: str) -> None:
-    """See to it that a file is on the disk; what is not local is when it is closed."""
+    """Sync a file to the disk; a remote one is durable when it is closed."""
     if not isinstance(fs, LocalFileSystem):
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -158,15 +160,17 @@ def _sync_directory(path: str) -> None:
 
 
 class Ledger:
-    """Publishes micro-batches exactly once, as far as queues recognise what is published again."""
+    """Publishes micro-batches exactly once, as far as queues recognise duplicates."""
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
 
     def commit(self, batch_id: int, parts: Sequence[Part], producer: str, publish: Publish) -> int:
-        """Publish a micro-batch, or finish what was begun of it, or do nothing when it is done; how many rows it has.
+        """Publish a micro-batch, finish one that was begun, or do nothing when it is done; return
+        its number of rows.
 
-        Raises SparkSourceError when the directory is another query's, and what ``publish`` raises; the batch is begun then.
+        Raises SparkSourceError when the directory is another query's, and the errors of
+        ``publish``; the batch is begun then.
         """
         names = self._staging.names()
         begun, done = _marks(names, "json"), _marks(names, "done")
@@ -179,13 +183,15 @@ class Ledger:
         return rows
 
     def abort(self, batch_id: int, parts: Iterable[Part]) -> None:
-        """Remove what tasks staged, but for what the batch was begun with: Spark aborts a batch whose commit failed as well."""
+        """Remove what tasks staged, except parts of a begun batch: Spark also aborts a batch whose
+        commit failed."""
         manifest = self._staging.load(f"batch-{batch_id}.json")
         kept = {part.name for part in _parts_of(manifest)} if manifest else set()
         self._staging.remove(part.name for part in parts if part.rows and part.name not in kept)
 
     def _check(self, batch_id: int, open_: Collection[int], known: Collection[int]) -> None:
-        """Spark commits micro-batches one after another, and after a restart none but the last again."""
+        """Check that Spark commits micro-batches one after another, and after a restart repeats
+        only the last."""
         newest = max(known, default=batch_id)
         if newest > batch_id:
             raise SparkSourceError(
@@ -218,7 +224,7 @@ class Ledger:
         return rows
 
     def _clean(self, batch_id: int) -> None:
-        """Remove what a finished batch no longer needs, and parts that tasks which failed have left."""
+        """Remove files that a finished batch no longer needs, and parts of failed tasks."""
         names = self._staging.names()
         done = sorted(_marks(names, "done"))
         self._staging.remove(f"batch-{each}.json" for each in _marks(names, "json"))

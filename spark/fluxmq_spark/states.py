@@ -1,8 +1,9 @@
-"""What a consumer group has settled and what not, from the file that the broker writes beside a queue's segments.
+"""Settled and unsettled messages of a consumer group, from the file that the broker writes beside a
+queue's segments.
 
-The file is of one moment, a second or so old on a running broker; its ranges are of offsets, so it is right for that moment
-whatever is read with it. With a filter, messages that do not match it count as ready above the cursor: nobody but the broker
-has looked at them.
+The file is of one moment, a second or so old on a running broker; its ranges are of offsets, so it
+is right for that moment whatever is read with it. With a filter, messages that do not match it
+count as ready above the cursor: only the broker has examined them.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ BEHIND_ALL: Final = 1 << 62
 """An offset that no queue reaches, with room for arithmetic in eight bytes."""
 
 GROUPS_SHOWN_MAX: Final = 20
-"""Groups that a message lists: a queue may have thousands."""
+"""Maximum groups that an error lists: a queue may have thousands."""
 
 Labels = tuple[tuple[int, int, str], ...]
 """First and last offset, and state; ascending and disjoint."""
 
 
 def read_groups(storage: Storage, files: QueueFiles) -> QueueGroups | None:
-    """Return what the broker wrote of a queue's groups, None if it has written nothing yet. Raises Damage."""
+    """Return the broker's record of a queue's groups, None if there is none yet. Raises Damage."""
     path = f"{files.directory}/{GROUPS_NAME}"
     try:
         data = storage.read(path)
@@ -42,10 +43,11 @@ def read_groups(storage: Storage, files: QueueFiles) -> QueueGroups | None:
 
 
 def selection_of(storage: Storage, files: QueueFiles, group: str, state: str) -> Selection:
-    """Return which messages of a queue are wanted, and the state that a consumer group has each of them in.
+    """Return the wanted messages of a queue, and the state of each in a consumer group.
 
-    `state`: an option's value; with STATE_UNACKNOWLEDGED what the group has settled is left out, else nothing is. Raises
-    OptionError when the broker has not said where the group is, or has no such group, and Damage.
+    `state`: an option's value; STATE_UNACKNOWLEDGED omits what the group has settled, others omit
+    nothing. Raises OptionError when the broker has no record of the group's position, or no such
+    group, and Damage.
     """
     groups = read_groups(storage, files)
     where = f"queue {files.queue!r}"
@@ -75,7 +77,8 @@ def selection_of(storage: Storage, files: QueueFiles, group: str, state: str) ->
 
 
 def _labels(group: GroupState) -> Labels:
-    """Pending and dead ranges together; what is both (given again after a seek) is pending."""
+    """Return pending and dead ranges together; offsets that are both (redelivered after a seek) are
+    pending."""
     labels = [(first, last, PENDING) for first, last, _ in group.pending]
     pending = iter(group.pending)
     held = next(pending, None)
@@ -95,7 +98,7 @@ def _labels(group: GroupState) -> Labels:
 
 
 def _united(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Ranges as ascending and disjoint ones that do not touch."""
+    """Return ranges as ascending and disjoint ones that are not adjacent."""
     united: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if united and first <= united[-1][1] + 1:

@@ -1,10 +1,12 @@
-"""Where the files of queues are: on this machine or a mounted one, read by ``pread``, or behind fsspec.
+"""Access to queues' files: on this machine or mounted, read by ``pread``, or behind fsspec.
 
-Local files are read by position through one descriptor, which stays good when retention unlinks the file meanwhile; a
-mapping would end the process if the file were cut. Paths with a protocol other than ``file://`` go to fsspec, with its
-``storage_options``; which protocols work depends on what is installed on the driver and on every executor.
+Local files are read by position through one descriptor, which stays valid when retention unlinks
+the file meanwhile; a mapping would end the process if the file were truncated. Paths with a
+protocol other than ``file://`` go to fsspec, with its ``storage_options``; the supported protocols
+depend on what is installed on the driver and on every executor.
 
-Caches of fsspec (``simplecache::``) keep what they saw: they are for copies, not for a broker's own directory.
+Caches of fsspec (``simplecache::``) keep what they saw: they are for copies, not for a broker's own
+directory.
 
 Knows nothing of queues. All objects but open files can be pickled, and go to executors.
 """
@@ -24,21 +26,22 @@ from fluxmq_spark.errors import OptionError, SparkSourceError
 
 
 class OpenFile(ABC):
-    """One open file, to be read by position. `path`: what it was opened by. A context manager."""
+    """One open file, to be read by position. `path`: as it was opened. A context manager."""
 
     path: str
 
     @abstractmethod
     def size(self) -> int:
-        """Return the file's bytes at this moment."""
+        """Return the file's present size in bytes."""
 
     @abstractmethod
     def read_into(self, target: memoryview, position: int) -> int:
-        """Read into `target` what stands at `position`; returns the bytes read, less than asked at the end of the file."""
+        """Read into `target` from `position`; return the bytes read, fewer than requested at the
+        end of the file."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
     def __enter__(self) -> Self:
         return self
@@ -48,15 +51,16 @@ class OpenFile(ABC):
 
 
 class Storage(ABC):
-    """Files by path, for reading only. Can be pickled."""
+    """Files by path, read-only. Can be pickled."""
 
     @abstractmethod
     def list(self, directory: str) -> list[str]:
-        """Return the names in a directory, in order; none when there is no such directory."""
+        """Return the names in a directory, sorted; none when there is no such directory."""
 
     @abstractmethod
     def sizes(self, directory: str) -> dict[str, int]:
-        """Return the names of a directory's files with their bytes, at the price of a listing where that is possible."""
+        """Return a directory's files with their sizes in bytes, at the cost of a listing if
+        possible."""
 
     @abstractmethod
     def open(self, path: str) -> OpenFile:
@@ -64,7 +68,7 @@ class Storage(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or directory of that path."""
+        """Return whether there is a file or directory of that path."""
 
     def read(self, path: str) -> bytes:
         """Return a small file's bytes. Raises FileNotFoundError."""
@@ -87,7 +91,7 @@ class _LocalFile(OpenFile):
 
     def read_into(self, target: memoryview, position: int) -> int:
         done = 0
-        # One call gives at most 2 GiB, and less when a signal comes.
+        # One call returns at most 2 GiB, and less when a signal arrives.
         while done < len(target):
             read = os.preadv(self._descriptor, [target[done:]], position + done)
             if not read:
@@ -102,22 +106,22 @@ class _LocalFile(OpenFile):
 
 
 class LocalStorage(Storage):
-    """Files that this machine sees: its own disks and what is mounted."""
+    """Files of this machine: its own disks and mounted ones."""
 
     def list(self, directory: str) -> list[str]:
-        """Return the names in a directory, in order; none when there is no such directory."""
+        """Return the names in a directory, sorted; none when there is no such directory."""
         try:
             return sorted(os.listdir(directory))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def sizes(self, directory: str) -> dict[str, int]:
-        """Return the names of a directory's files with their bytes."""
+        """Return a directory's files with their sizes in bytes."""
         found = {}
         try:
             with os.scandir(directory) as entries:
                 for entry in entries:
-                    # Retention may remove what was listed.
+                    # Retention may remove listed files.
                     with contextlib.suppress(FileNotFoundError):
                         found[entry.name] = entry.stat().st_size
         except (FileNotFoundError, NotADirectoryError):
@@ -129,7 +133,7 @@ class LocalStorage(Storage):
         return _LocalFile(path)
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or directory of that path."""
+        """Return whether there is a file or directory of that path."""
         return os.path.exists(path)
 
 
@@ -137,12 +141,12 @@ class LocalStorage(Storage):
 
 
 class _RemoteFile(OpenFile):
-    """A file behind fsspec: the range that is asked for is what is fetched, without fsspec's own reading ahead."""
+    """A file behind fsspec: fetches just the requested range, without fsspec's read-ahead."""
 
     def __init__(self, system: Any, path: str) -> None:
         self.path = path
         self._system = system
-        # A live broker's files grow: a size from an earlier listing is not believed.
+        # A live broker's files grow: do not trust a size from an earlier listing.
         system.invalidate_cache(path.rpartition("/")[0])
         size = system.info(path).get("size")
         if size is None:
@@ -165,17 +169,19 @@ class _RemoteFile(OpenFile):
 
 
 class RemoteStorage(Storage):
-    """Files behind a file system of fsspec, which is pickled as its protocol and options, and connects where it is used."""
+    """Files behind a file system of fsspec, pickled as its protocol and options; connects on
+    use."""
 
     def __init__(self, system: Any) -> None:
         self.system = system
 
     def list(self, directory: str) -> list[str]:
-        """Return the names in a directory, in order; none when there is no such directory."""
+        """Return the names in a directory, sorted; none when there is no such directory."""
         return sorted(self._listed(directory))
 
     def sizes(self, directory: str) -> dict[str, int]:
-        """Return the names of a directory's files with their bytes; some systems do not say them for all: 0 then."""
+        """Return a directory's files with their sizes in bytes, 0 if the system does not report
+        one."""
         return {
             name: int(entry.get("size") or 0) for name, entry in self._listed(directory).items()
         }
@@ -187,28 +193,30 @@ class RemoteStorage(Storage):
             entries = self.system.ls(directory, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        # Object stores list the directory itself as an object at times.
+        # Object stores sometimes list the directory itself as an object.
         found = {str(entry["name"]).rstrip("/"): entry for entry in entries}
         return {
             path.rpartition("/")[2]: entry for path, entry in found.items() if path != directory
         }
 
     def open(self, path: str) -> OpenFile:
-        """Open a file. Raises FileNotFoundError; where there are no descriptors, `read_into` may raise it too."""
+        """Open a file. Raises FileNotFoundError; without descriptors, `read_into` may raise it
+        too."""
         return _RemoteFile(self.system, path)
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or directory of that path."""
+        """Return whether there is a file or directory of that path."""
         return bool(self.system.exists(path))
 
 
 def storage_of(
     path: str, storage_options: Mapping[str, object] | None = None
 ) -> tuple[Storage, str]:
-    """Return where the files of a path or URL are, and the path inside it.
+    """Return the storage for a path or URL, and the path inside it.
 
-    `storage_options` are fsspec's for that protocol. Raises OptionError for a protocol that fsspec does not know or
-    that is not installed, and for storage options with a local path, where nothing would look at them.
+    `storage_options` are fsspec's for that protocol. Raises OptionError for an unknown protocol or
+    one that is not installed, and for storage options with a local path, where they would be
+    ignored.
     """
     options = dict(storage_options or {})
     protocol, is_url, _ = path.partition("://")

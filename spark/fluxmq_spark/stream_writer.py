@@ -1,7 +1,8 @@
-"""``df.writeStream.format("fluxmq")``: tasks stage their rows, the driver publishes each micro-batch, exactly once.
+"""``df.writeStream.format("fluxmq")``: tasks stage their rows, the driver publishes each
+micro-batch, exactly once.
 
-A task is not told which micro-batch it works for, so that only the commit on the driver can give rows a name that is the
-same when they come again (`staging`).
+A task does not know its micro-batch, so only the commit on the driver can name rows the same when
+they come again (`staging`).
 """
 
 from __future__ import annotations
@@ -22,28 +23,30 @@ from fluxmq_spark.outgoing import Target, messages_of, publish_batches, target_o
 from fluxmq_spark.staging import Ledger, Part, Staging
 
 STAGING_NAME: Final = "fluxmq-staging"
-"""Directory in the checkpoint that rows are staged in unless option stagingPath says where."""
+"""Default staging directory in the checkpoint, without option stagingPath."""
 
 _OTHERS: Final = ("stagingPath", "storageOptions", "checkpointLocation", "queryName")
-"""The last two are Spark's own, which come along."""
+"""Options that are not the writer's; the last two are Spark's own."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one task staged."""
+    """Rows that one task staged."""
 
     part: Part
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Publishes a stream. Spark makes one on the driver for the tasks of each micro-batch, and another for its commit."""
+    """Publishes a stream. Spark makes one on the driver for the tasks of each micro-batch, and
+    another for its commit."""
 
     def __init__(self, target: Target, staging: Staging) -> None:
         self._target = target
         self._staging = staging
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage a partition. Raises SparkSourceError for a row that is no message, before any of the batch is published."""
+        """Stage a partition. Raises SparkSourceError for an invalid row, before any of the batch is
+        published."""
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         return Staged(self._staging.write_part(partition, self._checked(iterator)))
@@ -62,7 +65,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         Ledger(self._staging).abort(batchId, _parts(messages))
 
     def _checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows; all of a batch have been looked at when it is given on."""
+        """Yield the rows; all rows of a batch are validated before it is passed on."""
         row = 0
         for batch in batches:
             row += sum(1 for _ in messages_of([batch], self._target.routing_key, row))
@@ -76,7 +79,7 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
 def stream_writer_of(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> StreamWriter:
-    """The writer of a stream with this schema. Raises OptionError."""
+    """Return the writer of a stream with this schema. Raises OptionError."""
     target = target_of(options, schema, overwrite, others=_OTHERS)
     given = {name.lower(): value for name, value in options.items()}
     path = given.get("stagingpath", "")

@@ -1,10 +1,12 @@
 """Queues as a stream: each micro-batch takes ranges of offsets up to each queue's head.
 
-Spark keeps the offsets, ``{"orders": 1234}``: the next offset of each queue, and gives a batch that was cut short by a
-crash the same ranges again. A queue that appears later is read from its first message kept. What the offsets do not
-tell is whether a queue was deleted and made again; it is seen when the new one is shorter than what was read.
+Spark keeps the offsets, ``{"orders": 1234}``: the next offset of each queue, and repeats a batch
+that a crash interrupted with the same ranges. A queue that appears later is read from its first
+message kept. The offsets do not reveal that a queue was deleted and created again; that is detected
+when the new one is shorter than what was read.
 
-Options are looked at when Spark first asks something: an error while the reader is made is lost in Spark's own.
+Options are validated when Spark first asks something: an error while the reader is created is lost
+in Spark's own.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ Offsets = dict[str, int]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads queues as they grow. Lives on the driver as long as the query; a copy of it without memory reads in tasks."""
+    """Reads queues as they grow. Lives on the driver as long as the query; a copy without state
+    reads in tasks."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._given = dict(given)
@@ -67,10 +70,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _reader(self) -> TaskReader:
         return task_reader(self._place[0], self._options, self._schema)
 
-    # --- which queues there are, and how far ---
+    # --- queues and their heads ---
 
     def _queues(self) -> list[QueueFiles]:
-        """The queues that are there; those that are named have to be when a query starts, unless loss is not fatal."""
+        """Return the existing queues; named ones must exist when a query starts, unless loss is not
+        fatal."""
         options = self._options
         if self._named is not None:
             return self._named
@@ -78,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return select_queues(*self._place, options)
         if options.fail_on_data_loss:
             found = select_queues(*self._place, options)
-            # A queue's dead letters have a queue from the first one on.
+            # A dead-letter queue exists from its first dead letter on.
             self._named = found if len(found) == len(options.queues) else None
             return found
         pattern = "|".join(map(re.escape, options.queues))
@@ -93,7 +97,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _heads(self) -> dict[str, Head]:
-        """The heads of queues; where one cannot be read, its log tells whether that is damage or the queue is gone."""
+        """Return the heads of queues; for an unreadable one the log tells damage from a deleted
+        queue."""
         found = {}
         for files in self._queues():
             head = read_head(self._place[0], files)
@@ -104,27 +109,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[files.queue] = head
         return found
 
-    # --- what Spark asks the driver ---
+    # --- called by Spark on the driver ---
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return how much a micro-batch takes: ``maxOffsetsPerTrigger``, else all there is. Raises OptionError."""
-        # The first that Spark asks: a wrong schema is told now, and not in a task.
+        """Return the size of a micro-batch: ``maxOffsetsPerTrigger``, else all there is. Raises
+        OptionError."""
+        # Spark's first call: report a wrong schema now, and not in a task.
         task_reader(self._place[0], self._options, self._schema)
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
-        """Return where a new query begins. Raises SparkSourceError; one that goes on from a checkpoint does not ask."""
+        """Return the start of a new query. Raises SparkSourceError; not called when resuming from a
+        checkpoint."""
         storage, options = self._place[0], self._options
         found = ranges_of(storage, self._queues(), options)
         return {each.files.queue: each.first for each in found}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note what there is now: the query ends there."""
+        """Record the present heads: the query ends there."""
         self._target = {queue: head.committed for queue, head in self._heads().items()}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
-        """Return where the next micro-batch ends. Raises DataLoss for queues that are gone or shorter than what was read."""
+        """Return the end of the next micro-batch. Raises DataLoss for queues that are gone or
+        shorter than what was read."""
         heads = self._heads()
         self._latest = {queue: head.committed for queue, head in heads.items()}
         for queue in start.keys() - heads.keys():
@@ -148,7 +156,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(self._target.get(queue, begin), head.committed)
 
     def _begin(self, queue: str, start: int | None, head: Head) -> int:
-        """Where reading goes on: what retention removed is told when the batch is planned, or is left out here."""
+        """Return where to continue; what retention removed is reported when the batch is planned,
+        or is left out here."""
         if start is None:
             return head.start
         if start > head.committed:
@@ -160,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lose(queue, lost, self._options, 0)
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
-        """Return what there was when it was last looked at: a query's progress tells how far behind it is."""
+        """Return the heads last seen: a query's progress shows its lag."""
         return self._latest
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
@@ -181,14 +190,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         head = log.head
         first = head.start if start is None else start
         if first > stop or stop > head.committed:
-            # The offsets are another queue's, of the same name.
+            # The offsets belong to another queue of the same name.
             self._lose(queue, _shorter(max(first, stop), head))
             first, stop = head.start, min(stop, head.committed)
         if first < stop:
             first = kept(queue, log, first, self._options)
         return first, max(first, stop)
 
-    # --- what tasks do ---
+    # --- called in tasks ---
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's messages as Arrow batches."""
@@ -201,16 +210,16 @@ def _shorter(start: int, head: Head) -> str:
 
 
 def shares(backlogs: Mapping[str, int], most: int) -> Offsets:
-    """Return how many messages of each queue come into a micro-batch of `most`, by how many wait.
+    """Return the messages of each queue in a micro-batch of `most`, in proportion to its backlog.
 
-    Each queue that has some gets one at least, as far as `most` goes.
+    Each queue with a backlog gets at least one, as far as `most` goes.
     """
     total = sum(backlogs.values())
     if total <= most:
         return dict(backlogs)
     order = sorted((queue for queue in backlogs if backlogs[queue]), key=backlogs.__getitem__)
     found = dict.fromkeys(backlogs, 0)
-    # The smallest first: what rounding up to one takes is missed least by the largest.
+    # The smallest first: the largest miss least what rounding up to one takes.
     for queue in order[-most:]:
         share = max(most * backlogs[queue] // total, 1)
         found[queue] = min(share, backlogs[queue])

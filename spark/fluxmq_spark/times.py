@@ -1,9 +1,10 @@
-"""The first message of a queue that is not before a time: found by what files say of times, exactly.
+"""Search for a queue's first message that is not before a time, exact and by the times in files.
 
-A footer says the latest time of its segment, an index entry the latest before it; only one interval of one index is then
-walked over, header by header, and one batch is looked into. Clocks go back at times, so footers are read from the
-oldest on and not searched by halves: 64 bytes each. The index of the segment that still grows has nothing that its times
-could be held against, so that one is walked over from its first batch.
+A footer has the latest time of its segment, an index entry the latest before it; only one interval
+of one index is then walked, header by header, and one batch is examined. Clocks sometimes go back,
+so footers are read from the oldest on instead of by binary search: 64 bytes each. The index of the
+segment that still grows cannot be verified against anything, so that segment is walked from its
+first batch.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from fluxmq_spark.storage import LocalStorage, OpenFile, Storage
 LOG: Final = logging.getLogger(__name__)
 
 WALK_BYTES: Final = 256 << 10
-"""Read at once when batches are walked over: a few index intervals."""
+"""Bytes read at once when walking over batches: a few index intervals."""
 
 FOOTERS_AT_ONCE: Final = 16
-"""Footers asked for at the same time where each answer takes a way through a network."""
+"""Footers requested at the same time when each answer crosses a network."""
 
 
 class TimeSearch:
-    """Searches one queue's log. `skip_damage`: go on behind damage, and without files that are gone.
+    """Searches one queue's log. `skip_damage`: continue after damage, and without missing files.
 
     Raises Damage and FileNotFoundError unless `skip_damage`.
     """
@@ -55,7 +56,7 @@ class TimeSearch:
     def first_not_before(self, time: int) -> int:
         """Return the first kept offset whose message is not before `time` (µs since the epoch).
 
-        What is committed, so the offset after the last, if there is none.
+        The committed end, the offset after the last, if there is none.
         """
         at_once = 1 if isinstance(self._storage, LocalStorage) else FOOTERS_AT_ONCE
         everything = self._log.segments
@@ -76,7 +77,8 @@ class TimeSearch:
             return list(pool.map(self._footer, segments))
 
     def _footer(self, segment: SegmentFile) -> Footer | None:
-        """A sealed segment's footer; None of one that grows, or when it is not right and that is to be skipped."""
+        """Return a sealed segment's footer; None for a growing one, or an invalid one that is to be
+        skipped."""
         if not segment.sealed:
             return None
         position = 0
@@ -149,9 +151,10 @@ class TimeSearch:
 
 
 def walk(file: OpenFile, position: int, offset: int, end: int) -> Iterator[tuple[int, BatchSpan]]:
-    """Yield position and header of every batch from `position`, where the one with `offset` begins, to `end`.
+    """Yield position and header of every batch from `position`, where the one with `offset` begins,
+    to `end`.
 
-    Headers are checked, what is behind them is not. Raises Damage at the first that is not what it should be.
+    Checks headers only. Raises Damage at the first invalid one.
     """
     data, start = b"", position
     while position < end:

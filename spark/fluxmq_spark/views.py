@@ -1,8 +1,9 @@
-"""What a broker's files say of themselves, as DataFrames: batches, segments, queues, consumer groups.
+"""Metadata in a broker's files as DataFrames: batches, segments, queues, consumer groups.
 
-Read from heads, pages, footers, headers of batches and the files ``groups``; no message is decoded, so that a queue of
-a terabyte is looked at in seconds. Rows of one queue are of one moment, those of different queues of nearly the same one.
-What retention removes meanwhile is left out; what is not as it should be is an error unless ``failOnDataLoss`` is false.
+Read from heads, pages, footers, headers of batches and the files ``groups``; no message is decoded,
+so a queue of a terabyte is examined in seconds. Rows of one queue are of one moment, those of
+different queues of nearly the same one. Data that retention removes meanwhile is left out; damage
+is an error unless ``failOnDataLoss`` is false.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from fluxmq_spark.storage import OpenFile, Storage
 LOG: Final = logging.getLogger(__name__)
 
 PARTITIONS_MAX: Final = 200
-"""Tasks of a view: queues and segments are shared out over them, since most take a millisecond."""
+"""Maximum tasks of a view: they share queues and segments, most of which take a millisecond."""
 
 ROWS_MAX: Final = 8192
 """Rows of a record batch, as Spark likes them."""
@@ -117,7 +118,8 @@ T = TypeVar("T")
 
 
 def view_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
-    """Return the schema of a view, or of some of its columns in the order given. Raises OptionError."""
+    """Return the schema of a view, or of some of its columns in the order given. Raises
+    OptionError."""
     fields = _VIEWS[view]
     names = list(fields) if columns is None else columns
     mistakes = check_names(names, list(fields))
@@ -127,21 +129,22 @@ def view_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
 
 
 def view_reader(view: str, options: ReadOptions, schema: StructType) -> DataSourceReader:
-    """Return the reader of a view with a user's schema, or `view_schema`'s. Raises OptionError for another one."""
+    """Return the reader of a view with a user's schema, or `view_schema`'s. Raises OptionError for
+    another one."""
     check_schema(schema, view_schema(view), f": view={view}")
     return ViewReader(view, options, schema)
 
 
 @dataclass
 class ViewPartition(InputPartition):
-    """What one task looks at: queues, each whole or some of its segments. `start`: the first offset that a head keeps."""
+    """Work of one task: queues or some of their segments. `start`: first offset a head keeps."""
 
     queues: tuple[QueueFiles, ...] = ()
     segments: tuple[tuple[QueueFiles, SegmentFile, int], ...] = ()
 
 
 class ViewReader(DataSourceReader):
-    """Reads one view; goes to executors."""
+    """Reads one view; pickled for executors."""
 
     def __init__(self, view: str, options: ReadOptions, schema: StructType) -> None:
         self._view = view
@@ -150,7 +153,7 @@ class ViewReader(DataSourceReader):
         self._schema = arrow_schema_of(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Return what tasks look at. Raises SparkSourceError."""
+        """Return the tasks. Raises SparkSourceError."""
         storage, root = open_path(self._options)
         queues = select_queues(storage, root, self._options)
         if self._view != "batches":
@@ -201,13 +204,13 @@ class ViewReader(DataSourceReader):
 
 
 def _shares(items: Sequence[T]) -> list[tuple[T, ...]]:
-    """Items, in order, as PARTITIONS_MAX parts at most."""
+    """Return the items, in order, as PARTITIONS_MAX parts at most."""
     size = max(1, -(-len(items) // PARTITIONS_MAX))
     return [tuple(items[at : at + size]) for at in range(0, len(items), size)]
 
 
 def _gone(storage: Storage, files: QueueFiles, segment: SegmentFile, *, skip: bool) -> None:
-    """A segment's file has gone: retention is a reason, anything else is a loss. Raises DataLoss."""
+    """Handle a missing segment file: unless removed by retention, it is lost. Raises DataLoss."""
     log = read_log(storage, files)
     if log is not None and log.head.start >= segment.next_offset:
         return
@@ -221,7 +224,7 @@ def _gone(storage: Storage, files: QueueFiles, segment: SegmentFile, *, skip: bo
 
 
 def _parts(headers: Headers, start: int, stop: int) -> Iterator[Headers]:
-    """Headers of batches with messages from `start` to before `stop`, ROWS_MAX at a time."""
+    """Yield headers of batches with messages from `start` to before `stop`, ROWS_MAX at a time."""
     table = headers.headers
     first = table["base_offset"].astype(numpy.int64)
     wanted = (first + table["count"] > start) & (first < stop)
@@ -231,7 +234,7 @@ def _parts(headers: Headers, start: int, stop: int) -> Iterator[Headers]:
 
 
 def _columns(queue: str, path: str, part: Headers) -> dict[str, Callable[[], pa.Array]]:
-    """How to make each column of the view of batches."""
+    """Return functions that make each column of the view of batches."""
     table = part.headers
 
     def number(name: str) -> Callable[[], pa.Array]:
@@ -264,7 +267,7 @@ def _columns(queue: str, path: str, part: Headers) -> dict[str, Callable[[], pa.
 
 
 class _Look:
-    """A queue while its rows are made: its log, and what to do about damage."""
+    """A queue while its rows are made: its log, and the handling of damage."""
 
     def __init__(self, storage: Storage, files: QueueFiles, options: ReadOptions) -> None:
         self.storage = storage
@@ -273,7 +276,7 @@ class _Look:
         self.log = readable_log(storage, files, options)
 
     def again(self) -> Log | None:
-        """Look at the head again, since a file had gone; None when that does not explain it. Raises DataLoss."""
+        """Read the head again after a file was missing; None if unexplained. Raises DataLoss."""
         before = self.log
         self.log = read_log(self.storage, self.files)
         if before is not None and self.log is not None and self.log.head.start > before.head.start:
@@ -287,13 +290,13 @@ class _Look:
         return None
 
     def damaged(self, damage: Damage) -> None:
-        """Raise it, or say it and go on."""
+        """Raise the damage, or warn and continue."""
         if not self.skip:
             raise damage
         LOG.warning("queue %r: left out of the view: %s", self.files.queue, damage)
 
     def time_at(self, offset: int) -> int | None:
-        """The time of a message; None when it cannot be found out and that is to be skipped."""
+        """Return a message's time; None when it is unknown and that is to be skipped."""
         while self.log is not None and self.log.head.start <= offset < self.log.head.committed:
             try:
                 return time_at(self.storage, self.log, offset)
@@ -307,7 +310,7 @@ class _Look:
 
     @property
     def common(self) -> Row:
-        """The columns that say which queue it is."""
+        """Columns that identify the queue."""
         return {"queue": self.files.queue, "replication_group": self.files.group}
 
 
@@ -343,7 +346,7 @@ def _segment_row(look: _Look, segment: SegmentFile) -> Row:
         except SegmentError as error:
             if segment.sealed:
                 raise Damage(segment.path, end, str(error)) from None
-    # Read beyond what the head says: a growing segment that is sealed meanwhile may end elsewhere.
+    # Read beyond the head: a growing segment that is sealed meanwhile may end elsewhere.
     whole = footer is not None and footer.length == end
     if segment.sealed and footer is not None and footer.last_offset + 1 != segment.next_offset:
         what = f"the segment ends at offset {footer.last_offset}, the next one begins elsewhere"
@@ -406,7 +409,7 @@ def _group_rows(look: _Look) -> Iterator[Row]:
 
 
 def _group_row(look: _Look, groups: QueueGroups, group: GroupState) -> Row:
-    """Counts are of the file's moment, and so of one."""
+    """Return a group's row. All counts are of the file's moment, and so consistent."""
     ready = max(0, groups.next_offset - max(group.cursor, groups.start))
     unsettled = ready if group.mode == STREAM else ready + group.pending_messages
     return {
@@ -427,7 +430,7 @@ def _group_row(look: _Look, groups: QueueGroups, group: GroupState) -> Row:
 
 
 def _lag_seconds(look: _Look, groups: QueueGroups, floor: int) -> float:
-    """Time between the oldest message that is not settled and the newest one, as far as the files have them."""
+    """Return the time from the oldest unsettled to the newest message, as far as known."""
     if look.log is None:
         return 0.0
     head = look.log.head

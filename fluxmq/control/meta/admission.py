@@ -1,18 +1,21 @@
-"""Who may vote in ``_meta``. Pure: what nodes said of themselves and what is committed go in, what to do comes out.
+"""Admission of voters to ``_meta``. Pure: introductions and committed records in, next step out.
 
-A directory that lost what it had promised must not promise again: two majorities could then agree on different things
-(a vote given twice, an acknowledged entry forgotten). So each directory has a random *incarnation*, and the group keeps
-which one each node has.
+A directory that lost its promises must not promise again: two majorities could then agree on
+different things (a vote given twice, an acknowledged entry forgotten). So each directory has a
+random *incarnation*, and the group records which one each node has.
 
-* A new directory says nothing until it knows what it is. When a majority of the nodes, itself included, is as new, they
-  begin the group. When it meets a node that has a log, there is a group already, and it *returns*, whether it was
-  lost or came later: it takes entries and neither votes nor campaigns.
-* The leader notes the incarnation of who returns, takes the node out of the voters, takes it in again as a learner,
-  whose acknowledgements count for nothing, and makes it a voter when it has caught up. Each step is committed before
-  the next one. The node is a member again when it has applied the last one, with its own incarnation noted before.
-* A directory that has less than others know it had (a copy that was put back) forgets its log and returns as well.
+* A new directory says nothing until it knows its standing. When a majority of the nodes, itself
+  included, is new as well, they form the group. When it meets a node with a log, a group exists
+  already, and it is *returning*, whether it was lost or joined later: it takes entries and neither
+  votes nor campaigns.
+* The leader records the incarnation of a returning node, removes it from the voters, adds it as a
+  learner, whose acknowledgements do not count, and makes it a voter when it has caught up. Each
+  step is committed before the next. The node is a member again when it has applied the last one,
+  with its own incarnation recorded before.
+* A directory that has less than others know it had (a restored copy) forgets its log and returns as
+  well.
 
-What that does not cover: a majority of the directories lost at once, which is the loss of the group.
+Not covered: the loss of a majority of the directories at once, which loses the group.
 Source: D. Ongaro, dissertation, sections 4.2.1 (learners) and 11.2 (lost disks).
 """
 
@@ -26,11 +29,12 @@ from fluxmq.control.meta.tables import NodeRecord, Standing
 from fluxmq.raft.types import ChangeVerb, MembershipChange, Status
 
 CAUGHT_UP_ENTRIES: Final = 100
-"""Entries that a learner may lack to be made a voter: what comes in during one exchange."""
+"""Entries that a learner may lack to become a voter: those that arrive during one exchange."""
 
 
 def standing_of_new(known: Iterable[Introduction], nodes: int) -> Standing:
-    """What a new directory is, after these nodes of so many have introduced themselves."""
+    """Return the standing of a new directory after these of ``nodes`` nodes introduced
+    themselves."""
     new = 1
     for each in known:
         if each.last_index > 0 or each.standing is Standing.RETURNING:
@@ -42,17 +46,18 @@ def standing_of_new(known: Iterable[Introduction], nodes: int) -> Standing:
 def is_old_copy(
     told: Introduction, incarnation: int, standing: Standing, applied: int, last_index: int
 ) -> bool:
-    """Whether this directory, of which the other facts are, is one that was put back, as another node can tell."""
+    """Return whether another node's introduction shows this directory, with these facts, to be a
+    restored copy."""
     if standing is not Standing.MEMBER or told.known_incarnation == 0:
         return False
     if told.known_incarnation == incarnation:
         return told.known_index > last_index
-    # Who is behind may know a directory of before.
+    # A node that lags may know an earlier directory.
     return told.applied >= applied
 
 
 class NoteNode(NamedTuple):
-    """The group shall note this of a node."""
+    """A record about a node for the group to commit."""
 
     number: int
     record: NodeRecord
@@ -61,7 +66,7 @@ class NoteNode(NamedTuple):
 def next_step(
     status: Status, known: Mapping[int, Introduction], records: Mapping[int, NodeRecord]
 ) -> NoteNode | MembershipChange | None:
-    """What the leader does next for nodes that return, None when there is nothing to do now."""
+    """Return the leader's next step for returning nodes, None when there is nothing to do now."""
     for number in sorted({*known, *records} - {status.id}):
         step = _step_for(number, status, known.get(number), records.get(number))
         if step is not None:
@@ -77,7 +82,7 @@ def _step_for(
     returns = told is not None and told.standing is Standing.RETURNING
     if told is not None and returns and (record is None or record.incarnation != told.incarnation):
         if learner:
-            # What it acknowledged was in the directory it had before.
+            # Its acknowledgements came from its previous directory.
             return MembershipChange(ChangeVerb.REMOVE, number)
         queues = () if record is None else record.queues
         return NoteNode(number, NodeRecord(told.incarnation, readmit=True, queues=queues))
@@ -108,8 +113,8 @@ def _caught_up(number: int, status: Status) -> bool:
 def is_welcome(
     number: int, status: Status, told: Introduction | None, record: NodeRecord | None
 ) -> bool:
-    """Whether what the leader sends is meant for the directory that the node has now: what it knew of the node's log was
-    forgotten when the node was taken out of the voters."""
+    """Return whether the leader's messages are meant for the node's present directory: its progress
+    was forgotten when the node was removed from the voters."""
     if told is None or told.standing is not Standing.RETURNING:
         return False
     if record is None or record.incarnation != told.incarnation:

@@ -1,4 +1,4 @@
-"""What the nodes of a cluster know of it and of each other, as it is on disk here; and work that goes on beside."""
+"""The cluster and its nodes as recorded on disk here; and background tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MetaStatus:
-    """The group at a glance, for people. `members` by name of the node: what it is, and seconds since it was heard."""
+    """Overview of the group, for people. `members` by node name: role, and seconds since last
+    contact."""
 
     term: int
     role: str
@@ -30,7 +31,7 @@ class MetaStatus:
     members: Mapping[str, tuple[str, float | None]]
 
     def samples(self, own: str, elections: int) -> Iterator[Sample]:
-        """The same in numbers, for /metrics, of node `own`, which has begun to lead so often."""
+        """Yield the same as metrics of node `own`, which became leader ``elections`` times."""
         yield "fluxmq_meta_term", {}, self.term
         yield "fluxmq_meta_leader", {}, float(self.leader == own)
         yield "fluxmq_meta_leader_known", {}, float(bool(self.leader))
@@ -44,18 +45,18 @@ class MetaStatus:
 
 
 class Agreed:
-    """The table ``shared``, read."""
+    """The table ``shared``, decoded."""
 
     def __init__(self) -> None:
         self.known = False
-        """Whether what is on disk here is the cluster's."""
+        """True when this node's disk holds the cluster's metadata."""
         self.cluster = 0
-        """Which cluster this is: a random number; 0 while that is not known."""
+        """Identity of the cluster: a random number; 0 while unknown."""
         self.records: dict[str, NodeRecord] = {}
-        """What is noted of each node, by name."""
+        """Record of each node, by name."""
 
     def take(self, shared: Mapping[str, bytes]) -> None:
-        """Be what is in the table now. Raises ValueError for what is none of it."""
+        """Replace the content by that of the table. Raises ValueError for malformed values."""
         cluster = shared.get(CLUSTER)
         self.known = cluster is not None
         self.cluster = 0 if cluster is None else int(unpack(cluster)[0])
@@ -66,19 +67,19 @@ class Agreed:
         }
 
     def leave(self) -> None:
-        """Be of no cluster until the others say of which: this directory has begun anew."""
+        """Belong to no cluster until the others say which one: this directory starts afresh."""
         self.cluster = 0
         self.records = {}
 
 
 class Work:
-    """Tasks that nobody waits for, but the end does."""
+    """Background tasks, cancelled only by `stop`."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin something. What only the leader may do ends when another one leads."""
+        """Start a task. One that only the leader may do ends when another node leads."""
 
         async def guarded() -> None:
             try:
@@ -91,12 +92,12 @@ class Work:
         task = asyncio.get_running_loop().create_task(guarded())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # The end may come before the beginning.
+        # The task may be cancelled before it starts.
         task.add_done_callback(lambda _task: work.close())
         return task
 
     async def stop(self) -> None:
-        """End everything."""
+        """Cancel all tasks and wait for them."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,6 +1,7 @@
-"""What changes when a node begins to run: queues that ended with its last life go, those of its settings are declared.
+"""Changes when a node starts: queues of its previous life are dropped, configured ones declared.
 
-Pure. A queue of the settings stays as long as some node's settings have it; of two that differ the one declared last counts.
+Pure. A configured queue stays as long as some node's settings have it; of two that differ the one
+declared last counts.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, Queue, recor
 from fluxmq.routing.topology.topology import Topology
 
 BEGIN: Final = "begin"
-"""Kind of the request with which a node says that it runs."""
+"""Kind of the request with which a node announces that it runs."""
 EPHEMERAL_PREFIX: Final = "ephemeral-"
-"""Of the groups that live in a node's memory."""
+"""Name prefix of groups that live in a node's memory."""
 QUEUES_MAX: Final = 65_536
-"""Queues of a settings file: more than may be."""
+"""More queues than a settings file may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A node runs: its name, the incarnation of its directory, its supervisor's identity, how far its log of ``_meta``
-    goes, and the queues of its settings."""
+    """Announcement of a running node: its name, its directory's incarnation, its supervisor's
+    identity, the last index of its ``_meta`` log, and the queues of its settings."""
 
     node: str
     incarnation: int
@@ -58,7 +59,7 @@ class Begun:
         )
 
     def record(self, before: NodeRecord | None) -> NodeRecord:
-        """What is noted of the node from now on."""
+        """Return the new record of the node."""
         names = tuple(queue.name for queue in self.queues)
         readmit = before is not None and before.readmit
         return NodeRecord(self.incarnation, readmit, self.life, self.index, names)
@@ -77,7 +78,7 @@ def _queue(item: object) -> Queue:
 
 
 def changes(begun: Begun, topology: Topology, records: Mapping[str, NodeRecord]) -> list[Change]:
-    """What is to be changed, each by itself; `records` by name of the node."""
+    """Return the changes to make, each by itself; `records` by name of the node."""
     before = records.get(begun.node)
     found: list[Change] = []
     if before is None or before.life != begun.life:
@@ -97,7 +98,7 @@ def changes(begun: Begun, topology: Topology, records: Mapping[str, NodeRecord])
 
 
 def ended_with(node: str, topology: Topology) -> list[Queue]:
-    """The queues that were in a node's memory."""
+    """Return the queues that were in a node's memory."""
     return [
         queue
         for queue in topology.queues()

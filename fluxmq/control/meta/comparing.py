@@ -1,8 +1,9 @@
-"""Whether the nodes' copies of ``_meta`` are the same: digests of all rows, compared where as much is applied.
+"""Audit of the nodes' copies of ``_meta``: digests of all rows, compared at equal applied indexes.
 
-Who leads asks for them now and then. A copy that differs from what a majority holds is given up, and comes anew from the
-leader, like that of a node whose directory was lost. Reading everything takes its time in large clusters: it is done in a
-thread, by a connection that sees one moment of the database, and seldom.
+The leader requests digests periodically. A node whose copy differs from a majority's gives it up
+and gets a new one from the leader, like a node that lost its directory. Reading everything takes
+time in large clusters: it happens rarely, in a thread, over a connection that sees one moment of
+the database.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from fluxmq.settings.clustering import META_GROUP
 PERIOD_SECONDS: Final = 5.0
 """Time between two comparisons."""
 SHARE: Final = 50
-"""So many times as long as the last one took passes at least before the next."""
+"""Minimum pause before the next comparison, as a multiple of the last one's duration."""
 ANSWER_SECONDS: Final = 1.3
-"""How long the others are waited for by who asks for a comparison: less than fluxmqctl waits."""
+"""Time to wait for the others' digests on request: less than fluxmqctl waits."""
 AGAIN_SECONDS: Final = 600.0
-"""A copy that differs again so soon after it was given up is kept: what makes it differ would do so again."""
+"""A copy that differs again this soon after it was replaced is kept: the cause would persist."""
 QUERIES: Final = (
     "SELECT * FROM users",
     "SELECT * FROM permissions",
@@ -59,7 +60,8 @@ _log = get_logger(__name__)
 
 
 def digest(path: Path) -> Digest:
-    """Read all rows of a database that others may write to, and how far it is. In any thread. Raises sqlite3.Error."""
+    """Read all rows and the applied index of a database in use. Callable in any thread. Raises
+    sqlite3.Error."""
     address = f"{path.absolute().as_uri()}?mode=ro"
     total = 0
     database = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
@@ -68,16 +70,17 @@ def digest(path: Path) -> Digest:
         (applied,) = database.execute("SELECT applied FROM raft_state").fetchone()
         for place, query in enumerate(QUERIES):
             for row in database.execute(query):
-                # Their order says nothing: it is that of the file, so sums are compared.
+                # Row order is that of the file and irrelevant, so sums are compared.
                 hashed = hashlib.blake2b(pack((place, *row)), digest_size=DIGEST_BYTES)
                 total += int.from_bytes(hashed.digest())
     return Digest(applied, (total % (1 << 8 * DIGEST_BYTES)).to_bytes(DIGEST_BYTES))
 
 
 def deviating(told: Mapping[int, Digest], voters: Iterable[int]) -> list[int]:
-    """Members whose copy is not the one that a majority of the voters has at the same index. Pure.
+    """Return the members whose copy differs from a majority's of the voters at the same index.
+    Pure.
 
-    Without such a majority nobody can say who is right, and nobody is named.
+    Without such a majority nobody knows which copy is right, and none is returned.
     """
     right = agreed(told, voters)
     return sorted(
@@ -88,14 +91,15 @@ def deviating(told: Mapping[int, Digest], voters: Iterable[int]) -> list[int]:
 
 
 def agreed(told: Mapping[int, Digest], voters: Iterable[int]) -> Digest | None:
-    """What a majority of the voters has; None without one. Pure."""
+    """Return the digest that a majority of the voters has; None without one. Pure."""
     members = set(voters)
     votes = Counter(each for number, each in told.items() if number in members)
     return next((each for each, count in votes.items() if count > len(members) // 2), None)
 
 
 class Comparing:
-    """One node's part. `names` are those of all nodes; `send` sends a frame to another one, and says whether there is a stream."""
+    """One node's part in audits. `names` are those of all nodes; `send` sends a frame to another
+    node and returns whether there is a stream."""
 
     def __init__(
         self,
@@ -108,9 +112,9 @@ class Comparing:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.mismatches = 0
-        """How often this node, leading, found a copy that differs."""
+        """Number of deviating copies that this node found as leader."""
         self.compared = 0
-        """The last index at which this node, leading, found a majority of equal copies."""
+        """Last index at which this node, as leader, found a majority of equal copies."""
         self._own = own
         self._names = names
         self._path = path
@@ -120,7 +124,7 @@ class Comparing:
         self._now = now
         self._told: dict[int, Digest] = {}
         self._named: dict[int, Digest] = {}
-        """Copies that were found to differ, each of which is counted once."""
+        """Copies found to differ, each of which is counted once."""
         self._askers: set[int] = set()
         self._taking = False
         self._next = 0.0
@@ -128,44 +132,44 @@ class Comparing:
         self._news = asyncio.Event()
 
     def samples(self) -> Iterator[Sample]:
-        """What it came to, for /metrics."""
+        """Yield the results as metrics."""
         yield "fluxmq_meta_compared_index", {}, self.compared
         yield "fluxmq_meta_mismatches_total", {}, self.mismatches
 
     def tend(self) -> None:
-        """This node leads, and some tenths of a second have passed."""
+        """Advance; called every few tenths of a second while this node leads."""
         if self._now() >= self._next:
-            self._told.clear()  # what a copy was that has come anew since says nothing of it
+            self._told.clear()  # digests of copies replaced since then are obsolete
             self._ask()
 
     def _ask(self) -> set[int]:
-        """Have all copies looked at; the nodes that were asked."""
+        """Request the digests of all copies; return the nodes that were asked."""
         self._next = self._now() + PERIOD_SECONDS
         others = [number for number in self._names if number != self._own]
         asked = {number for number in others if self._send(number, bytes((DIGEST_WANTED,)))}
         self._take()
         return asked
 
-    # From the others
+    # Messages from other nodes
 
     def wanted(self, number: int) -> None:
-        """A node asks for the digest of this one's copy."""
+        """Handle a node's request for this copy's digest."""
         self._askers.add(number)
         self._take()
 
     def told(self, number: int, found: Digest) -> None:
-        """A node tells the digest of its copy."""
+        """Take the digest of a node's copy."""
         self._told[number] = found
         self._news.set()
         self._judge()
 
     def parted(self, number: int) -> None:
-        """The stream to a node has ended: what it has later may be something else."""
+        """Note that the stream to a node has ended: its copy may change meanwhile."""
         self._told.pop(number, None)
         self._askers.discard(number)
 
     def differs(self, number: int) -> None:
-        """A node says that this one's copy differs: who leads is believed."""
+        """Handle a node's report that this copy differs: only the leader is believed."""
         if number == self._replica.leader:
             self._give_up()
 
@@ -198,7 +202,7 @@ class Comparing:
         self.told(self._own, found)
 
     def _judge(self) -> None:
-        """As who leads: have those give up their copies that differ."""
+        """Have nodes with deviating copies give them up, as leader."""
         if not self._replica.leading:
             return
         voters = self._replica.status().membership.voters
@@ -219,7 +223,7 @@ class Comparing:
 
     def _give_up(self) -> None:
         if self._replica.standing is not Standing.MEMBER or self._replica.problem is not None:
-            return  # it is given up already
+            return  # already given up
         now = self._now()
         if self._given_up is not None and now - self._given_up < AGAIN_SECONDS:
             _log.error("the copy of _meta differs again: it is kept", extra={"group": META_GROUP})
@@ -227,10 +231,11 @@ class Comparing:
         self._given_up = now
         self._replica.forget_log("it differs from what a majority holds")
 
-    # Because somebody asks
+    # On request
 
     async def audit(self) -> AuditListing:
-        """Compare all copies now. Those that differ are given up when who leads compares, which it does every few seconds."""
+        """Compare all copies now. The leader's next periodic comparison, seconds later, replaces
+        those that differ."""
         self._told.clear()
         expected = self._ask() | {self._own}
         with contextlib.suppress(TimeoutError):

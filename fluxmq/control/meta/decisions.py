@@ -1,13 +1,15 @@
-"""What an entry of ``_meta`` holds: the rows that a decided change came to, so that applying it decides nothing.
+"""Content of a ``_meta`` entry: the rows that result from a decision, so that applying decides
+nothing.
 
 Encoded as one byte (1: plain, 2: zlib) and msgpack::
 
     {"deltas": [[revision, previous, [[kind, key, row, transient], ...]], ...],
      "users": [revision, [user, ...], [name, ...]],        users put and names removed; or null
-     "shared": [[key, value], ...],                        what nodes know of each other; null removes
-     "whole": bool}                                        everything that was there before goes first
+     "shared": [[key, value], ...],                        nodes' mutual knowledge; null removes
+     "whole": bool}                                        replaces everything before
 
-Rows of the topology and users are the plain values of `fluxmq.routing.topology` and `fluxmq.ipc.user_messages`.
+Rows of the topology and users are the plain values of `fluxmq.routing.topology` and
+`fluxmq.ipc.user_messages`.
 """
 
 from __future__ import annotations
@@ -27,27 +29,27 @@ from fluxmq.routing.topology.records import VHOST
 from fluxmq.routing.topology.topology import Delta
 
 ENTRY_BYTES_MAX: Final = 32 << 20
-"""An entry as it is stored: hundreds of thousands of rows, and one message between nodes."""
+"""Maximum size of a stored entry: hundreds of thousands of rows, and one message between nodes."""
 PLAIN_BYTES_MAX: Final = 512 << 20
-"""An entry's content: what zlib may make of `ENTRY_BYTES_MAX` is bounded by this."""
+"""Maximum size of an entry's content: bounds the decompression of `ENTRY_BYTES_MAX`."""
 COMPRESSED_FROM: Final = 4096
-"""Bytes from which compressing pays."""
+"""Bytes from which compression pays."""
 _PLAIN: Final = b"\x01"
 _ZLIB: Final = b"\x02"
 
 
 class DecisionError(FluxmqError):
-    """An entry is not a decision of this version, or one is too large for an entry."""
+    """An entry is not a decision of this version, or a decision is too large for an entry."""
 
 
 class TakenDelta(NamedTuple):
-    """A change of the topology; `transient` says of each row whether it ends with a node."""
+    """A change of the topology; `transient` tells for each row whether it ends with a node."""
 
     delta: Delta
     transient: tuple[bool, ...]
 
     def writes(self) -> list[Write]:
-        """The rows as they are stored."""
+        """Return the rows as stored."""
         return [
             Write(row.kind, pack(row.key), None if row.row is None else pack(row.row), transient)
             for row, transient in zip(self.delta.rows, self.transient, strict=True)
@@ -55,7 +57,7 @@ class TakenDelta(NamedTuple):
 
 
 class UsersChange(NamedTuple):
-    """Users at a revision: those that are new or different, and the names of those that are gone."""
+    """Users at a revision: new or changed records, and the names of removed users."""
 
     revision: int
     put: tuple[User, ...]
@@ -63,7 +65,7 @@ class UsersChange(NamedTuple):
 
     @staticmethod
     def between(before: Users, after: Users) -> UsersChange:
-        """What leads from one snapshot to another."""
+        """Return the difference between two snapshots."""
         had = {user.name: user for user in before.users}
         put = tuple(user for user in after.users if had.pop(user.name, None) != user)
         return UsersChange(after.revision, put, tuple(had))
@@ -71,7 +73,7 @@ class UsersChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What an entry says. `shared` are keys and packed values, None to remove one."""
+    """Decoded content of an entry. `shared` are keys and packed values, None to remove one."""
 
     deltas: tuple[TakenDelta, ...] = ()
     users: UsersChange | None = None
@@ -79,12 +81,12 @@ class Decision:
     whole: bool = False
 
     def dropped_vhosts(self) -> list[str]:
-        """Virtual hosts that go: what users may do there goes with them."""
+        """Return the virtual hosts to drop, whose permissions go with them."""
         rows = (row for taken in self.deltas for row in taken.delta.rows)
         return [str(row.key[0]) for row in rows if row.kind == VHOST and row.row is None]
 
     def encode(self) -> bytes:
-        """As an entry. Raises DecisionError when it is too large for one."""
+        """Encode as an entry. Raises DecisionError when it is too large for one."""
         users = self.users
         content: bytes = msgpack.packb(
             {
@@ -107,7 +109,7 @@ class Decision:
 
     @classmethod
     def decode(cls, data: bytes) -> Decision:
-        """The inverse of `encode`. Raises DecisionError for anything else."""
+        """Decode an entry. Raises DecisionError when it is malformed."""
         try:
             content = unpack(_plain(data))
             users = content["users"]
@@ -131,7 +133,7 @@ def _plain(data: bytes) -> bytes:
 
 
 def decompressed(data: bytes, limit: int) -> bytes:
-    """What zlib packed, up to a limit. Raises ValueError when it is damaged or more."""
+    """Decompress zlib data, up to a limit. Raises ValueError when it is damaged or larger."""
     unpacker = zlib.decompressobj()
     try:
         content = unpacker.decompress(data, limit)

@@ -1,7 +1,8 @@
-"""How far the other nodes of a cluster are with something: which revision of it all of a node's live shards work by.
+"""Progress of the other nodes: the revision that all live shards of each have applied.
 
-Each node tells the others its own. Who has made a change waits for theirs, so that clients may use it on any node as soon as
-they are answered; a node that is slow is waited for once, and then no more until it has caught up.
+Each node reports its own progress. The author of a change waits for the others', so that clients
+may use it on any node as soon as they are answered. A slow node is waited for once, and then not
+again until it has caught up.
 """
 
 from __future__ import annotations
@@ -12,25 +13,26 @@ from fluxmq.control.meta.frames import Progress, encode
 
 
 class Elsewhere:
-    """One thing (``what``: `frames.PROGRESSES`), from the side of one node. ``names`` are those of the other nodes; ``send``
-    sends a frame to one of them."""
+    """Progress in one thing (``what``: `frames.PROGRESSES`), as one node sees it. ``names`` are
+    those of the other nodes; ``send`` sends a frame to one of them."""
 
     def __init__(
         self, what: str, names: Mapping[int, str], send: Callable[[int, bytes], bool]
     ) -> None:
         self.news: Callable[[], None] = lambda: None
-        """Called when a node has come further, or is not to be waited for any more."""
+        """Called when a node has advanced, or is no longer waited for."""
         self._what = what
         self._names = names
         self._send = send
         self._own = -1
         self._held: dict[int, int] = {}
-        """What each node has said, as long as there is a stream to it."""
+        """Revision reported by each node with a stream."""
         self._late: dict[int, int] = {}
-        """Nodes that were waited for in vain, and how far they were to come."""
+        """Nodes that did not reach a revision in time, and that revision."""
 
     def reached(self, live: Iterable[str], held: Mapping[str, int], revision: int) -> None:
-        """``held``: by which revision each connected shard works, of which ``live`` are to. ``revision`` is the one in force."""
+        """Report this node's progress. ``held``: revision of each connected shard; ``live``: those
+        that count; ``revision``: the one in force."""
         least = min((held.get(name, -1) for name in live), default=revision)
         if least not in (-1, self._own):
             self._own = least
@@ -38,25 +40,25 @@ class Elsewhere:
                 self.met(number)
 
     def met(self, number: int) -> None:
-        """There is a stream to a node."""
+        """Send this node's progress over a new stream."""
         if self._own >= 0:
             self._send(number, encode(Progress(self._what, self._own)))
 
     def parted(self, number: int) -> None:
-        """There is none any more."""
+        """Note the end of the stream to a node."""
         self._late.pop(number, None)
         if self._held.pop(number, None) is not None:
             self.news()
 
     def heard(self, number: int, revision: int) -> None:
-        """A node has come so far."""
+        """Take a node's report of its revision."""
         self._held[number] = revision
         if revision >= self._late.get(number, revision):
             self._late.pop(number, None)
         self.news()
 
     def lagging(self, revision: int) -> tuple[str, ...]:
-        """The nodes that are worth waiting for until they have come so far."""
+        """Return the nodes still to wait for until they reach this revision."""
         return tuple(
             sorted(
                 self._names[number]
@@ -66,7 +68,7 @@ class Elsewhere:
         )
 
     def give_up(self, revision: int) -> None:
-        """Wait for none of these any longer, now and the next time."""
+        """Stop waiting for these nodes, now and next time."""
         for number, held in self._held.items():
             if held < revision:
                 self._late[number] = max(revision, self._late.get(number, revision))

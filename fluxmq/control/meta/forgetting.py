@@ -1,6 +1,7 @@
-"""Taking a node out of ``_meta`` for good, as who leads: refused when what is left would have no majority.
+"""Permanent removal of a node from ``_meta`` by the leader: refused when the rest lacks a majority.
 
-A node that was forgotten and comes back with its directory is not heeded; with an empty one it is a new node, and taken in.
+A forgotten node that returns with its old directory is ignored; with an empty one it is a new node
+and admitted.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from fluxmq.ipc.messages import ERROR_FAILED, ERROR_INVALID
 from fluxmq.raft.types import ChangeRefused, ChangeVerb, Membership, MembershipChange, NotLeader
 
 CONTACT_SECONDS_MAX: Final = 2.0
-"""A node that was not heard of for longer does not count for those who go on."""
+"""Longest silence of a node that still counts towards the remaining majority."""
 FORGET_SECONDS_MAX: Final = 4.0
-"""How long a change may take to be committed before nobody knows whether it is: less than whoever asks waits."""
+"""Time for the change to commit before its outcome counts as unknown: less than the caller
+waits."""
 
 
 def problem(
     membership: Membership, own: int, number: int, heard: Mapping[int, float], now: float
 ) -> str:
-    """Why the group could not go on without a node; empty when it could. ``heard``: when each node last was. Pure."""
+    """Return why the group could not go on without a node; empty when it could. ``heard``: time of
+    the last contact with each. Pure."""
     if number == own:
         return "it leads _meta: stop it, or ask again when another node leads"
     left = [voter for voter in membership.voters if voter != number]
@@ -44,7 +47,8 @@ def problem(
 async def forget(
     replica: Replica, own: int, number: int, name: str, heard: Mapping[int, float], now: float
 ) -> None:
-    """Take a node out; returns when that is committed. Raises RequestError, NotLeadingError, LostError."""
+    """Remove a node; return when that is committed. Raises RequestError, NotLeadingError,
+    LostError."""
     if not replica.leading:
         raise NotLeadingError
     membership = replica.status().membership

@@ -1,6 +1,6 @@
-"""What control processes say to each other besides Raft's messages, as frames of the stream: a kind, and msgpack.
+"""Messages between control processes besides Raft's, as frames of the stream: a kind, and msgpack.
 
-Everything is checked here: a frame that is none of these ends its stream.
+All content is validated here: an invalid frame ends its stream.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from fluxmq.control.topology_rows import pack, unpack
 from fluxmq.ipc.messages import ID_MAX, Body, Fields, MessageError
 
 RAFT: Final = 0
-"""A message of the Raft core, see `fluxmq.cluster.raft_messages`."""
+"""Message of the Raft core, see `fluxmq.cluster.raft_messages`."""
 INTRODUCTION: Final = 1
 WELCOME: Final = 2
-"""From the leader: your directory is known, what comes now is meant for it. No content."""
+"""From the leader: your directory is known, later messages are meant for it. No content."""
 REQUEST: Final = 3
 ANSWER: Final = 4
 PART: Final = 5
@@ -25,10 +25,10 @@ PART_TAKEN: Final = 6
 SNAPSHOT: Final = 7
 PROGRESS: Final = 8
 DIGEST_WANTED: Final = 9
-"""What does your copy come to? No content."""
+"""Request for the digest of a copy. No content."""
 DIGEST: Final = 10
 DIFFERS: Final = 11
-"""From the leader: your copy is not what a majority holds. No content."""
+"""From the leader: your copy differs from a majority's. No content."""
 KIND_BYTES_MAX: Final = 64
 TEXT_MAX: Final = 4096
 PARTS_MAX: Final = 1 << 20
@@ -37,10 +37,12 @@ DIGEST_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """First on each stream, and again when it changes: who I am, how far my log goes, and what I know of you.
+    """First frame of each stream, repeated on changes: identity, log progress, knowledge of the
+    receiver.
 
-    `known_incarnation` and `known_index` are 0 when nothing is known; `applied` is up to where I know it. `brings` as in
-    `tables.Kept`. `cluster` is which cluster I am of, 0 while of none.
+    `known_incarnation` and `known_index` are 0 when nothing is known of the receiver; `applied` is
+    the index up to which the sender knows it. `brings` as in `tables.Kept`. `cluster` is the
+    sender's cluster, 0 while it has none.
     """
 
     incarnation: int
@@ -55,7 +57,7 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A change that the leader shall decide about."""
+    """A change for the leader to decide about."""
 
     number: int
     kind: str
@@ -64,7 +66,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer: `body`; or why not, as `code` and `text`. An empty code: I do not lead, nothing was done."""
+    """Reply to a request: `body`, or an error as `code` and `text`. An empty code: not leading,
+    nothing was done."""
 
     number: int
     body: Mapping[str, Any] | None
@@ -74,7 +77,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the snapshot with this number, counted from 0."""
+    """The part of the snapshot with this number, counted from 0."""
 
     snapshot: int
     place: int
@@ -83,7 +86,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PartTaken:
-    """Parts of a snapshot up to this one are here."""
+    """Acknowledgement of a snapshot's parts up to this one."""
 
     snapshot: int
     place: int
@@ -91,7 +94,7 @@ class PartTaken:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSent:
-    """All parts have been sent; `message` is the message of the Raft core that they belong to."""
+    """End of a snapshot; `message` is the Raft core's message that it belongs to."""
 
     snapshot: int
     parts: int
@@ -105,7 +108,7 @@ PROGRESSES: Final = frozenset({TOPOLOGY, USERS})
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """All live shards of mine work by this revision of something."""
+    """Revision of something that all live shards of the sender have applied."""
 
     what: str
     revision: int
@@ -113,7 +116,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """All rows of my copy at an index, as one number."""
+    """All rows of the sender's copy at an index, as one number."""
 
     applied: int
     content: bytes
@@ -131,17 +134,17 @@ _KINDS: Final[dict[type[Any], int]] = {
     Digest: DIGEST,
 }
 BODY_BYTES_MAX: Final = 96 << 20
-"""A part or a request as it travels, with room: larger frames are nobody's of ours."""
+"""Maximum size of a frame, a part or a request with headroom; larger ones are invalid."""
 
 
 def encode(frame: Frame) -> bytes:
-    """A frame as it travels."""
+    """Encode a frame."""
     fields = {name: getattr(frame, name) for name in frame.__slots__}
     return bytes((_KINDS[type(frame)],)) + pack(fields)
 
 
 def decode(data: bytes) -> Frame:
-    """The inverse of `encode`. Raises MessageError for anything else."""
+    """Decode a frame. Raises MessageError when it is malformed."""
     kind = data[0] if data else -1
     try:
         fields = Fields(unpack(data[1:]), "frame")

@@ -1,6 +1,7 @@
-"""The stable part of the log of ``_meta``, as the Raft core reads it: a mirror in memory of what is in ``raft_log``.
+"""The stable part of the ``_meta`` log, as the Raft core reads it: an in-memory mirror of
+``raft_log``.
 
-It is bounded, so holding it costs little, and the core can read it while the database's thread is busy.
+Bounded, so cheap to hold, and readable while the database's thread is busy.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from fluxmq.raft.types import Entry
 
 ENTRIES_MAX: Final = 10_000
 BYTES_MAX: Final = 16 << 20
-"""What is kept behind the last applied entry: a member that was away for less gets entries, not everything anew."""
+"""Bytes kept behind the last applied entry: a member that was away briefly gets entries, not a
+snapshot."""
 _KEPT_NUMERATOR: Final = 3
 _KEPT_DENOMINATOR: Final = 4
-"""How much of the limits is kept when the log is cut, so that it is not cut with every entry."""
+"""Fraction of the limits kept when the log is cut, so that it is not cut with every entry."""
 
 
 class MetaLog:
-    """Implements `fluxmq.raft.log.LogReader`. `append` is called when entries are durable, in order."""
+    """Implements `fluxmq.raft.log.LogReader`. `append` is called when entries are durable, in
+    order."""
 
     def __init__(self, base_index: int, base_term: int, entries: Sequence[Entry] = ()) -> None:
         self.base_index = base_index
@@ -29,15 +32,16 @@ class MetaLog:
         self._bytes = sum(len(entry.data) for entry in entries)
 
     def first_index(self) -> int:
-        """The first entry held."""
+        """Return the index of the first entry held."""
         return self.base_index + 1
 
     def last_index(self) -> int:
-        """The last entry held, or one less than the first."""
+        """Return the index of the last entry held, or one less than the first."""
         return self.base_index + len(self._entries)
 
     def term(self, index: int) -> int:
-        """The term of an entry held, or of the one before the first. Raises Compacted below."""
+        """Return the term of an entry held, or of the one before the first. Raises Compacted
+        below."""
         if index < self.base_index:
             raise Compacted(f"the log begins at {self.base_index + 1}")
         if index == self.base_index:
@@ -45,7 +49,8 @@ class MetaLog:
         return self._entries[index - self.base_index - 1].term
 
     def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
-        """Entries from `low` to below `high`: one, and more as they fit. Raises Compacted below the first."""
+        """Return entries from `low` to below `high`: one, and more as they fit. Raises Compacted
+        below the first."""
         if low <= self.base_index:
             raise Compacted(f"the log begins at {self.base_index + 1}")
         found: list[Entry] = []
@@ -58,7 +63,7 @@ class MetaLog:
         return found
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Take entries; they replace what stands at their places and behind."""
+        """Append entries, replacing those at their indexes and after."""
         if not entries:
             return
         keep = entries[0].index - self.base_index - 1
@@ -68,13 +73,14 @@ class MetaLog:
         self._bytes += sum(len(entry.data) for entry in entries)
 
     def restart(self, index: int, term: int) -> None:
-        """Begin anew behind a snapshot."""
+        """Start over after a snapshot."""
         self._entries.clear()
         self._bytes = 0
         self.base_index, self.base_term = index, term
 
     def surplus(self, applied: int) -> int | None:
-        """Up to where the log should be cut, None when it is not too long. Only what is applied may go."""
+        """Return the index to cut the log at, None when it is short enough. Only applied entries
+        may go."""
         count = len(self._entries)
         if count <= ENTRIES_MAX and self._bytes <= BYTES_MAX:
             return None
@@ -88,7 +94,7 @@ class MetaLog:
         return index if index > self.base_index else None
 
     def compact(self, index: int) -> None:
-        """Forget entries up to an index that is held."""
+        """Drop entries up to an index that is held."""
         gone = index - self.base_index
         self.base_term = self.term(index)
         self._bytes -= sum(len(entry.data) for entry in self._entries[:gone])

@@ -1,4 +1,5 @@
-"""The other control processes, from the side of one: who they say they are, what they may say, snapshots for and of them."""
+"""The other control processes as one of them sees them: introductions, permitted messages,
+snapshots."""
 
 from __future__ import annotations
 
@@ -44,16 +45,17 @@ _log = get_logger(__name__)
 
 
 class Neighbourhood:
-    """Implements `streams.Neighbours`. Made before the replica, whose messages it sends; `join` brings both together."""
+    """Implements `streams.Neighbours`. Created before the replica, whose messages it sends; `join`
+    connects them."""
 
     def __init__(
         self, plan: GroupPlan, store: MetadataStore, thread: StoreThread, agreed: Agreed, work: Work
     ) -> None:
         self.known: dict[int, Introduction] = {}
-        """What each node said of itself, as long as there is a stream to it."""
+        """Introduction of each node with a stream."""
         others = {member.number: member.node for member in plan.nodes if member.number != plan.own}
         self.elsewhere = {what: Elsewhere(what, others, self.send) for what in PROGRESSES}
-        """How far the others are with each of these."""
+        """Progress of the other nodes with each of these."""
         self._plan = plan
         self._names = {member.number: member.node for member in plan.nodes}
         self._store = store
@@ -64,7 +66,7 @@ class Neighbourhood:
         self._incarnation = 0
         # Leaders whose messages are meant for this node's present directory.
         self._welcomed: set[int] = set()
-        # Nodes, with their incarnations, that were told so over the stream there is.
+        # Nodes, with their incarnations, that were told so over the current stream.
         self._greeted: set[tuple[int, int]] = set()
         self._sending: dict[int, transfers.Sending] = {}
         self._receiving: dict[int, transfers.Receiving] = {}
@@ -77,17 +79,17 @@ class Neighbourhood:
         self.streams: Links
 
     def join(self, tables: MetaTables, replica: Replica, requests: Requests) -> None:
-        """These are told what the others say."""
+        """Set the recipients of the other nodes' messages."""
         self._tables, self._replica, self._requests = tables, replica, requests
         self._incarnation = replica.incarnation
         self.comparing = Comparing(
             *(self._plan.own, self._names, self._store.path, replica, self._work, self.send)
         )
 
-    # Saying
+    # Sending
 
     def send(self, number: int, frame: bytes) -> bool:
-        """Send a frame to a node; whether there is a stream."""
+        """Send a frame to a node; return whether there is a stream."""
         return self.streams.send(number, frame)
 
     def send_raft(self, message: Message) -> None:
@@ -95,7 +97,7 @@ class Neighbourhood:
         self.send(message.target, _RAFT + raft_messages.encode(message))
 
     def introduce(self) -> None:
-        """Tell the others who this is, where that is news."""
+        """Introduce this node to the others for whom that is news."""
         replica = self._replica
         if replica.incarnation != self._incarnation:
             self._incarnation = replica.incarnation
@@ -124,8 +126,8 @@ class Neighbourhood:
         )
 
     def tend(self, status: Status, records: dict[int, NodeRecord]) -> None:
-        """As who leads: tell nodes that return when what they are sent is meant for the directory they have now; and have
-        all copies compared now and then."""
+        """Welcome, as leader, returning nodes whose present directory is addressed; compare copies
+        periodically."""
         for number, told in self.known.items():
             place = number, told.incarnation
             welcome = admission.is_welcome(number, status, told, records.get(number))
@@ -134,17 +136,17 @@ class Neighbourhood:
                 self.send(number, _WELCOME)
         self.comparing.tend()
 
-    # Hearing
+    # Receiving
 
     def met(self, number: int) -> None:
-        """There is a stream to a node."""
+        """Handle a new stream to a node."""
         self._introduced.pop(number, None)
         self.introduce()
         for each in self.elsewhere.values():
             each.met(number)
 
     def parted(self, number: int) -> None:
-        """The stream to a node has ended."""
+        """Handle the end of the stream to a node."""
         self.known.pop(number, None)
         for each in self.elsewhere.values():
             each.parted(number)
@@ -158,7 +160,7 @@ class Neighbourhood:
         self._replica.unreachable(number)
 
     def said(self, number: int, frame: bytes) -> None:
-        """A frame has come. Raises MessageError or MalformedMessage."""
+        """Handle a frame. Raises MessageError or MalformedMessage."""
         kind = frame[0] if frame else -1
         if kind == RAFT:
             self._take_raft(number, frame)
@@ -179,7 +181,8 @@ class Neighbourhood:
             self._replica.step(message)
 
     def _heeds(self, number: int) -> bool:
-        """Whether what a node says of the log is heeded: not before it is known what this directory is."""
+        """Return whether a node's messages about the log count: it has introduced itself and, while
+        this directory is returning, welcomed it."""
         if number not in self.known:
             return False
         return self._replica.standing is not Standing.RETURNING or number in self._welcomed
@@ -208,7 +211,7 @@ class Neighbourhood:
             case SnapshotSent():
                 self._work.begin(self._take_snapshot(number, frame))
 
-    # Who is who
+    # Identities
 
     def _heard(self, number: int, told: Introduction) -> None:
         own = self._agreed.cluster
@@ -216,9 +219,9 @@ class Neighbourhood:
             self._replica.forget_log(
                 f"the copy of {self._names[number]} was declared the truth, and this one left behind"
             )
-            return  # it introduces itself anew
+            return  # it will introduce itself again
         if told.cluster and told.cluster < own <= told.cluster + FORCED_MAX:
-            return  # it was left behind, and forgets its log when it hears of that
+            return  # it was left behind, and forgets its log when it learns that
         if own and told.cluster and own != told.cluster:
             _log.error(
                 "a node is of another cluster: one of the two was begun anew",
@@ -235,7 +238,7 @@ class Neighbourhood:
         self.form()
 
     def form(self) -> None:
-        """A new directory may know by now what it is."""
+        """Determine the standing of a new directory if the introductions allow it."""
         replica = self._replica
         if replica.standing is not Standing.NEW or self._deciding_standing:
             return
@@ -256,11 +259,11 @@ class Neighbourhood:
     # Snapshots
 
     def lacks(self, number: int) -> None:
-        """A member needs entries that are in a snapshot only."""
+        """Send a snapshot to a member that needs entries compacted from the log."""
         self._work.begin(self._send_snapshot(number))
 
     def leads_no_longer(self) -> None:
-        """Snapshots under way are not finished."""
+        """Abort the snapshots being sent."""
         self._sending.clear()
 
     async def _send_snapshot(self, number: int) -> None:
@@ -283,7 +286,7 @@ class Neighbourhood:
         self._sent(number, sending, ok=sending.begin())
 
     def _sent(self, number: int, sending: transfers.Sending, *, ok: bool) -> None:
-        """More of a snapshot was sent, or could not be."""
+        """Continue sending a snapshot, or give it up when that failed."""
         if ok and not sending.ended:
             return
         self._sending.pop(number, None)
@@ -312,7 +315,8 @@ def _snapshot_of(message: Message) -> Snapshot:
 
 
 def _is_news(before: Introduction, now: Introduction) -> bool:
-    """Whether a node that knows one has to hear the other. How far a log goes is none while it only grows."""
+    """Return whether a node that knows one introduction must hear the other. A log that only grows
+    is no news."""
     return (before.last_index == 0 and now.last_index > 0) or (
         (before.incarnation, before.standing, before.brings, before.cluster)
         != (now.incarnation, now.standing, now.brings, now.cluster)

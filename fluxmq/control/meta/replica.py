@@ -1,7 +1,7 @@
-"""Drives the Raft node of ``_meta``: time and messages in, messages out, everything to be kept to the database's thread.
+"""Driver of the Raft node of ``_meta``: time and messages in, messages and database writes out.
 
-What the node says is passed on at once; what it wants kept waits for the transaction under way, and goes into the
-next together. Nothing that rests on it leaves, is applied or answered before it is on disk.
+Messages that depend on no write leave at once; writes wait for the running transaction and share
+the next. Nothing that depends on a write leaves, is applied or answered before it is on disk.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ from fluxmq.raft.types import (
 from fluxmq.settings.plans import GroupPlan
 
 TICKS_PER_ELECTION: Final = 20
-"""Ticks in the shortest election timeout: the finer, the seldomer two campaign at once."""
+"""Ticks in the shortest election timeout: the more, the rarer two nodes campaign at once."""
 INFLIGHT_BYTES_MAX: Final = 16 << 20
 MESSAGE_BYTES_MAX: Final = 4 << 20
-"""Unanswered entries per member, and entries in one message; a larger one travels alone."""
+"""Unacknowledged bytes per member, and bytes in one message; a larger entry travels alone."""
 RETRY_SECONDS: Final = 1.0
-"""Time until a transaction is tried again that the disk did not take."""
+"""Delay before a failed transaction is retried."""
 _FROM_LEADER: Final = (MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.SNAPSHOT)
 
 _log = get_logger(__name__)
 
 
 class Observer(Protocol):
-    """Who is told what happens."""
+    """Recipient of the replica's events."""
 
     def applied(self, written: Written) -> None:
-        """A transaction is on disk."""
+        """Handle a transaction that is on disk."""
 
     def turned(self) -> None:
-        """Role, leader or standing may be others now."""
+        """Handle a possible change of role, leader or standing."""
 
     def behind(self, number: int) -> None:
-        """A member needs entries that are in a snapshot only."""
+        """Handle a member that needs entries compacted from the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Replica:
         self.incarnation = kept.incarnation
         self.brings = kept.brings
         self.problem: str | None = None
-        """Why this node takes no part."""
+        """Reason why this node does not take part."""
         self.elections = 0
-        """Times it began to lead."""
+        """Number of times that it became leader."""
         self._plan = plan
         self._tables = tables
         self._thread = thread
@@ -131,12 +131,12 @@ class Replica:
         )
 
     def start(self) -> None:
-        """Begin to count time."""
+        """Start the clock."""
         self._timer = asyncio.get_running_loop().call_later(self._tick_seconds, self._tick)
         self.pump()
 
     async def stop(self) -> None:
-        """Take part no longer; what is being written is waited for."""
+        """Stop taking part; wait for the running transaction."""
         self._failed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -146,11 +146,11 @@ class Replica:
         while self._writer is not None and not self._writer.done():
             await asyncio.wait([self._writer])
 
-    # What is known
+    # State
 
     @property
     def leading(self) -> bool:
-        """Whether proposals are taken here: everything that was committed before is applied."""
+        """True when proposals are accepted here: all entries committed before are applied."""
         return (
             not self._failed
             and self.problem is None
@@ -160,22 +160,22 @@ class Replica:
 
     @property
     def leader(self) -> int:
-        """The number of who leads, 0 when that is not known."""
+        """Number of the leader, 0 when it is unknown."""
         return self._leader
 
     @property
     def last_index(self) -> int:
-        """The last entry held on disk."""
+        """Index of the last entry on disk."""
         return self._log.last_index()
 
     def status(self) -> Status:
-        """The node at a glance."""
+        """Return an overview of the node."""
         return self.node.status()
 
-    # What happens
+    # Events
 
     def stand(self, standing: Standing) -> None:
-        """Another standing, which is on disk."""
+        """Take another standing, which is on disk."""
         self.standing = standing
         self._observer.turned()
 
@@ -185,7 +185,7 @@ class Replica:
             self._guarded(self.node.tick)
 
     def step(self, message: Message, content: Content | None = None) -> None:
-        """A message of a member; `content` is what a SNAPSHOT is about. Raises MalformedMessage."""
+        """Handle a member's message; `content` belongs to a SNAPSHOT. Raises MalformedMessage."""
         if self.standing is Standing.NEW:
             return
         if self.standing is Standing.RETURNING and message.kind not in _FROM_LEADER:
@@ -195,16 +195,16 @@ class Replica:
         self._guarded(lambda: self.node.step(message))
 
     def campaign(self) -> None:
-        """Try to lead now."""
+        """Campaign now."""
         if self.standing is Standing.MEMBER:
             self._guarded(self.node.campaign)
 
     def unreachable(self, number: int) -> None:
-        """The stream to a member has ended."""
+        """Note that the stream to a member has ended."""
         self._guarded(lambda: self.node.report_unreachable(number))
 
     def transfer(self, number: int) -> bool:
-        """Hand leadership over; whether that was begun."""
+        """Transfer leadership; return whether the transfer began."""
         begun = self.node.transfer_leadership(number)
         self.pump()
         return begun
@@ -219,12 +219,12 @@ class Replica:
             return
         self.pump()
 
-    # What is asked for
+    # Requests
 
     def propose(self, data: bytes) -> asyncio.Future[None]:
         """Propose an entry; the future is done when it is applied here. Raises NotLeadingError.
 
-        The future's LostError: it may be committed by another leader yet, or never.
+        The future's LostError: the entry may yet be committed by another leader, or never.
         """
         if not self.leading:
             raise NotLeadingError
@@ -237,7 +237,7 @@ class Replica:
         return done
 
     async def barrier(self) -> None:
-        """Return when this node has led at some time since the call, with everything that was committed applied.
+        """Return when this node has led since the call, with all committed entries applied.
 
         Raises NotLeadingError or LostError.
         """
@@ -256,17 +256,17 @@ class Replica:
         await self.reached(index)
 
     async def reached(self, index: int) -> None:
-        """Return when so much is applied. Raises LostError when this node takes no part any more."""
+        """Return when this index is applied. Raises LostError when this node stops taking part."""
         while self.applied_index < index:
             if self._failed or self.problem is not None:
                 raise LostError
             self._applied_changed.clear()
             await self._applied_changed.wait()
 
-    # What the node says
+    # Output of the node
 
     def pump(self) -> None:
-        """Pass on what the node says until it has nothing more to say."""
+        """Process the node's output until there is none left."""
         if self._failed or self.problem is not None or self._pumping:
             return
         self._pumping = True
@@ -312,7 +312,7 @@ class Replica:
         self._observer.turned()
 
     def _lose(self) -> None:
-        """Nobody here learns what becomes of the proposals."""
+        """Fail all proposals: their outcome will not be known here."""
         while self._proposals:
             proposal = self._proposals.popleft()
             if not proposal.done.done():
@@ -322,7 +322,7 @@ class Replica:
                 waiting.set_exception(LostError())
         self._applied_changed.set()
 
-    # Keeping it
+    # Writing
 
     def _write(self) -> None:
         if self._writer is None:
@@ -366,7 +366,7 @@ class Replica:
         self.pump()
 
     async def _kept(self, write: Callable[[], Written]) -> Written | None:
-        """Write, and again until the disk takes it; meanwhile others lead. None when the process ends."""
+        """Write, and retry until the disk accepts, not leading; None when the process ends."""
         stalled: str | None = None
         while True:
             try:
@@ -384,7 +384,7 @@ class Replica:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _mirror(self, work: list[Ready], cut: tuple[int, int] | None) -> None:
-        """What is on disk now is told to the log and the node."""
+        """Report written entries to the log and the node."""
         node, log = self.node, self._log
         for ready in work:
             last: tuple[int, int] | None = None
@@ -408,7 +408,7 @@ class Replica:
             node.compact(*cut)
 
     def _settle(self, written: Written) -> None:
-        """Who proposed what is applied now hears of it."""
+        """Complete proposals that are applied now."""
         applied: dict[int, Entry] = {entry.index: entry for entry, _ in written.applied}
         while self._proposals and self._proposals[0].index <= self.applied_index:
             proposal = self._proposals.popleft()
@@ -421,10 +421,10 @@ class Replica:
                 proposal.done.set_exception(LostError())
         self._applied_changed.set()
 
-    # What cannot be gone on with
+    # Failures
 
     def _fail(self, problem: str) -> None:
-        """Take no part: until the disk takes what it is given, or else until the process is started anew."""
+        """Stop taking part: until the disk works again, or else until the process is restarted."""
         _log.error("this node takes no part in _meta: %s", problem)
         self.problem = problem
         self._role, self._leader = Role.FOLLOWER, 0
@@ -432,7 +432,7 @@ class Replica:
         self._observer.turned()
 
     def _start_over(self, why: str) -> None:
-        """The others have seen more of this log than there is, or hold something else: begin again, as an older copy."""
+        """Start over like a restored copy: others saw more of this log, or it differs."""
         _log.error("this copy of _meta is given up: %s", why, extra={"group": self._plan.name})
         self.problem = "its copy was given up; it waits for the others to give it everything"
         self._role, self._leader = Role.FOLLOWER, 0
@@ -442,7 +442,7 @@ class Replica:
             self._over = asyncio.get_running_loop().create_task(self._forget_log())
 
     def forget_log(self, why: str) -> None:
-        """This directory is known to be an old copy, or another's, or not to hold what the others do."""
+        """Forget the log: this directory is a restored copy, foreign, or deviates."""
         if self.problem is None and not self._failed:
             self._start_over(why)
 

@@ -1,4 +1,5 @@
-"""Changes asked of the control process that leads, and its answers: matched by number, bounded, none waits for ever."""
+"""Requests to the leading control process and its answers: matched by number, bounded in number and
+time."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ from fluxmq.ipc.messages import ERROR_FAILED, ID_MAX, Body, MessageError
 from fluxmq.logs import get_logger
 
 ASKED_MAX: Final = 256
-"""Requests to other nodes that are not answered: more than all shards and people of a node have open at once."""
+"""Unanswered requests to other nodes: more than all shards and people of a node have open at
+once."""
 SERVED_MAX: Final = 1024
-"""Requests of other nodes that are being answered: those of four, and no more memory than that."""
+"""Requests of other nodes in progress: those of four nodes, which bounds the memory."""
 
 UNKNOWN: Final = "unknown"
-"""Code of an answer: leadership was lost meanwhile, and it is not known whether it is done."""
+"""Code of an answer: leadership was lost meanwhile, and the outcome is unknown."""
 
 _log = get_logger(__name__)
 
@@ -26,12 +28,12 @@ Serve = Callable[[str, Body], Awaitable[Mapping[str, Any]]]
 
 
 class UnknownOutcomeError(Exception):
-    """A request was sent, and whether it was done is not known."""
+    """A request was sent, and its outcome is unknown."""
 
 
 class Requests:
-    """Both sides. `serve` decides, here, about what others ask; raises RequestError, MessageError, NotLeadingError,
-    LostError."""
+    """Both sides of requests. `serve` decides other nodes' requests here; raises RequestError,
+    MessageError, NotLeadingError, LostError."""
 
     def __init__(self, send: Callable[[int, bytes], bool], serve: Serve) -> None:
         self._send = send
@@ -43,7 +45,8 @@ class Requests:
     async def ask(self, number: int, kind: str, body: Body, seconds: float) -> Mapping[str, Any]:
         """Have a node decide about a request.
 
-        Raises RequestError when it refuses, NotLeadingError when nothing was done, UnknownOutcomeError.
+        Raises RequestError when it refuses, NotLeadingError when nothing was done,
+        UnknownOutcomeError.
         """
         if len(self._asked) >= ASKED_MAX:
             raise RequestError(ERROR_FAILED, f"{ASKED_MAX} requests wait for the leader")
@@ -69,19 +72,19 @@ class Requests:
         raise RequestError(told.code, told.text)
 
     def answered(self, number: int, told: Answer) -> None:
-        """A node has answered."""
+        """Handle a node's answer."""
         asked = self._asked.get(told.number)
         if asked is not None and asked[0] == number and not asked[1].done():
             asked[1].set_result(told)
 
     def parted(self, number: int) -> None:
-        """The stream to a node has ended."""
+        """Handle the end of the stream to a node."""
         for asked, answer in self._asked.values():
             if asked == number and not answer.done():
                 answer.set_exception(UnknownOutcomeError())
 
     def asked(self, number: int, request: Request) -> None:
-        """A node asks for something."""
+        """Handle a node's request."""
         if len(self._served) >= SERVED_MAX:
             text = f"{SERVED_MAX} requests wait"
             self._send(number, encode(Answer(request.number, None, ERROR_FAILED, text)))
@@ -106,6 +109,6 @@ class Requests:
         self._send(number, encode(answer))
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering requests."""
         for task in self._served:
             task.cancel()

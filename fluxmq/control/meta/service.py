@@ -1,7 +1,7 @@
-"""The group ``_meta`` put together for one control process: who decides, who is told, who may take part.
+"""The group ``_meta`` of one control process: decisions, notifications, admission.
 
-Implements `deciding.Decider` for the topology's keeper, has changes of users made, and keeps the group going: its
-beginning, nodes that come back, snapshots.
+Implements `deciding.Decider` for the topology's keeper, forwards changes of users, and runs the
+group: bootstrap, returning nodes, snapshots.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from fluxmq.routing.topology.topology import Delta
 from fluxmq.settings.plans import GroupPlan
 
 REQUEST_SECONDS: Final = 5.0
-"""How long a change may take: two elections, and half of what clients' declarations wait for control."""
+"""Time for a change: two elections, and half of clients' wait for a declaration."""
 AGAIN_SECONDS: Final = 0.05
-"""Time until a change is tried again that nobody leading took, unless there is news before."""
+"""Delay before retrying a change that no leader took, unless there is news earlier."""
 TEND_SECONDS: Final = 0.2
-"""Between two looks at what is to be done for the group."""
+"""Interval of the group's periodic work."""
 SEED_SECONDS: Final = 3.0
-"""How long the first leader waits for all nodes, one of which may have topology and users from before the cluster."""
+"""Time the first leader waits for all nodes, one of which may bring metadata."""
 HAND_OVER_SECONDS: Final = 1.0
-"""How long a leader that stops waits for another one."""
+"""Time a stopping leader waits for a successor."""
 NO_LEADER: Final = (
     "no leader among the nodes of the cluster: topology and users cannot be changed now"
 )
@@ -73,7 +73,7 @@ _log = get_logger(__name__)
 
 
 class Meta:
-    """Lives on control's loop. `life` is the supervisor's identity, `queues` those of the settings."""
+    """This process's member. `life`: the supervisor's identity; `queues`: the configured."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class Meta:
         self._directory: Directory
         self.replica: Replica
 
-    # Beginning and end
+    # Start and stop
 
     async def open(self) -> None:
-        """Read what is on disk. Raises MetadataError, ValueError or sqlite3.Error."""
+        """Read the tables. Raises MetadataError, ValueError or sqlite3.Error."""
         kept = await self._thread.run(self._open)
         neighbours = self.neighbours
         self.replica = Replica(
@@ -128,14 +128,14 @@ class Meta:
         return self._tables.open(members, snapshots.default_keys())
 
     def join(self, keeper: TopologyKeeper, directory: Directory) -> None:
-        """These are told what is agreed on, and ask here."""
+        """Connect the keepers of topology and users, which request and learn decisions."""
         self._keeper, self._directory = keeper, directory
         directory.decide = self.change_users
         keeper.confirming.join(self.neighbours.elsewhere[TOPOLOGY])
         directory.confirming.join(self.neighbours.elsewhere[USERS])
 
     async def start(self, streams: Links) -> None:
-        """Meet the others by these streams, which tell `neighbours`. Raises EndpointError."""
+        """Meet the others over streams that report to `neighbours`. Raises EndpointError."""
         self.neighbours.streams = streams
         await streams.start()
         self.neighbours.form()
@@ -143,7 +143,7 @@ class Meta:
         self._tend()
 
     async def stop(self) -> None:
-        """Hand over what is led here, and end."""
+        """Transfer leadership if held here, and stop."""
         if self._timer is not None:
             self._timer.cancel()
         await self._hand_over()
@@ -168,7 +168,7 @@ class Meta:
 
     @staticmethod
     async def _within(seconds: float, wait: Awaitable[object]) -> bool:
-        """Wait for something for so long; whether it came."""
+        """Wait for something for so long; return whether it came."""
         try:
             async with asyncio.timeout(seconds):
                 await wait
@@ -176,16 +176,16 @@ class Meta:
             return False
         return True
 
-    # What is known
+    # State
 
     @property
     def known(self) -> bool:
-        """Whether what is on disk here is the cluster's."""
+        """True when this node's disk holds the cluster's metadata."""
         return self._agreed.known
 
     @property
     def problem(self) -> str | None:
-        """Why this node does not serve, None when it does."""
+        """Reason why this node does not serve, None when it does."""
         replica = self.replica
         if replica.problem is not None:
             return replica.problem
@@ -201,7 +201,7 @@ class Meta:
         return None
 
     def status(self) -> MetaStatus:
-        """The group at a glance."""
+        """Return an overview of the group."""
         status, now = self.replica.status(), self._now()
         voters, learners = status.membership
         heard = self.neighbours.streams.heard
@@ -218,11 +218,11 @@ class Meta:
         )
 
     def samples(self) -> Iterator[Sample]:
-        """The same in numbers, for /metrics."""
+        """Yield the same as metrics."""
         yield from self.status().samples(self._node, self.replica.elections)
         yield from self.neighbours.comparing.samples()
 
-    # Deciding, from this node's shards and people
+    # Decisions requested by this node's shards and people
 
     async def change(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
         """Have sets of changes decided, see `deciding.Decider`."""
@@ -236,7 +236,7 @@ class Meta:
         async def local() -> TopologyChanged:
             return TopologyChanged(*await self._keeper.decide(asked))
 
-        # What ended with the node's last life must be gone before anything of this one comes.
+        # Leftovers of the node's previous life must be gone before anything of this one is added.
         if not await self._within(REQUEST_SECONDS, self._announced()):
             raise RequestError(ERROR_FAILED, NO_LEADER)
         changed = await self._decided(local, remote, again=True)
@@ -253,7 +253,7 @@ class Meta:
 
         Raises RequestError or MessageError.
         """
-        change_of(message)  # what is malformed need not travel
+        change_of(message)  # malformed requests need not travel
 
         async def remote(number: int, seconds: float) -> int:
             told = await self._requests.ask(number, message.kind, message.body, seconds)
@@ -264,7 +264,7 @@ class Meta:
         return revision
 
     async def forget(self, node: str) -> None:
-        """Take a node that is gone out of the group. Raises RequestError."""
+        """Remove a lost node from the group. Raises RequestError."""
         body, ask = ForgetNode(node).to_body(), self._requests.ask
         await self._decided(
             lambda: self._decide_forgotten(body),
@@ -283,7 +283,7 @@ class Meta:
         *,
         again: bool,
     ) -> Result:
-        """Have something decided by whoever leads; `again`: also when it may be decided already."""
+        """Have the leader decide something; `again`: retry even after an unknown outcome."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REQUEST_SECONDS
         while (left := deadline - loop.time()) > 0:
@@ -304,10 +304,10 @@ class Meta:
             await self._within(AGAIN_SECONDS, self._news.wait())
         raise RequestError(ERROR_FAILED, NO_LEADER)
 
-    # Deciding, as who leads
+    # Decisions as leader
 
     async def _serve(self, kind: str, body: Body) -> Mapping[str, Any]:
-        """Decide about what another node asks."""
+        """Decide about another node's request."""
         if kind == TOPOLOGY_CHANGE:
             self.check()
             return TopologyChanged(*await self._keeper.decide(read_sets(body))).to_body()
@@ -320,16 +320,16 @@ class Meta:
         raise RequestError(ERROR_UNKNOWN_KIND, f"{kind} is not known here")
 
     def check(self) -> None:
-        """Raise NotLeadingError unless this node leads, and there is something to be changed."""
+        """Raise NotLeadingError unless this node leads, and the metadata is known."""
         if not self.replica.leading or not self.known:
             raise NotLeadingError
 
     async def commit(self, deltas: Sequence[TakenDelta], shared: Shared = ()) -> None:
-        """Make changes those of all nodes, see `deciding.Decider`."""
+        """Commit changes on all nodes, see `deciding.Decider`."""
         await self._propose(Decision(tuple(deltas), shared=shared))
 
     async def barrier(self) -> None:
-        """See `deciding.Decider`."""
+        """Implement `deciding.Decider`."""
         await self.replica.barrier()
 
     async def _propose(self, decision: Decision) -> None:
@@ -360,7 +360,7 @@ class Meta:
         return {}
 
     async def _decide_begun(self, told: Begun) -> int:
-        """A node runs."""
+        """Handle the announcement of a running node."""
         self.check()
         if told.node not in self._numbers:
             raise RequestError(ERROR_INVALID, f"{told.node} is not a node of this cluster")
@@ -380,10 +380,10 @@ class Meta:
                 await self._keeper.commit([delta for delta in deltas if delta.rows], shared)
             return topology.revision
 
-    # From the replica
+    # Events of the replica
 
     def applied(self, written: Written) -> None:
-        """Entries, or a snapshot, are on disk."""
+        """Handle entries, or a snapshot, that are on disk."""
         if written.shared is not None:
             self._agreed.take(written.shared)
         if written.anew:
@@ -396,7 +396,7 @@ class Meta:
             (self._directory.replace if written.anew else self._directory.take)(written.users)
 
     def turned(self) -> None:
-        """Role, leader or standing may be others."""
+        """Handle a possible change of role, leader or standing."""
         about = {"group": self.plan.name, "term": self.replica.node.term}
         if self.replica.leading and self._led_since is None:
             self._led_since = self._now()
@@ -410,10 +410,10 @@ class Meta:
         self.neighbours.introduce()
 
     def behind(self, number: int) -> None:
-        """A member needs a snapshot."""
+        """Send a snapshot to a member that needs one."""
         self.neighbours.lacks(number)
 
-    # What is done now and then
+    # Periodic work
 
     def _tend(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TEND_SECONDS, self._tend)
@@ -428,7 +428,7 @@ class Meta:
 
     @property
     def _here(self) -> tuple[int, int]:
-        """Which directory of which cluster this is."""
+        """Identity of this directory: its incarnation and cluster."""
         return self.replica.incarnation, self._agreed.cluster
 
     async def _announced(self) -> None:
@@ -437,7 +437,7 @@ class Meta:
             await self._news.wait()
 
     async def _announce(self, here: tuple[int, int]) -> None:
-        """Say that this node runs."""
+        """Announce that this node runs."""
         told = Begun(
             *(self._node, self.replica.incarnation, self._life, self.replica.last_index),
             self._queues,
@@ -458,7 +458,7 @@ class Meta:
             self._news.set()
 
     async def _lead(self) -> None:
-        """As who leads: begin the cluster, and see to nodes that come back. One step at a time."""
+        """Bootstrap the cluster and readmit returning nodes as leader, one step at a time."""
         if not self.known:
             await self._seed()
             return
@@ -479,7 +479,7 @@ class Meta:
             await self._propose(Decision(shared=(noted_now,)))
 
     async def _seed(self) -> None:
-        """Begin the cluster with what this node, or another one, brings; else with what every new node has."""
+        """Bootstrap the cluster with what some node brings, else with the defaults."""
         replica, known = self.replica, self.neighbours.known
         if not replica.brings:
             for number, told in known.items():

@@ -1,8 +1,9 @@
-"""All rows of ``_meta``, for a member that needs what the log holds no longer; and one's content from before the cluster.
+"""Snapshots of ``_meta``: all rows, for a member that needs compacted entries; and bootstrap
+content.
 
-A snapshot is a list of parts, each msgpack packed by zlib and about a megabyte before that: the first has the revisions
-and what nodes know of each other, all have rows of the topology or users. It is taken at what is applied, in one
-transaction, and held in memory on both sides while it is under way.
+A snapshot is a list of parts, each msgpack compressed by zlib and about a megabyte before that: the
+first has the revisions and the nodes' records, all have rows of the topology or users. It is taken
+at the applied index, in one transaction, and held in memory on both sides during the transfer.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ from fluxmq.routing.topology.topology import Delta, Row, Topology
 from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
 
 PART_BYTES: Final = 1 << 20
-"""Bytes of rows in a part: little enough for a heartbeat to pass between two."""
+"""Bytes of rows in a part: small enough for a heartbeat to pass between two."""
 PART_BYTES_MAX: Final = 64 << 20
-"""A part as it may come out of zlib: one row more than `PART_BYTES`, and all users, who travel together."""
+"""Maximum size of a decompressed part: a row beyond `PART_BYTES`, and all users, who travel
+together."""
 SNAPSHOT_BYTES_MAX: Final = 512 << 20
-"""Parts of one snapshot as they travel: two million records, the most there may be, with long arguments."""
+"""Compressed bytes of one snapshot: two million records, the maximum, with long arguments."""
 
 
 def take(store: MetadataStore) -> tuple[SnapshotMark, list[bytes]]:
-    """Return where what is applied stands in the log, and all of it. Runs on the database's thread."""
+    """Return the applied position in the log, and all content. Runs on the database's thread."""
     with store.transaction() as database:
         applied, term, membership = database.execute(
             "SELECT applied, applied_term, membership FROM raft_state"
@@ -68,7 +70,7 @@ def _parts(store: MetadataStore, database: sqlite3.Connection) -> Iterator[dict[
 
 
 def read_part(data: bytes) -> dict[str, Any]:
-    """Return a part as it was before its journey. Raises ValueError when it is none."""
+    """Return a part, decompressed and decoded. Raises ValueError when it is malformed."""
     part = unpack(decompressed(data, PART_BYTES_MAX))
     try:
         read = dict(part)
@@ -86,25 +88,25 @@ def read_part(data: bytes) -> dict[str, Any]:
     return read
 
 
-# What a cluster begins with
+# Initial content of a cluster
 
 
 def default_rows() -> tuple[Row, ...]:
-    """The rows that every node begins with: the first virtual host."""
+    """Return the rows of every new node: the first virtual host."""
     return Topology().apply(AddVhost(Vhost(DEFAULT_VHOST))).rows
 
 
 def default_keys() -> list[tuple[str, bytes]]:
-    """Kind and key of those rows, as stored."""
+    """Return kind and key of those rows, as stored."""
     return [(row.kind, pack(row.key)) for row in default_rows()]
 
 
 def beginning(
     store: MetadataStore, node: str, incarnation: int, brings: bool, first: Callable[[], User]
 ) -> Decision:
-    """Return what the first leader makes the cluster begin with: what it brings, or what every new node has.
+    """Return the initial content that the first leader proposes: what it brings, or the defaults.
 
-    Of what it brings, what ends with a node stays behind. Raises ValueError for a row that is damaged.
+    Of what it brings, rows that end with a node are left out. Raises ValueError for a damaged row.
     """
     cluster = ((CLUSTER, pack([secrets.randbits(62) + 1, incarnation])),)
     if not brings:
@@ -135,5 +137,5 @@ def _durable_rows(store: MetadataStore, node: str) -> Iterator[Row]:
 
 
 def of_node(group: str, node: str) -> str:
-    """A group's name among all nodes: one that each node has of its own is told apart by the node."""
+    """Return a group's name unique among all nodes: a node-local one is qualified by the node."""
     return f"{group}@{node}" if group.startswith(OWN_GROUP_PREFIXES) and "@" not in group else group

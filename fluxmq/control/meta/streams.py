@@ -1,4 +1,5 @@
-"""The streams between the control processes of a cluster: one to each other node, dialled by whoever's name is smaller."""
+"""Streams between control processes: one to each other node, dialled by the node with the smaller
+name."""
 
 from __future__ import annotations
 
@@ -19,25 +20,25 @@ _log = get_logger(__name__)
 
 
 class Neighbours(Protocol):
-    """Who is told of streams and what comes over them; nodes are known by their number in the group."""
+    """Receiver of stream events and frames; nodes are known by their number in the group."""
 
     def met(self, number: int) -> None:
-        """There is a stream to a node."""
+        """Handle a new stream to a node."""
 
     def said(self, number: int, frame: bytes) -> None:
-        """A frame of it has come. Raises MessageError or MalformedMessage, which ends the stream."""
+        """Handle a node's frame. Raises MessageError or MalformedMessage, which ends the stream."""
 
     def parted(self, number: int) -> None:
-        """The stream has ended."""
+        """Handle the end of the stream."""
 
 
 class Links(Protocol):
-    """What is needed of the streams: `Streams` are these."""
+    """Interface of the streams, which `Streams` implements."""
 
     heard: dict[int, float]
 
     async def start(self) -> None:
-        """See `Streams`, as with the others."""
+        """Listen and dial; this and the others as in `Streams`."""
 
     async def stop(self) -> None:
         """End every stream."""
@@ -46,7 +47,7 @@ class Links(Protocol):
         """Send a frame to a node."""
 
     def reaches(self, number: int) -> bool:
-        """Whether there is a stream to a node."""
+        """Return whether there is a stream to a node."""
 
     def close(self, number: int) -> None:
         """End the stream to a node."""
@@ -64,7 +65,7 @@ class Streams:
         now: Callable[[], float],
     ) -> None:
         self.heard: dict[int, float] = {}
-        """When each node was last heard of, monotonic seconds."""
+        """Time of the last contact with each node, monotonic seconds."""
         self.names = {member.number: member.node for member in plan.nodes}
         self._numbers = {member.node: member.number for member in plan.nodes}
         self._own = own._replace(purpose=f"group:{plan.name}")
@@ -92,12 +93,12 @@ class Streams:
         await self._endpoint.stop()
 
     def send(self, number: int, frame: bytes) -> bool:
-        """Send a frame to a node; whether there is a stream that takes it."""
+        """Send a frame to a node; return whether there is a stream that takes it."""
         connection = self._open.get(number)
         return connection is not None and connection.send(frame)
 
     def reaches(self, number: int) -> bool:
-        """Whether there is a stream to a node."""
+        """Return whether there is a stream to a node."""
         return number in self._open
 
     def close(self, number: int) -> None:
@@ -115,14 +116,14 @@ class Streams:
             return f"{self._own.node} dials {hello.node}, not the other way round"
         return ""
 
-    # From the connections
+    # Events of the connections
 
     def connected(self, connection: Connection) -> None:
-        """A stream is there."""
+        """Handle a new stream."""
         number = self._numbers[connection.hello.node]
         before = self._open.get(number)
         if before is not None:
-            # A node that restarted may be back before its old stream was seen to end.
+            # A restarted node may reconnect before its old stream was seen to end.
             del self._open[number]
             before.close()
             self._neighbours.parted(number)
@@ -131,7 +132,7 @@ class Streams:
         self._neighbours.met(number)
 
     def received(self, connection: Connection, frames: Sequence[bytes]) -> None:
-        """Frames have come."""
+        """Handle received frames."""
         number = self._numbers[connection.hello.node]
         if self._open.get(number) is not connection:
             return
@@ -150,7 +151,7 @@ class Streams:
             connection.close()
 
     def lost(self, connection: Connection, why: str) -> None:
-        """A stream has ended."""
+        """Handle the end of a stream."""
         number = self._numbers[connection.hello.node]
         if self._open.get(number) is connection:
             del self._open[number]

@@ -1,7 +1,8 @@
-"""Hard state, log and state machine of ``_meta`` in ``meta.db``: what one `Ready` asks for is one transaction.
+"""Hard state, log and state machine of ``_meta`` in ``meta.db``: each `Ready` is one transaction.
 
-Runs on the database's thread. The state machine are the tables of users and topology, and ``shared``; how far entries
-are in them is noted in the same transaction, so that none is applied twice or left out.
+Runs on the database's thread. The tables of users and topology, and ``shared``, are the state
+machine; the applied index is written in the same transaction, so that no entry is applied twice or
+skipped.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from fluxmq.raft.memberships import decode_membership, encode_membership
 from fluxmq.raft.types import COMMAND, MEMBERSHIP, Entry, HardState, Membership, Ready, SnapshotMark
 
 CLUSTER: Final = "cluster"
-"""Key in ``shared``: which cluster this is, and whose first content it began with."""
+"""Key in ``shared``: identity of the cluster, and the node whose content it started with."""
 FORCED_MAX: Final = 1 << 16
-"""Each time that a copy is declared the truth the cluster's number grows by one; so often it may. Numbers of clusters are random,
-of 62 bits: no two are so close by chance."""
+"""Maximum number of times that a copy is forced; each adds one to the cluster's number. Cluster
+numbers are random, of 62 bits: no two are so close by chance."""
 NODE: Final = "node:"
-"""Prefix of the keys in ``shared`` of what is known of each node."""
+"""Prefix of the keys in ``shared`` of the nodes' records."""
 _CONTENT: Final = ("users", "permissions", "topic_permissions", "topology")
 
 
@@ -36,21 +37,22 @@ class ForeignTopologyError(FluxmqError):
 
 
 class Standing(StrEnum):
-    """What a node may do in the group."""
+    """A node's rights in the group."""
 
     NEW = "new"
-    """Its directory was never in the group, and it is not known yet whether there is one: it says and counts nothing."""
+    """The directory was never in the group, which may not exist yet: it is silent and does not
+    count."""
     MEMBER = "member"
     RETURNING = "returning"
-    """Its directory was lost or is too old, or it came later: it takes what it is given and promises nothing, until
-    the others have made it a voter again."""
+    """The directory was lost, is outdated, or joined later: it takes entries and promises nothing
+    until the others have made it a voter again."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """What is on disk when the process starts. `membership` is the one at `applied`.
+    """State on disk when the process starts. `membership` is the one at `applied`.
 
-    `brings`: whether the tables hold something from before there was a cluster that would be a loss.
+    `brings`: whether the tables hold content from before the cluster whose loss would matter.
     """
 
     incarnation: int
@@ -65,10 +67,10 @@ class Kept:
 
 
 class NodeRecord(NamedTuple):
-    """What the cluster knows of a node. `incarnation` is a random number of its directory.
+    """The cluster's record of a node. `incarnation` is a random number of its directory.
 
-    `readmit`: that directory has not become a voter's yet. `life`: the supervisor that ran last. `index`: what its log
-    reached at least. `queues`: names of the queues in its settings.
+    `readmit`: that directory has not become a voter's yet. `life`: the supervisor that ran last.
+    `index`: lower bound of its last log index. `queues`: names of the queues in its settings.
     """
 
     incarnation: int
@@ -78,12 +80,12 @@ class NodeRecord(NamedTuple):
     queues: tuple[str, ...] = ()
 
     def pack(self) -> bytes:
-        """As it is stored."""
+        """Return the record as stored."""
         return pack([*self[:4], list(self.queues)])
 
     @staticmethod
     def unpack(value: bytes) -> NodeRecord:
-        """The inverse of `pack`. Raises ValueError for anything else."""
+        """Decode a record. Raises ValueError when it is malformed."""
         try:
             incarnation, readmit, life, index, queues = unpack(value)
         except TypeError as error:
@@ -92,7 +94,7 @@ class NodeRecord(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A snapshot as it was received: where it stands in the log, and its parts."""
+    """A received snapshot: its position in the log, and its parts."""
 
     mark: SnapshotMark
     parts: tuple[dict[str, Any], ...]
@@ -100,9 +102,9 @@ class Content(NamedTuple):
 
 @dataclass(slots=True)
 class Written:
-    """What a transaction came to: entries applied, with what they decided; `users` when they are others now.
+    """Result of a transaction: applied entries and their decisions; `users` if they changed.
 
-    `anew`: everything there was before is replaced. `shared`: what nodes know of each other, when that is another.
+    `anew`: all earlier content is replaced. `shared`: the nodes' mutual knowledge, if it changed.
     """
 
     applied: list[tuple[Entry, Decision | None]] = field(default_factory=list)
@@ -123,8 +125,9 @@ class MetaTables:
         self._number = number
 
     def open(self, members: Membership, default: Iterable[tuple[str, bytes]]) -> Kept:
-        """Read what there is; the first time, begin: with `members`. `default` are kind and key of the rows that
-        every node has that was never used. Raises MetadataError when the directory is another node's."""
+        """Read the state; the first time, initialise it with `members`. `default` are kind and key
+        of the rows that every unused node has. Raises MetadataError when the directory is another
+        node's."""
         with self._store.transaction() as database:
             row = database.execute("SELECT node FROM raft_state").fetchone()
             if row is None:
@@ -147,7 +150,8 @@ class MetaTables:
 
     @staticmethod
     def _has_content(database: sqlite3.Connection, default: set[tuple[str, bytes]]) -> bool:
-        """Whether there is anything but what every node begins with. What ended with the last node does not count."""
+        """Return whether there is more than the defaults. Rows that ended with the last node do not
+        count."""
         revision, seeded = database.execute("SELECT revision, seeded FROM state").fetchone()
         rows = database.execute("SELECT kind, key FROM topology WHERE transient = 0").fetchall()
         return bool(revision > seeded or (seeded and set(rows) != default))
@@ -179,12 +183,13 @@ class MetaTables:
         )
 
     def stand(self, standing: Standing) -> None:
-        """Note another standing."""
+        """Record another standing."""
         with self._store.transaction() as database:
             database.execute("UPDATE raft_state SET standing = ?", (standing,))
 
     def restart(self, members: Membership) -> Kept:
-        """Forget the log, which cannot be gone on with, and be another directory. Term and vote are kept: they bind."""
+        """Forget the unusable log, and take a new incarnation. Term and vote are kept: they
+        bind."""
         with self._store.transaction() as database:
             database.execute("DELETE FROM raft_log")
             database.execute("DELETE FROM shared")
@@ -196,10 +201,11 @@ class MetaTables:
             return self._kept(database)
 
     def force(self) -> tuple[int, int]:
-        """Make this copy, whose majority is lost, the truth: its node is the only voter from its next start on.
+        """Force this copy, whose majority is lost: its node is the only voter from its next start
+        on.
 
-        Returns index and term of the last entry that it has. Others that come back see by the cluster's number that they were
-        left behind. Raises MetadataError when this is no copy of a cluster's.
+        Return index and term of its last entry. Others that return see by the cluster's number that
+        they were left behind. Raises MetadataError when this is no copy of a cluster's.
         """
         with self._store.transaction() as database:
             row = database.execute("SELECT node FROM raft_state").fetchone()
@@ -221,15 +227,15 @@ class MetaTables:
             self._share(database, [(CLUSTER, pack([number + 1, incarnation]))])
             return last, term
 
-    # What a Ready asks for
+    # Work of a Ready
 
     def write(
         self, work: Sequence[Ready], received: Content | None, cut: tuple[int, int] | None
     ) -> Written:
-        """Do what these ask for, in order, in one transaction. `received` is the snapshot of which one of them may speak;
-        `cut` is the index up to which the log is no longer kept, and its term.
+        """Do this work, in order, in one transaction. `received` is the snapshot that one of them
+        may refer to; `cut` is the index up to which the log is dropped, and its term.
 
-        Raises sqlite3.Error, DecisionError, or ForeignTopologyError; nothing happened then.
+        Raises sqlite3.Error, DecisionError, or ForeignTopologyError; then nothing happened.
         """
         written = Written()
         with self._store.transaction() as database:
@@ -314,7 +320,8 @@ class MetaTables:
                 database.execute("INSERT OR REPLACE INTO shared VALUES (?, ?)", (key, value))
 
     def _replace_content(self, database: sqlite3.Connection, cluster: bytes | None) -> None:
-        """Everything goes, unless it is this node's own and the cluster began with another's. Raises ForeignTopologyError."""
+        """Delete all content; refuse when it is the node's own and the cluster did not start with
+        it. Raises ForeignTopologyError."""
         incarnation, brings = database.execute(
             "SELECT incarnation, brings FROM raft_state"
         ).fetchone()
@@ -328,7 +335,8 @@ class MetaTables:
         database.execute("UPDATE raft_state SET brings = 0")
 
     def _standing(self, database: sqlite3.Connection) -> Standing:
-        """A node that returned is a member once the others have made it a voter for its present directory."""
+        """Return the standing, MEMBER once a returning node is a voter with its present
+        directory."""
         incarnation, kept, membership = database.execute(
             "SELECT incarnation, standing, membership FROM raft_state"
         ).fetchone()
@@ -350,7 +358,7 @@ class MetaTables:
         return None if row is None else NodeRecord.unpack(row[0])
 
     def _install(self, database: sqlite3.Connection, content: Content) -> None:
-        """Be what a snapshot says."""
+        """Replace the content by a snapshot's."""
         head = content.parts[0]
         cluster = next((value for key, value in head["shared"] if key == CLUSTER), None)
         self._replace_content(database, cluster)
@@ -372,10 +380,10 @@ class MetaTables:
             (mark.index, mark.term, encode_membership(mark.membership)),
         )
 
-    # Looking
+    # Queries
 
     def shared(self) -> dict[str, bytes]:
-        """What nodes know of each other."""
+        """Return the nodes' mutual knowledge."""
         with self._store.transaction() as database:
             return _shared(database)
 

@@ -1,4 +1,5 @@
-"""Snapshots on their way between two control processes: parts in order, few of them unacknowledged at a time."""
+"""Snapshot transfers between two control processes: parts in order, few unacknowledged at a
+time."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from fluxmq.control.meta.snapshots import SNAPSHOT_BYTES_MAX, read_part
 from fluxmq.ipc.messages import MessageError
 
 WINDOW: Final = 4
-"""Parts that are not acknowledged yet: enough to keep a connection busy, and little for heartbeats to wait behind."""
+"""Unacknowledged parts: enough to keep a connection busy, few enough for heartbeats to get
+through."""
 
 
 @dataclass(slots=True)
 class Sending:
-    """A snapshot to one node. `message` is the message of the Raft core that ends it."""
+    """A snapshot being sent to one node. `message` is the Raft core's message that ends it."""
 
     number: int
     parts: list[bytes]
@@ -26,18 +28,18 @@ class Sending:
     _ended: bool = False
 
     def begin(self) -> bool:
-        """Send the first parts; False when they cannot be."""
+        """Send the first parts; False when that fails."""
         return self._send_up_to(WINDOW)
 
     def taken(self, told: PartTaken) -> bool:
-        """Parts have arrived: send more; False when they cannot be."""
+        """Note an acknowledgement and send more; False when that fails."""
         if told.snapshot != self.number:
             return True
         return self._send_up_to(told.place + 1 + WINDOW)
 
     @property
     def ended(self) -> bool:
-        """Whether everything has been sent."""
+        """True when everything has been sent."""
         return self._ended
 
     def _send_up_to(self, place: int) -> bool:
@@ -54,7 +56,7 @@ class Sending:
 
 @dataclass(slots=True)
 class Receiving:
-    """Parts of the snapshot that is coming from one node; a newer one takes its place."""
+    """Parts of the snapshot arriving from one node; a newer snapshot replaces it."""
 
     send: Callable[[bytes], bool]
     _snapshot: int = 0
@@ -62,7 +64,7 @@ class Receiving:
     _bytes: int = 0
 
     def part(self, part: Part) -> None:
-        """A part has come. Raises MessageError when it is not the next one, or too much."""
+        """Take a part. Raises MessageError when it is not the next one, or too large."""
         if part.snapshot != self._snapshot:
             self._snapshot, self._parts, self._bytes = part.snapshot, [], 0
         if part.place != len(self._parts):
@@ -74,7 +76,8 @@ class Receiving:
         self.send(encode(PartTaken(part.snapshot, part.place)))
 
     def complete(self, sent: SnapshotSent) -> list[bytes]:
-        """All parts are sent: what has come. Raises MessageError when some are missing."""
+        """Return all parts at the end of the transfer. Raises MessageError when some are
+        missing."""
         parts, self._parts = self._parts, []
         self._bytes = 0
         if sent.snapshot != self._snapshot or sent.parts != len(parts):
@@ -83,7 +86,8 @@ class Receiving:
 
 
 def read(parts: list[bytes]) -> tuple[dict[str, Any], ...]:
-    """Return what a snapshot holds. Raises ValueError when it is none. Takes as long as it is large."""
+    """Decode a snapshot. Raises ValueError when it is malformed. Takes time proportional to its
+    size."""
     read_parts = tuple(read_part(part) for part in parts)
     if not read_parts or "users" not in read_parts[0]:
         raise ValueError("a snapshot without a beginning")

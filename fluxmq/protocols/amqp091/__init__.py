@@ -1,16 +1,17 @@
 """AMQP 0.9.1 as bytes and values, with RabbitMQ's extensions.
 
-Responsible for methods, field tables, content headers, SASL responses, and for what a message's properties become in the
-block that queues keep. It refuses to know sockets, clocks, channels' states and what a method does.
+Responsible for methods, field tables, content headers, SASL responses, and for converting a
+message's properties to the block that queues keep. It knows nothing of sockets, clocks, channels'
+states and the effects of methods.
 
 * `constants`           numbers of the specification: frame types, reply codes
-* `errors`              what a peer did wrong, by scope: `HardError` ends the connection, `SoftError` the channel
+* `errors`              errors of a peer: `HardError` ends the connection, `SoftError` the channel
 * `tables`              field tables and their values
 * `method_types`        one tuple per method
 * `method_table`        the fields of each on the wire
 * `methods`             all of them, and `decode`, `encode`, `frame`
 * `content`             content headers, properties, frames of a message
 * `message_properties`  properties to the canonical block and back; topics and routing keys
-* `sasl`                who a response says somebody is
-* `server`              what the server says of itself and what a client announces
+* `sasl`                the identity in a response
+* `server`              properties of the server and capabilities of clients
 """

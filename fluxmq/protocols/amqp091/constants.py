@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-"""What a client opens with, and what a server answers to any other version (section 4.2.2)."""
+"""First bytes from a client, and the server's answer to any other version (section 4.2.2)."""
 
 FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2
@@ -18,10 +18,10 @@ FRAME_HEARTBEAT: Final = 8
 FRAME_END: Final = 206
 
 FRAME_OVERHEAD: Final = 8
-"""Bytes of a frame that are not payload: type, channel, size, end."""
+"""Bytes of a frame besides its payload: type, channel, size, end."""
 
 FRAME_MIN_SIZE: Final = 4096
-"""The least frame_max that may be agreed on, and the largest frame before anything is (section 4.2.3)."""
+"""Minimum of a negotiated frame_max, and the largest frame before negotiation (section 4.2.3)."""
 
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 """A whole heartbeat frame."""
@@ -30,14 +30,14 @@ CLASS_BASIC: Final = 60
 """The only class with content."""
 
 METHOD_PUBLISH: Final = 40
-"""The only method of that class behind which a client sends content."""
+"""The only method of that class that a client sends with content."""
 
 SHORT_STRING_BYTES_MAX: Final = 255
-"""Bytes of a short string: its length is one byte (section 4.2.5.3)."""
+"""Maximum bytes of a short string: its length is one byte (section 4.2.5.3)."""
 
 
 class ReplyCode(IntEnum):
-    """Why something was refused or ended (section 1.2)."""
+    """Reason for a refusal or a close (section 1.2)."""
 
     REPLY_SUCCESS = 200
     CONTENT_TOO_LARGE = 311

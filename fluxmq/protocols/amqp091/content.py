@@ -1,7 +1,8 @@
-"""Content of AMQP 0.9.1: the header frame, a message's properties, and the frames it goes in.
+"""Content of AMQP 0.9.1: the header frame, a message's properties, and its frames.
 
-Properties travel as two bytes of flags and then what is there, in the order of the fields below. Text is UTF-8 by custom only:
-what is not comes out with surrogate escapes and goes back as it came.
+Properties travel as two bytes of flags and then those present, in the order of the fields below.
+Text is UTF-8 by convention only: other bytes become surrogate escapes, and are written back
+unchanged.
 
 Source: AMQP 0-9-1 sections 1.4.6 (properties of class basic), 2.3.5.2 and 4.2.6 (content framing).
 """
@@ -27,11 +28,12 @@ from fluxmq.protocols.amqp091.errors import HardError, unknown_frame
 from fluxmq.protocols.amqp091.tables import Table, TableError, decode_entries, encode_table
 
 NO_PROPERTIES: Final = b"\0\0"
-"""Properties of a message that has none: flags, all clear."""
+"""Properties of a message without any: flags, all clear."""
 
 
 class Properties(NamedTuple):
-    """A message's properties; None where one is absent. `timestamp` is in seconds, `expiration` milliseconds as text."""
+    """A message's properties; None for an absent one. `timestamp` is in seconds, `expiration`
+    milliseconds as text."""
 
     content_type: str | None = None
     content_encoding: str | None = None
@@ -57,7 +59,7 @@ _WIDTHS: Final = {
     Properties._fields.index("priority"): 1,
     TIMESTAMP: 8,
 }
-"""Properties that are numbers, with their bytes; but for the headers the others are short strings."""
+"""Numeric properties, with their bytes; except the headers all others are short strings."""
 
 _HEADER: Final = struct.Struct(">HHQ")
 _FRAME: Final = struct.Struct(">BHI")
@@ -65,7 +67,8 @@ _FLAGS: Final = struct.Struct(">H")
 _LENGTH: Final = struct.Struct(">I")
 _FIRST: Final = 0x8000
 _UNUSED: Final = 0x0003
-"""Flags that stand for no property: one is free, the last announces more flags, which class basic does not have."""
+"""Flags without a property: one is free, the last announces more flags, which class basic does not
+have."""
 
 _END: Final = bytes((FRAME_END,))
 
@@ -74,9 +77,9 @@ _END: Final = bytes((FRAME_END,))
 
 
 def split_header(payload: bytes) -> tuple[int, bytes]:
-    """Bytes of the body that follows, and the properties, of a content header's payload.
+    """Return the body size and the encoded properties of a content header's payload.
 
-    Raises `HardError`: 501 where it is too short to be one, 505 where it is not of class basic or has a weight.
+    Raises `HardError`: 501 if it is too short, 505 if it is not of class basic or has a weight.
     """
     if len(payload) < _HEADER.size:
         raise unknown_frame(FRAME_HEADER, payload)
@@ -89,7 +92,8 @@ def split_header(payload: bytes) -> tuple[int, bytes]:
 
 
 def unexpected(found: str) -> HardError:
-    """The answer to what stands where a message's header was due (505), in RabbitMQ's words."""
+    """Return the error for another frame where a content header is due (505), in RabbitMQ's
+    words."""
     text = f"expected content header for class {CLASS_BASIC}, got {found} instead"
     return HardError(ReplyCode.UNEXPECTED_FRAME, text, CLASS_BASIC, METHOD_PUBLISH)
 
@@ -97,7 +101,7 @@ def unexpected(found: str) -> HardError:
 def frames_of_content(
     channel: int, properties: bytes, body: bytes | memoryview, frame_max: int
 ) -> list[bytes]:
-    """Header and body frames, each at most `frame_max` bytes where that is not 0.
+    """Return header and body frames, each at most `frame_max` bytes unless that is 0.
 
     The header is one frame whatever its size: the specification has no other form.
     """
@@ -124,7 +128,8 @@ def frames_of_content(
 
 
 def decode_properties(raw: bytes) -> Properties:
-    """Properties of what stands behind the body size. Raises `HardError` (502) for what are none."""
+    """Decode the properties that follow the body size. Raises `HardError` (502) if they are
+    malformed."""
     values: list[object] = []
     for index, content in enumerate(read_fields(raw)):
         if content is None:
@@ -141,7 +146,7 @@ def decode_properties(raw: bytes) -> Properties:
 
 
 def headers_of(content: bytes) -> Table:
-    """Headers as plain values, of a table without its length. Raises `HardError` (502)."""
+    """Return headers as plain values, from a table without its length. Raises `HardError` (502)."""
     try:
         return decode_entries(content, lenient=True)
     except TableError as error:
@@ -149,7 +154,7 @@ def headers_of(content: bytes) -> Table:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """What stands behind the body size. Raises `ValueError` for what a field cannot hold."""
+    """Encode properties, to follow the body size. Raises `ValueError` for an unsuitable value."""
     fields: list[bytes | None] = []
     for index, value in enumerate(properties):
         if value is None:
@@ -167,9 +172,10 @@ def encode_properties(properties: Properties) -> bytes:
 
 
 def read_fields(raw: bytes) -> list[bytes | None]:
-    """Each property's content as it stands, by the order of `Properties`, without lengths; None where one is absent.
+    """Return each property's raw content, in the order of `Properties`, without lengths; None if
+    absent.
 
-    Raises `HardError` (502) for flags that stand for nothing and for bytes that end early or go on too long.
+    Raises `HardError` (502) for unknown flags and for too few or too many bytes.
     """
     if len(raw) < _FLAGS.size:
         raise malformed("no flags")
@@ -204,7 +210,8 @@ def read_fields(raw: bytes) -> list[bytes | None]:
 
 
 def write_fields(fields: Sequence[bytes | None]) -> bytes:
-    """What `read_fields` reads. Raises `ValueError` for a short string that is too long."""
+    """Encode raw contents, the inverse of `read_fields`. Raises `ValueError` for a too long short
+    string."""
     flags = 0
     out = [b""]
     for index, content in enumerate(fields):
@@ -223,7 +230,7 @@ def write_fields(fields: Sequence[bytes | None]) -> bytes:
 
 
 def malformed(text: str) -> HardError:
-    """The error for properties that are none; RabbitMQ has only 541 for them."""
+    """Return the error for malformed properties; RabbitMQ has only 541 for them."""
     return HardError(
         ReplyCode.SYNTAX_ERROR, f"malformed content properties: {text}", CLASS_BASIC, METHOD_PUBLISH
     )

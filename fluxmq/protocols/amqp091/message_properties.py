@@ -1,12 +1,14 @@
-"""A message's properties between AMQP 0.9.1 and the canonical block that queues keep, and its address.
+"""A message's properties between AMQP 0.9.1 and the canonical block that queues keep, and its
+address.
 
-`to_block` takes what stands behind the body size of a content header; `from_block` gives what a delivery's header carries.
-Of what came by AMQP it gives back the same bytes: order and types of headers, doubled names and text that is not UTF-8
-included, but a table's oddities of form (a boolean of 7, a long of letter ``L``). What came by MQTT becomes properties and
-headers; the table is in ``docs/message-properties.md``. What the broker says of a message in a header takes the place of a
-publisher's header of the same name.
+`to_block` takes the encoded properties of a content header; `from_block` returns those of a
+delivery's. Properties that came by AMQP keep their bytes: order and types of headers, duplicate
+names and text that is not UTF-8 included, but not a table's irregular forms (a boolean of 7, a long
+of letter ``L``). Those that came by MQTT become properties and headers; the table is in
+``docs/message-properties.md``. The broker's own headers replace a publisher's of the same name.
 
-MQTT topics and the routing keys of ``amq.topic`` are one space: ``/`` and ``.`` change places, in filters ``+`` and ``*`` too.
+MQTT topics and the routing keys of ``amq.topic`` are one space: ``/`` and ``.`` change places, in
+filters ``+`` and ``*`` too.
 
 Source: AMQP 0-9-1 section 1.4.6.
 """
@@ -37,13 +39,13 @@ from fluxmq.protocols.amqp091.tables import (
 )
 
 TOPIC_EXCHANGE: Final = b"amq.topic"
-"""The exchange that MQTT publishes to."""
+"""Exchange that MQTT publishes to."""
 
 QUEUE_PREFIXES: Final = (b"$queue/", b"$dlq/")
-"""What topics begin with that address a queue; the default exchange takes them as they are."""
+"""Prefixes of topics that address queues; the default exchange takes them as they are."""
 
 STREAM_OFFSET: Final = "x-stream-offset"
-"""The header that says where in its stream a message stands."""
+"""Header with a message's offset in its stream."""
 
 _AMQP: Final = 2
 _FIELD_KINDS: Final = (
@@ -62,14 +64,14 @@ _FIELD_KINDS: Final = (
     Kind.APP_ID,
     Kind.CLUSTER_ID,
 )
-"""The kinds of `Properties`' fields, in their order."""
+"""Kinds of `Properties`' fields, in their order."""
 _FIELDS: Final = {kind: index for index, kind in enumerate(_FIELD_KINDS)}
 _OVERLONG_NAMES: Final = {
     Kind.CONTENT_TYPE: b"content-type",
     Kind.REPLY_TO: b"reply-to",
     Kind.CORRELATION: b"x-correlation-id",
 }
-"""Headers for what MQTT can say and a short string cannot hold."""
+"""Headers for MQTT properties that may exceed a short string."""
 _DEAD_NAMES: Final = {
     Kind.DEAD_REASON: b"_dlq_reason",
     Kind.DEAD_QUEUE: b"_dlq_original_queue",
@@ -88,16 +90,16 @@ _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 _TOPIC: Final = bytes.maketrans(b"/.", b"./")
 _FILTER: Final = bytes.maketrans(b"/.+*", b"./*+")
 _AMQP_FIRST: Final = encode([Item(Kind.PROTOCOL, _AMQP)]) + bytes((Kind.EXCHANGE,))
-"""What blocks of messages that came by AMQP begin with, so that their address is read without the rest."""
+"""First bytes of blocks that came by AMQP, so that their address is read without the rest."""
 
 
 # --- from a publisher ---
 
 
 def to_block(properties: bytes, exchange: str, user: str, *, drop: Collection[str] = ()) -> bytes:
-    """The canonical block of a message published to `exchange` by `user`.
+    """Return the canonical block of a message published to `exchange` by `user`.
 
-    `drop`: names of headers that are left out (BCC). Raises `HardError` (502) for bytes that are no properties.
+    `drop`: names of headers to omit (BCC). Raises `HardError` (502) for malformed properties.
     """
     items = [
         Item(Kind.PROTOCOL, _AMQP),
@@ -128,24 +130,26 @@ def _headers(content: bytes, drop: set[bytes]) -> list[Item]:
 
 
 def from_block(block: bytes, *, extra: Mapping[str, object] = _NOTHING) -> bytes:
-    """Properties for a delivery, as they stand behind the body size.
+    """Return the encoded properties for a delivery, to follow the body size.
 
-    `extra`: headers that the broker adds, behind the others; integers as 64 bits, which is what RabbitMQ's clients expect of
-    ``x-delivery-count`` and the like. Raises `PropertyError` for bytes that are no block, `TableError` for values that no
-    header holds.
+    `extra`: headers that the broker adds, after the others; integers as 64 bits, as RabbitMQ's
+    clients expect of ``x-delivery-count`` and the like. Raises `PropertyError` for a malformed
+    block, `TableError` for values that no header holds.
     """
     return write_fields(_fields(decode(block), _typed(extra)))
 
 
 def stream_properties(block: bytes, *, extra: Mapping[str, object] = _NOTHING) -> tuple[bytes, int]:
-    """The same with ``x-stream-offset`` as the last header, and where in the bytes its eight bytes stand; they are 0."""
+    """Return the same with ``x-stream-offset`` as the last header, and the position of its eight
+    bytes, which are 0."""
     fields = _fields(decode(block), _typed({**extra, STREAM_OFFSET: 0}))
     before = write_fields(fields[: HEADERS + 1])
     return write_fields(fields), len(before) - 8
 
 
 def block_headers(block: bytes) -> Table:
-    """The publisher's headers as plain values, for exchanges that look at them. Raises `PropertyError`."""
+    """Return the publisher's headers as plain values, for headers exchanges. Raises
+    `PropertyError`."""
     return {
         name.decode("utf-8", "surrogateescape"): plain(value, "surrogateescape")
         for kind, value, name in decode(block)
@@ -158,7 +162,7 @@ def _typed(headers: Mapping[str, object]) -> dict[bytes, Value]:
 
 
 def _fields(items: Sequence[Item], extra: Mapping[bytes, Value]) -> list[bytes | None]:
-    """Contents of the properties, by the order of `Properties`."""
+    """Return the contents of the properties, in the order of `Properties`."""
     fields: list[bytes | None] = [None] * len(Properties._fields)
     headers: list[tuple[bytes, Value]] = []
     others: list[Item] = []
@@ -189,7 +193,7 @@ def _fields(items: Sequence[Item], extra: Mapping[bytes, Value]) -> list[bytes |
 
 
 def _written(headers: list[tuple[bytes, Value]]) -> bytes:
-    """A publisher's headers. Those with names too long for AMQP, which other protocols have, are left out."""
+    """Return a publisher's headers, without other protocols' names that are too long for AMQP."""
     try:
         return write_values(headers)
     except TableError:
@@ -197,7 +201,7 @@ def _written(headers: list[tuple[bytes, Value]]) -> bytes:
 
 
 def _overlong(items: Iterable[Item]) -> dict[bytes, Value]:
-    """Headers for what MQTT said that fits no short string."""
+    """Return headers for MQTT properties that fit no short string."""
     found: dict[bytes, Value] = {}
     for kind, value, _ in items:
         name = _OVERLONG_NAMES.get(kind)
@@ -212,7 +216,7 @@ def _overlong(items: Iterable[Item]) -> dict[bytes, Value]:
 
 
 def _said(items: Iterable[Item], *, amqp: bool) -> dict[bytes, Value]:
-    """Headers that the broker says: of dead letters, and who published what came by another protocol."""
+    """Return the broker's headers: about dead letters, and the publisher if another protocol's."""
     found: dict[bytes, Value] = {}
     queue = b""
     for kind, value, _ in items:
@@ -233,7 +237,7 @@ def _said(items: Iterable[Item], *, amqp: bool) -> dict[bytes, Value]:
 
 
 def _dead(kind: Kind, value: object, queue: bytes) -> Value:
-    """What a dead letter's item says, in the words that MQTT uses too."""
+    """Return the value of a dead letter's item, in the same words as for MQTT."""
     if isinstance(value, int):
         if kind is Kind.DEAD_OFFSET:
             return text(b"%s:%d" % (queue, value))
@@ -243,7 +247,8 @@ def _dead(kind: Kind, value: object, queue: bytes) -> Value:
 
 
 def _moment(time_us: int) -> bytes:
-    """RFC 3339 of microseconds since the epoch; their digits where no calendar has them."""
+    """Return RFC 3339 of microseconds since the epoch, or their digits when no calendar date
+    fits."""
     try:
         moment = _EPOCH + timedelta(microseconds=time_us)
     except OverflowError:
@@ -263,10 +268,11 @@ def _is_text(raw: bytes) -> bool:
 
 
 def address_of(block: bytes, key: bytes) -> tuple[bytes, bytes]:
-    """Exchange and routing key that a delivery says a message was published to; `key` is what the queue keeps.
+    """Return exchange and routing key for a delivery; `key` is the one the queue keeps.
 
-    What came by MQTT was published to ``amq.topic``, or where its topic addresses a queue to the default exchange. A topic too
-    long for a routing key is cut behind a whole character. Raises `PropertyError` for bytes that are no block.
+    Messages that came by MQTT were published to ``amq.topic``, or to the default exchange if the
+    topic addresses a queue. A topic too long for a routing key is truncated at a character
+    boundary. Raises `PropertyError` for a malformed block.
     """
     at = len(_AMQP_FIRST)
     if block.startswith(_AMQP_FIRST) and block[at] < 0x80:
@@ -286,20 +292,21 @@ def _cut(key: bytes) -> bytes:
 
 
 def topic_to_routing_key(topic: bytes) -> bytes:
-    """The routing key of an MQTT topic name: ``a/b.c`` is ``a.b/c``."""
+    """Return the routing key of an MQTT topic name: ``a/b.c`` is ``a.b/c``."""
     return topic.translate(_TOPIC)
 
 
 def routing_key_to_topic(routing_key: bytes) -> bytes:
-    """The MQTT topic name of a routing key. Whether it is one (not empty, no wildcard) is not looked at."""
+    """Return the MQTT topic name of a routing key, without checking it (not empty, no wildcard)."""
     return routing_key.translate(_TOPIC)
 
 
 def filter_to_binding_key(topic_filter: bytes) -> bytes:
-    """The binding key of an MQTT topic filter: ``a/+/#`` is ``a.*.#``."""
+    """Return the binding key of an MQTT topic filter: ``a/+/#`` is ``a.*.#``."""
     return topic_filter.translate(_FILTER)
 
 
 def binding_key_to_filter(binding_key: bytes) -> bytes:
-    """The MQTT topic filter of a binding key. ``#`` before the end and part of a level is no filter of MQTT's."""
+    """Return the MQTT filter of a binding key. Invalid in MQTT: ``#`` before the end, or part of a
+    level."""
     return binding_key.translate(_FILTER)

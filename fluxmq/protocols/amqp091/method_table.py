@@ -1,4 +1,4 @@
-"""How every method of AMQP 0.9.1 stands on the wire.
+"""Wire layout of every method of AMQP 0.9.1.
 
 Source: AMQP 0-9-1 section 1.4 (classes and methods), RabbitMQ 3.10's extensions.
 """
@@ -224,6 +224,6 @@ LAYOUTS: Final = (
 )
 """Class, method, tuple and fields in order.
 
-``B`` octet, ``H`` short, ``I`` long, ``Q`` long long, ``s`` short string, ``S`` long string, ``F`` field table, ``?`` bit; with a
-dash before it a reserved field, which is written as nothing and read over.
+``B`` octet, ``H`` short, ``I`` long, ``Q`` long long, ``s`` short string, ``S`` long string, ``F``
+field table, ``?`` bit; with a leading dash a reserved field, which is written empty and skipped.
 """

@@ -1,8 +1,8 @@
 """One tuple per method of AMQP 0.9.1 and of RabbitMQ's extensions, named class and method.
 
-Fields are named and ordered as the specification does, in snake_case; reserved ones are left out (``global`` is a word of
-Python's, so that it is `global_`). How they stand on the wire is the table in ``methods``. Tuples of different methods with
-equal fields compare equal: ask for the type.
+Fields have the specification's names and order, in snake_case; reserved ones are omitted
+(``global`` is a keyword in Python, so it is `global_`). The table in ``method_table`` defines their
+encoding. Tuples of different methods with equal fields compare equal: check the type.
 
 Source: AMQP 0-9-1 section 1.4 (classes and methods), RabbitMQ 3.10's extensions.
 """
@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 from fluxmq.protocols.amqp091.tables import Table
 
 NO_ENTRIES: Final[Table] = {}
-"""The table of who leaves one out; never changed."""
+"""Default for an omitted table; never modified."""
 
 
 class ConnectionStart(NamedTuple):
-    """The server's opening: what it is and how one may authenticate."""
+    """Server's first method: its properties and SASL mechanisms."""
 
     version_major: int
     version_minor: int
@@ -28,7 +28,7 @@ class ConnectionStart(NamedTuple):
 
 
 class ConnectionStartOk(NamedTuple):
-    """The client's choice of mechanism, and its response."""
+    """Client's choice of mechanism, and its response."""
 
     client_properties: Table
     mechanism: str
@@ -43,13 +43,13 @@ class ConnectionSecure(NamedTuple):
 
 
 class ConnectionSecureOk(NamedTuple):
-    """The answer to a challenge."""
+    """Answer to a challenge."""
 
     response: bytes
 
 
 class ConnectionTune(NamedTuple):
-    """Limits the server proposes; heartbeat in seconds, 0 is none."""
+    """Limits proposed by the server; heartbeat in seconds, 0 is none."""
 
     channel_max: int
     frame_max: int
@@ -57,7 +57,7 @@ class ConnectionTune(NamedTuple):
 
 
 class ConnectionTuneOk(NamedTuple):
-    """Limits the client takes."""
+    """Limits accepted by the client."""
 
     channel_max: int
     frame_max: int
@@ -65,17 +65,17 @@ class ConnectionTuneOk(NamedTuple):
 
 
 class ConnectionOpen(NamedTuple):
-    """Which vhost to work in."""
+    """Selection of a vhost."""
 
     virtual_host: str
 
 
 class ConnectionOpenOk(NamedTuple):
-    """The connection is ready."""
+    """Confirmation: the connection is open."""
 
 
 class ConnectionClose(NamedTuple):
-    """The connection ends, and why."""
+    """Close of the connection, and the reason."""
 
     reply_code: int
     reply_text: str
@@ -84,52 +84,52 @@ class ConnectionClose(NamedTuple):
 
 
 class ConnectionCloseOk(NamedTuple):
-    """The end is agreed."""
+    """Confirmation of connection.close."""
 
 
 class ConnectionBlocked(NamedTuple):
-    """RabbitMQ: the server reads no more publishes for now."""
+    """RabbitMQ: the server stops reading publishes."""
 
     reason: str = ""
 
 
 class ConnectionUnblocked(NamedTuple):
-    """RabbitMQ: it does again."""
+    """RabbitMQ: the server reads publishes again."""
 
 
 class ConnectionUpdateSecret(NamedTuple):
-    """RabbitMQ: a new password or token for a connection that is open."""
+    """RabbitMQ: a new password or token for an open connection."""
 
     new_secret: bytes
     reason: str = ""
 
 
 class ConnectionUpdateSecretOk(NamedTuple):
-    """RabbitMQ: it was taken."""
+    """RabbitMQ: confirmation of connection.update-secret."""
 
 
 class ChannelOpen(NamedTuple):
-    """A channel begins."""
+    """Request for a channel."""
 
 
 class ChannelOpenOk(NamedTuple):
-    """It is open."""
+    """Confirmation: the channel is open."""
 
 
 class ChannelFlow(NamedTuple):
-    """Stop or go on with sending content."""
+    """Request to stop or resume sending content."""
 
     active: bool = False
 
 
 class ChannelFlowOk(NamedTuple):
-    """What now holds."""
+    """The present state of the flow."""
 
     active: bool = False
 
 
 class ChannelClose(NamedTuple):
-    """The channel ends, and why."""
+    """Close of the channel, and the reason."""
 
     reply_code: int
     reply_text: str
@@ -138,11 +138,11 @@ class ChannelClose(NamedTuple):
 
 
 class ChannelCloseOk(NamedTuple):
-    """The end is agreed."""
+    """Confirmation of channel.close."""
 
 
 class AccessRequest(NamedTuple):
-    """Of AMQP 0.9: asks for a ticket; old clients still do."""
+    """Request of AMQP 0.9 for a ticket; old clients still send it."""
 
     realm: str
     exclusive: bool = False
@@ -159,7 +159,7 @@ class AccessRequestOk(NamedTuple):
 
 
 class ExchangeDeclare(NamedTuple):
-    """Create an exchange, or check that it is there."""
+    """Create an exchange, or check that it exists."""
 
     exchange: str
     type: str
@@ -172,7 +172,7 @@ class ExchangeDeclare(NamedTuple):
 
 
 class ExchangeDeclareOk(NamedTuple):
-    """It is there."""
+    """Confirmation: the exchange exists."""
 
 
 class ExchangeDelete(NamedTuple):
@@ -184,7 +184,7 @@ class ExchangeDelete(NamedTuple):
 
 
 class ExchangeDeleteOk(NamedTuple):
-    """It is gone."""
+    """Confirmation: the exchange is deleted."""
 
 
 class ExchangeBind(NamedTuple):
@@ -198,11 +198,11 @@ class ExchangeBind(NamedTuple):
 
 
 class ExchangeBindOk(NamedTuple):
-    """RabbitMQ: it is bound."""
+    """RabbitMQ: confirmation of exchange.bind."""
 
 
 class ExchangeUnbind(NamedTuple):
-    """RabbitMQ: undo it."""
+    """RabbitMQ: remove a binding between exchanges."""
 
     destination: str
     source: str
@@ -212,11 +212,11 @@ class ExchangeUnbind(NamedTuple):
 
 
 class ExchangeUnbindOk(NamedTuple):
-    """RabbitMQ: it is undone. Its number is 51, not 41."""
+    """RabbitMQ: confirmation of exchange.unbind. Its number is 51, not 41."""
 
 
 class QueueDeclare(NamedTuple):
-    """Create a queue, or check that it is there; the server names one without a name."""
+    """Create a queue, or check that it exists; the server names an unnamed one."""
 
     queue: str = ""
     passive: bool = False
@@ -228,7 +228,7 @@ class QueueDeclare(NamedTuple):
 
 
 class QueueDeclareOk(NamedTuple):
-    """Its name and what is in it."""
+    """The queue's name, messages and consumers."""
 
     queue: str
     message_count: int
@@ -246,18 +246,18 @@ class QueueBind(NamedTuple):
 
 
 class QueueBindOk(NamedTuple):
-    """It is bound."""
+    """Confirmation of queue.bind."""
 
 
 class QueuePurge(NamedTuple):
-    """Remove all messages that are ready."""
+    """Remove all ready messages."""
 
     queue: str = ""
     no_wait: bool = False
 
 
 class QueuePurgeOk(NamedTuple):
-    """How many they were."""
+    """Number of removed messages."""
 
     message_count: int
 
@@ -272,13 +272,13 @@ class QueueDelete(NamedTuple):
 
 
 class QueueDeleteOk(NamedTuple):
-    """How many messages went with it."""
+    """Number of messages deleted with the queue."""
 
     message_count: int
 
 
 class QueueUnbind(NamedTuple):
-    """Undo a binding; there is no no-wait."""
+    """Remove a binding; there is no no-wait."""
 
     queue: str
     exchange: str
@@ -287,11 +287,11 @@ class QueueUnbind(NamedTuple):
 
 
 class QueueUnbindOk(NamedTuple):
-    """It is undone."""
+    """Confirmation of queue.unbind."""
 
 
 class BasicQos(NamedTuple):
-    """How much may be unacknowledged; with `global_` for the channel, else for each consumer to come (RabbitMQ)."""
+    """Limit of unacked messages; `global_`: of the channel, else of new consumers (RabbitMQ)."""
 
     prefetch_size: int
     prefetch_count: int
@@ -299,11 +299,11 @@ class BasicQos(NamedTuple):
 
 
 class BasicQosOk(NamedTuple):
-    """It holds."""
+    """Confirmation of basic.qos."""
 
 
 class BasicConsume(NamedTuple):
-    """Begin to consume."""
+    """Start a consumer."""
 
     queue: str = ""
     consumer_tag: str = ""
@@ -315,20 +315,20 @@ class BasicConsume(NamedTuple):
 
 
 class BasicConsumeOk(NamedTuple):
-    """The consumer's tag."""
+    """Confirmation: the consumer's tag."""
 
     consumer_tag: str
 
 
 class BasicCancel(NamedTuple):
-    """End a consumer; from the server: it has ended (RabbitMQ)."""
+    """Cancel a consumer; from the server: it was cancelled (RabbitMQ)."""
 
     consumer_tag: str
     no_wait: bool = False
 
 
 class BasicCancelOk(NamedTuple):
-    """It has ended."""
+    """Confirmation of basic.cancel."""
 
     consumer_tag: str
 
@@ -343,7 +343,7 @@ class BasicPublish(NamedTuple):
 
 
 class BasicReturn(NamedTuple):
-    """A mandatory message that went nowhere; its content follows."""
+    """A returned mandatory message that was unroutable; its content follows."""
 
     reply_code: int
     reply_text: str
@@ -352,7 +352,7 @@ class BasicReturn(NamedTuple):
 
 
 class BasicDeliver(NamedTuple):
-    """A message to a consumer; its content follows."""
+    """A message for a consumer; its content follows."""
 
     consumer_tag: str
     delivery_tag: int
@@ -362,14 +362,14 @@ class BasicDeliver(NamedTuple):
 
 
 class BasicGet(NamedTuple):
-    """Ask for one message."""
+    """Request for one message."""
 
     queue: str = ""
     no_ack: bool = False
 
 
 class BasicGetOk(NamedTuple):
-    """One message and how many are left; its content follows."""
+    """One message and the number left; its content follows."""
 
     delivery_tag: int
     redelivered: bool
@@ -379,41 +379,41 @@ class BasicGetOk(NamedTuple):
 
 
 class BasicGetEmpty(NamedTuple):
-    """There is none."""
+    """Answer to basic.get: the queue is empty."""
 
 
 class BasicAck(NamedTuple):
-    """Messages are done; to a publisher: they are safe (RabbitMQ)."""
+    """Acknowledge messages; to a publisher: they are safe (RabbitMQ)."""
 
     delivery_tag: int
     multiple: bool = False
 
 
 class BasicReject(NamedTuple):
-    """One message is not wanted."""
+    """Reject one message."""
 
     delivery_tag: int
     requeue: bool = False
 
 
 class BasicRecoverAsync(NamedTuple):
-    """Deliver again what is unacknowledged, without an answer; deprecated."""
+    """Redeliver unacked messages, without an answer; deprecated."""
 
     requeue: bool = False
 
 
 class BasicRecover(NamedTuple):
-    """Deliver again what is unacknowledged."""
+    """Redeliver unacked messages."""
 
     requeue: bool = False
 
 
 class BasicRecoverOk(NamedTuple):
-    """It will be."""
+    """Confirmation of basic.recover."""
 
 
 class BasicNack(NamedTuple):
-    """RabbitMQ: messages are not wanted; to a publisher: they are not safe."""
+    """RabbitMQ: reject messages; to a publisher: they are not safe."""
 
     delivery_tag: int
     multiple: bool = False
@@ -429,47 +429,47 @@ class BasicCredit(NamedTuple):
 
 
 class BasicCreditOk(NamedTuple):
-    """RabbitMQ: messages that are ready."""
+    """RabbitMQ: number of ready messages."""
 
     available: int
 
 
 class BasicCreditDrained(NamedTuple):
-    """RabbitMQ: credit that was given back."""
+    """RabbitMQ: credit that was returned."""
 
     consumer_tag: str
     credit_drained: int
 
 
 class ConfirmSelect(NamedTuple):
-    """RabbitMQ: publishes on this channel are to be confirmed."""
+    """RabbitMQ: request to confirm publishes on this channel."""
 
     no_wait: bool = False
 
 
 class ConfirmSelectOk(NamedTuple):
-    """RabbitMQ: they will be."""
+    """RabbitMQ: confirmation of confirm.select."""
 
 
 class TxSelect(NamedTuple):
-    """Publishes and acknowledgements wait for a commit from here on."""
+    """Make publishes and acknowledgements wait for a commit."""
 
 
 class TxSelectOk(NamedTuple):
-    """They do."""
+    """Confirmation of tx.select."""
 
 
 class TxCommit(NamedTuple):
-    """Make them hold."""
+    """Commit the transaction."""
 
 
 class TxCommitOk(NamedTuple):
-    """They hold."""
+    """Confirmation: the transaction is committed."""
 
 
 class TxRollback(NamedTuple):
-    """Forget them."""
+    """Roll the transaction back."""
 
 
 class TxRollbackOk(NamedTuple):
-    """They are forgotten."""
+    """Confirmation: the transaction is rolled back."""

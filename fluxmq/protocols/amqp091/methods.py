@@ -1,8 +1,9 @@
-"""Methods of AMQP 0.9.1 as bytes, read and written by the table of their fields.
+"""Methods of AMQP 0.9.1 as bytes, decoded and encoded by the table of their fields.
 
-A method frame's payload is class and method as two bytes each, then the fields; neighbouring bits share a byte, the first the
-lowest. What cannot be decoded is refused as RabbitMQ does, with 501. Where RabbitMQ drops the connection without a word, there is an
-answer: 501 for a short string that is not UTF-8, 502 for a field table that is none, 540 for a method that is not known.
+A method frame's payload is class and method as two bytes each, then the fields; adjacent bits share
+a byte, the first the lowest. Undecodable methods are refused as in RabbitMQ, with 501. Where
+RabbitMQ drops the connection without an answer, there is one: 501 for a short string that is not
+UTF-8, 502 for a malformed field table, 540 for an unknown method.
 
 Source: AMQP 0-9-1 sections 1.4, 2.3.5.1 and 4.2.4 to 4.2.5.
 """
@@ -184,11 +185,11 @@ _FIXED: Final = {
     "Q": struct.Struct(">Q"),
 }
 _NOTHING: Final[dict[str, object]] = {"H": 0, "s": "", "S": b"", "?": False}
-"""What reserved fields are written as."""
+"""Values written for reserved fields."""
 
 
 class _Layout(NamedTuple):
-    """How one method stands on the wire. `fields`: code, and whether it is reserved."""
+    """Wire layout of one method. `fields`: code, and whether it is reserved."""
 
     head: bytes
     make: Callable[..., Method]
@@ -211,7 +212,7 @@ _BY_HEAD: Final = {layout.head: layout for layout in _BY_TYPE.values()}
 
 
 def ids(method: Method | type[Method]) -> tuple[int, int]:
-    """Class and method number, for close methods."""
+    """Return class and method number, for close methods."""
     kind = method if isinstance(method, type) else type(method)
     class_id, method_id = _HEAD.unpack(_BY_TYPE[kind].head)
     return class_id, method_id
@@ -221,10 +222,10 @@ def ids(method: Method | type[Method]) -> tuple[int, int]:
 
 
 def decode(payload: bytes) -> Method:
-    """The method in a method frame's payload, whoever may send it.
+    """Decode the method in a method frame's payload, whichever end sent it.
 
-    Raises `HardError`: 501 for bytes that end early or go on too long and for short strings that are not UTF-8, 502 for a field
-    table that is none, 540 for a method that is not known.
+    Raises `HardError`: 501 for too few or too many bytes and for short strings that are not UTF-8,
+    502 for a malformed field table, 540 for an unknown method.
     """
     layout = _BY_HEAD.get(payload[:4])
     if layout is None:
@@ -250,7 +251,8 @@ def _refuse(payload: bytes, code: ReplyCode, text: str) -> NoReturn:
 
 
 def _read_fields(payload: bytes, fields: tuple[tuple[str, bool], ...]) -> list[object]:
-    """Values of all fields that are not reserved. Raises `IndexError` or `struct.error` where they do not fit."""
+    """Return the values of all fields that are not reserved. Raises `IndexError` or `struct.error`
+    if they do not fit."""
     values: list[object] = []
     at = _HEAD.size
     octet = bit = 0
@@ -273,7 +275,7 @@ def _read_fields(payload: bytes, fields: tuple[tuple[str, bool], ...]) -> list[o
 
 
 def _read_field(payload: bytes, at: int, code: str) -> tuple[object, int]:
-    """A field that is no bit, and where the next one begins."""
+    """Return a field other than a bit, and the start of the next one."""
     fixed = _FIXED.get(code)
     if fixed is not None:
         return fixed.unpack_from(payload, at)[0], at + fixed.size
@@ -295,7 +297,8 @@ def _read_field(payload: bytes, at: int, code: str) -> tuple[object, int]:
 
 
 def encode(method: Method) -> bytes:
-    """A method frame's payload. Raises `ValueError` for a value that its field cannot hold."""
+    """Encode a method frame's payload. Raises `ValueError` for a value that its field cannot
+    hold."""
     layout = _BY_TYPE[type(method)]
     if not layout.fields:
         return layout.head
@@ -339,7 +342,7 @@ def _put_field(out: bytearray, code: str, value: object) -> None:
 
 
 def frame(channel: int, method: Method) -> bytes:
-    """A whole method frame. Raises `ValueError` for a value that its field cannot hold."""
+    """Encode a whole method frame. Raises `ValueError` for a value that its field cannot hold."""
     if type(method) is BasicAck:
         return _ACKNOWLEDGEMENT.pack(
             FRAME_METHOD, channel, 13, 60, 80, method.delivery_tag, method.multiple, FRAME_END

@@ -1,9 +1,9 @@
-"""Who a SASL response says somebody is: PLAIN, AMQPLAIN and EXTERNAL.
+"""Identity in a SASL response: PLAIN, AMQPLAIN and EXTERNAL.
 
-Nothing is checked here but the form. Codes and texts are RabbitMQ's and never repeat the response.
+Checks only the form. Codes and texts are RabbitMQ's and never repeat the response.
 
-Source: RFC 4616 section 2 (PLAIN), RFC 4422 appendix A (EXTERNAL), RabbitMQ (AMQPLAIN: a field table without its length, with
-LOGIN and PASSWORD).
+Source: RFC 4616 section 2 (PLAIN), RFC 4422 appendix A (EXTERNAL), RabbitMQ (AMQPLAIN: a field
+table without its length, with LOGIN and PASSWORD).
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ AMQPLAIN: Final = "AMQPLAIN"
 EXTERNAL: Final = "EXTERNAL"
 
 RESPONSE_BYTES_MAX: Final = 64 << 10
-"""Bytes of a response: passwords are short, tokens in their place a few thousand bytes; what is hashed is bounded by it."""
+"""Maximum bytes of a response: passwords are short, tokens in their place a few thousand bytes;
+bounds the hashing."""
 
 _CLASS: Final = 10
 _METHOD: Final = 11
 
 
 class Credentials(NamedTuple):
-    """What a response says. `authorization_id`: whom to act as, empty for the user itself.
+    """Content of a response. `authorization_id`: the identity to act as, empty for the user's own.
 
-    `user` is empty for EXTERNAL, which means whom the TLS certificate names.
+    `user` is empty for EXTERNAL, which means the identity in the TLS certificate.
     """
 
     authorization_id: str
@@ -37,10 +38,10 @@ class Credentials(NamedTuple):
 
 
 def parse(mechanism: str, response: bytes) -> Credentials:
-    """The credentials in a connection.start-ok.
+    """Return the credentials in a connection.start-ok.
 
-    Raises `HardError`: 503 for a mechanism that is not known, 502 for a response that is none of its mechanism, 403 for names
-    that are not text and for who wants to act as another.
+    Raises `HardError`: 503 for an unknown mechanism, 502 for a malformed response, 403 for names
+    that are not text and for acting as another user.
     """
     if len(response) > RESPONSE_BYTES_MAX:
         raise _invalid("SASL response too long")
@@ -58,7 +59,8 @@ def parse(mechanism: str, response: bytes) -> Credentials:
 
 
 def refused(mechanism: str) -> HardError:
-    """The answer to who may not enter, for clients that announced ``authentication_failure_close``."""
+    """Return the error for a refused login, for clients that announced
+    ``authentication_failure_close``."""
     text = (
         f"Login was refused using authentication mechanism {mechanism}. "
         "For details see the broker logfile."
@@ -72,7 +74,7 @@ def _plain(response: bytes) -> Credentials:
         raise _invalid("response of mechanism PLAIN invalid")
     authorization_id, user, password = parts
     if authorization_id not in (b"", user):
-        raise refused(PLAIN)  # nobody may act as another
+        raise refused(PLAIN)  # acting as another user is not supported
     return Credentials(authorization_id.decode(), user.decode(), password)
 
 

@@ -1,10 +1,12 @@
-"""What the server says of itself in connection.start, and what a client announces in connection.start-ok.
+"""The server's properties in connection.start, and a client's capabilities in connection.start-ok.
 
-The product and version in there are those whose behaviour is served. Some clients decide by them: kombu how the prefetch of
-a channel is meant (RabbitMQ from 3.3 to 3.x counts for each consumer unless ``global`` is set), NServiceBus whether it works
-with the broker at all (RabbitMQ from 3.10 on). Most go by ``capabilities``.
+Product and version in there are those whose behaviour is implemented. Some clients decide by them:
+kombu how the prefetch of a channel is meant (RabbitMQ from 3.3 to 3.x counts for each consumer
+unless ``global`` is set), NServiceBus whether it works with the broker at all (RabbitMQ from 3.10
+on). Most go by ``capabilities``.
 
-Source: AMQP 0-9-1 section 1.4.2.2; capabilities: https://www.rabbitmq.com/consumer-cancel.html#capabilities and RabbitMQ 3.10.
+Source: AMQP 0-9-1 section 1.4.2.2; capabilities:
+https://www.rabbitmq.com/consumer-cancel.html#capabilities and RabbitMQ 3.10.
 """
 
 from __future__ import annotations
@@ -31,11 +33,12 @@ CAPABILITIES: Final = (
     "per_consumer_qos",
     "direct_reply_to",
 )
-"""Extensions of the protocol that are served, by RabbitMQ's names."""
+"""Supported protocol extensions, by RabbitMQ's names."""
 
 
 def server_properties(product: str, version: str, own_version: str, cluster_name: str) -> Table:
-    """The table of connection.start: whose behaviour is served, and under ``fluxmq_version`` what serves it."""
+    """Return the table of connection.start: the emulated product, and our version as
+    ``fluxmq_version``."""
     return {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
         "cluster_name": cluster_name,
@@ -49,12 +52,13 @@ def server_properties(product: str, version: str, own_version: str, cluster_name
 
 
 def mechanisms(*, external: bool) -> bytes:
-    """SASL mechanisms for connection.start; `external` where a client certificate was verified."""
+    """Return the SASL mechanisms for connection.start; `external` after verifying a client
+    certificate."""
     return " ".join((PLAIN, AMQPLAIN, *((EXTERNAL,) if external else ()))).encode()
 
 
 def announced(client_properties: Mapping[str, object]) -> frozenset[str]:
-    """Names of the capabilities that a client's properties say it has; those that are not served are left out."""
+    """Return the supported capabilities that a client's properties announce."""
     capabilities = client_properties.get("capabilities")
     if not isinstance(capabilities, dict):
         return frozenset()

@@ -1,7 +1,8 @@
 """Field tables of AMQP 0.9.1: names to values, as RabbitMQ reads and writes them.
 
-Two readings of the same bytes. `decode_table` gives plain Python for whoever looks at arguments and headers; `read_values`
-gives names and typed values as they stood, doubled names included, for whoever has to write them again unchanged.
+Two readings of the same bytes. `decode_table` returns plain Python, to inspect arguments and
+headers; `read_values` returns names and typed values unchanged, including duplicate names, to write
+them again.
 
 ====  =========================  ===========================================
  tag  on the wire                 plain
@@ -9,18 +10,19 @@ gives names and typed values as they stood, doubled names included, for whoever 
  t    boolean, any octet but 0    bool
  b B  octet, signed, unsigned     int
  s u  16 bits                     int
- I i  32 bits                     int; what is written for one that fits ``I``
- l L  64 bits, both signed        int; what is written for the others
+ I i  32 bits                     int; written for one that fits ``I``
+ l L  64 bits, both signed        int; written for the others
  f d  IEEE 754, single, double    float, written as ``d``
  D    decimal: scale, 32 bits     Decimal
  T    64 bits, seconds            Timestamp
- S    long string                 str; bytes where it is not UTF-8
+ S    long string                 str; bytes if it is not UTF-8
  x    byte array                  bytes
  V    nothing                     None
  A F  array, table                list, dict
 ====  =========================  ===========================================
 
-RabbitMQ's letters are not the specification's (its errata); the difference is in ``s``, ``l`` and ``L``.
+RabbitMQ's letters are not the specification's (its errata); the difference is in ``s``, ``l`` and
+``L``.
 
 Source: AMQP 0-9-1 section 4.2.5.5, https://www.rabbitmq.com/amqp-0-9-1-errata.html section 3.
 """
@@ -38,10 +40,10 @@ Table = dict[str, object]
 """Names to plain values."""
 
 ENTRIES_MAX: Final = 1 << 15
-"""Values in a table, those inside others included: with the most of them a property block is not yet full."""
+"""Maximum values in a table, nested ones included: that many leave room in a property block."""
 
 TABLE_DEPTH_MAX: Final = DEPTH_MAX
-"""Tables and arrays inside each other's values: what the property block keeps."""
+"""Maximum nesting of tables and arrays: that of the property block."""
 
 _LENGTH: Final = struct.Struct(">I")
 _FIXED: Final[dict[int, tuple[str, struct.Struct]]] = {
@@ -68,29 +70,30 @@ _FALSE: Final = Value("t", False)
 
 
 class TableError(ValueError):
-    """The bytes are not a field table, or the values cannot stand in one; the text says why."""
+    """The bytes are not a field table, or the values do not fit into one; the text says why."""
 
 
 # --- plain Python ---
 
 
 def decode_table(raw: bytes) -> Table:
-    """The table that these bytes are, its length before it. Raises `TableError`."""
+    """Decode a table with its length. Raises `TableError`."""
     if len(raw) < _LENGTH.size or _LENGTH.unpack_from(raw)[0] != len(raw) - _LENGTH.size:
         raise TableError("a length that is not the table's")
     return decode_entries(raw[_LENGTH.size :])
 
 
 def decode_entries(raw: bytes, *, lenient: bool = False) -> Table:
-    """The same without the length. Of a name that stands twice the last value counts.
+    """Decode a table without its length. The last value of a duplicate name counts.
 
-    `lenient` takes names that are not UTF-8, with surrogate escapes, instead of raising `TableError` for them.
+    `lenient` accepts names that are not UTF-8, with surrogate escapes, instead of raising
+    `TableError`.
     """
     return _plain_table(read_values(raw), "surrogateescape" if lenient else "strict")
 
 
 def encode_table(table: Mapping[str, object]) -> bytes:
-    """The bytes of a table, its length before them. A `Value` among the values is written as it says.
+    """Encode a table with its length. A `Value` among the values keeps its type.
 
     Raises `TableError` for names longer than 255 bytes and for values that no field type holds.
     """
@@ -99,7 +102,8 @@ def encode_table(table: Mapping[str, object]) -> bytes:
 
 
 def plain(value: Value, errors: str = "strict") -> object:
-    """A typed value as plain Python. `errors` is for names inside of it. Raises `TableError` for names not UTF-8."""
+    """Return a typed value as plain Python. `errors` is for nested names. Raises `TableError` for
+    names not UTF-8."""
     tag, content = value
     if isinstance(content, bytes):
         if tag == "x":
@@ -126,9 +130,10 @@ def _plain_table(entries: Iterable[tuple[bytes, Value]], errors: str) -> Table:
 
 
 def typed(value: object, *, integers: str = "", depth: int = 0) -> Value:  # noqa: C901  # one case per type
-    """A plain value with the type it is written as; a `Value` is what it is.
+    """Return a plain value with the type it is written as; a `Value` is returned unchanged.
 
-    `integers`: the tag of all integers instead of the shortest of ``I`` and ``l``. Raises `TableError` for what no type holds.
+    `integers`: the tag of all integers instead of the shortest of ``I`` and ``l``. Raises
+    `TableError` for values that no type holds.
     """
     match value:
         case Value():
@@ -203,7 +208,8 @@ class _Budget:
 
 
 def read_values(raw: bytes) -> tuple[tuple[bytes, Value], ...]:
-    """Names and typed values of a table without its length, in order. Raises `TableError`."""
+    """Decode names and typed values of a table without its length, in order. Raises
+    `TableError`."""
     return _read_table(raw, 0, len(raw), 0, _Budget())
 
 
@@ -231,7 +237,7 @@ def _read_array(raw: bytes, at: int, end: int, depth: int, budget: _Budget) -> t
 
 
 def _read_value(raw: bytes, at: int, end: int, depth: int, budget: _Budget) -> tuple[Value, int]:
-    """The value whose tag stands at `at`, before `end`, and where it ends."""
+    """Return the value whose tag is at `at`, before `end`, and its end."""
     budget.spend()
     letter = raw[at]
     at += 1
@@ -282,7 +288,8 @@ def _read_sized(
 
 
 def write_values(entries: Iterable[tuple[bytes, Value]]) -> bytes:
-    """A table of these, without its length. Raises `TableError` for what its tag cannot hold and for long names."""
+    """Encode a table without its length. Raises `TableError` for unsuitable values and long
+    names."""
     out = bytearray()
     _put_table(out, entries, 0)
     return bytes(out)

@@ -1,10 +1,9 @@
 """Control packets to bytes and back (MQTT 5 chapters 2 and 3, and 3.1.1 where it differs).
 
-`decode` takes one whole packet: its first byte and the body behind the Remaining Length. It checks
-all that can be told from the packet alone and what its sender may say; what depends on earlier
-packets is the session's. `encode` writes the shortest form of a packet. Runs of PUBLISH and PUBACK
-take a compiled path elsewhere; this module reads and writes every packet and is the reference for
-that path.
+`decode` takes one whole packet: its first byte and the body after the Remaining Length. It makes
+all checks that the packet alone and its sender allow; those that depend on earlier packets are the
+session's. `encode` writes the shortest form of a packet. Runs of PUBLISH and PUBACK take a compiled
+path elsewhere; this module reads and writes every packet and is the reference for that path.
 """
 
 from __future__ import annotations
@@ -68,14 +67,14 @@ __all__ = ["DEFAULT_LIMITS", "Limits", "decode", "decode_length", "encode"]
 
 @dataclass(slots=True, frozen=True)
 class Limits:
-    """How much one packet may ask for. Each is refused by a reason code of its own.
+    """Limits of one packet. Each is enforced with a reason code of its own.
 
     `control_characters`: whether topics of PUBLISH and will may hold some; 0x81 otherwise.
     `max_user_properties`: kept and copied per receiver; 0x97 beyond. `max_topic_bytes` and
     `max_topic_levels`: for topics of PUBLISH and will; 0x90 beyond. `max_filters`: filters in one
-    SUBSCRIBE or UNSUBSCRIBE, since a packet of the largest size could name 200 000 and hold the
-    shard for their time; 0x97 beyond. Limits on the filters themselves are the session's, which
-    answers them filter by filter.
+    SUBSCRIBE or UNSUBSCRIBE, since a packet of the largest size could name 200 000 and hold up the
+    shard; 0x97 beyond. Limits on the filters themselves are the session's, which answers them
+    filter by filter.
     """
 
     max_user_properties: int = USER_PROPERTIES_MAX
@@ -90,7 +89,7 @@ DEFAULT_LIMITS: Final = Limits()
 
 @dataclass(slots=True)
 class _Context:
-    """What a body is read under."""
+    """Context of decoding a body."""
 
     kind: PacketType
     flags: int
@@ -107,7 +106,7 @@ def decode(
     sender: Sender = Sender.CLIENT,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Packet:
-    """Read one control packet as `sender` may write it.
+    """Decode one control packet as `sender` may write it.
 
     `version` is 4 (3.1.1) or 5; CONNECT names its own. Raises `ProtocolError`.
     """
@@ -126,7 +125,7 @@ def decode(
 
 
 def encode(packet: Packet, version: int) -> bytes:
-    """Write one control packet, fixed header included; CONNECT in its own version.
+    """Encode one control packet, fixed header included; CONNECT in its own version.
 
     Raises `ValueError` for values that do not fit or that the packet may not carry.
     """
@@ -222,7 +221,7 @@ _Acknowledgement = TypeVar("_Acknowledgement", Puback, Pubrec, Pubrel, Pubcomp)
 def _acknowledgement_decoder(
     make: Callable[[int, int, Properties], _Acknowledgement],
 ) -> Callable[[bytes, _Context], _Acknowledgement]:
-    """Sections 3.4 to 3.7: the four packets have one form."""
+    """Return the decoder of the four packets of sections 3.4 to 3.7, which have one form."""
 
     def decode_acknowledgement(body: bytes, context: _Context) -> _Acknowledgement:
         reader = wire.Reader(body, 0, len(body))
@@ -234,7 +233,7 @@ def _acknowledgement_decoder(
 
 
 def _optional_reason(reader: wire.Reader, context: _Context) -> tuple[int, Properties]:
-    """The tail of a packet that may end before its reason code or before its properties."""
+    """Read the tail of a packet that may end before its reason code or before its properties."""
     if context.version != VERSION_5 or not reader.remaining:
         reader.finish()
         return 0, Properties()
@@ -288,7 +287,7 @@ def _decode_subscribe(body: bytes, context: _Context) -> Subscribe:
 
 
 def _subscription(topic_filter: bytes, options: int, shared: bool, version: int) -> Subscription:
-    """Subscription options (3.8.3.1); 3.1.1 has the QoS and reserves the rest."""
+    """Decode subscription options (3.8.3.1); 3.1.1 has the QoS and reserves the rest."""
     if options & (0xC0 if version == VERSION_5 else 0xFC):
         raise malformed("reserved subscription options are set")  # [MQTT-3.8.3-5]
     qos = options & 3
@@ -427,7 +426,7 @@ def _encode_disconnect(packet: Disconnect, version: int) -> tuple[int, bytes]:
 
 
 def _decode_auth(body: bytes, context: _Context) -> Auth:
-    """Section 3.15. A body may be left out for success without properties (3.15.2.1)."""
+    """Decode AUTH (section 3.15). An empty body means success without properties (3.15.2.1)."""
     if not body:
         _check_reason(0, context)
         return Auth()

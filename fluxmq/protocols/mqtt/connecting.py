@@ -34,12 +34,12 @@ _LEVEL_OF_3_1: Final = 3
 _MQTT: Final = b"\x00\x04MQTT"
 _NAMES: Final = (_MQTT, b"\x00\x06MQIsdp")
 _LENGTH_END: Final = 4
-"""Where the last byte of a fixed header's length is at the latest."""
+"""Last possible position of the final byte of a fixed header's length."""
 _PLAIN_BYTES_MIN: Final = 13
 """Header of 3.1.1 (10 bytes), length and one byte of a client id."""
 
 NO_PROPERTIES: Final = Properties()
-"""The properties of a CONNECT without any: shared, never to be changed."""
+"""Properties of a CONNECT without any: shared, never to be changed."""
 
 
 def decode_connect(
@@ -49,8 +49,8 @@ def decode_connect(
     max_topic_levels: int = LEVELS_MAX,
     control_characters: bool = True,
 ) -> Connect:
-    """Read the body of a CONNECT. The limits on topics hold for the will's, and so does whether they may hold
-    ``control_characters``. One of MQTT 3.1 is served as one of 3.1.1 is: on the wire they differ in name and level alone.
+    """Decode the body of a CONNECT. The topic limits and ``control_characters`` also apply to the
+    will's topic. MQTT 3.1 is served like 3.1.1: on the wire they differ in name and level alone.
 
     Raises `ProtocolError` with `version` set as `refusal` needs it.
     """
@@ -76,7 +76,7 @@ def decode_connect(
 
 
 def version_of(beginning: bytes | bytearray) -> int:
-    """The version that a CONNECT of which this much has come may be answered in; 0 while that cannot be told."""
+    """Return the version for an answer to this beginning of a CONNECT; 0 while it is unknown."""
     if not beginning or beginning[0] != PacketType.CONNECT << 4:
         return 0
     at = 1
@@ -92,10 +92,10 @@ def version_of(beginning: bytes | bytearray) -> int:
 
 
 def _plain_connect(body: bytes) -> Connect | None:
-    """The CONNECT of most reconnecting clients (no will, user or properties), read in one go.
+    """Decode the CONNECT of most reconnecting clients (no will, user or properties) in one go.
 
-    None for every other, right or wrong: those take the long way, which says what is wrong. The two
-    ways agree, and a test holds them to it.
+    None for every other, valid or not: those take the general path, which reports errors. The two
+    paths agree, and a test ensures it.
     """
     if len(body) < _PLAIN_BYTES_MIN or not body.startswith(_MQTT):
         return None
@@ -130,7 +130,8 @@ def _plain_connect(body: bytes) -> Connect | None:
 
 
 def _decode_version(reader: wire.Reader) -> int:
-    """Protocol name and level (3.1.2.1, 3.1.2.2): the version, or an error telling how to answer.
+    """Return the version of protocol name and level (3.1.2.1, 3.1.2.2), or raise an error with the
+    version of the answer.
 
     A stranger who does not say "MQTT" gets no CONNACK; a level beyond 5 is answered in version 5
     and everything below in 3.1.1, whose readers are the ones that may be at the other end.
@@ -169,7 +170,7 @@ def _decode_connect(
     client_id = reader.string()
     clean_start = bool(flags & _CLEAN_START)
     if not client_id and not clean_start and version != VERSION_5:
-        # [MQTT-3.1.3-8] of 3.1.1: no identifier, no state to keep under it.
+        # [MQTT-3.1.3-8] of 3.1.1: without an identifier there is no state to keep.
         raise ProtocolError(
             Reason.CLIENT_IDENTIFIER_NOT_VALID, "empty client identifier without clean session"
         )
@@ -215,7 +216,7 @@ def _check_connect_flags(flags: int, version: int) -> None:
 
 
 def encode_connect(packet: Connect) -> bytes:
-    """The body of a CONNECT in the packet's own version.
+    """Encode the body of a CONNECT in the packet's own version.
 
     Raises `ValueError` for values that do not fit, or properties in version 3.1.1.
     """
@@ -248,7 +249,7 @@ def encode_connect(packet: Connect) -> bytes:
 
 
 def decode_connack(body: bytes, version: int, max_user_properties: int) -> Connack:
-    """Read the body of a CONNACK. Raises `ProtocolError`."""
+    """Decode the body of a CONNACK. Raises `ProtocolError`."""
     reader = wire.Reader(body, 0, len(body))
     flags = reader.byte()
     if flags > 1:
@@ -267,7 +268,7 @@ def decode_connack(body: bytes, version: int, max_user_properties: int) -> Conna
 
 
 def encode_connack(packet: Connack, version: int) -> bytes:
-    """The body of a CONNACK.
+    """Encode the body of a CONNACK.
 
     Raises `ValueError` for a reason that 3.1.1 has no return code for: such a connection is closed
     without a CONNACK.
@@ -283,7 +284,7 @@ def encode_connack(packet: Connack, version: int) -> bytes:
 
 
 def refusal(reason: int, version: int) -> bytes:
-    """A whole CONNACK that refuses a connection, or nothing when none may be sent.
+    """Return a whole CONNACK that refuses a connection, or nothing when none may be sent.
 
     For an error from `decode_connect` pass its `reason` and `version`; 0 stands for "none".
     """

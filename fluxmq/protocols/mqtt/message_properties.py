@@ -1,10 +1,11 @@
 """A message's properties between MQTT 5 and the canonical block that queues keep.
 
-`to_block` takes what a publisher's PUBLISH passes on (`forward`, see `properties.parse_publish_properties`) and
-`from_block` gives what a subscriber's PUBLISH carries; of what came by MQTT it gives back the same bytes, in the same
-order. What came by another protocol and has no place in MQTT becomes user properties; the table is in
-``docs/message-properties.md``. Message Expiry Interval, Topic Alias and Subscription Identifiers are no part of
-either form: they belong to one packet.
+`to_block` takes a publisher's forwarded properties (`forward`, see
+`properties.parse_publish_properties`) and `from_block` returns those of a subscriber's PUBLISH;
+properties that came by MQTT keep their bytes and order. Those that came by another protocol and
+have no place in MQTT become user properties; the table is in ``docs/message-properties.md``.
+Message Expiry Interval, Topic Alias and Subscription Identifiers are in neither form: they belong
+to one packet.
 
 Source: MQTT 5.0 section 3.3.2.3.
 """
@@ -39,10 +40,10 @@ RESERVED_NAMES: Final = frozenset(
         b"x-work-group",
     }
 )
-"""User properties that a queue's deliveries say something with; a publisher's own of these names are left out."""
+"""User properties that queues add to deliveries; a publisher's own of these names are omitted."""
 
 RESERVED_PREFIX: Final = b"_dlq_"
-"""The same for the names of a dead letter's properties."""
+"""Prefix of the same for dead letters."""
 
 _USER_PROPERTY: Final = 0x26
 _MQTT_KINDS: Final = {
@@ -72,7 +73,7 @@ _PLAIN_NAMES: Final = {
     Kind.DEAD_GROUP: b"_dlq_group",
     Kind.DEAD_ATTEMPTS: b"_dlq_delivery_count",
 }
-"""Kinds that become user properties with their text or their digits."""
+"""Kinds that become user properties, with their text or digits."""
 _TIME_NAMES: Final = {
     Kind.DEAD_FIRST_TIME: b"_dlq_first_delivered_at",
     Kind.DEAD_TIME: b"_dlq_moved_at",
@@ -82,15 +83,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_block(forward: bytes) -> bytes:
-    """The canonical block of encoded properties without length.
+    """Return the canonical block of encoded properties without length.
 
-    Raises `ProtocolError` (malformed) for properties that `parse_publish_properties` would not have passed.
+    Raises `ProtocolError` (malformed) for properties that `parse_publish_properties` would reject.
     """
     return encode(to_items(forward)) if forward else b""
 
 
 def to_items(forward: bytes) -> list[Item]:
-    """The same before it is encoded, for who has something to add."""
+    """Return the block's items before encoding, for callers that add some."""
     items: list[Item] = []
     reader = wire.Reader(forward, 0, len(forward))
     while reader.remaining:
@@ -107,17 +108,17 @@ def to_items(forward: bytes) -> list[Item]:
 
 
 def from_block(block: bytes, *, reserved: bool = False) -> bytes:
-    """Properties for a PUBLISH, encoded, without length.
+    """Return encoded properties for a PUBLISH, without length.
 
-    `reserved` leaves out a publisher's own user properties that are named like those of queue deliveries. What no
-    property can say (text that is not UTF-8 or too long, tables, arrays, bytes) is left out. Raises `PropertyError`
-    for bytes that are no block.
+    `reserved` omits a publisher's user properties that are named like those of queue deliveries.
+    Values that no property can hold (text that is not UTF-8 or too long, tables, arrays, bytes) are
+    omitted. Raises `PropertyError` for a malformed block.
     """
     return from_items(decode(block), reserved=reserved) if block else b""
 
 
 def from_items(items: Iterable[Item], *, reserved: bool = False) -> bytes:
-    """The same from items."""
+    """Return the same from items."""
     out: list[bytes] = []
     seen = 0
     queue = b""
@@ -130,7 +131,7 @@ def from_items(items: Iterable[Item], *, reserved: bool = False) -> bytes:
             if said is not None and _is_text(name) and _is_text(said):
                 out.append(user_property(name, said))
         elif not seen >> kind & 1:
-            # Properties of MQTT stand once, whatever a block says.
+            # MQTT's properties occur once, whatever a block says.
             seen |= 1 << kind
             queue = value if kind is Kind.DEAD_QUEUE and isinstance(value, bytes) else queue
             out.append(_property(kind, value, queue))
@@ -138,17 +139,17 @@ def from_items(items: Iterable[Item], *, reserved: bool = False) -> bytes:
 
 
 def user_property(name: bytes, value: bytes) -> bytes:
-    """One User Property, encoded. Raises `ValueError` for more than 65 535 bytes."""
+    """Encode one User Property. Raises `ValueError` for more than 65 535 bytes."""
     return b"\x26" + wire.write_binary(name) + wire.write_binary(value)
 
 
 def user_properties(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """User Properties, encoded, in order."""
+    """Encode User Properties, in order."""
     return b"".join([user_property(name, value) for name, value in pairs])
 
 
 def _property(kind: Kind, value: int | bytes | Value | None, queue: bytes) -> bytes:
-    """An item that is no header; nothing where MQTT cannot say it."""
+    """Encode an item other than a header; return nothing if MQTT cannot express it."""
     if kind is Kind.PAYLOAD_FORMAT:
         return b"\x01" + bytes((value,)) if isinstance(value, int) and value < 2 else b""
     if isinstance(value, bytes):
@@ -165,7 +166,7 @@ def _property(kind: Kind, value: int | bytes | Value | None, queue: bytes) -> by
             return b"\x08" + wire.write_binary(value)
         return user_property(_PLAIN_NAMES[kind], value)
     if not isinstance(value, int):
-        return b""  # that there were headers and none in them
+        return b""  # marks an empty table of headers
     if kind is Kind.PROTOCOL:
         return user_property(b"protocol", _PROTOCOL_NAMES.get(value, b"%d" % value))
     if kind is Kind.DEAD_OFFSET:
@@ -177,7 +178,7 @@ def _property(kind: Kind, value: int | bytes | Value | None, queue: bytes) -> by
 
 
 def _said(value: Value) -> bytes | None:
-    """A header's value as text; None where it has none."""
+    """Return a header's value as text; None if it has none."""
     tag, content = value
     if isinstance(content, bytes):
         return content if tag == "S" else None
@@ -194,7 +195,8 @@ def _said(value: Value) -> bytes | None:
 
 
 def _moment(time_us: int) -> bytes:
-    """RFC 3339 of microseconds since the epoch; their digits where no calendar has them."""
+    """Return RFC 3339 of microseconds since the epoch, or their digits when no calendar date
+    fits."""
     try:
         moment = _EPOCH + timedelta(microseconds=time_us)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""The control packet types of MQTT and who may send them.
+"""The control packet types of MQTT and their permitted senders.
 
 Numbers only: the upper four bits of a packet's first byte (MQTT 5 section 2.1.2) and the lower four
 bits that are reserved for all types but PUBLISH (section 2.1.3).
@@ -32,7 +32,7 @@ class PacketType(IntEnum):
 
 
 class Sender(Enum):
-    """Which end of the connection wrote a packet; some fields are legal from one end only."""
+    """The end of the connection that wrote a packet; some fields are legal from one end only."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -89,4 +89,4 @@ SINCE_VERSION_5: Final[frozenset[tuple[Sender, PacketType]]] = frozenset(
         (Sender.SERVER, PacketType.DISCONNECT),
     }
 )
-"""What did not exist in MQTT 3.1.1."""
+"""Packets that MQTT 3.1.1 does not have."""

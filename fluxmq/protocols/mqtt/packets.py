@@ -105,7 +105,7 @@ class Subscription:
     """One filter of a SUBSCRIBE with its options (3.8.3.1).
 
     `retain_handling`: 0 sends retained messages at every subscribe, 1 for a new subscription, 2
-    never. MQTT 3.1.1 knows the QoS only.
+    never. MQTT 3.1.1 has only the QoS.
     """
 
     filter: bytes

@@ -1,13 +1,12 @@
-"""The property table of MQTT 5 (section 2.2.2) and everything done by it.
+"""The property table of MQTT 5 (section 2.2.2), and decoding and encoding by it.
 
-One row per property: identifier, attribute, data type, the packets that may carry it and what its
-value may be. Decoding and encoding walk the table; a violation is answered with the code of the
-statement it breaks, 0x81 where the bytes make no sense in this packet and 0x82 where they do but
-must not.
+One row per property: identifier, attribute, data type, the packets that may carry it and its valid
+values. Decoding and encoding walk the table; a violation is answered with the code of the statement
+it breaks, 0x81 if the bytes make no sense in this packet and 0x82 if they do but are forbidden.
 
 A PUBLISH in transit keeps its properties as bytes: `parse_publish_properties` checks them once and
-yields what must be passed on unaltered and in order ([MQTT-3.3.2-4], [MQTT-3.3.2-15] to
-[MQTT-3.3.2-20]), `properties_with` puts those bytes behind what the outgoing packet adds.
+yields those that must be passed on unaltered and in order ([MQTT-3.3.2-4], [MQTT-3.3.2-15] to
+[MQTT-3.3.2-20]), `properties_with` puts those bytes after the outgoing packet's own.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Properties:
 
 
 class DataType(Enum):
-    """How a property's value is written: (method of `wire.Reader`, writer)."""
+    """Encoding of a property's value: (method of `wire.Reader`, writer)."""
 
     BYTE = ("byte", lambda value: bytes((value,)))
     TWO_BYTES = ("two_byte_integer", wire.write_two_byte_integer)
@@ -81,7 +80,7 @@ class DataType(Enum):
 class PropertyRule(NamedTuple):
     """One row of the property table (MQTT 5 table 2-4).
 
-    `check` raises `ProtocolError` for a value that the property must not have.
+    `check` raises `ProtocolError` for a forbidden value.
     """
 
     identifier: int
@@ -91,7 +90,7 @@ class PropertyRule(NamedTuple):
     check: Callable[[Any], None] | None = None
 
     def may_repeat(self, packet: PacketType) -> bool:
-        """Whether the property may stand more than once in this packet."""
+        """Return whether the property may occur more than once in this packet."""
         return self.identifier == _USER_PROPERTY or (
             self.identifier == _SUBSCRIPTION_IDENTIFIER and packet is PacketType.PUBLISH
         )
@@ -113,7 +112,7 @@ def _alias(value: int) -> None:
 
 
 def _response_topic(value: str) -> None:
-    """[MQTT-3.3.2-14] no wildcards, [MQTT-4.7.3-1] at least one character."""
+    """Check [MQTT-3.3.2-14] no wildcards, [MQTT-4.7.3-1] at least one character."""
     try:
         validate_topic(value.encode("utf-8"))
     except ProtocolError as error:
@@ -181,7 +180,7 @@ _BY_IDENTIFIER: Final = {rule.identifier: rule for rule in RULES}
 def decode_properties(
     reader: wire.Reader, packet: PacketType, max_user_properties: int = USER_PROPERTIES_MAX
 ) -> Properties:
-    """Read a property block, length included, as it stands in `packet`.
+    """Decode a property block of `packet`, length included.
 
     Raises `ProtocolError`: malformed for a property unknown or out of place [2.2.2.2] or an
     ill-formed value; protocol error for a repeated property or a forbidden value; topic alias
@@ -216,7 +215,7 @@ def decode_properties(
 
 
 def encode_properties(properties: Properties, packet: PacketType) -> bytes:
-    """The property block, length included, in the table's order.
+    """Encode a property block, length included, in the table's order.
 
     Raises `ValueError` for a property that this packet may not carry, or a value that does not fit.
     """
@@ -240,7 +239,7 @@ def encode_properties(properties: Properties, packet: PacketType) -> bytes:
 
 @dataclass(slots=True)
 class PublishProperties:
-    """What the broker itself needs of a client's PUBLISH properties, and the bytes to pass on.
+    """Properties of a client's PUBLISH for the broker itself, and the bytes to pass on.
 
     `message_expiry` is in seconds. `forward` holds the other properties as received.
     """
@@ -251,7 +250,7 @@ class PublishProperties:
 
 
 def parse_publish_properties(raw: bytes, max_user_properties: int) -> PublishProperties:
-    """Check the properties of a PUBLISH from a client; `raw` is the block behind its length.
+    """Check the properties of a PUBLISH from a client; `raw` is the block after its length.
 
     Raises `ProtocolError` as `decode_properties` does, and protocol error for a subscription
     identifier, which only a server may send [MQTT-3.3.4-6].
@@ -301,7 +300,7 @@ def parse_publish_properties(raw: bytes, max_user_properties: int) -> PublishPro
 
 
 def _skip_forwarded(raw: bytes, identifier: int, position: int, end: int) -> int:
-    """Check one property that is passed on as it is; gives the position behind its value."""
+    """Check one property that is passed on unchanged; return the position after its value."""
     if identifier == 0x01:
         if position == end:
             raise malformed("packet ends where a byte was due")
@@ -345,10 +344,10 @@ def properties_with(
     topic_alias: int | None = None,
     subscription_ids: Sequence[int] = (),
 ) -> bytes:
-    """The property block of an outgoing PUBLISH, length included.
+    """Encode the property block of an outgoing PUBLISH, length included.
 
-    `forward` comes from `parse_publish_properties`; `expiry` is what is left of the message's life,
-    in seconds [MQTT-3.3.2-6]; `subscription_ids` are those of the subscriptions that match
+    `forward` comes from `parse_publish_properties`; `expiry` is the message's remaining lifetime,
+    in seconds [MQTT-3.3.2-6]; `subscription_ids` are those of the matching subscriptions
     [MQTT-3.3.4-3]. Raises `ValueError` for a number that does not fit.
     """
     if expiry is None and topic_alias is None and not subscription_ids:

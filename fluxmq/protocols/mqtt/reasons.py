@@ -1,4 +1,4 @@
-"""Reason codes: what went wrong, in the numbers of MQTT 5 section 2.4.
+"""Reason codes: causes of failures, in the numbers of MQTT 5 section 2.4.
 
 The whole broker speaks MQTT 5 reason codes; MQTT 3.1.1 is served by translation at the edge: five
 CONNACK return codes, the SUBACK failure 0x80, and otherwise a closed connection.
@@ -81,12 +81,13 @@ class ProtocolError(Exception):
 
 
 def malformed(text: str) -> ProtocolError:
-    """A packet that cannot be parsed (MQTT 5 section 1.2, Malformed Packet)."""
+    """Return the error for an unparsable packet (MQTT 5 section 1.2, Malformed Packet)."""
     return ProtocolError(Reason.MALFORMED_PACKET, text)
 
 
 def protocol_error(text: str) -> ProtocolError:
-    """A packet that parses but says what the protocol forbids (section 1.2, Protocol Error)."""
+    """Return the error for a parsable packet with forbidden content (section 1.2, Protocol
+    Error)."""
     return ProtocolError(Reason.PROTOCOL_ERROR, text)
 
 
@@ -118,7 +119,7 @@ _ALLOWED_BY_SENDER: Final[dict[tuple[PacketType, Sender], frozenset[int]]] = {
 
 
 def allowed(kind: PacketType, sender: Sender) -> frozenset[int]:
-    """The reason codes that `sender` may put into a packet of this kind (MQTT 5 chapter 3).
+    """Return the reason codes that `sender` may put into a packet of this kind (MQTT 5 chapter 3).
 
     Empty for packets without a reason code.
     """
@@ -156,16 +157,16 @@ _FROM_RETURN_CODE: Final[dict[int, Reason]] = {
 
 
 def connack_return_code(reason: int) -> int | None:
-    """The MQTT 3.1.1 CONNACK return code (table 3.1) that says `reason`.
+    """Return the MQTT 3.1.1 CONNACK return code (table 3.1) for `reason`.
 
-    None when no return code applies: the connection is then closed without a CONNACK
-    [MQTT-3.2.2-6 of 3.1.1].
+    None when no return code applies: the connection is then closed without a CONNACK [MQTT-3.2.2-6
+    of 3.1.1].
     """
     return _RETURN_CODES.get(reason)
 
 
 def reason_of_return_code(code: int) -> Reason:
-    """The reason code meant by an MQTT 3.1.1 CONNACK return code.
+    """Return the reason code for an MQTT 3.1.1 CONNACK return code.
 
     Raises `ProtocolError` for a reserved return code (6 to 255).
     """

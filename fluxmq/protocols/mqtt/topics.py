@@ -1,8 +1,8 @@
-"""What a topic name and a topic filter may look like (MQTT 5 section 4.7, shared ones 4.8.2).
+"""Valid topic names and topic filters (MQTT 5 section 4.7, shared ones 4.8.2).
 
-Works on the bytes of the wire, because routing keys are bytes. Wildcards out of place are answered
+Works on the bytes of the wire, because routing keys are bytes. Misplaced wildcards are answered
 with the reason code that names the field, 0x90 for a topic name and 0x8F for a filter: the
-specification gives no code for them, and these tell the client's author what to look at. Limits are
+specification gives no code for them, and these tell the client's author where to look. Limits are
 arguments; beyond them the same codes apply ("correctly formed, but not accepted by this Server").
 """
 
@@ -16,7 +16,7 @@ from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason, malformed
 from fluxmq.protocols.mqtt.wire import FIELD_BYTES_MAX
 
 LEVELS_MAX: Final = FIELD_BYTES_MAX + 1
-"""No topic of 65 535 bytes has more levels: the default, meaning "no limit of its own"."""
+"""Default limit, which no topic of 65 535 bytes can exceed: no limit of its own."""
 
 _SHARE_PREFIX: Final = b"$share/"
 _CONTROL_CHARACTERS: Final = re.compile(rb"[\x01-\x1f\x7f]|\xc2[\x80-\x9f]")
@@ -24,7 +24,7 @@ _CONTROL_CHARACTERS: Final = re.compile(rb"[\x01-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 @dataclass(slots=True, frozen=True)
 class ParsedFilter:
-    """A topic filter taken apart.
+    """A parsed topic filter.
 
     `group` is the share name of `$share/<group>/<filter>`, None for an ordinary subscription;
     `filter` is what to match topics with; `wildcard` tells whether it holds `+` or `#`.
@@ -36,7 +36,8 @@ class ParsedFilter:
 
 
 def holds_control_characters(raw: bytes) -> bool:
-    """Whether well-formed UTF-8 holds U+0001 to U+001F or U+007F to U+009F, which a server may refuse (MQTT 5 section 1.5.4)."""
+    """Return whether well-formed UTF-8 holds U+0001 to U+001F or U+007F to U+009F, which a server
+    may refuse (MQTT 5 section 1.5.4)."""
     return _CONTROL_CHARACTERS.search(raw) is not None
 
 
@@ -46,11 +47,12 @@ def validate_topic(
     max_levels: int = LEVELS_MAX,
     control_characters: bool = True,
 ) -> None:
-    """Check the topic name of a PUBLISH or a will. ``control_characters``: whether it may hold some.
+    """Check the topic name of a PUBLISH or a will. ``control_characters``: whether it may hold
+    some.
 
-    Raises `ProtocolError`: malformed for a string that is not UTF-8 or holds U+0000
-    ([MQTT-1.5.4-1], [MQTT-1.5.4-2]) or what it may not; topic name invalid when it is empty [MQTT-4.7.3-1], holds
-    wildcards [MQTT-3.3.2-2], or is longer or deeper than the limits.
+    Raises `ProtocolError`: malformed for a string that is not UTF-8, holds U+0000 ([MQTT-1.5.4-1],
+    [MQTT-1.5.4-2]) or forbidden control characters; topic name invalid when it is empty
+    [MQTT-4.7.3-1], holds wildcards [MQTT-3.3.2-2], or is longer or deeper than the limits.
     """
     if not topic:
         raise _bad_topic("topic name is empty")
@@ -69,12 +71,12 @@ def validate_filter(
     max_levels: int = LEVELS_MAX,
     control_characters: bool = True,
 ) -> ParsedFilter:
-    """Check a topic filter and take it apart; the limits count the whole field.
+    """Parse and check a topic filter; the limits count the whole field.
 
-    Raises `ProtocolError`: malformed for bad UTF-8, and for control characters where there may be none; topic filter invalid when it is empty
-    [MQTT-4.7.3-1], has wildcards out of place ([MQTT-4.7.1-1], [MQTT-4.7.1-2]), is a shared
-    subscription without a name, with wildcards in it or without a filter ([MQTT-4.8.2-1],
-    [MQTT-4.8.2-2]), or is longer or deeper than the limits.
+    Raises `ProtocolError`: malformed for bad UTF-8, and for forbidden control characters; topic
+    filter invalid when it is empty [MQTT-4.7.3-1], has misplaced wildcards ([MQTT-4.7.1-1],
+    [MQTT-4.7.1-2]), is a shared subscription without a name, with wildcards in it or without a
+    filter ([MQTT-4.8.2-1], [MQTT-4.8.2-2]), or is longer or deeper than the limits.
     """
     if not raw:
         raise _bad_filter("topic filter is empty")

@@ -1,8 +1,8 @@
 """The data types of MQTT (MQTT 5 section 1.5): integers, strings, binary data, variable integers.
 
 `Reader` walks over one packet's body and never past its end; every shortage is a malformed packet.
-The `write_*` functions are its mirror and raise `ValueError`: a value that does not fit is a fault
-of this broker, not of the peer.
+The `write_*` functions mirror it and raise `ValueError`: a value that does not fit is a fault of
+this broker, not of the peer.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes not yet read."""
+        """Number of bytes not yet read."""
         return self.end - self.position
 
     def byte(self) -> int:
-        """One byte."""
+        """Read one byte."""
         position = self.position
         if position >= self.end:
             raise malformed("packet ends where a byte was due")
@@ -47,15 +47,15 @@ class Reader:
         return self.data[position]
 
     def two_byte_integer(self) -> int:
-        """Two bytes, big-endian (section 1.5.2)."""
+        """Read two bytes, big-endian (section 1.5.2)."""
         return int.from_bytes(self._take(2), "big")
 
     def four_byte_integer(self) -> int:
-        """Four bytes, big-endian (section 1.5.3)."""
+        """Read four bytes, big-endian (section 1.5.3)."""
         return int.from_bytes(self._take(4), "big")
 
     def variable_integer(self) -> int:
-        """One to four bytes of seven bits each, in the shortest form [MQTT-1.5.5-1]."""
+        """Read one to four bytes of seven bits each, in the shortest form [MQTT-1.5.5-1]."""
         found = decode_length(self.data, self.position, end=self.end)
         if found is None:
             raise malformed("packet ends inside a variable byte integer")
@@ -63,23 +63,23 @@ class Reader:
         return value
 
     def binary(self) -> bytes:
-        """Two bytes of length, then as many bytes (section 1.5.6)."""
+        """Read two bytes of length, then as many bytes (section 1.5.6)."""
         return self._take(self.two_byte_integer())
 
     def string(self) -> str:
-        """A UTF-8 string (section 1.5.4)."""
+        """Read a UTF-8 string (section 1.5.4)."""
         return decode_utf8(self.binary())
 
     def string_pair(self) -> tuple[str, str]:
-        """Two UTF-8 strings, name and value (section 1.5.7)."""
+        """Read two UTF-8 strings, name and value (section 1.5.7)."""
         return self.string(), self.string()
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """Read all remaining bytes."""
         return self._take(self.end - self.position)
 
     def part(self, length: int) -> Reader:
-        """A reader over the next `length` bytes; this one moves past them."""
+        """Return a reader over the next `length` bytes; this one moves past them."""
         start = self.position
         if length > self.end - start:
             raise malformed("a length points past the end of the packet")
@@ -87,7 +87,7 @@ class Reader:
         return Reader(self.data, start, start + length)
 
     def finish(self) -> None:
-        """Raises unless everything was read."""
+        """Raise `ProtocolError` unless everything was read."""
         if self.position != self.end:
             raise malformed("bytes after the last field of the packet")
 
@@ -101,7 +101,7 @@ class Reader:
 
 
 def decode_utf8(raw: bytes) -> str:
-    """The text of a UTF-8 string field.
+    """Decode a UTF-8 string field.
 
     Raises `ProtocolError` (malformed) for ill-formed UTF-8 including surrogates [MQTT-1.5.4-1] and
     for U+0000 [MQTT-1.5.4-2]. A leading U+FEFF stays [MQTT-1.5.4-3].
@@ -122,9 +122,9 @@ def decode_length(
     end: int | None = None,
     minimal: bool = True,
 ) -> tuple[int, int] | None:
-    """Read a variable byte integer (Remaining Length, section 1.5.5) at `position`.
+    """Decode a variable byte integer (Remaining Length, section 1.5.5) at `position`.
 
-    Gives (value, position after it), or None when `buffer` ends first. `minimal` refuses padded
+    Returns (value, position after it), or None when `buffer` ends first. `minimal` refuses padded
     forms [MQTT-1.5.5-1]; MQTT 3.1.1 has no such statement. Raises `ProtocolError` (malformed) for a
     fifth byte or a padded form.
     """
@@ -146,7 +146,7 @@ def decode_length(
 
 
 def write_variable_integer(value: int) -> bytes:
-    """The shortest form of a variable byte integer (section 1.5.5)."""
+    """Encode a variable byte integer in its shortest form (section 1.5.5)."""
     if value < 0x80:
         if value < 0:
             raise ValueError("a variable byte integer is never negative")
@@ -162,33 +162,34 @@ def write_variable_integer(value: int) -> bytes:
 
 
 def write_two_byte_integer(value: int) -> bytes:
-    """Two bytes, big-endian. Raises `ValueError` outside 0 to 65 535."""
+    """Encode two bytes, big-endian. Raises `ValueError` outside 0 to 65 535."""
     if not 0 <= value <= 0xFFFF:
         raise ValueError("value exceeds a two byte integer")
     return value.to_bytes(2, "big")
 
 
 def write_four_byte_integer(value: int) -> bytes:
-    """Four bytes, big-endian. Raises `ValueError` outside 0 to 4 294 967 295."""
+    """Encode four bytes, big-endian. Raises `ValueError` outside 0 to 4 294 967 295."""
     if not 0 <= value <= 0xFFFF_FFFF:
         raise ValueError("value exceeds a four byte integer")
     return value.to_bytes(4, "big")
 
 
 def write_binary(value: bytes) -> bytes:
-    """Length and bytes. Raises `ValueError` above 65 535 bytes."""
+    """Encode length and bytes. Raises `ValueError` above 65 535 bytes."""
     if len(value) > FIELD_BYTES_MAX:
         raise ValueError("field exceeds 65 535 bytes")
     return len(value).to_bytes(2, "big") + value
 
 
 def write_string(value: str) -> bytes:
-    """Length and UTF-8 bytes. Raises `ValueError` for U+0000, surrogates or over-long text."""
+    """Encode length and UTF-8 bytes. Raises `ValueError` for U+0000, surrogates or over-long
+    text."""
     if "\0" in value:
         raise ValueError("string holds U+0000")
     return write_binary(value.encode("utf-8"))
 
 
 def write_string_pair(value: tuple[str, str]) -> bytes:
-    """Two strings, name and value."""
+    """Encode two strings, name and value."""
     return write_string(value[0]) + write_string(value[1])

@@ -1,23 +1,23 @@
-"""Vhosts, exchanges, queues, bindings and policies: which there are, who may change them how, and where messages go.
+"""Vhosts, exchanges, queues, bindings and policies: records, rules of change, and message routing.
 
-Pure. One process decides by `Topology.apply`, every other holds a copy that it keeps by taking the deltas in order.
-Nothing here stores, sends or reads a clock; queues are known by name, what is in them is not.
+Pure. One process decides by `Topology.apply`, every other keeps a copy by taking the deltas in
+order. Nothing here stores, sends or reads a clock; queues are known by name, their content is not.
 
-* `records`       what there is
-* `changes`       what may be asked to change it
-* `topology`      the whole of them, with a revision
+* `records`       what exists
+* `changes`       requests to change it
+* `topology`      all records, with a revision
 * `store`         records with their indexes, and the journal that makes changes atomic
-* `rules`         what a change needs, does and refuses
+* `rules`         preconditions, effects and refusals of each change
 * `checks`        reserved names, exclusive use, equivalence of declarations
-* `refusals`      what is not done, with RabbitMQ's codes and texts
-* `arguments`     what the arguments of queues, exchanges and bindings may be
-* `policies`      what definitions of policies may be, and which policy applies
-* `effective`     what arguments and policies come to
+* `refusals`      refusals, with RabbitMQ's codes and texts
+* `arguments`     valid arguments of queues, exchanges and bindings
+* `policies`      valid definitions of policies, and which policy applies
+* `effective`     combination of arguments and policies
 * `configured`    queues of the settings file
-* `queue_config`  the same as values of the queue engine
+* `queue_config`  effective settings as values of the queue engine
 * `tables`        bindings of one exchange, by type; `topic_trie` those of topic exchanges
 * `routing`       from exchange and routing key to queues
-* `values`        arguments as plain values, their types and one form of bytes
-* `fields`        what the fields of records and changes may hold
+* `values`        arguments as plain values, their types and canonical bytes
+* `fields`        valid fields of records and changes
 * `names`         names of queues, outside and inside
 """

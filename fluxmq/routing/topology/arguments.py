@@ -1,8 +1,9 @@
-"""What arguments of queues, exchanges and bindings may be, and what is refused, with RabbitMQ 3.10's texts.
+"""Valid arguments of queues, exchanges and bindings, and refusals with RabbitMQ 3.10's texts.
 
-Keys that nobody knows are kept and ignored, as there. Stricter than there in three places, each of which is an
-internal error or a silent surprise in RabbitMQ: ``x-delivery-limit`` has to be a number, ``x-max-age`` that is no age
-and an unknown ``x-queue-master-locator`` are refused instead of closing the connection with 541.
+Unknown keys are kept and ignored, as there. Stricter than there in three places, each of which is
+an internal error or a silent surprise in RabbitMQ: ``x-delivery-limit`` has to be a number; an
+invalid ``x-max-age`` and an unknown ``x-queue-master-locator`` are refused instead of closing the
+connection with 541.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CLASSIC, QUORUM, STREAM = "classic", "quorum", "stream"
 QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)
 QUEUE_TYPE_KEY: Final = "x-queue-type"
 GROUP_KEY: Final = "x-fluxmq-group"
-"""The replication group that shall hold the queue: our own."""
+"""Replication group to hold the queue; our own argument."""
 CONSUMER_TIMEOUT_KEY: Final = "x-consumer-timeout"
 ALTERNATE_KEY: Final = "alternate-exchange"
 DELAYED_TYPE_KEY: Final = "x-delayed-type"
@@ -41,9 +42,10 @@ PRIORITY_MAX: Final = 255
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
 """Highest x-stream-max-segment-size-bytes, RabbitMQ's bound."""
 LENGTH_MAX: Final = (1 << 63) - 1
-"""Highest count or number of bytes: what a field table's integers hold."""
+"""Highest count or number of bytes: the maximum of a field table's integers."""
 WEIGHT_MAX: Final = 1_000_000
-"""Highest weight of a binding to a consistent hash exchange: finer shares than a millionth are none."""
+"""Highest weight of a binding to a consistent hash exchange: finer shares than a millionth are
+useless."""
 _AGE: Final = re.compile(r"([0-9]{1,9})([YMDhms])\Z")
 _AGE_SECONDS: Final = {
     "Y": 365 * 86_400,
@@ -57,7 +59,7 @@ _AGE_SECONDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class QueueArguments:
-    """The arguments of a queue that mean something; None where one is not given.
+    """Known arguments of a queue; None where one is not given.
 
     Times are milliseconds as given, ``max_age`` seconds.
     """
@@ -89,7 +91,7 @@ class QueueArguments:
 
 
 class _Invalid(Exception):  # noqa: N818 - never leaves this module
-    """Why a value is not taken: what stands behind ``invalid arg ...:``."""
+    """Reason for rejecting a value: the text after ``invalid arg ...:``."""
 
 
 def _integer(value: Any) -> int:
@@ -169,13 +171,14 @@ def _age(value: Any) -> int:
 
 
 def age_seconds(text: str) -> int:
-    """Seconds of an age like ``7D`` (units Y, M, D, h, m, s; a month has 30 days); 0 for what is none."""
+    """Return the seconds of an age like ``7D`` (units Y, M, D, h, m, s; a month has 30 days); 0 if
+    invalid."""
     found = _AGE.match(text)
     return int(found[1]) * _AGE_SECONDS[found[2]] if found else 0
 
 
 class _Argument(NamedTuple):
-    """What a key may hold, and in which types of queue it may stand."""
+    """Valid values of a key, and the types of queue it applies to."""
 
     check: Callable[[Any], Any]
     types: tuple[str, ...]
@@ -219,28 +222,29 @@ _ARGUMENTS: Final[dict[str, _Argument]] = {
     "x-deduplication-header": _Argument(_text, QUEUE_TYPES),
     GROUP_KEY: _Argument(_text, QUEUE_TYPES),
 }
-"""Keys in the order in which RabbitMQ looks at them; two of the last it has in later versions, or by a plugin."""
+"""Keys in the order in which RabbitMQ checks them; it has two of the last in later versions, or by
+a plugin."""
 COMPARED_KEYS: Final = (*_ARGUMENTS, QUEUE_TYPE_KEY)
-"""Arguments that have to be equal when a queue is declared again; the type is the last."""
+"""Arguments that must be equal when a queue is redeclared; the type is the last."""
 
 
 QUEUE_KEYS: Final = tuple(_ARGUMENTS)
-"""Arguments of queues that mean something, but for the type."""
+"""Known arguments of queues other than the type."""
 
 
 def applies_to_type(key: str, kind: str) -> bool:
-    """Whether a queue of this type may have an argument."""
+    """Return whether a queue of this type may have an argument."""
     return key in _ARGUMENTS and kind in _ARGUMENTS[key].types
 
 
 def queue_type(arguments: Mapping[str, Any], default: str = CLASSIC) -> str:
-    """The type that a queue with these arguments has; an invalid one is left to `check_queue`."""
+    """Return the type of a queue with these arguments; `check_queue` rejects an invalid one."""
     wanted = arguments.get(QUEUE_TYPE_KEY, default)
     return wanted if isinstance(wanted, str) else default
 
 
 def parse_queue(arguments: Mapping[str, Any]) -> QueueArguments:
-    """Arguments that `check_queue` took, by name."""
+    """Return arguments that passed `check_queue`, by name."""
     return QueueArguments(
         **{
             key.removeprefix("x-").replace("-", "_"): argument.check(arguments[key])
@@ -251,7 +255,7 @@ def parse_queue(arguments: Mapping[str, Any]) -> QueueArguments:
 
 
 def check_queue(queue: Queue) -> QueueArguments:
-    """The arguments of a queue that is to be made. Raises `Refusal` 406 for what such a queue cannot have."""
+    """Return the arguments of a new queue. Raises `Refusal` 406 for unsupported ones."""
     arguments = queue.arguments
     name = named("queue", queue.name, queue.vhost)
     _check_size(arguments, name)
@@ -288,9 +292,10 @@ def check_queue(queue: Queue) -> QueueArguments:
 
 
 def consumer_timeout(arguments: Mapping[str, Any], name: str) -> int:
-    """Milliseconds that a consumer of the queue called ``name`` wants to have; 0 when it does not say.
+    """Return the requested consumer timeout of the queue called ``name``, in milliseconds; 0 if
+    absent.
 
-    Raises `Refusal` 406 for what cannot be.
+    Raises `Refusal` 406 if it is invalid.
     """
     if CONSUMER_TIMEOUT_KEY not in arguments:
         return 0
@@ -301,7 +306,7 @@ def consumer_timeout(arguments: Mapping[str, Any], name: str) -> int:
 
 
 def _check_type(queue: Queue, name: str) -> None:
-    """The type is one there is, and the one the arguments name."""
+    """Check that the type exists, and equals the one in the arguments."""
     wanted = queue.arguments.get(QUEUE_TYPE_KEY, queue.type)
     if not isinstance(wanted, str):
         raise precondition(
@@ -323,14 +328,14 @@ def _check_size(arguments: Mapping[str, Any], name: str) -> None:
 
 
 def check_exchange_type(exchange: Exchange) -> None:
-    """Raises `Refusal` 503 for a type there is none of: RabbitMQ closes the connection."""
+    """Raise `Refusal` 503 for an unknown type: RabbitMQ closes the connection."""
     if exchange.type not in EXCHANGE_TYPES:
         wrong = "unknown" if exchange.type else "invalid"
         raise Refusal(COMMAND_INVALID, f"{wrong} exchange type '{exchange.type}'")
 
 
 def check_exchange(exchange: Exchange) -> None:
-    """Raises `Refusal` 406 for arguments that an exchange which is to be made cannot have."""
+    """Raise `Refusal` 406 for invalid arguments of a new exchange."""
     arguments = exchange.arguments
     name = named("exchange", exchange.name, exchange.vhost)
     _check_size(arguments, name)
@@ -354,7 +359,8 @@ def check_exchange(exchange: Exchange) -> None:
 
 
 def table_type(exchange: Exchange) -> str:
-    """How an exchange finds receivers: its type, behind a delay the one it delays for."""
+    """Return the type that routes: the exchange's own, or for a delayed exchange the one in its
+    arguments."""
     if exchange.type != DELAYED:
         return exchange.type
     inner = exchange.arguments.get(DELAYED_TYPE_KEY)
@@ -362,7 +368,7 @@ def table_type(exchange: Exchange) -> str:
 
 
 def check_binding(source: Exchange, binding: Binding) -> None:
-    """Raises `Refusal` 406 for a binding that its source's type cannot have."""
+    """Raise `Refusal` 406 for a binding that its source's type does not support."""
     _check_size(binding.arguments, named("exchange", source.name, source.vhost))
     kind = table_type(source)
     if kind == HEADERS:

@@ -1,7 +1,7 @@
-"""What may be asked to change the topology: values, with their way to plain ones for msgpack and back.
+"""Requests to change the topology: values, with conversion to and from plain ones for msgpack.
 
-``asker`` is the id of the connection that asks, for what only the owner of an exclusive queue may do; None for
-operators and the broker itself, who may do it to any queue.
+``asker`` is the id of the requesting connection, for what only the owner of an exclusive queue may
+do; None for operators and the broker itself, who may do it to any queue.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from fluxmq.routing.topology.values import pack_value
 
 @dataclass(frozen=True, slots=True)
 class DeclareExchange:
-    """There shall be this exchange; nothing happens when there is an equal one."""
+    """Declare this exchange; a no-op when there is an equal one."""
 
     exchange: Exchange
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteExchange:
-    """There shall be no such exchange, nor bindings from and to it. ``if_unused``: not while it has bindings."""
+    """Delete this exchange, with bindings from and to it. ``if_unused``: not while it has
+    bindings."""
 
     vhost: str
     name: str
@@ -33,9 +34,10 @@ class DeleteExchange:
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
-    """There shall be this queue; nothing happens when there is an equal one.
+    """Declare this queue; a no-op when there is an equal one.
 
-    An exclusive queue names its ``owner``. One of origin ``settings`` takes the place of any other of its name.
+    An exclusive queue names its ``owner``. One of origin ``settings`` replaces any other of its
+    name.
     """
 
     queue: Queue
@@ -43,9 +45,9 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """There shall be no such queue, nor bindings to it.
+    """Delete this queue, with bindings to it.
 
-    ``by_broker``: the queue's own end (expiry), which no rule about who may delete it prevents.
+    ``by_broker``: the queue ended by itself (expiry), which no rule about deletion prevents.
     """
 
     vhost: str
@@ -56,7 +58,7 @@ class DeleteQueue:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """There shall be this binding."""
+    """Create this binding."""
 
     binding: Binding
     asker: str | None = None
@@ -64,7 +66,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Unbind:
-    """There shall be no such binding. An exchange that deletes itself goes with its last one."""
+    """Remove this binding. An auto-delete exchange goes with its last one."""
 
     binding: Binding
     asker: str | None = None
@@ -72,14 +74,14 @@ class Unbind:
 
 @dataclass(frozen=True, slots=True)
 class SetPolicy:
-    """There shall be this policy, in place of the one of its name."""
+    """Set this policy, replacing the one of its name."""
 
     policy: Policy
 
 
 @dataclass(frozen=True, slots=True)
 class ClearPolicy:
-    """There shall be no such policy; 404 when there is none."""
+    """Remove this policy; 404 when there is none."""
 
     vhost: str
     name: str
@@ -88,9 +90,9 @@ class ClearPolicy:
 
 @dataclass(frozen=True, slots=True)
 class AddVhost:
-    """There shall be this vhost, with the exchanges that every vhost has.
+    """Create this vhost, with its standard exchanges.
 
-    Where there is one, its description, tags and default queue type change; its limits stay.
+    If it exists, its description, tags and default queue type change; its limits stay.
     """
 
     vhost: Vhost
@@ -98,14 +100,14 @@ class AddVhost:
 
 @dataclass(frozen=True, slots=True)
 class DeleteVhost:
-    """There shall be nothing of this vhost; 404 when there is none."""
+    """Delete this vhost with everything in it; 404 when there is none."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetVhostLimits:
-    """The vhost has these limits and no others."""
+    """Replace all limits of the vhost."""
 
     vhost: str
     limits: Arguments = field(default_factory=dict, hash=False)
@@ -113,21 +115,21 @@ class SetVhostLimits:
 
 @dataclass(frozen=True, slots=True)
 class DropOwner:
-    """A connection ended: its exclusive queues go."""
+    """Delete the exclusive queues of a connection that ended."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class DropGroup:
-    """The memory of a group is gone: the queues in it are, too."""
+    """Delete the queues of a group whose memory is lost."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class QueueUnused:
-    """The last consumer of a queue left: it goes if it deletes itself."""
+    """Delete an auto-delete queue after its last consumer left."""
 
     vhost: str
     name: str
@@ -135,9 +137,10 @@ class QueueUnused:
 
 @dataclass(frozen=True, slots=True)
 class MigrateQueue:
-    """A queue is to move from the group ``source``, in which it is, to ``group``, under the name ``migration``.
+    """Start moving a queue from the group ``source``, its present one, to ``group``, under the name
+    ``migration``.
 
-    Nothing happens when it is being moved there already.
+    A no-op when it is being moved there already.
     """
 
     vhost: str
@@ -149,7 +152,7 @@ class MigrateQueue:
 
 @dataclass(frozen=True, slots=True)
 class AbortMigration:
-    """A queue that is being moved stays in the group in which it is."""
+    """Abort a queue's move: it stays in its present group."""
 
     vhost: str
     name: str
@@ -157,7 +160,7 @@ class AbortMigration:
 
 @dataclass(frozen=True, slots=True)
 class FinishMigration:
-    """A queue that is being moved under the name ``migration`` is in its new group from now on."""
+    """Complete the move ``migration`` of a queue, which is in its new group from now on."""
 
     vhost: str
     name: str
@@ -198,11 +201,12 @@ _INNER: Final[dict[type[Any], tuple[str, type[Any]]]] = {
     SetPolicy: ("policy", Policy),
     AddVhost: ("vhost", Vhost),
 }
-"""Changes that hold a record: under which name, of which kind."""
+"""Changes that hold a record: its field's name and type."""
 
 
 def pack(change: Change) -> list[Any]:
-    """A change as plain values for msgpack: its name and its fields. Raises `ValueError` for arguments that are none."""
+    """Return a change as plain values for msgpack: its name and its fields. Raises `ValueError` for
+    invalid arguments."""
     packed: dict[str, Any] = {}
     for known in fields(change):
         value = getattr(change, known.name)
@@ -214,7 +218,7 @@ def pack(change: Change) -> list[Any]:
 
 
 def unpack(packed: Any) -> Change:
-    """The inverse of `pack`. Raises `ValueError` for anything else."""
+    """Decode a packed change. Raises `ValueError` for anything else."""
     if not isinstance(packed, list | tuple) or len(packed) != 2 or not isinstance(packed[0], str):
         raise ValueError("not a change of the topology")
     kind, values = _CHANGES.get(packed[0]), packed[1]

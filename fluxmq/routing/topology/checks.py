@@ -1,4 +1,5 @@
-"""Whether what is declared is what there is: reserved names, exclusive use, equivalence (RabbitMQ's rules and texts)."""
+"""Consistency of declarations: reserved names, exclusive use, equivalence (RabbitMQ's rules and
+texts)."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ from fluxmq.routing.topology.values import described, same, shown
 
 
 def check_access(queue: Queue, asker: str | None) -> None:
-    """Raises `Refusal` 405 when the queue is another connection's; operators (None) may use any."""
+    """Raise `Refusal` 405 when the queue is exclusive to another connection; operators (None) may
+    use any."""
     if asker is not None and queue.exclusive and queue.owner != asker:
         raise locked(queue.name, queue.vhost)
 
 
 def check_exchange_equal(current: Exchange, wanted: Exchange) -> None:
-    """Raises `Refusal` 406 when an exchange is declared again as another."""
+    """Raise `Refusal` 406 when an exchange is redeclared differently."""
     name = named("exchange", current.name, current.vhost)
     _check_field(name, "type", wanted.type, current.type)
     for key in ("durable", "auto_delete", "internal"):
@@ -33,10 +35,10 @@ def check_exchange_equal(current: Exchange, wanted: Exchange) -> None:
 
 
 def check_queue_equal(current: Queue, wanted: Queue) -> None:
-    """Raises `Refusal` 405 or 406 when a queue is declared again as another.
+    """Raise `Refusal` 405 or 406 when a queue is redeclared differently.
 
-    Of a queue of the settings file, whose declarer does not know how it is configured, only the arguments that are
-    given have to agree.
+    For a queue of the settings file, whose configuration its declarer does not know, only the given
+    arguments must agree.
     """
     if current.exclusive != wanted.exclusive or current.owner != wanted.owner:
         raise locked(current.name, current.vhost)
@@ -49,16 +51,17 @@ def check_queue_equal(current: Queue, wanted: Queue) -> None:
         keys = [key for key in keys if key in given]
         there = {QUEUE_TYPE_KEY: current.type, **there}
     elif current.type == wanted.type == given.get(QUEUE_TYPE_KEY, wanted.type):
-        keys = COMPARED_KEYS[:-1]  # said or not, it is the same type
+        keys = COMPARED_KEYS[:-1]  # given or not, it is the same type
     _check_arguments(name, given, there, keys)
 
 
 def _groups_aside(
     current: Queue, given: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The arguments to compare: a group that is given agrees if it is the queue's, or was when it was declared.
+    """Return the arguments to compare: a given group agrees if it is the queue's, or was at
+    declaration.
 
-    Raises `Refusal` 406, naming what moves a queue, for any other.
+    Raises `Refusal` 406 for any other group, naming the way to move a queue.
     """
     there, wanted = current.arguments, given.get(GROUP_KEY)
     if wanted is None or not current.group:

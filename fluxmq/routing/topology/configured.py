@@ -1,8 +1,8 @@
-"""Queues of the settings file as the topology has them.
+"""Conversion of configured queues to the topology.
 
-What the file says otherwise than the defaults becomes arguments, as a client would have given them: who declares the
-queue with equal ones is answered that it is there, and policies are weighed against them. What AMQP has no argument for
-is the engine's alone.
+Deviations from the defaults become arguments, as a client would have given them: a client that
+declares the queue with equal ones succeeds, and policies are combined with them. Settings without
+an AMQP argument are left to the engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ STREAM: Final = "stream"
 
 
 def configured_queue(queue: settings.Queue, group: str = "") -> Queue:
-    """A queue of the settings file; ``group``: the replicated one that is to hold it, empty for one of each node's own."""
+    """Return a queue of the settings file; ``group``: the replicated one to hold it, empty for one
+    local to each node."""
     arguments = _of_stream(queue) if queue.type == STREAM else _of_work_queue(queue)
     return Queue(
         DEFAULT_VHOST,
@@ -45,7 +46,7 @@ def _of_work_queue(queue: settings.Queue) -> dict[str, Any]:
         arguments["x-overflow"] = limits.overflow
     deliveries = queue.consumer.delivery_limit
     if queue.type == "quorum" and deliveries is not None:
-        # The file counts deliveries, AMQP how often a message may come back.
+        # The file counts deliveries, AMQP redeliveries.
         arguments["x-delivery-limit"] = max(deliveries - 1, -1)
     return arguments
 

@@ -1,8 +1,9 @@
-"""What a queue's arguments, its policy and its operator policy come to together.
+"""Combination of a queue's arguments, its policy and its operator policy.
 
-Of limits the smallest counts, whoever gave it; of everything else the argument before the policy (RabbitMQ's rules,
-"Combining policy definitions"). Operator policies have limits only. Keys are the arguments' names without ``x-``; what
-does not apply to the queue's type is left out. Nothing of this is kept: policies may change at any time.
+Of limits the smallest counts, whoever gave it; of everything else the argument before the policy
+(RabbitMQ's rules, "Combining policy definitions"). Operator policies have limits only. Keys are the
+arguments' names without ``x-``; keys that do not apply to the queue's type are left out. Nothing is
+cached: policies may change at any time.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ SMALLEST: Final = frozenset(
         "message-ttl",
     }
 )
-"""Limits, of which the smallest counts; a ``delivery-limit`` of -1 is none at all and larger than any."""
+"""Limits, of which the smallest counts; a ``delivery-limit`` of -1 is unlimited and larger than
+any."""
 
 
 class Explained(NamedTuple):
-    """One setting of a queue: its value, who gave it, and what else there was (``policy 'p' says 10``)."""
+    """One setting of a queue: its value, its origin, and the alternatives (``policy 'p' says
+    10``)."""
 
     key: str
     value: str
@@ -51,24 +54,25 @@ class _Said(NamedTuple):
 
 
 def policy_of(topology: Topology, to: Queue | Exchange, *, operator: bool = False) -> Policy | None:
-    """The policy, or the operator policy, that applies to a queue or exchange."""
+    """Return the policy, or the operator policy, that applies to a queue or exchange."""
     return applying(topology.policies(to.vhost), to, operator)
 
 
 def policy_definition(topology: Topology, to: Queue | Exchange) -> dict[str, Any]:
-    """What both policies come to, arguments apart: RabbitMQ's column ``effective_policy_definition``."""
+    """Return both policies combined, without arguments: RabbitMQ's column
+    ``effective_policy_definition``."""
     said: dict[str, list[_Said]] = {}
     _hear_policies(topology, to, said)
     return {key: _winner(key, values).value for key, values in said.items()}
 
 
 def effective(topology: Topology, queue: Queue) -> dict[str, Any]:
-    """Every setting that the queue has, by key, as it was given."""
+    """Return every setting of the queue, by key, as it was given."""
     return {key: _winner(key, values).value for key, values in _hear(topology, queue).items()}
 
 
 def explain(topology: Topology, to: Queue | Exchange) -> list[Explained]:
-    """Every setting with where it comes from and what it prevailed over, by key."""
+    """Return every setting by key, with its origin and what it overrides."""
     rows: list[Explained] = []
     for key, values in sorted(_hear(topology, to).items()):
         winner = _winner(key, values)
@@ -80,7 +84,7 @@ def explain(topology: Topology, to: Queue | Exchange) -> list[Explained]:
 
 
 def _hear(topology: Topology, to: Queue | Exchange) -> dict[str, list[_Said]]:
-    """Who says what about each key; the argument first."""
+    """Return all sources of each key; the argument first."""
     said: dict[str, list[_Said]] = {}
     keys = QUEUE_KEYS if isinstance(to, Queue) else (ALTERNATE_KEY,)
     for key in keys:
@@ -112,7 +116,7 @@ def _winner(key: str, values: list[_Said]) -> _Said:
 
 
 def _rank(said: _Said) -> float:
-    """How much a limit limits."""
+    """Return a limit's sort key: the smaller, the stricter."""
     if isinstance(said.value, str):
         return age_seconds(said.value)
     return float("inf") if said.value < 0 else said.value

@@ -1,7 +1,8 @@
-"""What the fields of records and changes may hold, by name, and their way to plain values for msgpack and back.
+"""Valid fields of records and changes, by name, with conversion to and from plain values for
+msgpack.
 
-A field means the same wherever it stands, so one table checks them all. What comes from disk or from another process
-is believed only after this.
+A field means the same in every record, so one table checks them all. Data from disk or from another
+process is trusted only after this.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from fluxmq.routing.topology.values import TABLE_BYTES_MAX, pack_value, unpack_v
 R = TypeVar("R")
 
 DESCRIPTION_BYTES_MAX: Final = 4096
-"""Bytes of texts that people write: a vhost's description, a policy's pattern."""
+"""Maximum bytes of texts that people write: a vhost's description, a policy's pattern."""
 TAGS_MAX: Final = 100
-"""Tags of a vhost: they are labels."""
+"""Maximum tags of a vhost: they are labels."""
 PRIORITY_MAX: Final = (1 << 31) - 1
-"""Of a policy, above and below zero: what RabbitMQ's tools take for one."""
+"""Bound of a policy's priority, above and below zero, as in RabbitMQ's tools."""
 
 
 def _text(bytes_max: int, *, empty: bool = True) -> Callable[[Any], Any]:
@@ -122,7 +123,7 @@ class _Field(NamedTuple):
 
 
 _known_fields: dict[type[Any], tuple[_Field, ...]] = {}
-"""By kind of record or change, of which there are few; asked for with every row."""
+"""Cache by kind of record or change, of which there are few; used for every row."""
 
 
 def _fields_of(kind: type[Any]) -> tuple[_Field, ...]:
@@ -140,7 +141,8 @@ def _fields_of(kind: type[Any]) -> tuple[_Field, ...]:
 
 
 def pack_fields(record: Any) -> dict[str, Any]:
-    """A record's fields as plain values, in their order. Raises `ValueError` for arguments that are not plain."""
+    """Return a record's fields as plain values, in order. Raises `ValueError` for arguments that
+    are not plain."""
     packed: dict[str, Any] = {}
     for field in _fields_of(type(record)):
         value = getattr(record, field.name)
@@ -151,7 +153,7 @@ def pack_fields(record: Any) -> dict[str, Any]:
 
 
 def unpack_fields(kind: type[R], packed: Any) -> R:
-    """A record of this kind from what `pack_fields` gave; fields that have a default may be missing.
+    """Decode a record of this kind from `pack_fields`; fields with a default may be missing.
 
     Raises `ValueError` for anything else.
     """

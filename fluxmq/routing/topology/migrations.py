@@ -1,8 +1,8 @@
-"""Which group a queue is in, and how that changes: only by a move that was begun, and only once.
+"""Group of a queue and its change: only by a move that was started, and only once.
 
-The row of a queue says which group holds it and, while it is being moved, where to and under which name. Both are changed
-here alone, in the one order that all nodes agree on: so a queue is in one group at any time, whoever crashes, and a move
-that was aborted cannot be finished any more.
+The row of a queue names its group and, during a move, the target and the move. Both change here
+alone, in the one order that all nodes agree on: so a queue is in one group at any time, whichever
+node crashes, and an aborted move cannot be completed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ VERB = "fluxmqctl migrate-queue"
 
 
 def begun(queue: Queue, source: str, group: str, migration: str) -> Queue:
-    """A queue that is to move. Raises `Refusal` 406 when it cannot, or moves elsewhere."""
+    """Return the queue with a move started. Raises `Refusal` 406 when it cannot move, or moves
+    elsewhere."""
     name = named("queue", queue.name, queue.vhost)
     if not queue.durable or queue.exclusive:
         raise precondition(f"{name} is not durable, and in no replication group")
@@ -32,7 +33,8 @@ def begun(queue: Queue, source: str, group: str, migration: str) -> Queue:
 
 
 def aborted(queue: Queue) -> Queue:
-    """A queue that moves no longer. Raises `Refusal` 406 when it does not move, or has arrived."""
+    """Return the queue with its move aborted. Raises `Refusal` 406 when it does not move, or has
+    arrived."""
     if not queue.moving_to:
         name = named("queue", queue.name, queue.vhost)
         where = f"; it is in the group '{queue.group}'" if queue.group else ""
@@ -41,7 +43,8 @@ def aborted(queue: Queue) -> Queue:
 
 
 def finished(queue: Queue, migration: str) -> Queue:
-    """A queue that has arrived. Raises `Refusal` 406 unless it is being moved under this name."""
+    """Return the queue with its move completed. Raises `Refusal` 406 unless it is being moved under
+    this name."""
     if not queue.moving_to or queue.migration != migration:
         name = named("queue", queue.name, queue.vhost)
         raise precondition(f"{name} is not being moved any more, or anew")
@@ -49,7 +52,7 @@ def finished(queue: Queue, migration: str) -> Queue:
 
 
 def where_it_is(current: Queue | None, wanted: Queue) -> Queue:
-    """A queue of the settings file in the group in which it is, whatever the file says by now."""
+    """Return a queue of the settings file in its actual group, whatever the file says by now."""
     if current is None or current.origin != ORIGIN_SETTINGS or not current.group:
         return wanted
     return replace(
@@ -61,7 +64,7 @@ def where_it_is(current: Queue | None, wanted: Queue) -> Queue:
 
 
 def other_group(queue: Queue, wanted: str) -> str:
-    """What is said to who declares a queue in another group than the one it is in."""
+    """Return the text for a declaration with another group than the queue's."""
     name = named("queue", queue.name, queue.vhost)
     return (
         f"{name} is in the group '{queue.group}', not in '{wanted}': `{VERB}` moves a queue with its messages"

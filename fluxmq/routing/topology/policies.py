@@ -1,9 +1,9 @@
-"""Policies: what their definitions may hold, and which of them applies to a queue or an exchange.
+"""Policies: valid definitions, and the one that applies to a queue or an exchange.
 
-Keys are the arguments' names without ``x-``. Of policies whose pattern finds the name the one of highest priority
-applies, of equals the first by name; of operator policies likewise. Texts of refusals are RabbitMQ 3.10's. Mirroring
-(``ha-mode`` and the like) is refused: no queue would be mirrored. Besides RabbitMQ 3.10's values of apply-to those of
-3.12 are taken.
+Keys are the arguments' names without ``x-``. Of policies whose pattern matches the name the one of
+highest priority applies, among equals the first by name; of operator policies likewise. Texts of
+refusals are RabbitMQ 3.10's. Mirroring (``ha-mode`` and the like) is refused: no queue would be
+mirrored. Values of apply-to include those of RabbitMQ 3.12.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fluxmq.routing.topology.values import TABLE_BYTES_MAX, canonical
 
 APPLY_TO: Final = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PATTERNS_KEPT: Final = 4096
-"""Compiled patterns that are kept: more than anybody has policies."""
+"""Maximum compiled patterns cached: more than anybody has policies."""
 
 
 class _Key(NamedTuple):
-    """What a key of a definition may hold, and what the text of a refusal calls it."""
+    """Valid values of a definition's key, and its name in refusals."""
 
     accepts: Callable[[Any], bool]
     what: str
@@ -86,14 +86,14 @@ _KEYS: Final[dict[str, _Key]] = {
 
 
 def term(value: Any) -> str:
-    """A value as RabbitMQ's tools print it."""
+    """Return a value as RabbitMQ's tools print it."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return str(value) if isinstance(value, int | float) else f'<<"{value}">>'
 
 
 def check_policy(policy: Policy) -> None:
-    """Raises `Refusal` 406 for a policy that cannot be."""
+    """Raise `Refusal` 406 for an invalid policy."""
     try:
         compiled(policy.pattern)
     except PatternError as error:
@@ -128,7 +128,7 @@ def check_policy(policy: Policy) -> None:
 
 @lru_cache(PATTERNS_KEPT)
 def compiled(pattern: str) -> Pattern:
-    """The pattern, ready for use. Raises `PatternError`."""
+    """Return the compiled pattern. Raises `PatternError`."""
     return compile_pattern(pattern)
 
 
@@ -136,7 +136,7 @@ _QUEUES_OF: Final = {CLASSIC: "classic_queues", QUORUM: "quorum_queues", STREAM:
 
 
 def applying(policies: Iterable[Policy], to: Queue | Exchange, operator: bool) -> Policy | None:
-    """The policy that applies; None when none does. Policies of the same vhost."""
+    """Return the policy that applies, None when none does. Takes policies of one vhost."""
     if isinstance(to, Exchange):
         kinds: tuple[str, ...] = ("all", "exchanges")
     else:

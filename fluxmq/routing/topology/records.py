@@ -1,7 +1,7 @@
-"""What there is: vhosts, exchanges, queues, bindings, policies. Values, each with the key it is known by.
+"""Records: vhosts, exchanges, queues, bindings, policies. Values, each with its identifying key.
 
-A record's key and row are plain values, for disk and for the way to other processes. Records are not checked here but
-when they are unpacked, and by the rules when they are declared.
+A record's key and row are plain values, for disk and for other processes. Records are checked when
+they are unpacked, and by the rules when they are declared, but not here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fluxmq.routing.topology.values import canonical
 
 Arguments: TypeAlias = "Mapping[str, Any]"
 Key: TypeAlias = "tuple[str | bytes, ...]"
-"""What a record is known by among those of its kind."""
+"""Identity of a record among those of its kind."""
 
 VHOST: Final = "vhost"
 EXCHANGE: Final = "exchange"
@@ -24,18 +24,18 @@ QUEUE: Final = "queue"
 BINDING: Final = "binding"
 POLICY: Final = "policy"
 KINDS: Final = (VHOST, EXCHANGE, QUEUE, POLICY, BINDING)
-"""Every kind stands behind those it needs."""
+"""Kinds of records, each after those it needs."""
 
 ORIGIN_CLIENT: Final = "client"
 ORIGIN_SETTINGS: Final = "settings"
-"""Queues of the settings file: no client may delete them."""
+"""Origin of configured queues: no client may delete them."""
 
-# Tables are no part of a record's hash: a dict has none.
+# Dicts are excluded from a record's hash: they have none.
 
 
 @dataclass(frozen=True, slots=True)
 class Vhost:
-    """A name space of its own. ``limits``: ``max-queues`` and ``max-connections``; negative is no limit."""
+    """A namespace. ``limits``: ``max-queues`` and ``max-connections``; negative is unlimited."""
 
     name: str
     limits: Arguments = field(default_factory=dict, hash=False)
@@ -51,7 +51,7 @@ class Vhost:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Where messages are published to. The default exchange has the empty name and type direct."""
+    """Target of publishes. The default exchange has the empty name and type direct."""
 
     vhost: str
     name: str
@@ -69,11 +69,12 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Where messages wait. ``owner``: id of the only connection that may use it, empty unless it is exclusive.
+    """Holder of messages. ``owner``: id of the only connection that may use it, empty unless it is
+    exclusive.
 
-    One with an owner is not durable. ``group``: the replication group that holds it. ``origin``: ``client`` or ``settings``.
-    ``moving_to``: the group that it is being moved to, empty for none; ``migration`` names that one move among all others,
-    or the one by which it came.
+    One with an owner is not durable. ``group``: the replication group that holds it. ``origin``:
+    ``client`` or ``settings``. ``moving_to``: the group that it is being moved to, empty for none;
+    ``migration`` identifies that move, or the last one.
     """
 
     vhost: str
@@ -96,13 +97,13 @@ class Queue:
 
     @property
     def internal_name(self) -> str:
-        """The queue engine's name of it."""
+        """The queue engine's name of the queue."""
         return names.internal_name(self.vhost, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """From an exchange to a queue or an exchange (``destination_kind``)."""
+    """Binding from an exchange to a queue or an exchange (``destination_kind``)."""
 
     vhost: str
     source: str
@@ -113,7 +114,7 @@ class Binding:
 
     @property
     def key(self) -> Key:
-        """All of it: bindings that differ in anything are different."""
+        """All fields: bindings that differ in anything are different."""
         return (
             self.vhost,
             self.source,
@@ -126,9 +127,11 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Arguments for all queues and exchanges whose name ``pattern`` finds; ``operator``: limits above all of them.
+    """Arguments for all queues and exchanges whose name matches ``pattern``; ``operator``: limits
+    above all of them.
 
-    ``apply_to``: ``all``, ``exchanges``, ``queues``, ``classic_queues``, ``quorum_queues`` or ``streams``.
+    ``apply_to``: ``all``, ``exchanges``, ``queues``, ``classic_queues``, ``quorum_queues`` or
+    ``streams``.
     """
 
     vhost: str
@@ -141,7 +144,7 @@ class Policy:
 
     @property
     def key(self) -> Key:
-        """Vhost, which kind of policy, name."""
+        """Vhost, kind of policy, name."""
         return (self.vhost, "operator_policy" if self.operator else "policy", self.name)
 
 
@@ -157,17 +160,17 @@ _KIND_OF: Final = {record: kind for kind, record in RECORDS.items()}
 
 
 def kind_of(record: Record) -> str:
-    """Which of `KINDS` a record is."""
+    """Return the record's kind, one of `KINDS`."""
     return _KIND_OF[type(record)]
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """A record as plain values for msgpack."""
+    """Return a record as plain values for msgpack."""
     return pack_fields(record)
 
 
 def record_of(kind: str, key: Key, row: Any) -> Record:
-    """The inverse of `row_of`, of what is known by this key. Raises `ValueError` for anything else."""
+    """Decode the row of the record with this key. Raises `ValueError` for anything else."""
     known = RECORDS.get(kind)
     if known is None:
         raise ValueError("a row of unknown kind")

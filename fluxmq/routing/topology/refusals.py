@@ -1,6 +1,6 @@
-"""What is not done, and why: AMQP reply codes with the texts that RabbitMQ 3.10 gives.
+"""Refusals and their reasons: AMQP reply codes with RabbitMQ 3.10's texts.
 
-Texts come without the code's name in front (``PRECONDITION_FAILED - ``); the session puts it there.
+Texts come without the code's name in front (``PRECONDITION_FAILED - ``), which the session adds.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ COMMAND_INVALID: Final = 503
 
 
 class Refusal(FluxmqError):  # noqa: N818 - an answer to whoever asked, not a fault of the broker
-    """A change is not made, or what is asked for is not there.
+    """A change is refused, or the requested record is missing.
 
-    ``code``: 403, 404, 405 or 406, which end the channel; 503, which ends the connection. Equal when both agree.
+    ``code``: 403, 404, 405 or 406, which end the channel; 503, which ends the connection. Equal
+    when both agree.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -38,22 +39,23 @@ class Refusal(FluxmqError):  # noqa: N818 - an answer to whoever asked, not a fa
 
 
 def named(kind: str, name: str, vhost: str) -> str:
-    """How texts call something: ``queue 'orders' in vhost '/'``."""
+    """Return a record's name for texts: ``queue 'orders' in vhost '/'``."""
     return f"{kind} '{name}' in vhost '{vhost}'"
 
 
 def not_found(kind: str, name: str, vhost: str) -> Refusal:
-    """There is no such exchange or queue."""
+    """Return the refusal for a missing exchange or queue."""
     return Refusal(NOT_FOUND, f"no {named(kind, name, vhost)}")
 
 
 def no_vhost(vhost: str) -> Refusal:
-    """There is no such vhost."""
+    """Return the refusal for a missing vhost."""
     return Refusal(NOT_FOUND, f"no vhost '{vhost}'")
 
 
 def locked(name: str, vhost: str) -> Refusal:
-    """The queue is another connection's, or is declared with another ``exclusive``."""
+    """Return the refusal for another connection's queue, or one declared with another
+    ``exclusive``."""
     return Refusal(
         RESOURCE_LOCKED,
         f"cannot obtain exclusive access to locked {named('queue', name, vhost)}. It could be originally declared on "
@@ -62,15 +64,15 @@ def locked(name: str, vhost: str) -> Refusal:
 
 
 def default_exchange() -> Refusal:
-    """The default exchange is neither declared nor deleted nor bound."""
+    """Return the refusal to declare, delete or bind the default exchange."""
     return Refusal(ACCESS_REFUSED, "operation not permitted on the default exchange")
 
 
 def reserved(kind: str, name: str) -> Refusal:
-    """The name begins with ``amq.``."""
+    """Return the refusal of a name that begins with ``amq.``."""
     return Refusal(ACCESS_REFUSED, f"{kind} name '{name}' contains reserved prefix 'amq.*'")
 
 
 def precondition(text: str) -> Refusal:
-    """Something about the request does not hold."""
+    """Return the refusal of a request whose precondition fails."""
     return Refusal(PRECONDITION_FAILED, text)

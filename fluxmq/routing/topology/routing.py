@@ -1,8 +1,10 @@
-"""From exchange and routing key to queues: through exchanges, alternates and delays, each queue once.
+"""Routing from exchange and routing key to queues: through exchanges, alternates and delays, each
+queue once.
 
-An exchange that finds no receiver itself hands the message to its alternate, RabbitMQ's rule: one that leads to another
-exchange has found a receiver, whatever becomes of the message there. No exchange is gone through twice, so cycles end.
-Routes that depend on the routing key alone are kept until a change could make another of them.
+An exchange that finds no receiver itself passes the message to its alternate, RabbitMQ's rule: one
+that leads to another exchange has found a receiver, whatever happens to the message there. No
+exchange is visited twice, so cycles end. Routes that depend on the routing key alone are cached
+until a change could affect them.
 """
 
 from __future__ import annotations
@@ -26,16 +28,18 @@ from fluxmq.routing.topology.topology import Topology
 Headers: TypeAlias = "Mapping[str, Any] | None"
 
 ROUTES_MAX: Final = 65_536
-"""Routes kept per vhost; beyond it all are forgotten. Some hundred bytes each, the queues not counted."""
+"""Maximum routes cached per vhost; beyond it the cache is cleared. Some hundred bytes each, without
+the queues."""
 DELAY_MAX: Final = (1 << 32) - 1
-"""Longest x-delay in milliseconds, that of RabbitMQ's plugin; a longer one is this long."""
+"""Longest x-delay in milliseconds, that of RabbitMQ's plugin; longer ones are clamped."""
 TOPIC_EXCHANGE: Final = "amq.topic"
-"""The exchange whose routing keys are MQTT's topics."""
+"""Exchange whose routing keys are MQTT's topics."""
 _PREFIXES: Final = (QUEUE_PREFIX.decode(), DEAD_LETTER_PREFIX.decode())
 
 
 class Routed(NamedTuple):
-    """Where a message goes: to ``queues`` at once, to ``delayed`` after ``delayed_ms``. No queue is in both.
+    """Targets of a message: ``queues`` at once, ``delayed`` after ``delayed_ms``. No queue is in
+    both.
 
     Both are sorted by name.
     """
@@ -56,10 +60,11 @@ def route(
     headers: Headers = None,
     properties: Headers = None,
 ) -> Routed:
-    """Where a message goes that is published to an exchange; nowhere when there is none.
+    """Return the targets of a message published to an exchange; none when there is no such
+    exchange.
 
-    Keys that were not UTF-8 have surrogates, as ``surrogateescape`` makes them.
-    ``properties``: ``correlation_id``, ``message_id`` and ``timestamp``, for exchanges that hash one of them.
+    Keys that were not UTF-8 have surrogates, as ``surrogateescape`` makes them. ``properties``:
+    ``correlation_id``, ``message_id`` and ``timestamp``, for exchanges that hash one of them.
     """
     space = topology.space(vhost)
     if space is None:
@@ -83,7 +88,8 @@ def route(
 
 
 def default_queue(space: Space, routing_key: str) -> Queue | None:
-    """The queue that the default exchange finds: by its name, or by its address ``$queue/<name>[/<key>]``."""
+    """Return the default exchange's target: by its name, or by its address
+    ``$queue/<name>[/<key>]``."""
     queue = space.queues.get(routing_key)
     if queue is None and routing_key.startswith(_PREFIXES):
         try:
@@ -96,7 +102,8 @@ def default_queue(space: Space, routing_key: str) -> Queue | None:
 
 
 def delay_of(headers: Headers) -> int:
-    """Milliseconds that a message waits at an exchange that delays (header ``x-delay``); 0 for not at all."""
+    """Return the milliseconds that a message waits at a delayed exchange (header ``x-delay``); 0
+    for none."""
     delay = (headers or {}).get("x-delay")
     if isinstance(delay, bool) or not isinstance(delay, int):
         return 0
@@ -116,7 +123,7 @@ class _Walk:
         self.by_key = True
 
     def go(self, exchange: Exchange) -> Routed:
-        """All queues that are reached from here."""
+        """Return all queues that are reached from here."""
         space = self._space
         at_once: dict[str, None] = {}
         later: dict[str, None] = {}
@@ -124,7 +131,7 @@ class _Walk:
         waiting, behind = [exchange], list[Exchange]()
         delay = 0
         while waiting or behind:
-            # What comes at once goes first: an exchange, or a queue, reached that way is not delayed.
+            # Immediate routes first: an exchange, or a queue, reached that way is not delayed.
             delayed = not waiting
             current = (waiting or behind).pop()
             if current.type == DELAYED:
@@ -144,21 +151,22 @@ class _Walk:
         )
 
     def _from(self, exchange: Exchange) -> Iterable[tuple[str, str]]:
-        """Where one exchange leads, to its alternate if nowhere else."""
+        """Return one exchange's targets, its alternate if there are no others."""
         table = self._space.tables[exchange.name]
         self.by_key = self.by_key and table.by_key
         found = table.find(self._key, self._headers, self._properties)
         if found:
             return found
         alternate = alternate_of(self._space, exchange)
-        # The default exchange is none here, as in RabbitMQ: it has no bindings that could be looked up.
+        # The default exchange counts as missing here, as in RabbitMQ: it has no bindings to look
+        # up.
         return (
             (("exchange", alternate),) if alternate in self._space.exchanges and alternate else ()
         )
 
 
 def alternate_of(space: Space, exchange: Exchange) -> str:
-    """The alternate exchange, of the argument or else of the policy; empty for none."""
+    """Return the alternate exchange, from the argument or else the policy; empty for none."""
     known = space.alternates.get(exchange.name)
     if known is None:
         known = exchange.arguments.get(ALTERNATE_KEY)
@@ -176,8 +184,9 @@ def _queues(space: Space, names: Iterable[str]) -> tuple[Queue, ...]:
 class TopicInterest(NamedTuple):
     """A binding of ``amq.topic`` as an MQTT filter.
 
-    ``exact``: the filter matches just the topics whose routing key the binding's key matches; else it matches more,
-    and the route decides. Topics that begin with ``$`` count as any others for bindings, not for filters.
+    ``exact``: the filter matches exactly the topics whose routing key the binding's key matches;
+    else it matches more, and the route decides. For bindings topics that begin with ``$`` are like
+    any others, for filters they are not.
     """
 
     filter: str
@@ -186,7 +195,8 @@ class TopicInterest(NamedTuple):
 
 
 def topic_filters(topology: Topology, vhost: str) -> list[TopicInterest]:
-    """What of MQTT's topics the bindings of ``amq.topic`` want (``.`` is ``/``, ``*`` is ``+``)."""
+    """Return the MQTT filters for the bindings of ``amq.topic`` (``.`` is ``/``, ``*`` is
+    ``+``)."""
     return [
         TopicInterest(*_as_filter(binding.routing_key), binding)
         for binding in topology.bindings_from(vhost, TOPIC_EXCHANGE)
@@ -195,13 +205,13 @@ def topic_filters(topology: Topology, vhost: str) -> list[TopicInterest]:
 
 
 def _as_filter(key: str) -> tuple[str, bool]:
-    """The narrowest filter that covers a binding key, and whether it is just as wide."""
+    """Return the narrowest filter that covers a binding key, and whether it is equally wide."""
     levels: list[str] = []
     exact = True
     words = words_of(key)
     for place, word in enumerate(words):
         if word == ANY:
-            # A filter's # stands at the end only.
+            # In a filter, # is only allowed at the end.
             return "/".join([*levels, ANY]), exact and place == len(words) - 1
         if word == ONE:
             levels.append("+")

@@ -1,6 +1,8 @@
-"""What each change needs, does and refuses, cascades included. The store's journal undoes what a refusal interrupts.
+"""Preconditions, effects and refusals of each change, cascades included. The store's journal undoes
+a change interrupted by a refusal.
 
-Source: RabbitMQ 3.10's behaviour, looked at case by case; AMQP 0.9.1 sections 1.6.2 and 1.6.3 of its reference.
+Source: RabbitMQ 3.10's behaviour, examined case by case; AMQP 0.9.1 sections 1.6.2 and 1.6.3 of its
+reference.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from fluxmq.routing.topology.refusals import (
 from fluxmq.routing.topology.store import Space, Store
 
 RECORDS_MAX: Final = 2_000_000
-"""Records of a node, all kinds together: every shard holds them all, at some hundred bytes to a kilobyte each."""
+"""Maximum records of a node, of all kinds: every shard holds them all, at some hundred bytes to a
+kilobyte each."""
 LIMITS: Final = ("max-connections", "max-queues")
 """Limits that a vhost may have."""
 STANDARD_EXCHANGES: Final = (
@@ -54,7 +57,7 @@ STANDARD_EXCHANGES: Final = (
 
 
 def space_of(store: Store, vhost: str) -> Space:
-    """Raises `Refusal` 404 when there is no such vhost."""
+    """Return a vhost's records. Raises `Refusal` 404 when there is no such vhost."""
     space = store.spaces.get(vhost)
     if space is None:
         raise no_vhost(vhost)
@@ -62,7 +65,7 @@ def space_of(store: Store, vhost: str) -> Space:
 
 
 def exchange_of(space: Space, name: str) -> Exchange:
-    """Raises `Refusal` 404."""
+    """Return an exchange. Raises `Refusal` 404."""
     exchange = space.exchanges.get(name)
     if exchange is None:
         raise not_found("exchange", name, space.vhost.name)
@@ -70,7 +73,7 @@ def exchange_of(space: Space, name: str) -> Exchange:
 
 
 def queue_of(space: Space, name: str, asker: str | None) -> Queue:
-    """Raises `Refusal` 404, or 405 when it is another connection's."""
+    """Return a queue. Raises `Refusal` 404, or 405 when it is exclusive to another connection."""
     queue = space.queues.get(name)
     if queue is None:
         raise not_found("queue", name, space.vhost.name)
@@ -82,7 +85,7 @@ def queue_of(space: Space, name: str, asker: str | None) -> Queue:
 
 
 def check_exchange(store: Store, wanted: Exchange) -> bool:
-    """Whether there is an equal exchange already; False when it may be made. Raises `Refusal`."""
+    """Return whether there is an equal exchange; False when it may be created. Raises `Refusal`."""
     space = space_of(store, wanted.vhost)
     arguments.check_exchange_type(wanted)
     if not wanted.name:
@@ -103,7 +106,8 @@ def _declare_exchange(store: Store, change: changes.DeclareExchange) -> None:
 
 
 def check_delete_exchange(store: Store, vhost: str, name: str, if_unused: bool) -> bool:
-    """Whether there is such an exchange and it may be deleted; False when there is none. Raises `Refusal`."""
+    """Return whether the exchange exists and may be deleted; False when it is missing. Raises
+    `Refusal`."""
     space = space_of(store, vhost)
     if not name:
         raise default_exchange()
@@ -124,7 +128,7 @@ def _delete_exchange(store: Store, change: changes.DeleteExchange) -> None:
 
 
 def _remove(store: Store, vhost: str, what: tuple[str, str]) -> None:
-    """An exchange or queue goes, with the bindings from and to it and the exchanges that delete themselves for it."""
+    """Remove an exchange or queue, with its bindings and exchanges auto-deleted with them."""
     space = store.spaces[vhost]
     waiting = [what]
     while waiting:
@@ -141,7 +145,7 @@ def _remove(store: Store, vhost: str, what: tuple[str, str]) -> None:
 
 
 def _is_over(space: Space, source: str) -> bool:
-    """Whether an exchange that just lost a binding goes with it."""
+    """Return whether an exchange that just lost a binding is auto-deleted."""
     exchange = space.exchanges.get(source)
     return exchange is not None and exchange.auto_delete and source not in space.from_source
 
@@ -150,7 +154,7 @@ def _is_over(space: Space, source: str) -> bool:
 
 
 def check_queue(store: Store, wanted: Queue) -> bool:
-    """Whether there is an equal queue already; False when it may be made. Raises `Refusal`."""
+    """Return whether there is an equal queue; False when it may be created. Raises `Refusal`."""
     space = space_of(store, wanted.vhost)
     wanted = _as_kept(wanted)
     current = space.queues.get(wanted.name)
@@ -169,7 +173,7 @@ def check_queue(store: Store, wanted: Queue) -> bool:
 
 
 def _as_kept(wanted: Queue) -> Queue:
-    """A queue as it is kept: an exclusive one is never durable, whatever its declarer said."""
+    """Return a queue as stored: an exclusive one is never durable, whatever its declarer said."""
     return replace(wanted, durable=False) if wanted.exclusive and wanted.durable else wanted
 
 
@@ -179,13 +183,14 @@ def _declare_queue(store: Store, change: changes.DeclareQueue) -> None:
         current = space_of(store, wanted.vhost).queues.get(wanted.name)
         wanted = migrations.where_it_is(current, wanted)
         if current != wanted:
-            store.put(wanted)  # the settings were checked when they were read
+            store.put(wanted)  # the settings were validated when they were read
     elif not check_queue(store, wanted):
         store.put(wanted)
 
 
 def check_delete_queue(store: Store, vhost: str, name: str, asker: str | None) -> bool:
-    """Whether there is such a queue and it may be deleted; False when there is none. Raises `Refusal`."""
+    """Return whether the queue exists and may be deleted; False when it is missing. Raises
+    `Refusal`."""
     queue = space_of(store, vhost).queues.get(name)
     if queue is None:
         return False
@@ -244,7 +249,7 @@ def _finish_migration(store: Store, change: changes.FinishMigration) -> None:
 
 
 def check_bind(store: Store, binding: Binding, asker: str | None) -> bool:
-    """Whether there is this binding already; False when it may be made. Raises `Refusal`."""
+    """Return whether the binding exists; False when it may be created. Raises `Refusal`."""
     space = space_of(store, binding.vhost)
     to_exchange = binding.destination_kind == EXCHANGE
     if not binding.source or (to_exchange and not binding.destination):
@@ -266,7 +271,8 @@ def _bind(store: Store, change: changes.Bind) -> None:
 
 
 def check_unbind(store: Store, binding: Binding, asker: str | None) -> bool:
-    """Whether there is this binding and it may go; False when there is none. Raises `Refusal`."""
+    """Return whether the binding exists and may be removed; False when it is missing. Raises
+    `Refusal`."""
     space = space_of(store, binding.vhost)
     to_exchange = binding.destination_kind == EXCHANGE
     if not binding.source or (to_exchange and not binding.destination):

@@ -1,7 +1,7 @@
-"""The records with everything that finds them, and the journal by which a failed change is undone.
+"""The records with their indexes, and the journal by which a failed change is undone.
 
-Knows no rules: what is put here is there. Records are put behind those they need and dropped before them, which the
-rules and the order of a delta's rows see to.
+Knows no rules: every put succeeds. The rules, and the order of a delta's rows, ensure that records
+are put after those they need and dropped before them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Space:
-    """What one vhost has. To be changed by `Store` only."""
+    """Records of one vhost. Only `Store` may change it."""
 
     __slots__ = (
         "alternates",
@@ -55,17 +55,18 @@ class Space:
         self.to_destination: dict[Destination, dict[Key, Binding]] = {}
         self.tables: dict[str, BindingTable] = {}
         self.routes: dict[tuple[str, str], Routed] = {}
-        """Routes found, by exchange and routing key; forgotten with every change that could make another of one."""
+        """Cached routes, by exchange and routing key; cleared by every change that could affect
+        one."""
         self.alternates: dict[str, str] = {}
-        """Alternate exchanges as arguments and policies have them; empty for none."""
+        """Alternate exchanges by arguments and policies; empty for none."""
 
     def forget(self) -> None:
-        """What was found may be otherwise now."""
+        """Clear the caches."""
         self.routes.clear()
         self.alternates.clear()
 
     def records(self) -> Iterator[Record]:
-        """Everything, each record behind those it needs."""
+        """Yield all records, each after those it needs."""
         yield self.vhost
         yield from self.exchanges.values()
         yield from self.queues.values()
@@ -74,7 +75,7 @@ class Space:
 
 
 class Store:
-    """All records. ``journal``, while one is set, gets what each change replaced."""
+    """All records. ``journal``, while one is set, collects what each change replaced."""
 
     def __init__(self) -> None:
         self.spaces: dict[str, Space] = {}
@@ -86,7 +87,7 @@ class Store:
         self.count = 0
 
     def get(self, kind: str, key: Key) -> Record | None:
-        """The record of this key; None when there is none."""
+        """Return the record of this key; None when there is none."""
         space = self.spaces.get(str(key[0]))
         if space is None:
             return None
@@ -99,9 +100,10 @@ class Store:
         return space.policies.get(key) if kind == POLICY else space.bindings.get(key)
 
     def put(self, record: Record) -> None:
-        """There is this record now, in place of the one of its key.
+        """Put a record, replacing the one of its key.
 
-        Raises `LookupError` when what it needs is not there: its vhost, a binding's source and destination.
+        Raises `LookupError` when a record it needs is missing: its vhost, a binding's source and
+        destination.
         """
         kind, key = kind_of(record), record.key
         old = self.get(kind, key)
@@ -122,7 +124,7 @@ class Store:
             self.journal.append((kind, key, old))
 
     def drop(self, kind: str, key: Key) -> None:
-        """There is no such record any more; nothing happens when there was none."""
+        """Drop a record; a no-op when there is none."""
         old = self.get(kind, key)
         if old is None:
             return
@@ -143,7 +145,7 @@ class Store:
             self.journal.append((kind, key, old))
 
     def undo(self) -> None:
-        """Take everything back that stands in the journal."""
+        """Undo everything in the journal."""
         assert self.journal is not None, "there is a journal while a change is made"
         journal, self.journal = self.journal, None
         for kind, key, old in reversed(journal):
@@ -183,7 +185,8 @@ class Store:
                 index.setdefault(name, {})[queue.key] = queue
 
     def _drop_queue(self, space: Space, queue: Queue) -> None:
-        # Routes need not be forgotten: no binding leads here any more, and the default exchange keeps none.
+        # Routes stay valid: no binding leads here any more, and those of the default exchange are
+        # not cached.
         del space.queues[queue.name]
         for index, name in ((self.owned, queue.owner), (self.grouped, queue.group)):
             if name:

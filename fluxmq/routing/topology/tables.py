@@ -1,6 +1,6 @@
-"""The bindings that lead away from one exchange, as its type looks at them.
+"""The bindings of one source exchange, indexed by its type.
 
-What is found does not depend on the order in which bindings came, so that every copy finds the same.
+Results do not depend on the order in which bindings were added, so that all copies agree.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class BindingTable(Protocol):
     """Bindings with one source."""
 
     by_key: bool
-    """Whether the routing key alone decides: what is found for it may be kept."""
+    """True when the routing key alone decides, so that results may be cached."""
 
     def add(self, binding: Binding) -> None:
-        """There is this binding now, which was not there."""
+        """Add a binding that is not there yet."""
 
     def remove(self, binding: Binding) -> None:
-        """There is no longer this binding, which was there."""
+        """Remove a binding that is there."""
 
     def find(self, key: str, headers: Headers, properties: Headers) -> Iterable[Destination]:
-        """Where a message goes, each destination once."""
+        """Return the targets of a message, each once."""
 
 
 def table_for(exchange: Exchange) -> BindingTable:
-    """An empty table for an exchange of a known type."""
+    """Return an empty table for an exchange of a known type."""
     kind = table_type(exchange)
     if kind == CONSISTENT_HASH:
         return _HashTable(exchange)
@@ -55,7 +55,7 @@ def table_for(exchange: Exchange) -> BindingTable:
 
 
 class _DirectTable:
-    """The routing key is the binding's."""
+    """Matches the routing key to the binding's."""
 
     __slots__ = ("_found",)
     by_key = True
@@ -77,7 +77,7 @@ class _DirectTable:
 
 
 class _FanoutTable:
-    """To all."""
+    """Matches everything."""
 
     __slots__ = ("_found",)
     by_key = True
@@ -96,7 +96,7 @@ class _FanoutTable:
 
 
 class _TopicTable:
-    """The routing key matches the binding's."""
+    """Matches the routing key to the binding's pattern."""
 
     __slots__ = ("_trie",)
     by_key = True
@@ -115,10 +115,10 @@ class _TopicTable:
 
 
 class _HeadersTable:
-    """The headers are those of the binding's arguments: all of them or any (``x-match``).
+    """Matches the headers to the binding's arguments: all of them or any (``x-match``).
 
-    A value of None asks only that the header is there. Arguments that begin with ``x-`` count with ``-with-x`` only,
-    ``x-match`` itself never.
+    A value of None only requires the header's presence. Arguments that begin with ``x-`` count with
+    ``-with-x`` only, ``x-match`` itself never.
     """
 
     __slots__ = ("_bindings",)
@@ -154,10 +154,12 @@ class _HeadersTable:
 
 
 class _HashTable:
-    """To one of all, chosen by the hash of the routing key, a header or a property; weights are binding keys.
+    """Selects one target by the hash of the routing key, a header or a property; weights are
+    binding keys.
 
-    Rendezvous hashing: each destination draws a number from its name and the value, the highest wins. A destination
-    that comes or goes moves only its own share. One that is bound more than once has its greatest weight.
+    Rendezvous hashing: each destination draws a number from its name and the value, the highest
+    wins. A destination that comes or goes moves only its own share. One that is bound more than
+    once has its greatest weight.
     """
 
     __slots__ = ("_header", "_property", "_seeds", "_weights", "by_key")
@@ -188,14 +190,15 @@ class _HashTable:
         best: tuple[float, Destination] | None = None
         for destination, weights in self._weights.items():
             drawn = xxhash.xxh3_64_intdigest(value, self._seeds[destination])
-            # -log of a number between 0 and 1, divided by the weight: an exponential race. The least wins.
+            # -log of a number between 0 and 1, divided by the weight: an exponential race. The
+            # least wins.
             time = -math.log((drawn + 1) / (1 << _HASH_BITS)) / max(weights.values())
             if best is None or (time, destination) < best:
                 best = (time, destination)
         return () if best is None else (best[1],)
 
     def _value(self, key: str, headers: Headers, properties: Headers) -> bytes:
-        """What is hashed; messages without the header or property all go the same way."""
+        """Return the value to hash; messages without the header or property share one."""
         if self._header is not None:
             value = (headers or {}).get(self._header)
         elif self._property is not None:
@@ -236,7 +239,8 @@ def _uncount(found: dict[Destination, int], binding: Binding) -> None:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether a header has the value that a binding wants: numbers are compared as numbers, as in RabbitMQ."""
+    """Return whether a header equals a binding's value: numbers compare as numbers, as in
+    RabbitMQ."""
     if type(one) in (int, float) and type(other) in (int, float):
         return bool(one == other)
     return same(one, other)

@@ -1,7 +1,8 @@
-"""Binding keys of a topic exchange: words between dots, ``*`` for one word, ``#`` for any number, none included.
+"""Binding keys of a topic exchange: words between dots, ``*`` for one word, ``#`` for zero or more.
 
-The empty key has no words, ``.`` has two empty ones, as in RabbitMQ; ``*`` matches an empty word. Matching goes through
-the words once with a set of nodes as its only state, so that patterns with many ``#`` cost no more than their number.
+The empty key has no words, ``.`` has two empty ones, as in RabbitMQ; ``*`` matches an empty word.
+Matching goes through the words once with a set of nodes as its only state, so that patterns with
+many ``#`` cost no more than their number.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ ANY: Final = "#"
 
 
 def words_of(key: str) -> list[str]:
-    """The words of a routing or binding key."""
+    """Return the words of a routing or binding key."""
     return key.split(".") if key else []
 
 
 class _Node(Generic[V]):
-    """A prefix of words; ``here`` counts by value how often the pattern that ends here was added."""
+    """A prefix of words; ``here`` counts by value how often the pattern that ends here was
+    added."""
 
     __slots__ = ("children", "here", "loops")
 
@@ -29,7 +31,7 @@ class _Node(Generic[V]):
         self.children: dict[str, _Node[V]] = {}
         self.here: dict[V, int] = {}
         self.loops = loops
-        """Whether the last word of the prefix is ``#``: it stays here for further words."""
+        """True when the last word of the prefix is ``#``: it stays here for further words."""
 
 
 class TopicTrie(Generic[V]):
@@ -39,7 +41,7 @@ class TopicTrie(Generic[V]):
 
     def __init__(self) -> None:
         self._exact: dict[str, dict[V, int]] = {}
-        """Keys without wildcards, which are most: equal words are equal text."""
+        """Keys without wildcards, the majority: equal words are equal text."""
         self._root: _Node[V] = _Node(False)
 
     def __bool__(self) -> bool:
@@ -60,7 +62,7 @@ class TopicTrie(Generic[V]):
         here[value] = here.get(value, 0) + 1
 
     def remove(self, key: str, value: V) -> None:
-        """Take back one `add`. Raises `KeyError` when there was none."""
+        """Undo one `add`. Raises `KeyError` when there was none."""
         if ONE not in key and ANY not in key:
             _forget(self._exact[key], value)
             if not self._exact[key]:
@@ -76,7 +78,7 @@ class TopicTrie(Generic[V]):
             del path[-1].children[words.pop()]
 
     def find(self, key: str) -> dict[V, int]:
-        """Values whose binding key matches a routing key."""
+        """Return the values whose binding key matches a routing key."""
         found = dict(self._exact.get(key, ()))
         if not self._root.children:
             return found
@@ -102,7 +104,7 @@ class TopicTrie(Generic[V]):
 
 
 def _with_loops(nodes: list[_Node[V]]) -> list[_Node[V]]:
-    """The nodes and those that ``#`` reaches from them without a word, each once."""
+    """Return the nodes and those that ``#`` reaches from them without a word, each once."""
     if all(ANY not in node.children for node in nodes) and len(nodes) < 2:
         return nodes
     reached = {id(node): node for node in nodes}

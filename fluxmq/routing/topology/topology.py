@@ -1,7 +1,8 @@
-"""The topology: who has the say applies changes to it, everybody else takes what that came to, in order.
+"""The topology: the authority applies changes, every copy takes the resulting deltas in order.
 
-A change is made whole or not at all. What it came to is a `Delta`, as large as what is different afterwards; a copy that
-took the same deltas has the same records, and refuses and routes alike. Deltas are plain values.
+A change is made whole or not at all. Its result is a `Delta`, as large as the difference; a copy
+that took the same deltas has the same records, and refuses and routes alike. Deltas are plain
+values.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ __all__ = ["Delta", "OutOfStepError", "Refusal", "Row", "Topology"]
 
 
 class OutOfStepError(FluxmqError):
-    """A delta does not fit the copy it is for: a snapshot is needed."""
+    """A delta does not fit its copy: a snapshot is needed."""
 
 
 class Row(NamedTuple):
-    """One record as it is now; ``row`` is None when it has gone."""
+    """One record's current state; ``row`` is None when it is gone."""
 
     kind: str
     key: Key
@@ -47,9 +48,11 @@ class Row(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What is different at ``revision`` from ``previous``; None: from nothing, which makes it a snapshot.
+    """Difference between ``previous`` and ``revision``; ``previous`` None: from nothing, which
+    makes it a snapshot.
 
-    Rows are in an order in which they can be taken. Without a row nothing happened, and both revisions are equal.
+    Rows are in an order in which they can be taken. Without a row nothing happened, and both
+    revisions are equal.
     """
 
     revision: int
@@ -57,7 +60,7 @@ class Delta(NamedTuple):
     rows: tuple[Row, ...]
 
     def pack(self) -> list[Any]:
-        """As plain values for msgpack."""
+        """Return the delta as plain values for msgpack."""
         return [
             self.revision,
             self.previous,
@@ -66,7 +69,8 @@ class Delta(NamedTuple):
 
     @staticmethod
     def unpack(packed: Any) -> Delta:
-        """The inverse of `pack`; rows are looked at when they are taken. Raises `ValueError` for anything else."""
+        """Decode a packed delta; rows are checked when they are taken. Raises `ValueError` for
+        anything else."""
         try:
             revision, previous, rows = packed
             unpacked = tuple(Row(kind, tuple(key), row) for kind, key, row in rows)
@@ -85,7 +89,8 @@ def _is_revision(value: Any) -> bool:
 
 
 class Topology:
-    """Vhosts, exchanges, queues, bindings and policies, at a revision that grows with every change."""
+    """Vhosts, exchanges, queues, bindings and policies, at a revision that grows with every
+    change."""
 
     def __init__(self, records_max: int = rules.RECORDS_MAX) -> None:
         self.revision = 0
@@ -95,11 +100,11 @@ class Topology:
     # Changing
 
     def apply(self, change: Change) -> Delta:
-        """Make a change. Raises `Refusal`, and nothing has happened then."""
+        """Make a change. Raises `Refusal`; then nothing has happened."""
         return self.apply_all((change,))
 
     def apply_all(self, changes: Sequence[Change]) -> Delta:
-        """Make all of these changes, in order, or none. Raises `Refusal` of the first that cannot be made."""
+        """Make all of these changes, in order, or none. Raises the first change's `Refusal`."""
         store = self._store
         store.journal = []
         try:
@@ -112,7 +117,7 @@ class Topology:
         return self._delta(journal)
 
     def _delta(self, journal: list[tuple[str, Key, Record | None]]) -> Delta:
-        """What a journal came to; the revision goes on if that is anything."""
+        """Return the result of a journal; the revision advances if there is any."""
         before: dict[tuple[str, Key], Record | None] = {}
         for kind, key, old in journal:
             before.setdefault((kind, key), old)
@@ -128,9 +133,10 @@ class Topology:
         return Delta(self.revision, previous, tuple(sorted(rows, key=_turn)))
 
     def take(self, delta: Delta) -> None:
-        """Be what the sender is: a snapshot replaces everything, another delta has to follow this revision.
+        """Apply a delta: a snapshot replaces everything, any other delta must follow this revision.
 
-        Raises `OutOfStepError` when it does not follow, or its rows do not fit; nothing has happened then.
+        Raises `OutOfStepError` when it does not follow, or its rows do not fit; then nothing has
+        happened.
         """
         if delta.previous is not None and delta.previous != self.revision:
             raise OutOfStepError(f"changes from {delta.previous} for a copy at {self.revision}")
@@ -152,7 +158,7 @@ class Topology:
         self.revision = delta.revision
 
     def snapshot(self) -> Delta:
-        """Everything, for a copy that has nothing."""
+        """Return everything, for an empty copy."""
         rows = [
             Row(kind_of(record), record.key, row_of(record))
             for space in self._store.spaces.values()
@@ -161,9 +167,10 @@ class Topology:
         return Delta(self.revision, None, tuple(sorted(rows, key=_turn)))
 
     def restore(self, rows: Iterable[Row], revision: int) -> list[Row]:
-        """Be what these rows say, as far as they go together; the rows that cannot be used.
+        """Restore these rows, as far as they are consistent; return the unusable rows.
 
-        For rows from disk, of which those of transient things are not there: bindings to them lead nowhere.
+        For rows from disk, where those of transient records are missing: bindings to them lead
+        nowhere.
         """
         self._store = Store()
         self.revision = revision
@@ -176,7 +183,8 @@ class Topology:
         return unusable
 
     def is_durable(self, kind: str, key: Key) -> bool:
-        """Whether the node's restart leaves this record; a binding when it leaves both its ends."""
+        """Return whether this record survives the node's restart; a binding does when both its ends
+        do."""
         record = self._store.get(kind, key)
         if isinstance(record, Exchange | Queue):
             return record.durable
@@ -185,81 +193,87 @@ class Topology:
             return all(self.is_durable(end, (record.vhost, name)) for end, name in ends)
         return record is not None
 
-    # What a change would be answered; usable on a copy
+    # Checks of a change in advance; usable on a copy
 
     def check_exchange(self, wanted: Exchange) -> bool:
-        """Whether there is an equal exchange already; False when it may be declared. Raises `Refusal`."""
+        """Return whether there is an equal exchange; False when it may be declared. Raises
+        `Refusal`."""
         return rules.check_exchange(self._store, wanted)
 
     def check_queue(self, wanted: Queue) -> bool:
-        """Whether there is an equal queue already; False when it may be declared. Raises `Refusal`.
+        """Return whether there is an equal queue; False when it may be declared. Raises `Refusal`.
 
         ``group`` and ``origin`` do not count.
         """
         return rules.check_queue(self._store, wanted)
 
     def check_bind(self, binding: Binding, asker: str | None = None) -> bool:
-        """Whether there is this binding already; False when it may be made. Raises `Refusal`."""
+        """Return whether the binding exists; False when it may be created. Raises `Refusal`."""
         return rules.check_bind(self._store, binding, asker)
 
     def check_unbind(self, binding: Binding, asker: str | None = None) -> bool:
-        """Whether there is this binding and it may go; False when there is none. Raises `Refusal`."""
+        """Return whether the binding exists and may go; False when it is missing. Raises
+        `Refusal`."""
         return rules.check_unbind(self._store, binding, asker)
 
     def check_delete_exchange(self, vhost: str, name: str, if_unused: bool = False) -> bool:
-        """Whether there is such an exchange and it may go; False when there is none. Raises `Refusal`."""
+        """Return whether the exchange exists and may go; False when it is missing. Raises
+        `Refusal`."""
         return rules.check_delete_exchange(self._store, vhost, name, if_unused)
 
     def check_delete_queue(self, vhost: str, name: str, asker: str | None = None) -> bool:
-        """Whether there is such a queue and it may go; False when there is none. Raises `Refusal`."""
+        """Return whether the queue exists and may go; False when it is missing. Raises
+        `Refusal`."""
         return rules.check_delete_queue(self._store, vhost, name, asker)
 
     def require_exchange(self, vhost: str, name: str) -> Exchange:
-        """What a passive declaration asks for. Raises `Refusal` 404, 403 for the default exchange."""
+        """Return the exchange of a passive declaration. Raises `Refusal` 404, 403 for the default
+        exchange."""
         if not name:
             raise default_exchange()
         return rules.exchange_of(rules.space_of(self._store, vhost), name)
 
     def require_queue(self, vhost: str, name: str, asker: str | None = None) -> Queue:
-        """A queue for use by a connection. Raises `Refusal` 404, 405 when it is another connection's."""
+        """Return a queue for a connection. Raises `Refusal` 404, 405 when it is exclusive to
+        another."""
         return rules.queue_of(rules.space_of(self._store, vhost), name, asker)
 
-    # Looking
+    # Queries
 
     def space(self, vhost: str) -> Space | None:
-        """What a vhost has, for routing; not to be changed."""
+        """Return a vhost's records, for routing; read-only."""
         return self._store.spaces.get(vhost)
 
     def vhost(self, name: str) -> Vhost | None:
-        """The vhost of this name."""
+        """Return the vhost of this name."""
         space = self._store.spaces.get(name)
         return space.vhost if space is not None else None
 
     def exchange(self, vhost: str, name: str) -> Exchange | None:
-        """The exchange of this name, the default exchange included."""
+        """Return the exchange of this name, the default exchange included."""
         space = self._store.spaces.get(vhost)
         return space.exchanges.get(name) if space is not None else None
 
     def queue(self, vhost: str, name: str) -> Queue | None:
-        """The queue of this name."""
+        """Return the queue of this name."""
         space = self._store.spaces.get(vhost)
         return space.queues.get(name) if space is not None else None
 
     def queue_called(self, internal: str) -> Queue | None:
-        """The queue that the queue engine knows by this name."""
+        """Return the queue with this name in the queue engine."""
         return self.queue(*public_name(internal))
 
     def vhosts(self) -> list[Vhost]:
-        """All vhosts."""
+        """Return all vhosts."""
         return [space.vhost for space in self._store.spaces.values()]
 
     def exchanges(self, vhost: str) -> list[Exchange]:
-        """All exchanges of a vhost."""
+        """Return all exchanges of a vhost."""
         space = self._store.spaces.get(vhost)
         return list(space.exchanges.values()) if space is not None else []
 
     def queues(self, vhost: str | None = None) -> Iterator[Queue]:
-        """All queues, of one vhost or of all. Nothing may change while they are gone through."""
+        """Yield all queues, of one vhost or of all. Nothing may change during the iteration."""
         if vhost is None:
             for space in self._store.spaces.values():
                 yield from space.queues.values()
@@ -267,45 +281,47 @@ class Topology:
             yield from found.queues.values()
 
     def bindings(self, vhost: str) -> list[Binding]:
-        """All bindings of a vhost, but for those of the default exchange."""
+        """Return all bindings of a vhost except those of the default exchange."""
         space = self._store.spaces.get(vhost)
         return list(space.bindings.values()) if space is not None else []
 
     def implied_bindings(self, vhost: str) -> Iterator[Binding]:
-        """The bindings of the default exchange: every queue's, by its name (AMQP 0.9.1 section 3.1.3)."""
+        """Yield the bindings of the default exchange: every queue's, by its name (AMQP 0.9.1
+        section 3.1.3)."""
         for queue in self.queues(vhost):
             yield Binding(vhost, "", queue.name, QUEUE, queue.name)
 
     def bindings_from(self, vhost: str, source: str) -> list[Binding]:
-        """The bindings away from an exchange."""
+        """Return the bindings from an exchange."""
         space = self._store.spaces.get(vhost)
         return list(space.from_source.get(source, {}).values()) if space is not None else []
 
     def bindings_to(self, vhost: str, kind: str, name: str) -> list[Binding]:
-        """The bindings to a queue or exchange."""
+        """Return the bindings to a queue or exchange."""
         space = self._store.spaces.get(vhost)
         found = space.to_destination.get((kind, name), {}) if space is not None else {}
         return list(found.values())
 
     def policies(self, vhost: str) -> list[Policy]:
-        """All policies of a vhost, those of operators included."""
+        """Return all policies of a vhost, including operator policies."""
         space = self._store.spaces.get(vhost)
         return list(space.policies.values()) if space is not None else []
 
     def owned_by(self, owner: str) -> list[Queue]:
-        """A connection's exclusive queues."""
+        """Return a connection's exclusive queues."""
         return list(self._store.owned.get(owner, {}).values())
 
     def in_group(self, group: str) -> list[Queue]:
-        """The queues that a replication group holds."""
+        """Return the queues that a replication group holds."""
         return list(self._store.grouped.get(group, {}).values())
 
     def __len__(self) -> int:
-        """Records of all kinds."""
+        """Return the number of records of all kinds."""
         return self._store.count
 
 
 def _turn(row: Row) -> int:
-    """When a row can be taken: what goes, those that need others first; then what comes, those last."""
+    """Return a row's turn: removals first, dependents before what they need; then additions, in
+    reverse."""
     place = KINDS.index(row.kind)
     return place if row.row is not None else -1 - place

@@ -1,8 +1,9 @@
-"""Values of arguments and headers: the plain ones of a field table, their types by name, and one form of bytes.
+"""Values of arguments and headers: a field table's plain ones, their type names, and canonical
+bytes.
 
-A value is a bool, int, float, Decimal, str (text), bytes (a long string that is not UTF-8), `Timestamp`, None, a list or
-a dict with text keys (AMQP 0.9.1 section 4.2.5, with RabbitMQ's types). For msgpack, what it has no type for becomes a
-list with a mark in front, and so does every list.
+A value is a bool, int, float, Decimal, str (text), bytes (a long string that is not UTF-8),
+`Timestamp`, None, a list or a dict with text keys (AMQP 0.9.1 section 4.2.5, with RabbitMQ's
+types). For msgpack, types that it lacks become a list with a mark in front, and so does every list.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from fluxmq.model.properties import Timestamp
 Table: TypeAlias = "Mapping[str, Any]"
 
 DEPTH_MAX: Final = 64
-"""Levels of lists and dicts in one another: more than a client writes, far less than recursion takes."""
+"""Maximum nesting of lists and dicts: more than a client writes, far below the recursion limit."""
 TABLE_BYTES_MAX: Final = 128 << 10
-"""Bytes of one table of arguments, packed: what fits into a frame of 128 KiB."""
+"""Maximum bytes of one packed table of arguments: the size of a frame of 128 KiB."""
 INTEGER_MIN: Final = -(1 << 63)
 INTEGER_MAX: Final = (1 << 64) - 1
 _LIST, _DECIMAL, _TIMESTAMP = "l", "d", "t"
 
 
 def pack_value(value: Any, depth: int = DEPTH_MAX) -> Any:
-    """A value as msgpack can write it. Raises `ValueError` for one that is not plain."""
+    """Return a value as msgpack can write it. Raises `ValueError` for one that is not plain."""
     if depth == 0:
         raise ValueError("arguments are nested too deeply")
     if value is None or isinstance(value, bool | float | bytes):
@@ -51,7 +52,7 @@ def pack_value(value: Any, depth: int = DEPTH_MAX) -> Any:
 
 
 def unpack_value(packed: Any, depth: int = DEPTH_MAX) -> Any:
-    """The inverse of `pack_value`. Raises `ValueError` for anything else."""
+    """Decode a packed value. Raises `ValueError` for anything else."""
     if depth == 0:
         raise ValueError("arguments are nested too deeply")
     if packed is None or isinstance(packed, bool | int | float | str | bytes):
@@ -74,7 +75,8 @@ def unpack_value(packed: Any, depth: int = DEPTH_MAX) -> Any:
 
 
 def canonical(table: Table) -> bytes:
-    """One form of bytes for equal tables, whatever their order; empty for an empty one. Raises `ValueError`."""
+    """Return equal bytes for equal tables, whatever their order; empty for an empty one. Raises
+    `ValueError`."""
     if not table:
         return b""
     packed: bytes = msgpack.packb(pack_value(table))
@@ -89,7 +91,7 @@ def _key(key: Any) -> str:
 
 
 def type_name(value: Any) -> str:
-    """What RabbitMQ's texts call the type of a value."""
+    """Return the name of a value's type in RabbitMQ's texts."""
     if value is None:
         return "void"
     if isinstance(value, bool):
@@ -113,14 +115,14 @@ _TYPE_NAMES: Final[tuple[tuple[type, str], ...]] = (
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are of one type and equal: ``True`` is not 1, 1 is not 1.0."""
+    """Return whether two values are of one type and equal: ``True`` is not 1, 1 is not 1.0."""
     if isinstance(one, list | dict) and isinstance(other, list | dict):
         return canonical({"": one}) == canonical({"": other})
     return type(one) is type(other) and one == other
 
 
 def shown(value: Any) -> str:
-    """A value in a text, as RabbitMQ writes it."""
+    """Return a value for a text, as RabbitMQ writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
@@ -129,5 +131,5 @@ def shown(value: Any) -> str:
 
 
 def described(value: Any, missing: bool) -> str:
-    """A value with its type in a text; ``none`` for one that is not there."""
+    """Return a value with its type for a text; ``none`` for a missing one."""
     return "none" if missing else f"the value '{shown(value)}' of type '{type_name(value)}'"

@@ -1,1 +1,1 @@
-"""What AMQP 0.9.1 connections mean: greeting, channels, publishing, consuming, topology, transactions."""
+"""AMQP 0.9.1 connections: handshake, channels, publishing, consuming, topology, transactions."""

@@ -1,4 +1,4 @@
-"""Whether a connection's user may do something now, in RabbitMQ's words.
+"""Permission checks of a connection's user, with RabbitMQ's error texts.
 
 Source: RabbitMQ's access control (which operation needs which permission on what).
 """
@@ -16,38 +16,39 @@ if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.channel import Channel
 
 TOPIC: Final = "topic"
-"""The type of exchange whose routing keys are looked at."""
+"""Type of exchange whose routing keys are subject to topic permissions."""
 
 
 def permissions_of(channel: Channel) -> Permissions | None:
-    """What the user may do at this moment; None when even the vhost is no longer open to it."""
+    """Return the user's current permissions; None when even the vhost is no longer accessible."""
     client = channel.client
     return channel.handler.broker.permissions(client.user, client.vhost)
 
 
 def need_configure(channel: Channel, kind: str, name: str) -> None:
-    """Raises SoftError 403 unless the user may declare and delete it."""
+    """Raise SoftError 403 unless the user may declare and delete it."""
     permissions = permissions_of(channel)
     if permissions is None or not permissions.configure(name):
         raise refused(channel, kind, name)
 
 
 def need_write(channel: Channel, kind: str, name: str) -> None:
-    """Raises SoftError 403 unless the user may publish to it, or bind it as destination."""
+    """Raise SoftError 403 unless the user may publish to it, or bind it as destination."""
     permissions = permissions_of(channel)
     if permissions is None or not permissions.write(name):
         raise refused(channel, kind, name)
 
 
 def need_read(channel: Channel, kind: str, name: str) -> None:
-    """Raises SoftError 403 unless the user may consume from it, or bind to it as source."""
+    """Raise SoftError 403 unless the user may consume from it, or bind to it as source."""
     permissions = permissions_of(channel)
     if permissions is None or not permissions.read(name):
         raise refused(channel, kind, name)
 
 
 def need_topic_read(channel: Channel, exchange: Exchange, routing_key: str) -> None:
-    """Raises SoftError 403 unless the user may bind with this key, where the exchange is of type topic."""
+    """Raise SoftError 403 unless the user may bind with this key, if the exchange is of type
+    topic."""
     if exchange.type != TOPIC:
         return
     permissions = permissions_of(channel)
@@ -56,14 +57,14 @@ def need_topic_read(channel: Channel, exchange: Exchange, routing_key: str) -> N
 
 
 def refused(channel: Channel, kind: str, name: str) -> SoftError:
-    """The answer to who lacks a permission for an exchange or queue."""
+    """Return the error for a missing permission on an exchange or queue."""
     assert kind in (EXCHANGE, QUEUE), "there are permissions for these"
     shown = name or (DEFAULT_EXCHANGE if kind == EXCHANGE else name)
     return _refused(channel, f"{kind} '{shown}'")
 
 
 def topic_refused(channel: Channel, exchange: str, routing_key: str) -> SoftError:
-    """The answer to who lacks a permission for a routing key."""
+    """Return the error for a missing permission on a routing key."""
     return _refused(channel, f"topic '{routing_key}' in exchange '{exchange}'")
 
 

@@ -1,7 +1,7 @@
 """Bindings: from an exchange to a queue or another exchange.
 
-Source: AMQP 0-9-1 sections 1.7.2.3 and 1.7.2.5 (queue.bind, unbind), RabbitMQ's exchange to exchange bindings, its checks and
-their order.
+Source: AMQP 0-9-1 sections 1.7.2.3 and 1.7.2.5 (queue.bind, unbind), RabbitMQ's exchange to
+exchange bindings, its checks and their order.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ from fluxmq.sessions.amqp091.queue_names import clean, expanded
 
 
 def on_queue_bind(channel: Channel, method: QueueBind) -> None:
-    """Messages of an exchange shall reach a queue. Raises AmqpError."""
+    """Bind a queue to an exchange. Raises AmqpError."""
     binding = _queue_binding(channel, method)
     _bind(channel, method, binding, None if method.no_wait else QueueBindOk())
 
 
 def on_queue_unbind(channel: Channel, method: QueueUnbind) -> None:
-    """They shall no longer. Raises AmqpError."""
+    """Unbind a queue from an exchange. Raises AmqpError."""
     _unbind(channel, method, _queue_binding(channel, method), QueueUnbindOk())
 
 
 def on_exchange_bind(channel: Channel, method: ExchangeBind) -> None:
-    """Messages of an exchange shall reach another. Raises AmqpError."""
+    """Bind an exchange to another. Raises AmqpError."""
     binding = _exchange_binding(channel, method)
     _bind(channel, method, binding, None if method.no_wait else ExchangeBindOk())
 
 
 def on_exchange_unbind(channel: Channel, method: ExchangeUnbind) -> None:
-    """They shall no longer. Raises AmqpError."""
+    """Unbind an exchange from another. Raises AmqpError."""
     binding = _exchange_binding(channel, method)
     _unbind(channel, method, binding, None if method.no_wait else ExchangeUnbindOk())
 
 
 def _queue_binding(channel: Channel, method: QueueBind | QueueUnbind) -> Binding:
-    """With an empty name of the queue and an empty key, the key is the queue's name as well."""
+    """Return the binding; with an empty queue name and an empty key, the key is the queue's name
+    too."""
     name = expanded(channel, method.queue)
     key = method.routing_key
     if not key and not method.queue:
@@ -71,7 +72,7 @@ def _exchange_binding(channel: Channel, method: ExchangeBind | ExchangeUnbind) -
 
 
 def _check(channel: Channel, binding: Binding) -> None:
-    """What the user needs: write on where messages go, read on where they come from. Raises AmqpError."""
+    """Check permissions: write on the destination, read on the source. Raises AmqpError."""
     access.need_write(channel, binding.destination_kind, binding.destination)
     if not binding.source or (binding.destination_kind == EXCHANGE and not binding.destination):
         raise error_from(default_exchange())

@@ -1,6 +1,7 @@
-"""Publishers stopped by a resource alarm, and their notification.
+"""Blocking of publishers by a resource alarm, and their notification.
 
-Every client that has published is stopped, whether or not it announced the capability connection.blocked.
+Every client that has published is blocked, whether or not it announced the capability
+connection.blocked.
 
 Source: RabbitMQ's blocked connection notifications and resource alarms.
 """
@@ -33,7 +34,7 @@ def block(handler: Handler, reason: str) -> None:
 
 
 def began(handler: Handler, client: Client) -> None:
-    """Note that a client publishes for the first time."""
+    """Note a client's first publish."""
     client.connection.publishing = True
     if handler.blocked:
         _stop(handler, client)
@@ -49,7 +50,7 @@ def _stop(handler: Handler, client: Client) -> None:
 
 
 def unblock(handler: Handler) -> None:
-    """Notify the stopped publishers that the alarm is over; the shard resumes the reading."""
+    """Notify the blocked publishers that the alarm is over; the shard resumes reading."""
     handler.blocked = ""
     for client in handler.clients:
         if client.blocked:
@@ -59,9 +60,11 @@ def unblock(handler: Handler) -> None:
 
 
 def give_up(handler: Handler) -> None:
-    """Close the channels of stopped publishers that hold an incomplete message or an uncommitted transaction.
+    """Close the channels of blocked publishers that hold an incomplete message or an uncommitted
+    transaction.
 
-    Only the client could end these, and it is not read: an alarm that they cause would last for ever.
+    Only the client could end these, and it is not read: an alarm that they cause would last for
+    ever.
     """
     for client in list(handler.clients):
         if client.blocked and client.budget.used:

@@ -1,7 +1,8 @@
 """A connection's budget for incomplete messages and uncommitted transactions.
 
-All channels of a connection draw on one budget: a limit per channel would be multiplied by the number of channels, which the
-client chooses. A channel that asks for more than is left is closed with 406, which releases all that it held.
+All channels of a connection share one budget: a limit per channel would be multiplied by the number
+of channels, which the client chooses. A channel that exceeds it is closed with 406, which releases
+all that it held.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.ports import Broker
 
 HELD_BYTES: Final = 512
-"""Approximate size of the objects that keep one publish or settlement until the commit, besides its bytes."""
+"""Approximate size of the objects that keep one publish or settlement until commit, besides its
+bytes."""
 
 
 class Budget:
@@ -42,7 +44,8 @@ class Share:
         self.bytes = 0
 
     def take(self, size: int) -> None:
-        """Take ``size`` more bytes. Raises SoftError 406, and takes nothing, when the connection would hold too much."""
+        """Take ``size`` more bytes. Raises SoftError 406, and takes nothing, if that exceeds the
+        budget."""
         most = self._broker.limits.max_incomplete_bytes
         if self._budget.used + size > most:
             self._broker.refused_for_memory("budget")

@@ -1,7 +1,8 @@
-"""The state of one channel: what it is in the middle of, what it consumes, publishes, owes and waits for.
+"""The state of one channel: incomplete content, consumers, unacked deliveries, unconfirmed
+publishes.
 
-Methods of a channel are done in order. One whose answer has to be waited for leaves the channel ``waiting``, and what comes
-meanwhile stays in its backlog; when that is full, the connection is not read.
+Methods of a channel are executed in order. A method whose answer takes time leaves the channel
+``waiting``, and later frames stay in its backlog; when that is full, the connection is not read.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.transactions import Transaction
 
 BACKLOG_MAX: Final = 1024
-"""Frames and runs that wait behind a method: more than a client sends without awaiting answers."""
+"""Frames and runs queued behind a method: more than a client sends without awaiting answers."""
 BACKLOG_BYTES_MAX: Final = 1 << 20
-"""Bytes of these on all channels of a connection together: as much as it may have in output."""
+"""Total backlog bytes of all channels of a connection: equal to its output limit."""
 WAITING_BYTES: Final = 64
 """Approximate size of the objects that keep one frame in a backlog, besides its bytes."""
 
 _CUT: Final = "..."
 
 Waiting = tuple[int, bytes] | PublishRun
-"""A frame (its type and payload) or a run of publishes, until its turn comes."""
+"""A frame (its type and payload) or a run of publishes, waiting for its turn."""
 
 
 class State(Enum):
-    """``CLOSING``: channel.close was sent, all but its answer is ignored."""
+    """State of a channel. ``CLOSING``: channel.close was sent; all but its answer is ignored."""
 
     OPEN = 1
     CLOSING = 2
@@ -51,11 +52,13 @@ class State(Enum):
 class Channel:
     """One channel of a connection.
 
-    ``last_queue``: what an empty queue name means. ``prefetch``: of new consumers; ``shared_limit``: of all consumers together;
-    0 for none. ``window``: numbers of publishes in confirm mode. ``content``: of the publish that is coming frame by frame.
-    ``leaving``: consumers cancelled by the client that still have messages to settle. ``deferred``: deliveries that wait for
-    room, in order, with their consumer. ``crossed``: in state CLOSING, the client has closed as well. ``deleting``: name of the
-    queue that the method which is waited for deletes, and ``cancels``: what its consumers here are told behind the answer.
+    ``last_queue``: meaning of an empty queue name. ``prefetch``: of new consumers;
+    ``shared_limit``: of all consumers together; 0 for none. ``window``: numbers of publishes in
+    confirm mode. ``content``: of the publish that arrives frame by frame. ``leaving``: consumers
+    cancelled by the client with unacked messages. ``deferred``: deliveries that wait for room, in
+    order, with their consumer. ``crossed``: in state CLOSING, the client has closed as well.
+    ``deleting``: name of the queue that the pending method deletes, and ``cancels``: notifications
+    to its consumers here, sent after the answer.
     """
 
     __slots__ = (
@@ -117,7 +120,7 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether methods are done."""
+        """True while methods are executed."""
         return self.state is State.OPEN
 
     def send(self, method: Method) -> None:
@@ -131,16 +134,19 @@ class Channel:
             self.handler.mark(self)
 
     def put_in_order(self) -> None:
-        """The parser settles what is acknowledged past everything else, unless something of the channel comes first."""
+        """Let the parser settle acknowledgements directly, unless something of the channel comes
+        first."""
         first = self.waiting or bool(self.backlog) or self.content is not None
         self.ledger.direct = not first and self.transaction is None
 
     def later(
         self, method: Method | type[Method], then: Callable[..., None]
     ) -> Callable[..., None]:
-        """A callback for what ``method`` has to wait for: it calls ``then``, and the channel goes on.
+        """Return a callback for the answer to ``method``: it calls ``then``, and the channel
+        continues.
 
-        Nothing happens when the channel is closed by that time. ``then`` may raise an AmqpError, and may wait again.
+        It does nothing when the channel is closed by then. ``then`` may raise an AmqpError, and may
+        wait again.
         """
         self.waiting = True
         self.put_in_order()
@@ -160,17 +166,18 @@ class Channel:
 
 
 def error_from(refusal: Refusal) -> AmqpError:
-    """A refusal as the error it is answered with."""
+    """Return the error that answers a refusal."""
     return error_of(ReplyCode(refusal.code), refusal.text)
 
 
 def precondition(text: str) -> SoftError:
-    """406."""
+    """Return a 406 error."""
     return SoftError(ReplyCode.PRECONDITION_FAILED, text)
 
 
 def told(error: AmqpError) -> str:
-    """The text of a close method: the code's name and what happened, cut as RabbitMQ cuts it."""
+    """Return the text of a close method: the code's name and the cause, truncated as RabbitMQ
+    does."""
     text = f"{error.code.name} - {error.text}"
     if len(text.encode("utf-8", "replace")) <= SHORT_STRING_BYTES_MAX:
         return text

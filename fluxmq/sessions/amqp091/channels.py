@@ -1,6 +1,7 @@
-"""Methods of an open channel, each to where it is done.
+"""Dispatch of an open channel's methods.
 
-Source: AMQP 0-9-1 sections 1.5 to 1.9 (classes channel, exchange, queue, basic, tx), RabbitMQ's confirm.select.
+Source: AMQP 0-9-1 sections 1.5 to 1.9 (classes channel, exchange, queue, basic, tx), RabbitMQ's
+confirm.select.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from fluxmq.sessions.amqp091.channel import Channel, precondition
 
 
 def on_method(channel: Channel, method: Method) -> None:
-    """Do a method, but for basic.publish, whose content comes with it. Raises AmqpError."""
+    """Execute a method other than basic.publish, which comes with content. Raises AmqpError."""
     do = _METHODS.get(type(method))
     if do is None:
         raise HardError(ReplyCode.COMMAND_INVALID, "unimplemented method")
@@ -57,31 +58,32 @@ def on_method(channel: Channel, method: Method) -> None:
 
 
 def on_open(_channel: Channel, _method: ChannelOpen) -> None:
-    """It is open already."""
+    """Reject channel.open on an open channel."""
     raise HardError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
 
 
 def on_close(channel: Channel, _method: ChannelClose) -> None:
-    """The client ends the channel."""
+    """Close the channel at the client's request."""
     channel.handler.release_channel(channel)
     channel.send(ChannelCloseOk())
     channel.handler.let_go(channel)
 
 
 def on_flow(channel: Channel, method: ChannelFlow) -> None:
-    """A client may not stop the flow: prefetch is how it limits what it gets (as with RabbitMQ)."""
+    """Answer channel.flow; clients may not stop the flow but limit it with prefetch (as in
+    RabbitMQ)."""
     if not method.active:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, "active=false")
     channel.send(ChannelFlowOk(True))
 
 
 def on_access_request(channel: Channel, _method: AccessRequest) -> None:
-    """Of AMQP 0-8: a ticket, which nothing looks at."""
+    """Answer AMQP 0-8's request with a ticket, which nothing checks."""
     channel.send(AccessRequestOk(1))
 
 
 def on_confirm_select(channel: Channel, method: ConfirmSelect) -> None:
-    """From now on publishes are numbered and confirmed. Raises SoftError 406 in tx mode."""
+    """Number and confirm publishes from now on. Raises SoftError 406 in tx mode."""
     if channel.transaction is not None:
         raise precondition("cannot switch from tx to confirm mode")
     if channel.window is None:

@@ -1,4 +1,4 @@
-"""The state of one AMQP 0.9.1 connection. Lives in one shard and is touched by nothing else."""
+"""The state of one AMQP 0.9.1 connection. Lives in one shard and is accessed only there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Stage(Enum):
-    """How far a connection has come: which method is awaited, or that it is open, closing, closed."""
+    """Progress of a connection: the awaited method, or open, closing, closed."""
 
     HEADER = 0
     START_OK = 1
@@ -29,16 +29,17 @@ class Stage(Enum):
 
 
 class Client:
-    """One connection. ``peer`` and ``local``: "address:port". ``owner``: id of the connection, unique among all nodes
-    and times, which exclusive queues carry.
+    """One connection. ``peer`` and ``local``: "address:port". ``owner``: globally unique id of the
+    connection, which its exclusive queues carry.
 
-    ``certificate_name``: of a verified client certificate, else empty. ``properties`` and ``capabilities``: what
-    connection.start-ok said. ``heartbeat``: seconds, 0 for none. ``exclusive``: it has declared exclusive queues.
-    ``entered``: counted into its vhost. ``blocked``: it was told not to publish. ``held``: channels for which reading is
-    stopped. ``budget``: of its channels' incomplete messages and uncommitted transactions; ``backlog_bytes``: in their
-    backlogs. Times are monotonic seconds: ``deadline`` of the greeting or of the answer to
-    connection.close, ``heartbeat_at`` of the next heartbeat, ``heard`` since when silence counts at the earliest.
-    ``connected_at``: when it came, in milliseconds since the epoch.
+    ``certificate_name``: of a verified client certificate, else empty. ``properties`` and
+    ``capabilities``: from connection.start-ok. ``heartbeat``: seconds, 0 for none. ``exclusive``:
+    it has declared exclusive queues. ``entered``: counted into its vhost. ``blocked``: it was told
+    not to publish. ``held``: channels for which reading is stopped. ``budget``: for its channels'
+    incomplete messages and uncommitted transactions; ``backlog_bytes``: in their backlogs. Times
+    are monotonic seconds: ``deadline`` of the handshake or of the answer to connection.close,
+    ``heartbeat_at`` of the next heartbeat, ``heard``: earliest start of the present silence.
+    ``connected_at``: milliseconds since the epoch.
     """
 
     __slots__ = (

@@ -1,7 +1,8 @@
-"""What takes messages for a channel: a consumer, to which they are pushed, and a getter, which takes one when asked to.
+"""Receivers of a channel's messages: a consumer, which is pushed messages, and a getter, which
+pulls one.
 
-Both are ports of a queue, which may be on another shard. A consumer writes what it is given into the connection's output as
-far as there is room; the rest waits in the channel (see ``consuming``).
+Both are ports of a queue, which may be on another shard. A consumer writes messages to the
+connection's output while there is room; the rest waits in the channel (see ``consuming``).
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.channel import Channel
 
 THROTTLE_FROM: Final = 256
-"""A consumer that may be given more than this is told to wait when its connection does not take what there is."""
+"""Limit above which a consumer is throttled when its connection does not keep up."""
 
 
 class Taker:
-    """What a consumer and a getter have in common. ``channel`` and ``held`` are None once it is of no use.
+    """Common part of consumer and getter. ``channel`` and ``held`` are None once it is detached.
 
-    ``automatic``: messages are settled when they are handed to the connection. ``reserved``: messages settled within a
-    transaction, which must be settled with the queue yet. ``counts_from``: the delivery from which on a quorum queue's
-    messages say how often they were delivered before (RabbitMQ tells basic.get at once).
+    ``automatic``: messages are settled when they are handed to the connection. ``reserved``:
+    messages settled within a transaction but not yet with the queue. ``counts_from``: the delivery
+    from which on a quorum queue's messages carry their delivery count (RabbitMQ tells basic.get at
+    once).
     """
 
     __slots__ = ("automatic", "channel", "counts_from", "held", "queue", "reserved")
@@ -42,23 +44,24 @@ class Taker:
 
     @property
     def is_stream(self) -> bool:
-        """Whether deliveries say their offset, and cannot be refused."""
+        """True when deliveries carry their offset and cannot be rejected."""
         return self.queue.type == STREAM
 
     @property
     def counts_deliveries(self) -> bool:
-        """Whether deliveries that are repeated say how often."""
+        """True when redeliveries carry their count."""
         return self.queue.type == QUORUM
 
     def settle(self, verb: Verb, ranges: Sequence[Range], done: Answer | None = None) -> None:
-        """Settle messages with the queue; what is refused comes again without delay. Without effect when it has gone."""
+        """Settle messages with the queue; rejected ones are redelivered without delay. A no-op once
+        detached."""
         if self.held is not None:
             self.held.settle(verb, ranges, 0, b"", done)
         elif done is not None:
             done(0)
 
     def leave(self) -> None:
-        """Detach; what is not settled goes back to the queue."""
+        """Detach; the queue requeues unacked messages."""
         held, self.held, self.channel = self.held, None, None
         if held is not None:
             held.detach()
@@ -67,8 +70,8 @@ class Taker:
 class Consumer(Taker):
     """One basic.consume. ``prefetch``: its own limit, 0 for none.
 
-    ``stopped``: the client has cancelled it. ``throttled``: its queue was told to wait. ``written``: messages handed out that
-    are to be settled, where it is ``automatic``.
+    ``stopped``: the client has cancelled it. ``throttled``: its queue was told to wait.
+    ``written``: messages written but not settled yet, when it is ``automatic``.
     """
 
     __slots__ = (
@@ -106,14 +109,15 @@ class Consumer(Taker):
         self.written: list[Range] = []
 
     def limit(self) -> int:
-        """Most unsettled messages: the lower of its own limit and the one that all of the channel share; 0 for none."""
+        """Return the maximum of unacked messages: the lower of its own and the channel's limit; 0
+        for none."""
         channel = self.channel
         shared = 0 if channel is None or self.automatic else channel.shared_limit
         own = 0 if self.automatic else self.prefetch
         return min(own, shared) if own and shared else own or shared
 
     def throttle(self) -> None:
-        """Let the queue wait until what there is was written."""
+        """Pause the queue's deliveries until those here are written."""
         if not self.throttled and self.held is not None:
             limit = self.limit()
             if not limit or limit > THROTTLE_FROM:
@@ -121,7 +125,7 @@ class Consumer(Taker):
                 self.held.set_limit(1)
 
     def unthrottle(self) -> None:
-        """There is room again."""
+        """Resume deliveries: there is room again."""
         if self.throttled:
             self.throttled = False
             if self.held is not None:
@@ -130,17 +134,17 @@ class Consumer(Taker):
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """Messages from the queue."""
+        """Take messages from the queue."""
         channel = self.channel
         if channel is None or self.stopped:
-            # They crossed the cancellation: nobody was shown them.
+            # They crossed the cancellation: no client has seen them.
             offset = batch.base_offset + first
             self.settle(Verb.RELEASE, [(offset, offset + count - 1)])
             return
         channel.handler.delivered(channel, self, batch, first, count, attempts)
 
     def cancelled(self) -> None:
-        """The queue has gone."""
+        """Handle the end of the queue."""
         channel = self.channel
         self.held = None
         if channel is not None:
@@ -149,7 +153,8 @@ class Consumer(Taker):
 
 
 class Getter(Taker):
-    """Takes messages of one queue for basic.get; kept for the next one. ``taken``: the message it was given just now."""
+    """Takes messages of one queue for basic.get; kept for the next one. ``taken``: the last message
+    received."""
 
     __slots__ = ("taken",)
 
@@ -161,7 +166,7 @@ class Getter(Taker):
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """The message that was asked for."""
+        """Take the requested message."""
         if self.channel is None:
             offset = batch.base_offset + first
             self.settle(Verb.RELEASE, [(offset, offset + count - 1)])
@@ -169,7 +174,7 @@ class Getter(Taker):
         self.taken = (batch, first, attempts)
 
     def cancelled(self) -> None:
-        """The queue has gone."""
+        """Handle the end of the queue."""
         channel = self.channel
         self.held = self.channel = None
         if channel is not None:

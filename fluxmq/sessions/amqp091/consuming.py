@@ -1,11 +1,12 @@
-"""Consuming: basic.consume and basic.cancel, limits, and what waits for room in a channel.
+"""Consuming: basic.consume and basic.cancel, limits, and deliveries that wait for room in a
+channel.
 
-Messages come from queues as far as each consumer's limit allows. They are written at once unless the connection has no room,
-or the limit that the channel's consumers share is reached; then they wait in the channel, in order. That is bounded: a consumer
-that waits for the connection is throttled at its queue.
+Queues deliver up to each consumer's limit. Messages are written at once unless the connection has
+no room, or the limit that the channel's consumers share is reached; then they wait in the channel,
+in order. That is bounded: a consumer that waits for the connection is throttled at its queue.
 
-Source: AMQP 0-9-1 sections 1.8.3.1 (qos), 1.8.3.3 (consume), 1.8.3.5 (cancel), RabbitMQ's consumer prefetch, priorities,
-cancellation notifications, single active consumers and stream consumers.
+Source: AMQP 0-9-1 sections 1.8.3.1 (qos), 1.8.3.3 (consume), 1.8.3.5 (cancel), RabbitMQ's consumer
+prefetch, priorities, cancellation notifications, single active consumers and stream consumers.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 CANCEL_NOTIFY: Final = "consumer_cancel_notify"
 PRIORITY_MAX: Final = (1 << 31) - 1
-"""Consumer priorities are cut to 32 bits, above and below zero."""
+"""Consumer priorities are clamped to 32 bits, above and below zero."""
 SINGLE_ACTIVE: Final = "x-single-active-consumer"
 
 
@@ -48,7 +49,7 @@ SINGLE_ACTIVE: Final = "x-single-active-consumer"
 
 
 def on_qos(channel: Channel, method: BasicQos) -> None:
-    """A limit for consumers to come, or for all of the channel together (RabbitMQ's meaning of ``global``)."""
+    """Set the limit of future consumers, or of the channel as a whole (RabbitMQ's ``global``)."""
     if method.prefetch_size:
         text = f"prefetch_size!=0 ({method.prefetch_size})"
         raise HardError(ReplyCode.NOT_IMPLEMENTED, text)
@@ -108,7 +109,7 @@ def on_consume(channel: Channel, method: BasicConsume) -> None:
 
 
 def check_room(channel: Channel) -> None:
-    """Raises HardError 530 when the channel has as many consumers as it may."""
+    """Raise HardError 530 when the channel has the maximum number of consumers."""
     most = channel.handler.broker.limits.max_consumers
     if len(channel.consumers) + len(channel.leaving) >= most:
         text = f"reached maximum ({most}) of consumers per channel"
@@ -116,7 +117,8 @@ def check_room(channel: Channel) -> None:
 
 
 def wanted_of(channel: Channel, method: BasicConsume, queue: Queue, tag: str) -> ConsumerWanted:
-    """What basic.consume asks for. Raises AmqpError for what this queue does not do."""
+    """Return the request of basic.consume. Raises AmqpError for what this queue does not
+    support."""
     arguments = method.arguments
     what = named(QUEUE, queue.name, queue.vhost)
     priority = arguments.get("x-priority", 0)
@@ -179,7 +181,7 @@ def _flag(value: object, key: str, what: str) -> bool:
 
 
 def _filters(value: object, what: str) -> tuple[str, ...]:
-    """Filters of a stream's consumer: one, or an array of them."""
+    """Return the filters of a stream's consumer: one, or an array of them."""
     if value is None:
         return ()
     listed = value if isinstance(value, list) else [value]
@@ -187,7 +189,7 @@ def _filters(value: object, what: str) -> tuple[str, ...]:
 
 
 def attached(channel: Channel, consumer: Consumer, no_wait: bool, held: Held | Refusal) -> None:
-    """The queue has the consumer, or not. Raises AmqpError."""
+    """Complete basic.consume with the queue's answer. Raises AmqpError."""
     if isinstance(held, Refusal):
         channel.consumers.pop(consumer.tag, None)
         consumer.channel = None
@@ -197,11 +199,12 @@ def attached(channel: Channel, consumer: Consumer, no_wait: bool, held: Held | R
         channel.send(BasicConsumeOk(consumer.tag))
 
 
-# --- the end of a consumer ---
+# --- cancellation ---
 
 
 def on_cancel(channel: Channel, method: BasicCancel) -> None:
-    """The client wants nothing more; what it has not settled it may still settle."""
+    """Cancel a consumer at the client's request; the client may still settle its unacked
+    messages."""
     tag = method.consumer_tag
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
@@ -213,8 +216,9 @@ def on_cancel(channel: Channel, method: BasicCancel) -> None:
 
 
 def stop(channel: Channel, consumer: Consumer) -> None:
-    """Give a consumer nothing more."""
-    # What was acknowledged before counts before: what is held when the consumer leaves comes again.
+    """Stop deliveries to a consumer."""
+    # Earlier acknowledgements take effect first: unacked messages are requeued when the consumer
+    # leaves.
     settling.pass_on(channel)
     consumer.stopped = True
     settling.settle_written(consumer)
@@ -237,9 +241,9 @@ def stop(channel: Channel, consumer: Consumer) -> None:
 
 
 def cancelled(channel: Channel, consumer: Consumer) -> None:
-    """The queue has gone: tell a client that wants to know."""
+    """Handle the end of a consumer's queue: notify a client with the capability."""
     channel.ledger.forget(consumer)
-    # There may be room for others now.
+    # There may be room for other consumers now.
     channel.mark()
     if consumer in channel.leaving:
         channel.leaving.remove(consumer)
@@ -250,13 +254,14 @@ def cancelled(channel: Channel, consumer: Consumer) -> None:
             if channel.deleting and channel.deleting == consumer.queue.name:
                 channel.cancels.append(
                     told
-                )  # a client that deletes a queue waits for delete-ok first
+                )  # a client that deletes a queue expects delete-ok first
             else:
                 channel.send(told)
 
 
 def release(channel: Channel) -> None:
-    """The channel ends: pass on what was acknowledged, give back everything else."""
+    """Release the consumers of a closing channel: pass on acknowledgements, requeue everything
+    else."""
     settling.pass_on(channel)
     channel.deferred.clear()
     takers = [*channel.consumers.values(), *channel.leaving, *channel.getters.values()]
@@ -274,7 +279,7 @@ def release(channel: Channel) -> None:
 def delivered(
     channel: Channel, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
 ) -> None:
-    """Messages came: write them, or let them wait behind those that do."""
+    """Write messages, or queue them behind those that wait."""
     written = 0 if channel.deferred else give(channel, consumer, batch, first, count, attempts)
     if written < count:
         channel.deferred.append((consumer, batch, first + written, count - written, attempts))
@@ -284,7 +289,7 @@ def delivered(
 def give(
     channel: Channel, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
 ) -> int:
-    """Write as many as there is room for; how many that were."""
+    """Write as many as there is room for; return their number."""
     if channel.client.connection.room() <= 0:
         return 0
     if channel.shared_limit and not consumer.automatic:
@@ -299,7 +304,7 @@ def give(
 
 
 def wait(channel: Channel, consumer: Consumer) -> None:
-    """Deliveries wait. For the connection: be called when it has written all, and have no more come."""
+    """Wait for room: if the connection is full, request a call when drained, and throttle."""
     connection = channel.client.connection
     if connection.room() <= 0:
         connection.feeding = True
@@ -307,7 +312,7 @@ def wait(channel: Channel, consumer: Consumer) -> None:
 
 
 def pump(channel: Channel) -> None:
-    """Write what waits, as far as there is room now."""
+    """Write waiting deliveries, as far as there is room now."""
     deferred = channel.deferred
     while deferred and channel.is_open:
         consumer, batch, first, count, attempts = deferred[0]
@@ -327,7 +332,7 @@ def pump(channel: Channel) -> None:
 
 
 def flush(channel: Channel) -> None:
-    """Once per tick: settle what was acknowledged, let go of who has nothing left to settle, go on writing."""
+    """Pass on acknowledgements, detach finished consumers, continue writing; once per tick."""
     settling.pass_on(channel)
     if channel.leaving:
         depart(channel)
@@ -336,7 +341,7 @@ def flush(channel: Channel) -> None:
 
 
 def depart(channel: Channel) -> None:
-    """Detach consumers that were cancelled and have nothing left to settle."""
+    """Detach cancelled consumers that have no unacked messages."""
     for consumer in [each for each in channel.leaving if not settling.owes(channel, each)]:
         channel.leaving.remove(consumer)
         consumer.leave()

@@ -1,7 +1,7 @@
-"""A publish that comes frame by frame: its method, then a header, then as many body frames as it takes.
+"""A publish that arrives frame by frame: its method, then a header, then any number of body frames.
 
-The hot path makes runs of publishes that lie in the receive buffer as a whole; what comes here is spread over several body
-frames or readings, or has other channels' frames between its own.
+The hot path makes runs of publishes that lie in the receive buffer as a whole; those handled here
+are spread over several body frames or reads, or are interleaved with other channels' frames.
 
 Source: AMQP 0-9-1 sections 2.3.5.2 and 4.2.6 (content).
 """
@@ -24,12 +24,13 @@ from fluxmq.protocols.amqp091.methods import BasicPublish, ids
 from fluxmq.sessions.amqp091.budget import Share
 
 PIECE_BYTES: Final = 64
-"""Approximate size of the object that keeps one body frame, besides its bytes: a body may come in frames of one byte."""
+"""Approximate size of the object that keeps one body frame, besides its bytes: a body may come in
+frames of one byte."""
 
 
 class Content:
-    """The publish being assembled. ``size``: bytes of its body, -1 until the header came; ``have``: those that came.
-    ``share``: of the connection's budget; whoever drops the content releases it."""
+    """The publish being assembled. ``size``: bytes of its body, -1 until the header came; ``have``:
+    those received. ``share``: of the connection's budget; whoever drops the content releases it."""
 
     __slots__ = ("have", "method", "pieces", "properties", "share", "size")
 
@@ -42,10 +43,11 @@ class Content:
         self.pieces: list[bytes] = []
 
     def add(self, kind: int, payload: bytes, size_max: int) -> bool:
-        """Take the next frame; True when the publish is whole.
+        """Take the next frame; return True when the publish is complete.
 
-        Raises AmqpError: 505 for a frame that is not due, 501 for a body longer than announced, 406 (of the channel) for one
-        announced longer than ``size_max``, or when the connection holds too much.
+        Raises AmqpError: 505 for an unexpected frame, 501 for a body longer than announced, 406 (of
+        the channel) for one announced longer than ``size_max``, or when the connection holds too
+        much.
         """
         try:
             if self.size < 0:
@@ -75,13 +77,13 @@ class Content:
             raise HardError(
                 ReplyCode.FRAME_ERROR, f"content body of more than {self.size} bytes announced"
             )
-        # A frame without payload may come any number of times; it is not to take memory each time.
+        # Any number of frames without payload may come; they must not take memory.
         if payload:
             self.share.take(len(payload) + PIECE_BYTES)
             self.pieces.append(payload)
 
     def run(self, channel: int) -> PublishRun:
-        """The whole publish, as a run of one."""
+        """Return the complete publish, as a run of one."""
         method = self.method
         return PublishRun.of(
             channel,
@@ -95,14 +97,14 @@ class Content:
 
 
 def check_size(size: int, size_max: int) -> None:
-    """Raises SoftError 406 for a message that is too large."""
+    """Raise SoftError 406 for a message that is too large."""
     if size > size_max:
         text = f"message size {size} is larger than configured max size {size_max}"
         raise SoftError(ReplyCode.PRECONDITION_FAILED, text, *ids(BasicPublish))
 
 
 def check_method_due(kind: int) -> None:
-    """Raises HardError 505 for a frame that is no method where one is due."""
+    """Raise HardError 505 for another frame where a method is due."""
     if kind != FRAME_METHOD:
         raise _unexpected("expected method frame, got non method frame instead")
 

@@ -1,4 +1,4 @@
-"""Methods on channel 0 of an open connection: its end, and a new secret.
+"""Methods on channel 0 of an open connection: close, and update-secret.
 
 Source: AMQP 0-9-1 section 1.4.2 (connection), RabbitMQ's connection.update-secret.
 """
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 
 def on_method(handler: Handler, client: Client, method: Method) -> None:
-    """Do it. Raises HardError 504 for a method that channel 0 does not have now."""
+    """Execute a method. Raises HardError 504 for one that channel 0 does not accept now."""
     match method:
         case ConnectionClose():
             handler.closed_by_client(client)
         case ConnectionUpdateSecret():
-            # For backends whose credentials expire; a password that was verified once needs no renewal, and RabbitMQ's own
-            # backend looks at no new one either. What the client sends is kept nowhere.
+            # For backends with expiring credentials; a verified password needs no renewal, and
+            # RabbitMQ's internal backend ignores the new one as well. The client's secret is not
+            # stored.
             client.connection.append(frame(0, ConnectionUpdateSecretOk()))
         case _:
             text = "unexpected method in connection state running"

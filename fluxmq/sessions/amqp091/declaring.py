@@ -1,7 +1,8 @@
-"""Queues and exchanges: declared, looked for, purged, deleted.
+"""Declaring, inspecting, purging and deleting queues and exchanges.
 
-The shard's copy of the topology is asked first: what is refused is refused at once, and a declaration of what there is needs no
-change at all. Changes are made by the control process and are answered when every shard knows them.
+The shard's copy of the topology is consulted first: errors are answered at once, and redeclaring an
+existing entity needs no change at all. The control process makes changes; they are answered when
+every shard knows them.
 
 Source: AMQP 0-9-1 sections 1.6 (exchange) and 1.7 (queue), RabbitMQ's checks and their order.
 """
@@ -59,7 +60,7 @@ def change(
 
 
 def changed(channel: Channel, answer: Method | None, refusal: Refusal | None) -> None:
-    """The change was made, or not. Raises AmqpError."""
+    """Complete a change with its outcome. Raises AmqpError."""
     if refusal is not None:
         raise error_from(refusal)
     if answer is not None:
@@ -67,7 +68,7 @@ def changed(channel: Channel, answer: Method | None, refusal: Refusal | None) ->
 
 
 def asked(question: Callable[[], bool]) -> bool:
-    """What the topology says. Raises AmqpError for what it refuses."""
+    """Return the topology's answer. Raises AmqpError for its refusals."""
     try:
         return question()
     except Refusal as refusal:
@@ -75,7 +76,7 @@ def asked(question: Callable[[], bool]) -> bool:
 
 
 def _group_for(broker: Broker, method: QueueDeclare, name: str, kind: str) -> str:
-    """Where a queue will live. Raises AmqpError."""
+    """Return the replication group of a new queue. Raises AmqpError."""
     try:
         return broker.group_for(name, method.durable, method.exclusive, kind, method.arguments)
     except Refusal as refusal:
@@ -86,7 +87,7 @@ def _group_for(broker: Broker, method: QueueDeclare, name: str, kind: str) -> st
 
 
 def on_exchange_declare(channel: Channel, method: ExchangeDeclare) -> None:
-    """There shall be an exchange, or with ``passive``: is there? Raises AmqpError."""
+    """Declare an exchange, or with ``passive`` check that it exists. Raises AmqpError."""
     vhost = channel.client.vhost
     topology = channel.handler.broker.topology
     name = clean(method.exchange)
@@ -121,7 +122,7 @@ def on_exchange_declare(channel: Channel, method: ExchangeDeclare) -> None:
 
 
 def on_exchange_delete(channel: Channel, method: ExchangeDelete) -> None:
-    """There shall be no such exchange. Raises AmqpError."""
+    """Delete an exchange. Raises AmqpError."""
     vhost = channel.client.vhost
     topology = channel.handler.broker.topology
     name = clean(method.exchange)
@@ -143,7 +144,7 @@ def _answer(channel: Channel, answer: Method | None) -> None:
 
 
 def on_queue_declare(channel: Channel, method: QueueDeclare) -> None:
-    """There shall be a queue, or with ``passive``: is there, and what is in it? Raises AmqpError."""
+    """Declare a queue, or with ``passive`` report its contents if it exists. Raises AmqpError."""
     name = clean(method.queue)
     if replying.is_reply_queue(name):
         declare_reply_queue(channel, method, name)
@@ -154,7 +155,7 @@ def on_queue_declare(channel: Channel, method: QueueDeclare) -> None:
 
 
 def declare_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
-    """Make a queue unless there is an equal one. Raises AmqpError."""
+    """Create a queue unless there is an equal one. Raises AmqpError."""
     client, broker = channel.client, channel.handler.broker
     topology = broker.topology
     if not name:
@@ -169,7 +170,7 @@ def declare_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
     vhost = topology.vhost(client.vhost)
     default = CLASSIC
     if vhost is not None and method.durable and not (method.exclusive or method.auto_delete):
-        default = vhost.default_queue_type  # others can only be classic
+        default = vhost.default_queue_type  # others are always classic
     kind = queue_type(method.arguments, default)
     wanted = Queue(
         client.vhost,
@@ -186,8 +187,8 @@ def declare_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
     if known and not method.auto_delete:
         describe(channel, method, existing_queue(channel, name))
         return
-    # A queue that deletes itself is declared even if it is known: its last consumer may have gone just now, and its end be on
-    # the way. The declaration comes behind that end, and outlives it.
+    # An auto-delete queue is declared even if it is known: its last consumer may just have gone,
+    # with its deletion on the way. The declaration follows the deletion, and outlives it.
     exchange = method.arguments.get(DEAD_LETTER_KEY)
     if isinstance(exchange, str) and not known:
         access.need_read(channel, QUEUE, name)
@@ -199,7 +200,7 @@ def declare_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
 
 
 def declared(channel: Channel, method: QueueDeclare, name: str, refusal: Refusal | None) -> None:
-    """The queue was made, or there was an equal one by then, with messages perhaps; or neither. Raises AmqpError."""
+    """Answer once the queue was created, or an equal one found, or neither. Raises AmqpError."""
     if refusal is not None:
         raise error_from(refusal)
     queue = channel.handler.broker.topology.queue(channel.client.vhost, name)
@@ -210,7 +211,7 @@ def declared(channel: Channel, method: QueueDeclare, name: str, refusal: Refusal
 
 
 def describe(channel: Channel, method: QueueDeclare, queue: Queue, made: bool = False) -> None:
-    """Answer with what is in a queue that is there. ``made``: this method has had it declared."""
+    """Answer with an existing queue's contents. ``made``: this method has declared it."""
     if method.no_wait:
         channel.last_queue = queue.name
         return
@@ -221,7 +222,7 @@ def describe(channel: Channel, method: QueueDeclare, queue: Queue, made: bool = 
 def described(
     channel: Channel, method: QueueDeclare, name: str, made: bool, status: QueueStatus | None
 ) -> None:
-    """Its numbers came, or it has ended meanwhile, or it cannot be asked. Raises AmqpError."""
+    """Answer with the queue's status, None when it is gone or unreachable. Raises AmqpError."""
     if status is None:
         broker, vhost = channel.handler.broker, channel.client.vhost
         queue = broker.topology.queue(vhost, name)
@@ -232,19 +233,20 @@ def described(
         if not made:
             declare_queue(channel, method, name)
             return
-        status = QueueStatus(0, 0)  # it was made, and ended right behind that
+        status = QueueStatus(0, 0)  # it was created, and ended right afterwards
     channel.last_queue = name
     if not method.no_wait:
         channel.send(QueueDeclareOk(name, _count(status.ready), _count(status.consumers)))
 
 
 def _count(number: int) -> int:
-    """As much as the field holds."""
+    """Return the number, clamped to the field's maximum."""
     return min(number, 0xFFFF_FFFF)
 
 
 def declare_reply_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
-    """The pseudo-queue is always there; an address while somebody waits for replies at it."""
+    """Declare the pseudo-queue, which always exists, or a reply address, which exists while its
+    consumer does."""
 
     def answered(exists: bool) -> None:
         if not exists:
@@ -261,7 +263,7 @@ def declare_reply_queue(channel: Channel, method: QueueDeclare, name: str) -> No
 
 
 def on_queue_purge(channel: Channel, method: QueuePurge) -> None:
-    """Drop what is ready. Raises AmqpError."""
+    """Drop the ready messages. Raises AmqpError."""
     name = expanded(channel, method.queue)
     access.need_read(channel, QUEUE, name)
     queue = existing_queue(channel, name)
@@ -273,7 +275,7 @@ def on_queue_purge(channel: Channel, method: QueuePurge) -> None:
 
 
 def on_queue_delete(channel: Channel, method: QueueDelete) -> None:
-    """There shall be no such queue. Raises AmqpError."""
+    """Delete a queue. Raises AmqpError."""
     client = channel.client
     name = expanded(channel, method.queue)
     access.need_configure(channel, QUEUE, name)
@@ -298,7 +300,7 @@ def on_queue_delete(channel: Channel, method: QueueDelete) -> None:
 
 
 def deleted(channel: Channel, no_wait: bool, result: int | Refusal) -> None:
-    """The queue has gone with so many messages, or not; then its consumers on this channel are told. Raises AmqpError."""
+    """Answer a deletion, then notify the queue's consumers on this channel. Raises AmqpError."""
     channel.deleting = ""
     cancels, channel.cancels = channel.cancels, []
     counted(channel, no_wait, QueueDeleteOk, result)
@@ -312,7 +314,7 @@ def counted(
     answer: type[QueuePurgeOk | QueueDeleteOk],
     result: int | Refusal,
 ) -> None:
-    """So many messages went, or nothing was done. Raises AmqpError."""
+    """Answer with the number of messages, or fail. Raises AmqpError."""
     if isinstance(result, Refusal):
         raise error_from(result)
     if not no_wait:

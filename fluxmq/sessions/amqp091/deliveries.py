@@ -1,4 +1,5 @@
-"""Deliveries as bytes: what a message's stored properties become is kept for the next message that has the same.
+"""Encoding of deliveries: the converted properties are cached for further messages with the same
+ones.
 
 Neighbouring messages of a batch with the same key and properties are written at once.
 """
@@ -19,15 +20,16 @@ if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.consumers import Consumer, Getter, Taker
 
 HEADS_MAX: Final = 512
-"""Heads that a shard keeps; then it begins anew."""
+"""Maximum number of heads a shard caches; then the cache is cleared."""
 HEAD_BYTES_MAX: Final = 2048
-"""Bytes of key and properties of a head that is kept: all of them take a megabyte or two."""
+"""Maximum bytes of key and properties of a cached head: all of them take a megabyte or two."""
 
 _DELIVERY_COUNT: Final = "x-delivery-count"
 
 
 class Head(NamedTuple):
-    """All that deliveries of like messages have in common. ``offset_at``: where in ``properties`` the offset stands, or -1."""
+    """Common part of similar deliveries. ``offset_at``: position of the offset in ``properties``,
+    or -1."""
 
     exchange: bytes
     routing_key: bytes
@@ -36,13 +38,14 @@ class Head(NamedTuple):
 
 
 class Heads:
-    """Heads by what they are made of."""
+    """Cache of heads."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[bytes, bytes, int, bool], Head] = {}
 
     def head(self, block: bytes, key: bytes, again: int, stream: bool) -> Head:
-        """The head for a message with these properties and this key, delivered ``again`` times before (-1: not told)."""
+        """Return the head for these properties and this key, delivered ``again`` times before (-1:
+        omitted)."""
         known = (block, key, again, stream)
         head = self._kept.get(known)
         if head is None:
@@ -55,7 +58,8 @@ class Heads:
 
 
 def make_head(block: bytes, key: bytes, again: int, stream: bool) -> Head:
-    """See ``Heads.head``. Properties that AMQP cannot say at all are left out rather than the message."""
+    """Make a head, see ``Heads.head``. Drops properties that AMQP cannot express, not the
+    message."""
     extra: dict[str, Any] = {_DELIVERY_COUNT: again} if again >= 0 else {}
     try:
         exchange, routing_key = address_of(block, key)
@@ -67,7 +71,8 @@ def make_head(block: bytes, key: bytes, again: int, stream: bool) -> Head:
 
 
 def same_until(batch: Batch, first: int, end: int) -> int:
-    """Up to where messages from ``first`` on have the same key, properties and redelivered mark."""
+    """Return the end of the messages with the same key, properties and redelivered flag as
+    ``first``."""
     marked = batch.flags & ATTRIBUTES
     if batch.uniform_key and batch.uniform_properties and not marked:
         return end
@@ -101,7 +106,8 @@ def _head(channel: Channel, taker: Taker, batch: Batch, index: int, attempts: in
 def write(
     channel: Channel, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
 ) -> None:
-    """basic.deliver for ``count`` messages from index ``first``, with the tags that come next."""
+    """Write basic.deliver for ``count`` messages from index ``first``, with the next delivery
+    tags."""
     client = channel.client
     owner = None if consumer.automatic else consumer
     index, end = first, first + count
@@ -132,7 +138,7 @@ def write(
 def write_get_ok(
     channel: Channel, getter: Getter, batch: Batch, index: int, attempts: int, ready: int
 ) -> None:
-    """basic.get-ok with its message; ``ready``: how many more there are."""
+    """Write basic.get-ok with its message; ``ready``: how many more there are."""
     client = channel.client
     head = _head(channel, getter, batch, index, attempts)
     owner = None if getter.automatic else getter

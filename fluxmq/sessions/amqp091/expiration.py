@@ -1,4 +1,4 @@
-"""The ``expiration`` of a message: milliseconds as text, refused in the words that RabbitMQ has for it.
+"""The ``expiration`` of a message: milliseconds as text, with RabbitMQ's error texts.
 
 Source: RabbitMQ's per-message TTL.
 """
@@ -18,7 +18,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 
 
 def expiry_of(text: str) -> int:
-    """Milliseconds, cut to what times can hold. Raises SoftError 406."""
+    """Return milliseconds, clamped to the range of times. Raises SoftError 406."""
     found = _INTEGER.match(text)
     if found is None:
         raise _invalid(text, "no_integer")

@@ -1,6 +1,6 @@
-"""basic.get: one message now, or the word that there is none.
+"""basic.get: one message now, or get-empty.
 
-What takes it stays attached to its queue for the next time, as long as the channel does not get from many queues.
+A getter stays attached to its queue for the next time, unless the channel gets from many queues.
 
 Source: AMQP 0-9-1 section 1.8.3.10 (get).
 """
@@ -24,7 +24,7 @@ from fluxmq.sessions.amqp091.ports import ConsumerWanted, Held
 from fluxmq.sessions.amqp091.queue_names import existing_queue, expanded
 
 GETTERS_MAX: Final = 64
-"""Getters that a channel keeps though nothing is owed to them."""
+"""Maximum getters without unacked messages that a channel keeps."""
 
 
 def on_get(channel: Channel, method: BasicGet) -> None:
@@ -46,7 +46,7 @@ def on_get(channel: Channel, method: BasicGet) -> None:
 
 
 def attach(channel: Channel, method: BasicGet, queue: Queue) -> None:
-    """Make a getter, then take."""
+    """Attach a getter, then take."""
     trim(channel)
     getter = Getter(channel, queue, method.no_ack)
     channel.getters[queue.name, method.no_ack] = getter
@@ -75,7 +75,7 @@ def attach(channel: Channel, method: BasicGet, queue: Queue) -> None:
 
 
 def attached(channel: Channel, method: BasicGet, getter: Getter, held: Held | Refusal) -> None:
-    """The queue has the getter, or not. Raises AmqpError."""
+    """Complete the attachment with the queue's answer. Raises AmqpError."""
     if isinstance(held, Refusal):
         channel.getters.pop((getter.queue.name, getter.automatic), None)
         getter.channel = None
@@ -85,14 +85,15 @@ def attached(channel: Channel, method: BasicGet, getter: Getter, held: Held | Re
 
 
 def take(channel: Channel, method: BasicGet, getter: Getter, held: Held) -> None:
-    """Ask for one message; what was acknowledged so far is passed on first, so that limits of the queue see it."""
+    """Request one message, after passing on acknowledgements, so that the queue's limits count
+    them."""
     settling.pass_on(channel)
     answer = channel.later(method, partial(taken, channel, getter))
     held.take(answer)
 
 
 def taken(channel: Channel, getter: Getter, found: bool, ready: int) -> None:
-    """There was one, or not."""
+    """Answer the client with the message, or with get-empty."""
     message, getter.taken = getter.taken, None
     if not found or message is None:
         channel.client.connection.tally.amqp_got_empty += 1
@@ -103,7 +104,7 @@ def taken(channel: Channel, getter: Getter, found: bool, ready: int) -> None:
 
 
 def trim(channel: Channel) -> None:
-    """Let go of the getters that were not used for longest and are owed nothing."""
+    """Detach the least recently used getters without unacked messages."""
     if len(channel.getters) < GETTERS_MAX:
         return
     for key, getter in list(channel.getters.items()):

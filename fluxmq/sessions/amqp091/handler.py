@@ -1,9 +1,11 @@
-"""Frames of AMQP 0.9.1 connections, dispatched: the one handler that all connections of a shard share.
+"""Dispatch of frames of AMQP 0.9.1 connections: the one handler that all connections of a shard
+share.
 
-Errors a client makes are AmqpError up to here, where they become channel.close or connection.close with the code, the text and
-the method that did it. Whatever a channel or connection held is given back when it ends.
+Client errors are AmqpError up to here, where they become channel.close or connection.close with
+code, text and offending method. A channel or connection releases everything when it ends.
 
-Source: AMQP 0-9-1 sections 1.4.2 to 1.4.3 (connection, channel), 2.2.4 and 4.2.7 (heartbeats), RabbitMQ's connection.blocked.
+Source: AMQP 0-9-1 sections 1.4.2 to 1.4.3 (connection, channel), 2.2.4 and 4.2.7 (heartbeats),
+RabbitMQ's connection.blocked.
 """
 
 from __future__ import annotations
@@ -59,13 +61,13 @@ from fluxmq.sessions.amqp091.deliveries import Heads
 from fluxmq.sessions.amqp091.ports import Broker
 
 ORPHANS_MAX: Final = 100_000
-"""Owners of exclusive queues that have ended while nothing could be changed: a name each, until something can."""
+"""Ended owners of exclusive queues kept while no change is possible: one name each."""
 SILENT_INTERVALS: Final = 2
-"""Heartbeat intervals after which a client from which nothing came is taken for gone (section 4.2.7)."""
+"""Heartbeat intervals of silence after which a client is considered dead (section 4.2.7)."""
 
 
 class Handler:
-    """What happens to connections; called by the parser, the reactor and the shard. ``blocked``: why publishing is, or empty."""
+    """Events from parser, reactor and shard. ``blocked``: why publishing is, or empty."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -75,10 +77,10 @@ class Handler:
         self.orphans: set[str] = set()
         self.blocked = ""
 
-    # --- what comes from clients ---
+    # --- input from clients ---
 
     def protocol_header(self, connection: Connection, header: bytes) -> None:
-        """The first eight bytes: begin, or say which protocol there is and close (section 4.2.2)."""
+        """Start, or answer with the supported protocol header and close (section 4.2.2)."""
         client: Client = connection.identity
         if header != PROTOCOL_HEADER:
             connection.append(PROTOCOL_HEADER)
@@ -88,7 +90,7 @@ class Handler:
         handshake.begin(self, client)
 
     def publish_run(self, connection: Connection, number: int, run: PublishRun) -> None:
-        """Whole publishes on a channel, in the receive buffer."""
+        """Handle whole publishes on a channel, in the receive buffer."""
         client: Client = connection.identity
         channel = client.channels.get(number)
         if client.stage is not Stage.RUNNING or channel is None or channel.state is State.CLOSING:
@@ -100,7 +102,7 @@ class Handler:
         self.handle_run(channel, run)
 
     def handle_run(self, channel: Channel, run: PublishRun) -> None:
-        """Publishes whose turn has come."""
+        """Handle publishes whose turn has come."""
         try:
             if channel.content is not None:
                 channel.content.add(FRAME_METHOD, b"", 0)
@@ -109,7 +111,7 @@ class Handler:
             self.fail(channel.client, channel, error, BasicPublish)
 
     def frame(self, connection: Connection, kind: int, number: int, payload: bytes) -> None:
-        """A frame that is no part of a run, no heartbeat and no acknowledgement that the parser settled."""
+        """Handle a frame that the parser did not: no run, heartbeat or settled ack."""
         client: Client = connection.identity
         stage = client.stage
         if stage is Stage.CLOSED:
@@ -128,7 +130,7 @@ class Handler:
                 self.handle_frame(channel, kind, payload)
 
     def connection_frame(self, client: Client, kind: int, number: int, payload: bytes) -> None:
-        """A frame on channel 0, or on any before connection.open-ok."""
+        """Handle a frame on channel 0, or on any before connection.open-ok."""
         method: Method | None = None
         try:
             if kind != FRAME_METHOD or number:
@@ -146,7 +148,7 @@ class Handler:
     def unopened_frame(
         self, client: Client, channel: Channel | None, number: int, kind: int, payload: bytes
     ) -> None:
-        """A frame on a channel that is not open: channel.open, or what crossed our channel.close."""
+        """Handle a frame on a closed channel: channel.open, or one that crossed our close."""
         method: Method | None = None
         try:
             if kind == FRAME_METHOD:
@@ -166,7 +168,7 @@ class Handler:
             self.fail(client, None, error, method)
 
     def open_channel(self, client: Client, number: int) -> None:
-        """Begin a channel. Raises HardError 530 when there are as many as agreed."""
+        """Open a channel. Raises HardError 530 when channel-max is reached."""
         most = client.channel_max
         if number not in client.channels and len(client.channels) >= most:
             text = f"number of channels opened ({most}) has reached the negotiated channel_max ({most})"
@@ -180,7 +182,7 @@ class Handler:
         channel.send(ChannelOpenOk())
 
     def handle_frame(self, channel: Channel, kind: int, payload: bytes) -> None:
-        """A frame of an open channel whose turn has come."""
+        """Handle a frame of an open channel whose turn has come."""
         method: Method | type[Method] | None = None
         try:
             content = channel.content
@@ -207,7 +209,7 @@ class Handler:
             self.fail(channel.client, channel, error, method)
 
     def closing_frame(self, client: Client, kind: int, number: int, payload: bytes) -> None:
-        """After our connection.close only its answer counts, or that the client closes as well."""
+        """Handle a frame after our connection.close; only close-ok and close count."""
         if kind != FRAME_METHOD or number:
             return
         try:
@@ -221,28 +223,28 @@ class Handler:
             self.end(client, "error", linger=True)
 
     def broken(self, connection: Connection, code: int, text: str) -> None:
-        """The parser found bytes that are no frame; it looks at nothing behind them."""
+        """Handle bytes that are no frame; the parser ignores everything after them."""
         client: Client = connection.identity
         if client.stage in (Stage.CLOSING, Stage.CLOSED):
             self.end(client, "error")
             return
         error = HardError(ReplyCode(code), text)
         self.fail(client, None, error, None)
-        # Where the next frame begins is not known: an answer could not be read.
+        # The start of the next frame is unknown: an answer could not be read.
         self.end(client, "protocol_error", linger=True)
 
     def lost(self, connection: Connection) -> None:
-        """The network connection has gone."""
+        """Handle the loss of the network connection."""
         self.end(connection.identity, "lost")
 
     def drained(self, connection: Connection) -> None:
-        """All output is written and deliveries wait for that."""
+        """Resume deliveries that waited for the output to be written."""
         client: Client = connection.identity
         connection.feeding = False
         for channel in list(client.channels.values()):
             consuming.pump(channel)
 
-    # --- what comes from queues ---
+    # --- input from queues ---
 
     def delivered(
         self,
@@ -253,17 +255,17 @@ class Handler:
         count: int,
         attempts: int,
     ) -> None:
-        """Messages for a consumer."""
+        """Handle messages for a consumer."""
         consuming.delivered(channel, consumer, batch, first, count, attempts)
 
     def cancelled(self, channel: Channel, consumer: Consumer) -> None:
-        """A consumer's queue has gone."""
+        """Handle the end of a consumer's queue."""
         consuming.cancelled(channel, consumer)
 
     # --- order within a channel ---
 
     def keep(self, channel: Channel, item: tuple[int, bytes] | PublishRun, size: int) -> None:
-        """Let what came on a channel wait behind the method that waits."""
+        """Queue input of a channel behind the method in progress."""
         client = channel.client
         channel.backlog.append(item)
         channel.backlog_bytes += size + WAITING_BYTES
@@ -275,7 +277,7 @@ class Handler:
             self.pause(client)
 
     def proceed(self, channel: Channel) -> None:
-        """The channel waits no longer: do what came meanwhile."""
+        """Continue the channel: process its backlog."""
         while channel.backlog and not channel.waiting and channel.is_open:
             item = channel.backlog.popleft()
             size = item.payload_bytes if isinstance(item, PublishRun) else len(item[1])
@@ -291,29 +293,29 @@ class Handler:
             self.resume(channel.client)
 
     def pause(self, client: Client) -> None:
-        """One more reason not to read the connection."""
+        """Count one more reason not to read the connection."""
         client.held += 1
         if client.held == 1:
             self.broker.pause(client.connection)
 
     def resume(self, client: Client) -> None:
-        """One reason less. Without effect where ``pause`` was not called."""
+        """Remove one reason not to read it. A no-op without ``pause``."""
         if client.held:
             client.held -= 1
             if client.held == 0:
                 client.heard = self.broker.now()
                 self.broker.resume(client.connection)
 
-    # --- what is sent once per tick ---
+    # --- flushed once per tick ---
 
     def mark(self, channel: Channel) -> None:
-        """The channel has something to flush."""
+        """Schedule the channel to be flushed."""
         self.marked.append(channel)
         if len(self.marked) == 1:
             self.broker.mark()
 
     def flush_marked(self) -> None:
-        """Pass on what was acknowledged, write the confirms that are due. Called before groups gather their tick."""
+        """Pass on acknowledgements, write due confirms. Called before groups gather their tick."""
         while self.marked:
             marked, self.marked = self.marked, []
             for channel in marked:
@@ -351,7 +353,7 @@ class Handler:
             self.end(client, "handshake")
 
     def send_close(self, client: Client, error: AmqpError) -> None:
-        """Close from our side: end everything, say why, and give the client time to answer."""
+        """Close from our side: release everything, send the reason, and await the answer."""
         client.stage = Stage.CLOSING
         self.release(client)
         text = told(error)
@@ -365,7 +367,7 @@ class Handler:
             self.broker.resume(client.connection)
 
     def disconnect(self, client: Client, text: str) -> None:
-        """An operator, or the node's end, wants the connection closed: 320 with a text."""
+        """Close for an operator or the node's shutdown: 320 with a text."""
         if client.stage is Stage.RUNNING:
             self.send_close(client, HardError(ReplyCode.CONNECTION_FORCED, text))
         elif client.stage is not Stage.CLOSING:
@@ -378,7 +380,7 @@ class Handler:
         self.end(client, "client", linger=True)
 
     def end(self, client: Client, reason: str, linger: bool = False) -> None:
-        """The connection is over."""
+        """End the connection."""
         if client.stage is Stage.CLOSED:
             return
         client.stage = Stage.CLOSED
@@ -390,7 +392,7 @@ class Handler:
         self.broker.close(client.connection, linger)
 
     def release(self, client: Client) -> None:
-        """Give back what the channels hold; exclusive queues go."""
+        """Release what the channels hold; delete exclusive queues."""
         for channel in list(client.channels.values()):
             self.release_channel(channel)
         client.channels.clear()
@@ -400,7 +402,7 @@ class Handler:
             self.drop_owner(client.owner)
 
     def drop_owner(self, owner: str) -> None:
-        """Have a connection's exclusive queues deleted, and those of earlier ones that could not be then."""
+        """Delete a connection's exclusive queues, and those of earlier owners that had to wait."""
         if len(self.orphans) < ORPHANS_MAX:
             self.orphans.add(owner)
         owners = sorted(self.orphans)
@@ -412,7 +414,7 @@ class Handler:
         self.broker.change([DropOwner(each) for each in owners], done)
 
     def release_channel(self, channel: Channel) -> None:
-        """The channel is open no longer: what it holds goes back, what it waits for is of no interest."""
+        """Release a channel that is no longer open, and ignore its pending answers."""
         if channel.state is State.CLOSED:
             return
         client = channel.client
@@ -431,13 +433,13 @@ class Handler:
         channel.backlog.clear()
         client.backlog_bytes -= channel.backlog_bytes
         channel.backlog_bytes = 0
-        # The ledger knows the channel, which knows the ledger: garbage is not collected while there is traffic.
+        # Ledger and channel form a cycle, and the garbage collector does not run during traffic.
         channel.ledger.mark = None
 
     def let_go(self, channel: Channel) -> None:
-        """A channel that was released no longer keeps its connection from being read.
+        """Stop a released channel from keeping its connection unread.
 
-        What was received already is handled within this call, so that it comes last.
+        Input received earlier is handled within this call, so it comes last.
         """
         reasons = channel.holding + channel.paced
         channel.holding = channel.paced = False
@@ -447,13 +449,13 @@ class Handler:
     # --- time ---
 
     def reschedule(self, client: Client) -> None:
-        """Ask to be called when something is due next."""
+        """Schedule a call for the next deadline."""
         times = [at for at in (client.deadline, client.heartbeat_at) if at]
         if client.stage is not Stage.CLOSED and times:
             self.broker.schedule(client, min(times))
 
     def due(self, client: Client) -> None:
-        """A time that was scheduled has come."""
+        """Handle a scheduled deadline."""
         now = self.broker.now()
         if client.stage is Stage.CLOSED:
             return
@@ -466,13 +468,13 @@ class Handler:
         self.reschedule(client)
 
     def heartbeat(self, client: Client, now: float) -> None:
-        """Half an interval has passed: send a heartbeat, and see whether anything came in two."""
+        """Send a heartbeat every half interval, and check for input in the last two intervals."""
         if client.stage is not Stage.RUNNING:
             client.heartbeat_at = 0.0
             return
         connection = client.connection
         if connection.paused & ~PAUSED_OUTPUT:
-            client.heard = now  # not read for reasons that are not the client's
+            client.heard = now  # reading was paused for reasons that are not the client's
         if now - max(client.heard, connection.active) > SILENT_INTERVALS * client.heartbeat:
             seconds = client.heartbeat
             text = f"missed heartbeats from client, timeout: {seconds}s"

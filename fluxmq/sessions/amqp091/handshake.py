@@ -1,11 +1,13 @@
-"""From the protocol header to connection.open-ok.
+"""The handshake, from the protocol header to connection.open-ok.
 
-header, start, start-ok, tune, tune-ok, open, open-ok. No mechanism that is offered has a challenge, so that connection.secure is
-never sent. Until a vhost is opened whoever breaks the protocol is disconnected without a word, as RabbitMQ does: the other end
-may be anything. Clients that announced ``authentication_failure_close`` are told that their credentials do not hold, or that
-these cannot be checked now: that is 320 and never 403, after which clients do not come again.
+header, start, start-ok, tune, tune-ok, open, open-ok. No offered mechanism has a challenge, so
+connection.secure is never sent. Before a vhost is open, protocol violations end the connection
+without an answer, as in RabbitMQ: the peer may be anything. Clients that announced
+``authentication_failure_close`` get a close when their credentials are wrong, or cannot be checked
+now: the latter with 320 and never 403, after which clients do not retry.
 
-Source: AMQP 0-9-1 sections 1.4.2 (connection) and 4.2.2 (protocol header), RabbitMQ's authentication failure notification.
+Source: AMQP 0-9-1 sections 1.4.2 (connection) and 4.2.2 (protocol header), RabbitMQ's
+authentication failure notification.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def begin(handler: Handler, client: Client) -> None:
     """Answer the protocol header of 0-9-1 with connection.start."""
     limits = handler.broker.limits
     client.stage = Stage.START_OK
-    if not client.deadline:  # else it counts from accepting, by the listener's own setting
+    if not client.deadline:  # otherwise it counts from accept, by the listener's own setting
         client.deadline = handler.broker.now() + limits.handshake_timeout
     handler.reschedule(client)
     properties = server_properties(
@@ -53,7 +55,7 @@ def begin(handler: Handler, client: Client) -> None:
 
 
 def on_method(handler: Handler, client: Client, method: Method) -> None:
-    """A method on channel 0 before connection.open-ok. Raises HardError."""
+    """Handle a method on channel 0 before connection.open-ok. Raises HardError."""
     stage = client.stage
     if stage is Stage.START_OK and isinstance(method, ConnectionStartOk):
         on_start_ok(handler, client, method)
@@ -69,7 +71,7 @@ def on_method(handler: Handler, client: Client, method: Method) -> None:
 
 
 def on_start_ok(handler: Handler, client: Client, method: ConnectionStartOk) -> None:
-    """Credentials came: have them checked. The connection is not read meanwhile."""
+    """Start checking the credentials. The connection is not read meanwhile."""
     client.properties = method.client_properties
     client.capabilities = announced(method.client_properties)
     client.mechanism = method.mechanism
@@ -98,7 +100,7 @@ def on_start_ok(handler: Handler, client: Client, method: ConnectionStartOk) -> 
 
 
 def on_authenticated(handler: Handler, client: Client, result: Authenticated) -> None:
-    """Credentials were checked: propose limits, or refuse."""
+    """Propose limits once the credentials are verified, or refuse."""
     if result.user is None:
         if result.again:
             postpone(handler, client)
@@ -113,7 +115,7 @@ def on_authenticated(handler: Handler, client: Client, result: Authenticated) ->
 
 
 def refuse(handler: Handler, client: Client) -> None:
-    """Credentials do not hold."""
+    """Refuse invalid credentials."""
     error = sasl.refused(client.mechanism)
     handler.broker.count_error(client, error.code, error.text)
     if AUTHENTICATION_FAILURE_CLOSE in client.capabilities:
@@ -123,7 +125,7 @@ def refuse(handler: Handler, client: Client) -> None:
 
 
 def postpone(handler: Handler, client: Client) -> None:
-    """Credentials could not be checked now. Clients try again after anything but 403."""
+    """Refuse for now: credentials cannot be checked. Clients retry after anything but 403."""
     text = "the login cannot be checked now, try again later"
     error = HardError(ReplyCode.CONNECTION_FORCED, text)
     handler.broker.count_error(client, error.code, error.text)
@@ -134,7 +136,8 @@ def postpone(handler: Handler, client: Client) -> None:
 
 
 def on_tune_ok(handler: Handler, client: Client, method: ConnectionTuneOk) -> None:
-    """The client's limits, which may be lower than ours and not higher; a heartbeat may be any."""
+    """Take the client's limits, which may be lower than ours but not higher; any heartbeat is
+    allowed."""
     limits = handler.broker.limits
     check_agreed("frame_max", method.frame_max, limits.frame_max, FRAME_MIN_SIZE)
     check_agreed("channel_max", method.channel_max, limits.channel_max, 1)
@@ -147,7 +150,7 @@ def on_tune_ok(handler: Handler, client: Client, method: ConnectionTuneOk) -> No
 
 
 def check_agreed(name: str, wanted: int, ours: int, least: int) -> None:
-    """Raises HardError 530 for a limit that is higher than ours (0: none at all), or too low to work with."""
+    """Raise HardError 530 for a limit higher than ours (0: unlimited), or too low to work with."""
     if ours and (wanted == 0 or wanted > ours):
         told = f"{wanted} (no limit)" if wanted == 0 else str(wanted)
         text = f"negotiated {name} = {told} is higher than the maximum allowed value ({ours})"
@@ -158,7 +161,8 @@ def check_agreed(name: str, wanted: int, ours: int, least: int) -> None:
 
 
 def on_open(handler: Handler, client: Client, method: ConnectionOpen) -> None:
-    """Enter a vhost. Raises HardError 530 when it is not there, not this user's, or full; 506 when memory is short."""
+    """Enter a vhost. Raises HardError 530 if it is missing, forbidden or full; 506 when memory is
+    short."""
     broker = handler.broker
     vhost = method.virtual_host
     if broker.short_of_memory:

@@ -1,4 +1,5 @@
-"""A publisher's headers: read when somebody looks at them, which most publishes pass without, and the keys in CC and BCC.
+"""A publisher's headers, decoded on demand since most publishes never need them, and the keys in CC
+and BCC.
 
 Source: RabbitMQ's sender-selected distribution (CC, BCC).
 """
@@ -20,13 +21,14 @@ from fluxmq.routing.topology.values import type_name
 from fluxmq.sessions.amqp091.channel import precondition
 
 KEYS_MAX: Final = 1024
-"""Routing keys of one message: its own and those of its CC and BCC headers."""
+"""Maximum routing keys of one message: its own and those of its CC and BCC headers."""
 CC: Final = "CC"
 BCC: Final = "BCC"
 
 
 class Headers(Mapping[str, object]):
-    """The headers in a field table's bytes (without its length). Looking at them raises HardError 502 where they are none."""
+    """The headers in a field table's bytes (without its length). Access raises HardError 502 if
+    they are malformed."""
 
     __slots__ = ("_raw", "_table")
 
@@ -52,16 +54,17 @@ class Headers(Mapping[str, object]):
         return len(self._read())
 
     def __bool__(self) -> bool:
-        """Whether there are any, without looking at them."""
+        """Return whether there are any, without decoding them."""
         return bool(self._raw)
 
     def may_have(self, name: str) -> bool:
-        """False when there is no header of this name for sure."""
+        """Return False when there is certainly no header of this name."""
         raw = name.encode()
         return bytes((len(raw),)) + raw in self._raw
 
     def copies(self, name: str) -> tuple[str, ...]:
-        """Routing keys in a CC or BCC header: the texts of its array. Raises SoftError 406 for one that is no array."""
+        """Return the routing keys in a CC or BCC header. Raises SoftError 406 unless it is an
+        array."""
         if name not in self:
             return ()
         found = self[name]
@@ -72,13 +75,13 @@ class Headers(Mapping[str, object]):
         return tuple(each for each in found if isinstance(each, str))
 
     def without(self, name: str) -> bytes:
-        """The bytes of all headers but one, as they came."""
+        """Return the encoded headers without one of them."""
         left = name.encode()
         return write_values([each for each in read_values(self._raw) if each[0] != left])
 
 
 def all_keys(routing_key: str, headers: Headers) -> tuple[str, ...]:
-    """The routing key and those that the headers name. Raises AmqpError."""
+    """Return the routing key and those in the headers. Raises AmqpError."""
     keys = (routing_key, *headers.copies(CC), *headers.copies(BCC))
     if len(keys) > KEYS_MAX:
         raise precondition(f"more than {KEYS_MAX} routing keys of one message")

@@ -1,11 +1,12 @@
-"""What AMQP 0.9.1 sessions need of the broker around them; the shard implements it.
+"""The port of AMQP 0.9.1 sessions to the broker; the shard implements it.
 
-Owned here, because the consumer of an interface knows what it must say. Every method answers at once; what takes time
-takes a callback, which is called on the shard's loop, possibly before the method returns, and exactly once unless the
-connection is closed first (then it may be left out).
+Defined here, because the consumer of an interface knows its needs. Every method returns at once;
+what takes time takes a callback, which is called on the shard's loop, possibly before the method
+returns, and exactly once unless the connection is closed first (then it may be left out).
 
-What the shard calls is ``handler.Handler``. A new connection: make a ``client.Client``, set ``connection.identity`` to it
-and ``connection.handler`` to the handler; the parser hands over the protocol header and then frames and runs.
+The shard calls ``handler.Handler``. For a new connection it makes a ``client.Client``, sets
+``connection.identity`` to it and ``connection.handler`` to the handler; the parser hands over the
+protocol header and then frames and runs.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.client import Client
 
 Range = tuple[int, int]
-"""First and last offset, both inside."""
+"""First and last offset, inclusive."""
 
 Answer = Callable[[int], object]
-"""Called with 0 when what was asked for is durable, else with a reason of 0x80 or more."""
+"""Called with 0 when the request is durable, else with a reason of 0x80 or more."""
 
 
 @dataclass(slots=True)
 class AmqpLimits:
-    """The settings that sessions obey; sizes in bytes, times in seconds.
+    """Settings of sessions; sizes in bytes, times in seconds.
 
-    ``frame_max`` and ``channel_max`` are offered in connection.tune, so is ``heartbeat`` (0: none unless the client
-    wants some). ``handshake_timeout``: from the header to connection.open. ``close_timeout``: how long connection.close-ok
-    is waited for. ``max_transaction_...``: what one channel's transaction may hold until it is committed;
-    ``max_incomplete_bytes``: what all channels of a connection hold together, incomplete messages included. ``product`` and its
-    version are announced in connection.start.
+    ``frame_max``, ``channel_max`` and ``heartbeat`` (0: none unless the client wants one) are
+    offered in connection.tune. ``handshake_timeout``: from the header to connection.open.
+    ``close_timeout``: wait for connection.close-ok. ``max_transaction_...``: limits of one
+    channel's uncommitted transaction; ``max_incomplete_bytes``: held by all channels of a
+    connection together, incomplete messages included. ``product`` and its version are announced in
+    connection.start.
     """
 
     frame_max: int = 131_072
@@ -62,8 +64,8 @@ class AmqpLimits:
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """The outcome of checking credentials: the user's name, None when they do not hold, or, with ``again``, when they
-    could not be checked now."""
+    """Outcome of checking credentials: the user's name, None when they are wrong, or, with
+    ``again``, when they could not be checked now."""
 
     user: str | None
     again: bool = False
@@ -71,7 +73,8 @@ class Authenticated:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """What queue.declare-ok tells. A queue that cannot be asked now has none (``done`` gets None)."""
+    """Figures for queue.declare-ok. A queue that cannot be asked now has none (``done`` gets
+    None)."""
 
     ready: int
     consumers: int
@@ -79,15 +82,16 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerWanted:
-    """A consumer as basic.consume, or basic.get for its own ends, asks for it.
+    """Consumer request of basic.consume, or of basic.get.
 
-    ``limit``: most unsettled messages it is given, 0: as many as queues allow. ``group``: group to consume in, empty for the queue's own
-    competing consumers; of a stream its name or, made for this consumer only, empty. ``start``: where a stream's consumer
-    begins: ("first" | "last" | "next", 0), ("offset", n), ("timestamp", µs), ("interval", µs back from now); None is
-    "next". ``taking``: nothing is given but what ``Held.take`` asks for; it counts as no consumer. ``automatic``: with
-    ``taking`` only: what is taken is settled by that. ``auto_commit``: acknowledging moves a stream's named group on.
-    ``priority``: higher ones are given messages first. ``timeout``: µs after which what is unsettled is released, 0:
-    what the queue says. ``asker``: id of the connection, which an exclusive queue compares with its owner.
+    ``limit``: maximum unacked messages, 0: the queue's limit. ``group``: group to consume in, empty
+    for the queue's own competing consumers; of a stream its name or, for a private one, empty.
+    ``start``: a stream consumer's start: ("first" | "last" | "next", 0), ("offset", n),
+    ("timestamp", µs), ("interval", µs back from now); None is "next". ``taking``: only
+    ``Held.take`` delivers; not counted as a consumer. ``automatic``: with ``taking`` only: taking
+    settles. ``auto_commit``: acknowledging advances a stream's named group. ``priority``: higher
+    ones are served first. ``timeout``: µs after which unacked messages are released, 0: the queue's
+    setting. ``asker``: id of the connection, which an exclusive queue compares with its owner.
     """
 
     queue: Queue
@@ -107,66 +111,69 @@ class ConsumerWanted:
 
 
 class ConsumerPort(Protocol):
-    """Where messages for one consumer go. Called at most with what the consumer's limit allows."""
+    """Receiver of one consumer's messages, called within the consumer's limit."""
 
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """``count`` messages of ``batch`` from index ``first``; ``attempts`` counts this delivery."""
+        """Take ``count`` messages of ``batch`` from index ``first``; ``attempts`` counts this
+        delivery."""
 
     def cancelled(self) -> None:
-        """The queue, or the host, has gone: nothing comes any more, nothing can be settled."""
+        """Handle the loss of the queue, or its host: no more deliveries, no more settlements."""
 
 
 class Held(Protocol):
-    """A consumer that is attached, from the side of who asked for it."""
+    """Handle of an attached consumer."""
 
     def settle(
         self, verb: Verb, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
     ) -> None:
-        """Settle messages. ``delay``: µs before a nacked one comes again, -1: the queue's back-off."""
+        """Settle messages. ``delay``: µs before a nacked one is redelivered, -1: the queue's
+        back-off."""
 
     def set_limit(self, limit: int) -> None:
-        """At most so many unsettled messages from now on, 0: as many as queues allow."""
+        """Set the maximum of unacked messages, 0: the queue's limit."""
 
     def take(self, done: Callable[[bool, int], None]) -> None:
-        """One message now. It is delivered through the port before ``done`` gets True and how many are still ready;
-        False and 0 when there is none."""
+        """Take one message. It is delivered through the port before ``done`` gets True and the
+        number still ready; False and 0 when there is none."""
 
     def stop(self) -> None:
-        """Give nothing more, count as a consumer no longer; what is held stays with it until settled or detached."""
+        """Stop deliveries and no longer count as a consumer; unacked messages stay until settled or
+        detached."""
 
     def detach(self) -> None:
-        """Go; what is held is released."""
+        """Detach; unacked messages are requeued."""
 
 
 class Confirming(Protocol):
-    """Whose publish waits to be safe. Each ``hold`` is followed by one ``done``."""
+    """A publish waiting to be confirmed. Each ``hold`` is followed by one ``done``."""
 
     def hold(self) -> object:
-        """One more has to say ``done``."""
+        """Expect one more ``done``."""
 
     def done(self, reason: int = 0, /) -> object:
-        """0: safe. 0x80 or more: refused, and the publisher is told that."""
+        """Report an outcome. 0: safe. 0x80 or more: refused, and the publisher gets a nack."""
 
 
 class Broker(Protocol):
-    """The shard, as sessions see it."""
+    """The shard as sessions see it."""
 
     topology: Topology
-    """The shard's copy."""
+    """The shard's copy of the topology."""
     limits: AmqpLimits
 
     def now(self) -> float:
-        """Monotonic seconds at the start of this tick."""
+        """Return monotonic seconds at the start of this tick."""
 
     def now_us(self) -> int:
-        """Microseconds since the epoch."""
+        """Return microseconds since the epoch."""
 
     def unique(self) -> str:
-        """22 characters of URL-safe base64 that nobody else gets: for names made here."""
+        """Return 22 globally unique characters of URL-safe base64, for generated names."""
 
-    # Connecting
+    # Connection setup
 
     def authenticate(
         self,
@@ -176,21 +183,24 @@ class Broker(Protocol):
         password: bytes,
         done: Callable[[Authenticated], None],
     ) -> None:
-        """Check a name and a password, for EXTERNAL the certificate (``user`` is what it asks for, or empty)."""
+        """Check name and password; for EXTERNAL the certificate (``user`` is the requested name, or
+        empty)."""
 
     def permissions(self, user: str, vhost: str) -> Permissions | None:
-        """What a user may do now; None: no access to the vhost. Cheap, and the same object while nothing changes."""
+        """Return a user's current permissions; None: no access to the vhost. Cheap; the same object
+        until changed."""
 
     def enter(self, client: Client) -> int | None:
-        """Count an authenticated connection into ``client.vhost``; the vhost's limit of connections when it is reached.
+        """Count an authenticated connection into ``client.vhost``; return the vhost's connection
+        limit if reached.
 
-        ``count_closed`` takes it out again, if it was entered.
+        ``count_closed`` removes it again, if it was entered.
         """
 
     # Topology
 
     def change(self, changes: Sequence[Change], done: Callable[[Refusal | None], None]) -> None:
-        """Change the topology. When ``done`` gets None, every shard knows it."""
+        """Change the topology. When ``done`` gets None, every shard knows the change."""
 
     def group_for(
         self,
@@ -200,10 +210,11 @@ class Broker(Protocol):
         queue_type: str,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The replication group of a queue that is being declared on this shard. Raises `Refusal` for one there is none of."""
+        """Return the replication group for a queue declared on this shard. Raises `Refusal` if
+        there is none."""
 
     def queue_status(self, queue: Queue, done: Callable[[QueueStatus | None], None]) -> None:
-        """Ready messages and consumers of a queue. Counts as use of it."""
+        """Get the ready messages and consumers of a queue. Counts as use of it."""
 
     def purge(self, queue: Queue, done: Callable[[int | Refusal], None]) -> None:
         """Remove the ready messages; ``done`` gets their number."""
@@ -215,7 +226,8 @@ class Broker(Protocol):
         if_empty: bool,
         done: Callable[[int | Refusal], None],
     ) -> None:
-        """Delete a queue, its topology and its messages; ``done`` gets their number, or Refusal 406."""
+        """Delete a queue, its topology and its messages; ``done`` gets their number, or Refusal
+        406."""
 
     # Messages
 
@@ -232,11 +244,13 @@ class Broker(Protocol):
         properties: Mapping[str, object] | None = None,
         identity: tuple[int, int] | None = None,
     ) -> int:
-        """Route a run and store it; to how many queues and subscribers it went.
+        """Route a run and store it; return the number of queues and subscribers reached.
 
-        ``keys``: the routing keys, the message's own first (CC and BCC are the others); a queue that several lead to
-        gets it once. ``headers`` and ``properties`` (correlation_id, message_id, timestamp) are what exchanges look at. ``identity``: producer and sequence of
-        the message, where it says them; a queue that has had it keeps it no second time. The run lies in the receive buffer: what is kept longer than this call is to be copied. Who makes the answer wait calls ``confirmation.hold`` within the call.
+        ``keys``: the routing keys, the message's own first (CC and BCC are the others); a queue
+        matched by several gets it once. ``headers`` and ``properties`` (correlation_id, message_id,
+        timestamp): inputs of exchanges. ``identity``: the message's producer and sequence, if
+        given; a queue drops duplicates. The run lies in the receive buffer: copy what is kept
+        beyond this call. To delay the answer, call ``confirmation.hold`` within the call.
         """
 
     def may_refuse(
@@ -246,7 +260,8 @@ class Broker(Protocol):
         headers: Mapping[str, object] | None,
         properties: Mapping[str, object] | None = None,
     ) -> bool:
-        """Whether a queue that messages so routed reach may take some of a run and refuse others."""
+        """Return whether a queue reached by this routing may accept part of a run and refuse the
+        rest."""
 
     def consume(
         self,
@@ -254,52 +269,57 @@ class Broker(Protocol):
         port: ConsumerPort,
         done: Callable[[Held | Refusal], None],
     ) -> None:
-        """Attach a consumer, or say why not (403 exclusive use, 404 queue gone). May deliver once ``done`` was called."""
+        """Attach a consumer, or refuse (403 exclusive use, 404 queue gone). May deliver after
+        ``done``."""
 
     def reply_open(self, port: ConsumerPort) -> str:
-        """A new address for direct replies: what follows ``amq.rabbitmq.reply-to.``, known to every shard by itself."""
+        """Return a new address for direct replies, to follow ``amq.rabbitmq.reply-to.``; every
+        shard can resolve it."""
 
     def reply_close(self, address: str) -> None:
-        """The address is used no longer."""
+        """Close a reply address."""
 
     def reply(self, address: str, run: PublishRun, block: bytes) -> bool:
-        """Send a run to the port behind an address; False: there is none as far as is known here."""
+        """Send a run to the port behind an address; return False if none is known here."""
 
     def reply_exists(self, address: str, done: Callable[[bool], None]) -> None:
-        """Whether somebody waits for replies at an address."""
+        """Check whether an address has a consumer."""
 
     # Connections
 
     def schedule(self, client: Client, at: float) -> None:
-        """Call the handler's ``due`` at this monotonic time or soon after; a later call replaces an earlier one."""
+        """Call the handler's ``due`` at this monotonic time or soon after; a later call replaces an
+        earlier one."""
 
     def mark(self) -> None:
-        """Something is to be flushed: call the handler's ``flush_marked`` before this tick ends, or in the next one."""
+        """Call the handler's ``flush_marked`` before this tick ends, or in the next one."""
 
     def pause(self, connection: Connection) -> None:
-        """Stop reading."""
+        """Stop reading the connection."""
 
     def resume(self, connection: Connection) -> None:
-        """Go on reading."""
+        """Resume reading the connection."""
 
     def hold_publisher(self, connection: Connection) -> None:
-        """Stop reading a connection that publishes, until the node is no longer short of anything."""
+        """Stop reading a publishing connection until no resource alarm is left."""
 
     def release_publisher(self, connection: Connection) -> None:
-        """Read a connection whatever it has published and whatever the node is short of: it is closing."""
+        """Read a closing connection despite any resource alarm."""
 
     @property
     def short_of_memory(self) -> bool:
-        """Whether nothing new may be begun for clients: connections, publishes in transactions."""
+        """True while no new work may begin for clients: connections, publishes in transactions."""
 
     def refused_for_memory(self, what: str) -> None:
-        """Count what was refused for want of memory: a "connection", a "transaction", what exceeds the "budget" or was "incomplete"."""
+        """Count work refused for lack of memory: "connection", "transaction", "budget" or
+        "incomplete"."""
 
     def close(self, connection: Connection, linger: bool) -> None:
-        """Close once output is written; ``linger``: let the client read it before the socket goes."""
+        """Close once output is written; ``linger``: let the client read it before the socket
+        goes."""
 
     def count_opened(self, client: Client) -> None:
-        """Count a connection that came as far as connection.open-ok."""
+        """Count a connection that reached connection.open-ok."""
 
     def count_closed(self, client: Client, reason: str) -> None:
         """Count the end of a connection."""

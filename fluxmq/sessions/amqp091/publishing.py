@@ -1,11 +1,12 @@
-"""Publishes: checked once per run, routed by the broker, returned, confirmed, or held by a transaction.
+"""Publishes: checked once per run, routed by the broker, returned, confirmed, or held by a
+transaction.
 
-All messages of a run have the same exchange, routing key, bits and properties, so that what is found out for one holds for
-all; and what was found out for the last run of a channel holds for the next while those, the topology and the permissions
-are the same. In confirm mode every message has a number whether it was routed or not.
+All messages of a run have the same exchange, routing key, flags and properties, so one check covers
+all; and the result for a channel's last run is reused for the next while those, the topology and
+the permissions are the same. In confirm mode every message has a number, routed or not.
 
-Source: AMQP 0-9-1 sections 1.8.3.7 (publish) and 1.8.3.8 (return), RabbitMQ's publisher confirms, validated user-id, per-message
-TTL, and sender-selected distribution (CC, BCC).
+Source: AMQP 0-9-1 sections 1.8.3.7 (publish) and 1.8.3.8 (return), RabbitMQ's publisher confirms,
+validated user-id, per-message TTL, and sender-selected distribution (CC, BCC).
 """
 
 from __future__ import annotations
@@ -43,17 +44,19 @@ if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.transactions import Transaction
 
 UNANSWERED_MAX: Final = 65_536
-"""Publishes of a channel in confirm mode that may wait for their answer: beyond it the connection is not read."""
+"""Maximum unconfirmed publishes of a channel in confirm mode: beyond it the connection is not
+read."""
 
 PREPARED_BYTES_MAX: Final = 4096
-"""Longest properties for which a channel caches the result of its checks: the result holds several copies of them, and a
-connection may have two thousand channels."""
+"""Longest properties for which a channel caches the result of its checks: the result holds several
+copies of them, and a connection may have two thousand channels."""
 
 _ANSWER_BYTES: Final = 21
 _KIND_AT: Final = 10
 _NUMBER_AT: Final = 11
 _MULTIPLE_AT: Final = 19
-"""A frame of basic.ack or basic.nack, and where in it the low byte of the method, the number and ``multiple`` stand."""
+"""Size of a basic.ack or basic.nack frame, and offsets in it: low byte of the method, number,
+``multiple``."""
 
 _CORRELATION_ID: Final = Properties._fields.index("correlation_id")
 _DELIVERY_MODE: Final = Properties._fields.index("delivery_mode")
@@ -64,16 +67,17 @@ _EXPIRATION: Final = Properties._fields.index("expiration")
 _MESSAGE_ID: Final = Properties._fields.index("message_id")
 _USER_ID: Final = Properties._fields.index("user_id")
 DEDUPLICATION_ID: Final = "x-deduplication-id"
-"""The header that names a message, so that it is kept once however often it is published."""
+"""Header that identifies a message, so that duplicates are stored once."""
 _PSEUDO_QUEUE: Final = replying.PSEUDO_QUEUE.encode()
 
 
 class Prepared(NamedTuple):
-    """What was found out for a run, and for which one.
+    """Result of checking a run, and the run it belongs to.
 
-    ``reply``: address of direct replies that the messages are for, None for messages that are routed. ``returned``: properties
-    as a message is returned with, without BCC. ``singly``: of a run some messages may be refused, so that each is confirmed
-    for itself. ``identity``: producer and sequence by which a queue recognises the message.
+    ``reply``: address of direct replies that the messages are for, None for routed messages.
+    ``returned``: properties of returned messages, without BCC. ``singly``: some messages of a run
+    may be refused, so that each is confirmed by itself. ``identity``: producer and sequence by
+    which a queue recognises duplicates.
     """
 
     exchange_name: bytes
@@ -94,7 +98,7 @@ class Prepared(NamedTuple):
 
 
 def publish(channel: Channel, run: PublishRun) -> None:
-    """Do a run of publishes. Raises AmqpError; nothing of the run was published then."""
+    """Publish a run. Raises AmqpError; then nothing of the run was published."""
     if run.immediate:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
     client = channel.client
@@ -114,7 +118,7 @@ def publish(channel: Channel, run: PublishRun) -> None:
     runs = each_of(run) if prepared.singly and run.count > 1 else (run,)
     for number, each in enumerate(runs, first):
         confirmation = Confirmation(window, number, each.count, channel.mark)
-        # Held until it is returned, where it is, so that the return comes before the confirm.
+        # Held until a possible return, so that the return precedes the confirm.
         confirmation.hold()
         send(channel, prepared, each, confirmation)
         confirmation.done()
@@ -124,7 +128,7 @@ def publish(channel: Channel, run: PublishRun) -> None:
 
 
 def each_of(run: PublishRun) -> Iterator[PublishRun]:
-    """The messages of a run as runs of one."""
+    """Yield the messages of a run as runs of one."""
     for payload in run.payloads():
         yield PublishRun.of(
             run.channel,
@@ -140,10 +144,10 @@ def each_of(run: PublishRun) -> Iterator[PublishRun]:
 def send(
     channel: Channel, prepared: Prepared, run: PublishRun, confirmation: Confirming | None
 ) -> None:
-    """Route a run, and return it when it is mandatory and goes nowhere."""
+    """Route a run, and return it when it is mandatory and unroutable."""
     broker = channel.handler.broker
     if prepared.reply is not None:
-        # Sent to whoever asked, and yet not routed to a queue, which is what mandatory is about.
+        # Sent to the requester, yet not routed to a queue, which is what mandatory demands.
         if broker.reply(prepared.reply, run, prepared.block):
             channel.client.connection.tally.amqp_replies += run.count
         else:
@@ -171,7 +175,7 @@ def send(
 
 
 def give_back(channel: Channel, prepared: Prepared, run: PublishRun) -> None:
-    """basic.return for every message of the run."""
+    """Send basic.return for every message of the run."""
     client = channel.client
     client.connection.tally.amqp_returned += run.count
     code = ReplyCode.NO_ROUTE
@@ -191,7 +195,8 @@ def give_back(channel: Channel, prepared: Prepared, run: PublishRun) -> None:
 
 
 def hold(channel: Channel, transaction: Transaction, prepared: Prepared, run: PublishRun) -> None:
-    """Keep the run until the transaction is committed. Raises SoftError 406 when it is too large, or memory is short."""
+    """Keep the run until the transaction commits. Raises SoftError 406 when it is too large, or
+    memory is short."""
     broker = channel.handler.broker
     if broker.short_of_memory:
         broker.refused_for_memory("transaction")
@@ -223,10 +228,10 @@ def flush(channel: Channel) -> None:
 
 
 def count_nacked(answers: bytes, answered: int) -> int:
-    """How many of the publishes that were answered by these frames are told basic.nack.
+    """Return how many of the publishes answered by these frames get a basic.nack.
 
-    Where several frames answer many of both kinds, numbers between them that were answered one by one earlier are
-    counted with the frame that passes over them, and less with the first.
+    Where several frames answer many of both kinds, numbers between them that were answered one by
+    one earlier count for the frame that passes over them, and less for the first.
     """
     kinds = answers[_KIND_AT::_ANSWER_BYTES]
     nacks = kinds.count(NACK)
@@ -239,7 +244,7 @@ def count_nacked(answers: bytes, answered: int) -> int:
         many = answers[at + _MULTIPLE_AT]
         counts.append(number - before if many and before else 1)
         before = number
-    # How far the first reaches back its frame does not say: it has what the others leave.
+    # The first frame does not tell how far back it reaches: it gets what the others leave.
     counts[0] = max(answered - sum(counts[1:]), 1)
     return min(
         sum(count for count, kind in zip(counts, kinds, strict=True) if kind == NACK), answered
@@ -250,7 +255,7 @@ def count_nacked(answers: bytes, answered: int) -> int:
 
 
 def prepare(channel: Channel, run: PublishRun) -> Prepared:
-    """Check a run, or find that one like it was. Raises AmqpError."""
+    """Check a run, or reuse the result of a similar one. Raises AmqpError."""
     broker = channel.handler.broker
     permissions = access.permissions_of(channel)
     prepared = channel.prepared
@@ -269,7 +274,7 @@ def prepare(channel: Channel, run: PublishRun) -> Prepared:
 
 
 def check(channel: Channel, run: PublishRun, permissions: Permissions | None) -> Prepared:
-    """All that RabbitMQ checks, in its order. Raises AmqpError."""
+    """Make all of RabbitMQ's checks, in its order. Raises AmqpError."""
     client, broker = channel.client, channel.handler.broker
     name, key = _text(run.exchange), _text(run.routing_key)
     if permissions is None or not permissions.write(name):
@@ -334,21 +339,22 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
 def check_topics(
     channel: Channel, permissions: Permissions, exchange: str, keys: Sequence[str]
 ) -> None:
-    """Raises SoftError 403 for the first routing key with which the user may not publish to a topic exchange."""
+    """Raise SoftError 403 for the first routing key forbidden to the user on a topic exchange."""
     for key in keys:
         if not permissions.topic_write(exchange, key):
             raise access.topic_refused(channel, exchange, key)
 
 
 def check_user(user_id: bytes | None, user: str) -> None:
-    """Raises SoftError 406 for a message that names another user than who sends it."""
+    """Raise SoftError 406 for a user-id other than the sender's."""
     if user_id is not None and user_id != user.encode():
         text = f"user_id property set to '{_shown(user_id)}' but authenticated user was '{user}'"
         raise precondition(text)
 
 
 def identity_in(headers: Headers) -> tuple[int, int] | None:
-    """Producer and sequence that a header gives the message, None without it. Raises SoftError 406 for one that says none."""
+    """Return producer and sequence from a header, None without it. Raises SoftError 406 if it is
+    malformed."""
     if DEDUPLICATION_ID not in headers:
         return None
     value = headers[DEDUPLICATION_ID]
@@ -363,7 +369,7 @@ def identity_in(headers: Headers) -> tuple[int, int] | None:
 
 
 def _text(raw: bytes) -> str:
-    """A name or routing key. Raises HardError 501 for bytes that are not UTF-8."""
+    """Decode a name or routing key. Raises HardError 501 unless it is UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -371,12 +377,12 @@ def _text(raw: bytes) -> str:
 
 
 def _shown(raw: bytes) -> str:
-    """A property's text; what is not UTF-8 in it is shown as that."""
+    """Return a property's text, with invalid UTF-8 replaced."""
     return raw.decode("utf-8", "replace")
 
 
 def _hashed(fields: Sequence[bytes | None]) -> Mapping[str, object] | None:
-    """Properties that an exchange may hash."""
+    """Return the properties that an exchange may hash."""
     hashed: dict[str, object] = {}
     for index in (_CORRELATION_ID, _MESSAGE_ID):
         raw = fields[index]

@@ -1,6 +1,7 @@
-"""Names of queues as clients give them: empty for the one declared last, and perhaps with line ends in them.
+"""Queue names from clients: empty for the last declared one, and possibly with line ends.
 
-Source: AMQP 0-9-1 section 1.7.2 (queue; "the last queue declared on the channel"); that line ends are dropped is RabbitMQ's.
+Source: AMQP 0-9-1 section 1.7.2 (queue; "the last queue declared on the channel"); dropping line
+ends is RabbitMQ's.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from fluxmq.sessions.amqp091.channel import Channel, error_from
 
 
 def clean(name: str) -> str:
-    """A name without carriage returns and line feeds."""
+    """Return a name without carriage returns and line feeds."""
     return name.replace("\r", "").replace("\n", "") if "\r" in name or "\n" in name else name
 
 
 def expanded(channel: Channel, name: str) -> str:
-    """The name that is meant. Raises SoftError 404 for an empty one when the channel has declared no queue."""
+    """Resolve an empty name. Raises SoftError 404 when the channel has declared no queue."""
     if name:
         return clean(name)
     if not channel.last_queue:
@@ -27,7 +28,7 @@ def expanded(channel: Channel, name: str) -> str:
 
 
 def existing_queue(channel: Channel, name: str) -> Queue:
-    """The queue. Raises SoftError 404, or 405 when it is another connection's."""
+    """Return the queue. Raises SoftError 404, or 405 when it is exclusive to another connection."""
     client = channel.client
     try:
         return channel.handler.broker.topology.require_queue(client.vhost, name, client.owner)

@@ -1,4 +1,4 @@
-"""What queues refuse, in RabbitMQ's words: for the broker, which finds out, and for the sessions that answer.
+"""Refusals of queues in RabbitMQ's words, for the broker, which detects them, and the sessions.
 
 Source: RabbitMQ 3.10's behaviour.
 """
@@ -15,17 +15,17 @@ def _named(queue: Queue) -> str:
 
 
 def exclusive_use(queue: Queue) -> Refusal:
-    """403: it has a consumer that is to be the only one, or others where this one wants to be."""
+    """Return 403: an exclusive consumer exists, or others prevent this exclusive one."""
     return Refusal(ReplyCode.ACCESS_REFUSED, f"{_named(queue)} in exclusive use")
 
 
 def queue_gone(queue: Queue) -> Refusal:
-    """404: it was there a moment ago."""
+    """Return 404: the queue existed a moment ago."""
     return not_found(QUEUE, queue.name, queue.vhost)
 
 
 def unavailable(queue: Queue, node: str) -> Refusal:
-    """404: what holds its messages cannot be reached."""
+    """Return 404: the node with its messages is unreachable."""
     kind = "durable " if queue.durable else ""
     return Refusal(
         ReplyCode.NOT_FOUND,
@@ -34,17 +34,17 @@ def unavailable(queue: Queue, node: str) -> Refusal:
 
 
 def in_use(queue: Queue) -> Refusal:
-    """406: it was to be deleted if unused and has consumers."""
+    """Return 406: deletion was conditional on no consumers, and there are some."""
     return precondition(f"{_named(queue)} in use")
 
 
 def not_empty(queue: Queue) -> Refusal:
-    """406: it was to be deleted if empty and has messages."""
+    """Return 406: deletion was conditional on an empty queue, and there are messages."""
     return precondition(f"{_named(queue)} not empty")
 
 
 def single_active(queue: Queue) -> Refusal:
-    """405: basic.get from a quorum queue that has one active consumer at a time."""
+    """Return 405: basic.get from a quorum queue with a single active consumer."""
     return Refusal(
         ReplyCode.RESOURCE_LOCKED,
         f"cannot obtain access to locked {_named(queue)}. basic.get operations are not supported by quorum queues with "

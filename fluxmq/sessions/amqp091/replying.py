@@ -1,8 +1,9 @@
-"""Direct reply-to: answers that go straight to the channel that asked, past all queues.
+"""Direct reply-to: replies that go straight to the requester's channel, past all queues.
 
-A client consumes from the pseudo-queue ``amq.rabbitmq.reply-to`` and names it in ``reply_to``; the broker writes in its place an
-address of that channel, to which whoever answers publishes through the default exchange. An answer that does not find its
-channel, or finds it with full output, is lost. As an address is no queue, a mandatory answer is returned in any case.
+A client consumes from the pseudo-queue ``amq.rabbitmq.reply-to`` and names it in ``reply_to``; the
+broker replaces it by an address of that channel, to which the responder publishes through the
+default exchange. A reply is lost if its channel is gone or its output is full. As an address is no
+queue, a mandatory reply is always returned.
 
 Source: RabbitMQ's direct reply-to.
 """
@@ -27,7 +28,8 @@ _PREFIX: Final = PSEUDO_QUEUE + "."
 
 
 class ReplyConsumer(Consumer):
-    """The consumer of a channel's replies; nothing it gets is acknowledged. ``address``: as the broker knows it."""
+    """The consumer of a channel's replies, without acknowledgements. ``address``: the broker's name
+    for it."""
 
     __slots__ = ("address",)
 
@@ -39,7 +41,7 @@ class ReplyConsumer(Consumer):
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """Replies."""
+        """Write replies to the client."""
         channel = self.channel
         if channel is None:
             return
@@ -49,11 +51,11 @@ class ReplyConsumer(Consumer):
         deliveries.write(channel, self, batch, first, count, attempts)
 
     def cancelled(self) -> None:
-        """Nobody cancels it but its channel."""
+        """Do nothing: only its channel cancels it."""
 
 
 def on_consume(channel: Channel, method: BasicConsume) -> None:
-    """Begin to consume replies. Raises AmqpError."""
+    """Start to consume replies. Raises AmqpError."""
     tag = method.consumer_tag
     if tag in channel.consumers:
         text = f"attempt to reuse consumer tag '{tag}'"
@@ -72,12 +74,12 @@ def on_consume(channel: Channel, method: BasicConsume) -> None:
 
 
 def has_tag(channel: Channel, tag: str) -> bool:
-    """Whether this is the tag of the channel's consumer of replies."""
+    """Return whether this is the tag of the channel's reply consumer."""
     return channel.reply is not None and channel.reply.tag == tag
 
 
 def close(channel: Channel) -> None:
-    """Consume replies no longer."""
+    """Stop consuming replies."""
     reply, channel.reply = channel.reply, None
     if reply is not None:
         reply.channel = None
@@ -86,19 +88,21 @@ def close(channel: Channel) -> None:
 
 
 def own_address(channel: Channel) -> str:
-    """What ``reply_to`` becomes. Raises SoftError 406 when the channel consumes no replies."""
+    """Return the address for ``reply_to``. Raises SoftError 406 when the channel consumes no
+    replies."""
     if channel.reply is None:
         raise precondition("fast reply consumer does not exist")
     return _PREFIX + channel.reply.address
 
 
 def address_in(exchange: str, routing_key: str) -> str | None:
-    """The address that messages published like this are for; None when they are to be routed."""
+    """Return the reply address that messages published like this are for; None if they are to be
+    routed."""
     if exchange or not routing_key.startswith(_PREFIX):
         return None
     return routing_key[len(_PREFIX) :]
 
 
 def is_reply_queue(name: str) -> bool:
-    """Whether a queue's name is the pseudo-queue or an address."""
+    """Return whether a queue's name is the pseudo-queue or an address."""
     return name == PSEUDO_QUEUE or name.startswith(_PREFIX)

@@ -1,9 +1,11 @@
 """Settling deliveries: basic.ack, nack, reject and recover, outside of transactions and within.
 
-A plain acknowledgement is settled in the channel's ledger by the parser, and told to the queue once per tick as ranges.
-In a transaction tags are taken out of the ledger at once, one by one, and put back (``Restored``) by a rollback.
+The parser settles a plain acknowledgement in the channel's ledger; the queue learns of it once per
+tick, as ranges. In a transaction tags are taken out of the ledger at once, one by one, and put back
+(``Restored``) by a rollback.
 
-Source: AMQP 0-9-1 sections 1.8.3.13 (ack), 1.8.3.14 (reject), 1.8.3.16 (recover), RabbitMQ's basic.nack.
+Source: AMQP 0-9-1 sections 1.8.3.13 (ack), 1.8.3.14 (reject), 1.8.3.16 (recover), RabbitMQ's
+basic.nack.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.transactions import Transaction
 
 REQUEUE: Final = Verb.NACK
-"""How a message that is given back is settled; it counts as a delivery that failed."""
+"""Verb that settles a requeued message; it counts as a failed delivery."""
 
 Told = tuple[Taker, int, int]
-"""Whose messages, first and last offset."""
+"""Owner of the messages, first and last offset."""
 
 
 def on_ack(channel: Channel, method: BasicAck) -> None:
-    """Acknowledged. Raises SoftError 406 for a tag that is not outstanding."""
+    """Acknowledge. Raises SoftError 406 for an unknown delivery tag."""
     if channel.transaction is not None:
         channel.transaction.settle(channel, method.delivery_tag, method.multiple, Verb.ACK)
     elif not channel.ledger.acknowledge(method.delivery_tag, method.multiple):
@@ -47,17 +49,17 @@ def on_ack(channel: Channel, method: BasicAck) -> None:
 
 
 def on_nack(channel: Channel, method: BasicNack) -> None:
-    """Refused, one or all up to a tag."""
+    """Reject one message, or all up to a tag."""
     refuse(channel, method.delivery_tag, method.multiple, method.requeue)
 
 
 def on_reject(channel: Channel, method: BasicReject) -> None:
-    """Refused."""
+    """Reject one message."""
     refuse(channel, method.delivery_tag, False, method.requeue)
 
 
 def refuse(channel: Channel, tag: int, multiple: bool, requeue: bool) -> None:
-    """Give messages back to their queues, or let them be dead-lettered. Raises AmqpError."""
+    """Requeue messages, or have them dead-lettered. Raises AmqpError."""
     verb = REQUEUE if requeue else Verb.REJECT
     if channel.transaction is not None:
         channel.transaction.settle(channel, tag, multiple, verb)
@@ -72,7 +74,7 @@ def refuse(channel: Channel, tag: int, multiple: bool, requeue: bool) -> None:
 
 
 def on_recover(channel: Channel, method: BasicRecover | BasicRecoverAsync) -> None:
-    """Give back everything that is not settled; it comes again, perhaps to others."""
+    """Requeue everything unacked; it is redelivered, possibly to other consumers."""
     if not method.requeue:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
     if isinstance(method, BasicRecover):
@@ -82,18 +84,18 @@ def on_recover(channel: Channel, method: BasicRecover | BasicRecoverAsync) -> No
         ranges += channel.transaction.take_restored()
     note(channel, REQUEUE, counted(ranges))
     settle([each for each in ranges if not each[0].is_stream], REQUEUE)
-    # A stream's messages are not given back: they are read again from where its consumer began.
+    # A stream's messages are not requeued: they are read again from its consumer's start.
     settle([each for each in ranges if each[0].is_stream], Verb.RELEASE)
     channel.mark()
 
 
 def unknown_tag(tag: int) -> SoftError:
-    """406: nothing of that number is outstanding."""
+    """Return 406 for an unknown delivery tag."""
     return precondition(f"unknown delivery tag {tag}")
 
 
 def check_refusable(ranges: Iterable[Told]) -> None:
-    """Raises HardError 540 for messages of a stream: they cannot be given back."""
+    """Raise HardError 540 for messages of a stream, which cannot be requeued."""
     for taker, _, _ in ranges:
         if taker.is_stream:
             what = named(QUEUE, taker.queue.name, taker.queue.vhost)
@@ -102,13 +104,13 @@ def check_refusable(ranges: Iterable[Told]) -> None:
 
 
 def settle(ranges: Iterable[Told], verb: Verb) -> None:
-    """Tell each queue what became of its messages, at once for each consumer."""
+    """Tell each queue the outcome of its messages, with one call per consumer."""
     for taker, found in grouped(ranges):
         taker.settle(verb, found)
 
 
 def grouped(ranges: Iterable[Told]) -> list[tuple[Taker, list[Range]]]:
-    """Ranges by whose they are, in order and with neighbours as one."""
+    """Return the ranges grouped by owner, in order, with adjacent ones merged."""
     groups: dict[Taker, list[Range]] = {}
     for taker, first, last in ranges:
         groups.setdefault(taker, []).append((first, last))
@@ -116,7 +118,7 @@ def grouped(ranges: Iterable[Told]) -> list[tuple[Taker, list[Range]]]:
 
 
 def merged(ranges: list[Range]) -> list[Range]:
-    """The same offsets in ascending order, neighbours as one range."""
+    """Return the same offsets in ascending order, with adjacent ranges merged."""
     if len(ranges) == 1:
         return ranges
     result: list[Range] = []
@@ -132,7 +134,7 @@ def merged(ranges: list[Range]) -> list[Range]:
 
 
 def pass_on(channel: Channel) -> None:
-    """Tell queues what was acknowledged since the last time, and what was handed out that needs no acknowledgement."""
+    """Report acknowledgements since the last call to the queues, and deliveries that need none."""
     acknowledged = 0
     for taker, found in grouped(channel.ledger.take_acknowledged()):
         for first, last in found:
@@ -146,7 +148,7 @@ def pass_on(channel: Channel) -> None:
 
 
 def wrote(channel: Channel, consumer: Consumer, offset: int, count: int) -> None:
-    """Messages that need no acknowledgement were handed to the connection."""
+    """Note that messages without acknowledgement were handed to the connection."""
     written = consumer.written
     if written and written[-1][1] == offset - 1:
         written[-1] = (written[-1][0], offset + count - 1)
@@ -156,7 +158,7 @@ def wrote(channel: Channel, consumer: Consumer, offset: int, count: int) -> None
 
 
 def settle_written(consumer: Consumer) -> None:
-    """Settle what an automatic consumer was handed."""
+    """Settle the messages an automatic consumer was handed."""
     if consumer.written:
         written, consumer.written = consumer.written, []
         consumer.settle(Verb.ACK, merged(written))
@@ -166,7 +168,7 @@ def settle_written(consumer: Consumer) -> None:
 
 
 def note(channel: Channel, verb: Verb, messages: int) -> None:
-    """So many messages were settled by the client."""
+    """Count messages settled by the client."""
     tally = channel.client.connection.tally
     if verb is Verb.ACK:
         tally.amqp_acknowledged += messages
@@ -177,17 +179,17 @@ def note(channel: Channel, verb: Verb, messages: int) -> None:
 
 
 def counted(ranges: Iterable[Told]) -> int:
-    """Messages of ranges."""
+    """Return the number of messages in ranges."""
     return sum(last - first + 1 for _, first, last in ranges)
 
 
 def owes(channel: Channel, taker: Taker) -> bool:
-    """Whether there is anything the client may still settle, or has settled but not committed."""
+    """Return whether the client has unacked messages, or settlements not yet committed."""
     return taker.reserved > 0 or channel.ledger.outstanding(taker) > 0
 
 
 def outstanding(channel: Channel) -> int:
-    """Unsettled messages that count towards the limit that consumers share: not those of basic.get."""
+    """Return the unacked messages that count towards the shared limit: not those of basic.get."""
     ledger = channel.ledger
     count = ledger.unsettled
     if channel.getters:

@@ -1,7 +1,8 @@
-"""Where a stream's consumer begins: the argument ``x-stream-offset``.
+"""Start of a stream's consumer: the argument ``x-stream-offset``.
 
-``first``, ``last``, ``next``; an offset as number or ``offset=<n>``; a timestamp, or ``timestamp=<n>`` in seconds or milliseconds
-since the epoch; an interval back from now as text (``1h``; units Y, M, D, h, m, s). Source: RabbitMQ's streams.
+``first``, ``last``, ``next``; an offset as number or ``offset=<n>``; a timestamp, or
+``timestamp=<n>`` in seconds or milliseconds since the epoch; an interval back from now as text
+(``1h``; units Y, M, D, h, m, s). Source: RabbitMQ's streams.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ OFFSET_MAX: Final = (1 << 63) - 1
 SECONDS_MAX: Final = OFFSET_MAX // 1_000_000
 """Times are microseconds in 64 bits."""
 MILLISECONDS_FROM: Final = 100_000_000_000
-"""Timestamps from here on are milliseconds: as seconds they would lie beyond the year 5000."""
+"""Timestamps from here on are milliseconds: as seconds they would be beyond the year 5000."""
 
 _POSITIONS: Final = ("first", "last", "next")
 _NUMBERED: Final = re.compile(r"(offset|timestamp)=([0-9]{1,19})")
 
 
 def stream_start(value: object, queue: Queue) -> tuple[str, int] | None:
-    """The position and its number, see ``ports.ConsumerWanted``; None for an argument that is not there.
+    """Return the position and its number, see ``ports.ConsumerWanted``; None without the argument.
 
     Raises SoftError 406 for anything else.
     """
@@ -54,7 +55,7 @@ def stream_start(value: object, queue: Queue) -> tuple[str, int] | None:
 
 
 def invalid(value: object, queue: Queue) -> SoftError:
-    """406 for what is no place in a stream."""
+    """Return 406 for an invalid position."""
     what = named("queue", queue.name, queue.vhost)
     return precondition(
         f"invalid arg 'x-stream-offset' for {what}: \"expected first, last, next, an offset, a timestamp or an "

@@ -1,7 +1,8 @@
 """Transactions: publishes and settlements of a channel, held until they are committed together.
 
-A commit sends everything to its queues at once and is answered when all parts are durable; if a queue refuses a part, the
-channel is closed with "partial tx completion", as RabbitMQ does: there is no rollback across queues. What is held is bounded.
+A commit sends everything to its queues at once and is answered when all parts are durable; if a
+queue refuses a part, the channel is closed with "partial tx completion", as in RabbitMQ: there is
+no rollback across queues. A transaction's size is bounded.
 
 Source: AMQP 0-9-1 section 1.9 (tx), RabbitMQ's notes on transactions.
 """
@@ -32,7 +33,7 @@ from fluxmq.sessions.amqp091.ports import AmqpLimits
 
 
 class Settled(NamedTuple):
-    """A delivery that was settled within the transaction."""
+    """A delivery settled within the transaction."""
 
     verb: Verb
     tag: int
@@ -41,10 +42,11 @@ class Settled(NamedTuple):
 
 
 class Transaction:
-    """What is held since the last commit or rollback.
+    """Publishes and settlements since the last commit or rollback.
 
-    ``restored``: deliveries whose settlement was rolled back, by tag; they are outstanding, but not in the ledger.
-    ``low``: no tag below is outstanding in the ledger. ``share``: of the connection's budget.
+    ``restored``: deliveries whose settlement was rolled back, by tag; they are unacked, but not in
+    the ledger. ``low``: lower bound of the ledger's unacked tags. ``share``: of the connection's
+    budget.
     """
 
     __slots__ = ("bytes", "limits", "low", "messages", "publishes", "restored", "settled", "share")
@@ -60,8 +62,8 @@ class Transaction:
         self.low = 1
 
     def publish(self, prepared: publishing.Prepared, run: PublishRun) -> None:
-        """Hold a run, which has bytes of its own. Raises SoftError 406 when that is too much, for the channel or for
-        its connection."""
+        """Hold a run, which owns its bytes. Raises SoftError 406 if it exceeds the channel's limit
+        or the connection's budget."""
         self.bytes += run.payload_bytes + len(run.properties) + len(run.routing_key)
         self.count(run.count)
         if self.bytes > self.limits.max_transaction_bytes:
@@ -72,7 +74,7 @@ class Transaction:
         self.publishes.append((prepared, run))
 
     def count(self, messages: int) -> None:
-        """Publishes or settlements more. Raises SoftError 406 when there are too many."""
+        """Count more publishes or settlements. Raises SoftError 406 when there are too many."""
         self.share.take(HELD_BYTES * messages)
         self.messages += messages
         if self.messages > self.limits.max_transaction_messages:
@@ -80,7 +82,7 @@ class Transaction:
             raise precondition(f"transaction of more than {most} publishes and acknowledgements")
 
     def settle(self, channel: Channel, tag: int, multiple: bool, verb: Verb) -> None:
-        """Hold a settlement. Raises AmqpError for a tag that is not outstanding, or was settled before."""
+        """Hold a settlement. Raises AmqpError for an unknown tag, or one settled before."""
         if not multiple:
             if not self._settle_one(channel, tag, verb):
                 raise settling.unknown_tag(tag)
@@ -95,7 +97,7 @@ class Transaction:
         self.low = max(self.low, last + 1)
 
     def _settle_one(self, channel: Channel, tag: int, verb: Verb) -> bool:
-        """Whether the tag was outstanding."""
+        """Settle one tag; return whether it was unacked."""
         restored = self.restored.pop(tag, None)
         if restored is not None:
             taker, offset = restored
@@ -104,7 +106,7 @@ class Transaction:
             if found is None:
                 return False
             if not found:
-                return True  # of a queue that has gone
+                return True  # of a deleted queue
             taker, offset = found[0][0], found[0][1]
             taker.reserved += 1
         if verb is not Verb.ACK:
@@ -114,14 +116,14 @@ class Transaction:
         return True
 
     def take_restored(self) -> list[settling.Told]:
-        """What a rollback put back, which is given back to its queues now."""
+        """Take the deliveries that a rollback restored, to be requeued now."""
         restored, self.restored = self.restored, {}
         for taker, _ in restored.values():
             taker.reserved -= 1
         return [(taker, offset, offset) for taker, offset in restored.values()]
 
     def clear(self) -> None:
-        """Hold nothing but settlements that were rolled back and not made again."""
+        """Drop everything but settlements that were rolled back and not repeated."""
         self.publishes = []
         self.settled = []
         self.bytes = 0
@@ -131,26 +133,27 @@ class Transaction:
 
 
 def on_select(channel: Channel, _method: TxSelect) -> None:
-    """From now on publishes and settlements wait for a commit. Raises SoftError 406 in confirm mode."""
+    """Hold publishes and settlements for a commit from now on. Raises SoftError 406 in confirm
+    mode."""
     if channel.window is not None:
         raise precondition("cannot switch from confirm to tx mode")
     if channel.transaction is None:
         broker = channel.handler.broker
         channel.transaction = Transaction(broker.limits, channel.client.budget.share(broker))
-        # Everything comes frame by frame: nothing may be settled past the transaction.
+        # The parser passes everything on frame by frame: it must not settle past the transaction.
         channel.put_in_order()
     channel.send(TxSelectOk())
 
 
 def required(channel: Channel) -> Transaction:
-    """The channel's transaction. Raises SoftError 406 when there is none."""
+    """Return the channel's transaction. Raises SoftError 406 when there is none."""
     if channel.transaction is None:
         raise precondition("channel is not transactional")
     return channel.transaction
 
 
 def on_rollback(channel: Channel, _method: TxRollback) -> None:
-    """Forget the publishes; deliveries are unsettled again."""
+    """Drop the publishes; deliveries are unacked again."""
     transaction = required(channel)
     for _, tag, taker, offset in transaction.settled:
         transaction.restored[tag] = (taker, offset)
@@ -160,7 +163,7 @@ def on_rollback(channel: Channel, _method: TxRollback) -> None:
 
 
 def on_commit(channel: Channel, method: TxCommit) -> None:
-    """Send all parts to their queues; the answer waits until every one is durable."""
+    """Send all parts to their queues; answer when every one is durable."""
     transaction = required(channel)
     publishes, settled = transaction.publishes, transaction.settled
     transaction.clear()
@@ -195,7 +198,7 @@ def on_commit(channel: Channel, method: TxCommit) -> None:
 
 
 def _ending(confirmation: Confirmation, ended: Callable[[int], None]) -> Callable[[], None]:
-    """What a confirmation calls when all is known about its run."""
+    """Return the callback of a confirmation whose run is complete."""
 
     def mark() -> None:
         confirmation.mark = None
@@ -205,7 +208,7 @@ def _ending(confirmation: Confirmation, ended: Callable[[int], None]) -> Callabl
 
 
 def committed(channel: Channel, failed: bool) -> None:
-    """Every part was answered."""
+    """Answer the commit once all parts are."""
     if failed:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
     channel.client.connection.tally.amqp_committed += 1

@@ -1,1 +1,1 @@
-"""MQTT sessions: connecting, publishing, subscribing, wills, expiry; both versions in one package."""
+"""MQTT sessions: connecting, publishing, subscribing, wills and expiry of both versions."""

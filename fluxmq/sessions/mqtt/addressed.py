@@ -1,7 +1,8 @@
-"""Queues that a client publishes to: what was found out about their topics holds until permissions or limits change.
+"""Cache of the queues that a client may publish to, valid until permissions or limits change.
 
-Other topics are remembered as permitted by the connection; those that begin with ``$`` never are, and a queue's topic
-has to be taken apart and looked up in the client's rules, for every message of a publisher that sends them one by one.
+The connection caches other permitted topics, but never those that begin with ``$``; a queue's topic
+would be parsed and matched against the client's rules for every message of a publisher that sends
+them one by one.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from fluxmq.auth.policy import Policy
 
 TOPICS_MAX = 1024
-"""Topics remembered of one client; beyond them the memory starts anew."""
+"""Topics cached per client; beyond them the cache is cleared."""
 TOPIC_BYTES_MAX = 256
-"""Longest topic remembered: a client may make us keep a quarter of a megabyte, not four."""
+"""Longest topic cached: a client may make us keep a quarter of a megabyte, not four."""
 
 
 class Addressed:
-    """Topics of queues that a client may publish messages to, under one policy and one object of limits."""
+    """Queue topics that a client may publish messages to, under one policy and one limits
+    object."""
 
     __slots__ = ("_limits", "_policy", "_topics")
 
@@ -25,11 +27,11 @@ class Addressed:
         self._limits: object = None
 
     def knows(self, topic: bytes, policy: Policy | None, limits: object) -> bool:
-        """Whether it is known that messages may be published to this topic."""
+        """Return whether publishing messages to this topic is known to be permitted."""
         return topic in self._topics and self._policy is policy and self._limits is limits
 
     def add(self, topic: bytes, policy: Policy | None, limits: object) -> None:
-        """It was found out that they may."""
+        """Record that publishing messages to this topic is permitted."""
         if len(topic) > TOPIC_BYTES_MAX:
             return
         topics = self._topics

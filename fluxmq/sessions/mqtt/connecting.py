@@ -1,8 +1,8 @@
 """CONNECT: from the first packet to an attached session.
 
-Steps, each of which may end the connection: decode, check what can be told from the packet, authenticate
-(name and password off the loop, or SCRAM by AUTH packets), claim the client id from whoever has it, attach
-the session and answer. While an answer from elsewhere is awaited the connection is not read.
+Steps, each of which may end the connection: decode, check the packet by itself, authenticate (name
+and password off the loop, or SCRAM by AUTH packets), claim the client id from its present owner,
+attach the session and answer. The connection is not read while an answer is awaited.
 
 Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 """
@@ -67,8 +67,8 @@ def refuse(broker: Broker, client: Client, reason: int, text: str, version: int)
 
 
 def send_explained(connection: Connection, packet: Explained, text: str) -> None:
-    """Send an MQTT 5 packet with a Reason String, left out where the client would not take the packet
-    ([MQTT-3.2.2-19], [MQTT-3.4.2-2], [MQTT-3.14.2-3])."""
+    """Send an MQTT 5 packet with a Reason String, omitted if the client would not accept the packet
+    then ([MQTT-3.2.2-19], [MQTT-3.4.2-2], [MQTT-3.14.2-3])."""
     if text:
         plain = packet.properties
         packet.properties = Properties(reason_string=text)
@@ -78,12 +78,12 @@ def send_explained(connection: Connection, packet: Explained, text: str) -> None
             return
         packet.properties = plain
     encoded = encode(packet, 5)
-    if len(encoded) <= connection.max_packet_out:  # else closing has to say it [MQTT-3.1.2-24]
+    if len(encoded) <= connection.max_packet_out:  # else close without it [MQTT-3.1.2-24]
         connection.append(encoded)
 
 
 def on_connect(broker: Broker, client: Client, body: bytes) -> None:
-    """The first packet of a connection."""
+    """Handle the first packet of a connection."""
     limits = broker.limits
     try:
         connect = decode_connect(
@@ -113,7 +113,7 @@ def on_connect(broker: Broker, client: Client, body: bytes) -> None:
 
 
 def check(broker: Broker, connect: Connect) -> None:
-    """What can be told from the packet and the settings. Raises ProtocolError."""
+    """Check the packet against the settings. Raises ProtocolError."""
     limits = broker.limits
     version = connect.version
     name = connect.client_id
@@ -153,7 +153,7 @@ def check(broker: Broker, connect: Connect) -> None:
 
 
 def check_queue_will(will: WillPacket, version: int) -> None:
-    """A will may be a message to a queue, not an order to one. Raises ProtocolError."""
+    """Check that a will to a queue is a message, not a command. Raises ProtocolError."""
     text = "the will's topic is an order to a queue"
     reason: int = Reason.TOPIC_NAME_INVALID
     try:
@@ -172,7 +172,7 @@ def check_queue_will(will: WillPacket, version: int) -> None:
 
 
 def begin_scram(broker: Broker, client: Client, method: str, data: bytes | None) -> None:
-    """CONNECT (or AUTH 0x19) names an authentication method."""
+    """Start the authentication method named by CONNECT (or AUTH 0x19)."""
     if method != SCRAM_METHOD:
         fail_authentication(
             broker, client, Reason.BAD_AUTHENTICATION_METHOD, "unknown authentication method"
@@ -187,7 +187,7 @@ def begin_scram(broker: Broker, client: Client, method: str, data: bytes | None)
 
 
 def send_auth(broker: Broker, client: Client, reason: int, data: bytes) -> None:
-    """Answer with AUTH, or end the connection where the client would not take it [MQTT-3.1.2-24]."""
+    """Answer with AUTH, or close if the client would not accept its size [MQTT-3.1.2-24]."""
     properties = Properties(authentication_method=SCRAM_METHOD, authentication_data=data)
     encoded = encode(Auth(reason, properties), 5)
     if len(encoded) > client.connection.max_packet_out:
@@ -197,7 +197,7 @@ def send_auth(broker: Broker, client: Client, reason: int, data: bytes) -> None:
 
 
 def scram_step(broker: Broker, client: Client, data: bytes) -> None:
-    """One message of the client in a SCRAM exchange."""
+    """Handle one client message of a SCRAM exchange."""
     exchange = client.scram
     if exchange is None:
         raise ProtocolError(Reason.PROTOCOL_ERROR, "no authentication is going on")
@@ -209,7 +209,7 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
             keys = broker.scram_keys(username, client.peer)
             send_auth(broker, client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
             return
-        # Asked again, for proofs of many connections that were asked for theirs at once.
+        # Checked again: many connections may have been asked for their proofs at once.
         if login_refused(broker, client, exchange.username):
             return
         final = exchange.receive_client_final(data)
@@ -232,7 +232,7 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
 
 
 def login_refused(broker: Broker, client: Client, username: str) -> bool:
-    """Whether a SCRAM login is refused untried, which the client is told."""
+    """Return whether a SCRAM login is refused untried; if so, tell the client."""
     reason = broker.login_refusal(username, client.peer)
     if reason:
         fail_authentication(
@@ -242,7 +242,7 @@ def login_refused(broker: Broker, client: Client, username: str) -> bool:
 
 
 def fail_authentication(broker: Broker, client: Client, reason: int, text: str) -> None:
-    """SCRAM failed: CONNACK with the reason before the session exists, DISCONNECT afterwards."""
+    """Fail SCRAM: CONNACK with the reason before the session exists, DISCONNECT afterwards."""
     client.scram = None
     if client.reauthenticating:
         raise ProtocolError(reason, text)
@@ -251,7 +251,7 @@ def fail_authentication(broker: Broker, client: Client, reason: int, text: str) 
 
 
 def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> None:
-    """Credentials were checked: go on to claim the client id."""
+    """Continue with verified credentials: claim the client id."""
     connect = client.connect
     if client.stage is not AUTHENTICATING or connect is None:
         return  # the connection was lost meanwhile
@@ -276,7 +276,7 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
         connect.properties.maximum_packet_size
         and len(answer(broker, client, connect, False)) > client.connection.max_packet_out
     ):
-        # Found out before anything of the session is touched.
+        # Detected before the session is touched.
         refuse(broker, client, Reason.PACKET_TOO_LARGE, NO_ROOM, connect.version)
         return
     client.stage = CLAIMING
@@ -284,18 +284,18 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
 
 
 def may_publish(client: Client, topic: bytes) -> bool:
-    """Whether the client's permissions allow a topic."""
+    """Return whether the client's permissions allow a topic."""
     assert client.policy is not None
     return allows_publish(client.policy, topic)
 
 
 def allows_publish(policy: Policy, topic: bytes) -> bool:
-    """Whether permissions allow a topic; the broker's own numbers are nobody's to publish."""
+    """Return whether permissions allow a topic; nobody may publish below ``$SYS/``."""
     return not topic.startswith(b"$SYS/") and policy.may_publish(topic.decode())
 
 
 def on_claimed(broker: Broker, client: Client, session: Session | None) -> None:
-    """The client id is ours; ``session`` is the one to continue."""
+    """Continue as owner of the client id; ``session`` is the one to resume."""
     connect = client.connect
     if client.stage is not CLAIMING or connect is None:
         if session is not None and session.client is None:
@@ -313,7 +313,7 @@ def on_claimed(broker: Broker, client: Client, session: Session | None) -> None:
 
 
 def new_session(broker: Broker, connect: Connect) -> Session:
-    """An empty session; raises ProtocolError when the shard holds as many as it may, or cannot keep what it should."""
+    """Return a new session. Raises ProtocolError if the shard is full or cannot persist it."""
     refusal = broker.refuses_to_keep(connect.client_id) if expiry_of(broker, connect) else 0
     if refusal == Reason.QUOTA_EXCEEDED:
         raise ProtocolError(refusal, "no room on the disk for a session", connect.version)
@@ -327,7 +327,7 @@ def new_session(broker: Broker, connect: Connect) -> Session:
 
 
 def expiry_of(broker: Broker, connect: Connect) -> int:
-    """How long the session outlives its connection, in seconds."""
+    """Return how many seconds the session outlives its connection."""
     limits = broker.limits
     if connect.version == 4:
         return 0 if connect.clean_start else limits.default_expiry
@@ -363,13 +363,13 @@ def attach(
     connection.append(answer(broker, client, connect, present))
     keep_alive(broker, client, connect)
     session.delivery.attach(connection, window)
-    # What only the answer needed is let go of: an idle connection should cost little.
+    # Needed for the answer only: an idle connection should cost little.
     client.connect = None
     broker.resume(connection)
 
 
 def apply_policy(client: Client) -> None:
-    """Tell the hot path what it may route without asking: everything, or topics found permitted."""
+    """Set the topics the hot path may route unchecked: all, or those found permitted."""
     assert client.policy is not None
     client.connection.allowed = None if client.policy.allows_everything else set()
 
@@ -382,7 +382,7 @@ def keep_alive(broker: Broker, client: Client, connect: Connect) -> None:
 
 
 def granted_keep_alive(broker: Broker, connect: Connect) -> int:
-    """The client's wish, bounded by the server's maximum, which only MQTT 5 can be told of."""
+    """Return the requested keep-alive, capped for MQTT 5, where CONNACK can say so."""
     maximum = broker.limits.keep_alive_maximum
     if connect.version == 5 and maximum and not 0 < connect.keep_alive <= maximum:
         return maximum
@@ -390,12 +390,12 @@ def granted_keep_alive(broker: Broker, connect: Connect) -> int:
 
 
 def answer(broker: Broker, client: Client, connect: Connect, present: bool) -> bytes:
-    """The CONNACK of a CONNECT that succeeded, encoded."""
+    """Return the encoded CONNACK of a successful CONNECT."""
     if connect.version == 4:
         return _CONNACK_PRESENT if present else _CONNACK
     if connect.properties is not NO_PROPERTIES or client.assigned:
         return encode(Connack(present, 0, announced(broker, client, connect)), 5)
-    # What is told to a client that asks for nothing depends on the settings alone, but for keep-alive.
+    # Without special requests the properties depend on the settings alone, but for keep-alive.
     key = present, granted_keep_alive(broker, connect) != connect.keep_alive
     known = broker.connacks.get(key)
     if known is None:
@@ -405,7 +405,7 @@ def answer(broker: Broker, client: Client, connect: Connect, present: bool) -> b
 
 
 def announced(broker: Broker, client: Client, connect: Connect) -> Properties:
-    """What an MQTT 5 client is told of the server's limits and of what became of its wishes."""
+    """Return the server's limits and assigned values for an MQTT 5 client."""
     limits = broker.limits
     asked = connect.properties
     told = Properties(
@@ -429,7 +429,7 @@ def announced(broker: Broker, client: Client, connect: Connect) -> Properties:
 
 
 def prepare_will(packet: WillPacket | None) -> Will | None:
-    """A will in the form in which it will be published."""
+    """Return a will in the form in which it will be published."""
     if packet is None:
         return None
     properties = packet.properties
@@ -443,7 +443,7 @@ def prepare_will(packet: WillPacket | None) -> Will | None:
         user_properties=properties.user_properties,
     )
     encoded = encode_properties(forward, PacketType.PUBLISH)
-    # Without the length in front, which is 1 to 4 bytes with the top bit set on all but the last.
+    # Skip the length, which is 1 to 4 bytes with the top bit set on all but the last.
     start = next(index for index, byte in enumerate(encoded) if byte < 0x80) + 1
     return Will(
         packet.topic,

@@ -1,7 +1,7 @@
-"""Reasons that say more than a code: what answers publishes gives a number, and the number leads to the text.
+"""Reasons with a text: the answer to a publish is a number, which leads to the text.
 
-An answer passes the hot path as a plain number. Its lowest byte is the reason code that MQTT has for it; what stands above
-names a text that is told with it (Reason String, MQTT 5 section 3.4.2.2.2).
+An answer passes the hot path as a plain number. Its lowest byte is MQTT's reason code; the upper
+bits select a text sent with it (Reason String, MQTT 5 section 3.4.2.2.2).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from fluxmq.protocols.mqtt.reasons import Reason
 
 EXPLANATIONS_MAX = 4096
-"""Texts that are known at once. Of more, codes are told without; texts are of groups and nodes, of which there are few."""
+"""Maximum number of texts; further codes are sent without. Texts name groups and nodes, which are
+few."""
 _FIRST = 2
-"""Below are numbers that are not told to clients (`fluxmq.shards.queues.ports.MOVED`)."""
+"""Lower numbers are internal and not sent to clients (`fluxmq.shards.queues.ports.MOVED`)."""
 
 
 class Explanations:
@@ -22,7 +23,7 @@ class Explanations:
         self._texts: list[str] = []
 
     def reason(self, code: int, text: str) -> int:
-        """A reason with a text."""
+        """Return a reason with a text."""
         number = self._numbers.get(text)
         if number is None:
             if len(self._texts) >= EXPLANATIONS_MAX:
@@ -32,13 +33,13 @@ class Explanations:
         return number << 8 | code
 
     def text(self, reason: int) -> str:
-        """What is to be said with a reason; empty for nothing."""
+        """Return the text of a reason; empty for none."""
         at = (reason >> 8) - _FIRST
         return self._texts[at] if 0 <= at < len(self._texts) else ""
 
 
 def code_of(reason: int) -> int:
-    """The reason code of MQTT. Of what no client was to be told it is 0x83."""
+    """Return MQTT's reason code; 0x83 for an internal one that no client should see."""
     return (
         reason & 0xFF if reason <= 0xFF or reason & 0x80 else Reason.IMPLEMENTATION_SPECIFIC_ERROR
     )

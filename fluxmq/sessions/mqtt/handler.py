@@ -1,8 +1,8 @@
-"""Packets of MQTT connections, dispatched: the one handler that all connections of a shard share.
+"""Dispatch of packets of MQTT connections: the one handler that all connections of a shard share.
 
-The hot path handles plain PUBLISH runs, PUBACK runs and PINGREQ; everything else comes here, one packet at a
-time. Errors a client makes are ``ProtocolError`` up to here, where they become a DISCONNECT (MQTT 5) or a
-closed connection.
+The hot path handles plain PUBLISH runs, PUBACK runs and PINGREQ; everything else comes here, one
+packet at a time. Client errors are ``ProtocolError`` up to here, where they become a DISCONNECT
+(MQTT 5) or a closed connection.
 
 Source: MQTT 3.1.1 and 5.0 chapter 3, sections 4.3 and 4.13.
 """
@@ -51,15 +51,15 @@ _PUBCOMP = 0x70
 
 
 class Handler:
-    """What happens to connections; called by the reactor and by the shard's timers."""
+    """Connection events, called by the reactor and by the shard's timers."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.explain: Callable[[int], str] = lambda _reason: ""
-        """What is told with a reason that says more than a code (`explanations`)."""
+        """Returns the text of a reason that has one (`explanations`)."""
 
     def packet(self, connection: Connection, first: int, body: bytes) -> None:
-        """A packet off the hot path."""
+        """Handle a packet off the hot path."""
         client: Client = connection.identity
         try:
             self.dispatch(client, first, body)
@@ -93,15 +93,15 @@ class Handler:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "only AUTH may follow CONNECT")
 
     def authenticated(self, client: Client, result: Authenticated) -> None:
-        """The client's credentials were checked."""
+        """Continue after the client's credentials were checked."""
         connecting.on_authenticated(self.broker, client, result)
 
     def claimed(self, client: Client, session: Session | None) -> None:
-        """The client's id is this shard's."""
+        """Continue after this shard became the owner of the client's id."""
         connecting.on_claimed(self.broker, client, session)
 
     def claim_refused(self, client: Client) -> None:
-        """The client's id belongs to another principal, whose session stays as it is."""
+        """Refuse a client whose id belongs to another principal, whose session stays as it is."""
         connect = client.connect
         if client.stage is CLAIMING and connect is not None:
             text = "the client id belongs to another user"
@@ -109,7 +109,7 @@ class Handler:
             connecting.refuse(self.broker, client, reason, text, connect.version)
 
     def connected(self, client: Client, packet: Packet) -> None:
-        """A packet of a connected client. Raises ProtocolError."""
+        """Handle a packet of a connected client. Raises ProtocolError."""
         match packet:
             case Puback():
                 self.on_acknowledgement(client, packet.packet_id, packet.reason, 1)
@@ -129,17 +129,17 @@ class Handler:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "packet not expected")
 
     def session_of(self, client: Client) -> Session:
-        """The session of a connected client."""
+        """Return the session of a connected client."""
         session = client.session
         assert session is not None, "a connected client has a session"
         return session
 
     def delivery_of(self, client: Client) -> Delivery:
-        """What the client's session is owed."""
+        """Return the delivery state of the client's session."""
         return self.session_of(client).delivery
 
     def short_acknowledgement(self, client: Client, first: int, body: bytes) -> bool:
-        """PUBREC, PUBREL and PUBCOMP without reason, the usual form."""
+        """Handle PUBREC, PUBREL and PUBCOMP without reason, the usual form."""
         packet_id = (body[0] << 8) | body[1]
         if not packet_id:
             return False
@@ -154,7 +154,8 @@ class Handler:
         return True
 
     def on_acknowledgement(self, client: Client, packet_id: int, reason: int, qos: int) -> None:
-        """PUBACK or PUBREC for a message we sent. Raises ProtocolError for one of the other QoS."""
+        """Handle PUBACK or PUBREC for a message we sent. Raises ProtocolError for one of the other
+        QoS."""
         delivery = self.delivery_of(client)
         if reason >= Reason.UNSPECIFIED_ERROR:
             known = delivery.refuse(packet_id, qos)
@@ -179,13 +180,13 @@ class Handler:
             client.connection.append(encode(answer, 5))
 
     def on_pubcomp(self, client: Client, packet_id: int) -> None:
-        """The client has completed a QoS 2 message. Raises ProtocolError before its PUBREC."""
+        """Complete a QoS 2 message. Raises ProtocolError before its PUBREC."""
         delivery = self.delivery_of(client)
         if not delivery.complete(packet_id):
             check_place(delivery, packet_id, PUBCOMP)
 
     def on_pubrel(self, client: Client, packet_id: int) -> None:
-        """The client releases a QoS 2 message."""
+        """Release a QoS 2 message."""
         received = self.session_of(client).received
         known = received is not None and packet_id in received
         if known:
@@ -203,7 +204,8 @@ class Handler:
             client.connection.append(encode(answer, 5))
 
     def on_auth(self, client: Client, packet: Auth) -> None:
-        """AUTH: a step of the exchange begun by CONNECT, or a new one (MQTT 5.0 section 4.12)."""
+        """Handle AUTH: a step of the exchange begun by CONNECT, or a new one (MQTT 5.0 section
+        4.12)."""
         data = packet.properties.authentication_data or b""
         method = packet.properties.authentication_method
         if method != connecting.SCRAM_METHOD:
@@ -219,7 +221,7 @@ class Handler:
         connecting.scram_step(self.broker, client, data)
 
     def on_disconnect(self, client: Client, packet: Disconnect) -> None:
-        """The client leaves (MQTT 5.0 section 3.14)."""
+        """Handle DISCONNECT (MQTT 5.0 section 3.14)."""
         session = self.session_of(client)
         expiry = packet.properties.session_expiry_interval
         if expiry is not None:
@@ -233,7 +235,7 @@ class Handler:
         self.end(client, with_will=with_will, reason="client")
 
     def publish(self, connection: Connection, run: Run, raw: bytes) -> bool:
-        """A run that is not plain; True when the hot path is to route it."""
+        """Handle a run that is not plain; return True if the hot path should route it."""
         client: Client = connection.identity
         try:
             return publishing.on_publish(self.broker, client, run, raw)
@@ -242,9 +244,10 @@ class Handler:
             return False
 
     def refused(self, connection: Connection, answers: bytes, reason: int) -> None:
-        """Publishes ended with a reason: ``answers`` are the acknowledgements they would have got.
+        """Report publishes that failed: ``answers`` are the acknowledgements they would have got.
 
-        A client of 3.1.1 cannot be told; it is disconnected, and publishes again what was not acknowledged.
+        A client of 3.1.1 cannot be told; it is disconnected, and republishes unacknowledged
+        messages.
         """
         client: Client = connection.identity
         session = client.session
@@ -259,7 +262,7 @@ class Handler:
             self.disconnect(client, code_of(reason), "publish_refused")
             return
         code = code_of(reason)
-        # Request Problem Information 0 rules the text out [MQTT-3.1.2-29].
+        # Request Problem Information 0 forbids the text [MQTT-3.1.2-29].
         text = self.explain(reason) if client.problem_information else ""
         for at in range(0, len(answers), 4):
             packet_id = int.from_bytes(answers[at + 2 : at + 4], "big")
@@ -273,7 +276,7 @@ class Handler:
                 session.received.discard(packet_id)
 
     def broken(self, connection: Connection, reason: int, packet: bytes | bytearray = b"") -> None:
-        """The hot path found the protocol broken in ``packet``, of which the beginning has come."""
+        """Handle a protocol violation found by the hot path; ``packet`` is its beginning."""
         client: Client = connection.identity
         version = version_of(packet) if client.stage is OPENED else 0
         if reason == Reason.PACKET_TOO_LARGE and version:
@@ -283,7 +286,7 @@ class Handler:
             self.fail(client, reason, "malformed or unacceptable packet")
 
     def bad_topic(self, connection: Connection, topic: bytes) -> None:
-        """The hot path found a topic that leads nowhere: say what is wrong with it."""
+        """Handle an invalid topic found by the hot path: report what is wrong with it."""
         reason, text = int(Reason.TOPIC_NAME_INVALID), "the topic name is not accepted"
         try:
             publishing.check_topic(self.broker, topic)
@@ -299,7 +302,7 @@ class Handler:
         self.disconnect(client, reason, "protocol_error", text)
 
     def disconnect(self, client: Client, reason: int, cause: str, text: str = "") -> None:
-        """Close from our side, telling an MQTT 5 client why: ``reason`` and, for people, ``text``."""
+        """Close from our side, telling an MQTT 5 client ``reason`` and, for people, ``text``."""
         connection = client.connection
         if client.stage is CONNECTED and connection.version == 5:
             connecting.send_explained(connection, Disconnect(reason), text)
@@ -311,12 +314,12 @@ class Handler:
         self.end(client, with_will=True, reason=cause)
 
     def lost(self, connection: Connection) -> None:
-        """The network connection has gone."""
+        """Handle the loss of the network connection."""
         client: Client = connection.identity
         self.end(client, with_will=True, reason="lost")
 
     def end(self, client: Client, *, with_will: bool, reason: str, linger: bool = False) -> None:
-        """End a connection and do to its session what its expiry says."""
+        """End a connection, and its session as its expiry says."""
         if client.stage is CLOSED:
             return
         session = client.session
@@ -330,7 +333,7 @@ class Handler:
         self.broker.close(client.connection, linger=linger)
 
     def leave(self, session: Session, with_will: bool) -> None:
-        """The session's connection is over."""
+        """Handle the end of the session's connection."""
         broker = self.broker
         now = broker.now()
         session.delivery.detach()
@@ -352,7 +355,7 @@ class Handler:
         broker.schedule(session)
 
     def publish_will(self, session: Session) -> None:
-        """The will's time has come."""
+        """Publish the will, which is due."""
         will = session.will
         session.will = None
         session.will_at = 0.0
@@ -360,13 +363,13 @@ class Handler:
             publishing.publish_will(self.broker, session, will)
 
     def finish(self, session: Session) -> None:
-        """The session ends: its will is due, its messages and subscriptions go."""
+        """End the session: publish its will, drop its messages and subscriptions."""
         self.broker.hand_over(session, ended=True)
         self.broker.ended(session)
         self.publish_will(session)
 
     def due(self, session: Session) -> None:
-        """A timer of the session has run out."""
+        """Handle an expired timer of the session."""
         if session.client is not None:
             return
         now = self.broker.now()
@@ -377,7 +380,7 @@ class Handler:
             self.broker.schedule(session)
 
     def expired(self, client: Client) -> None:
-        """Nothing was received for too long."""
+        """Disconnect a client that was silent for too long."""
         if client.stage is CONNECTED:
             self.broker.count_error(client, Reason.KEEP_ALIVE_TIMEOUT, "keep-alive timeout")
             self.disconnect(client, Reason.KEEP_ALIVE_TIMEOUT, "keep_alive")
@@ -385,11 +388,12 @@ class Handler:
             self.end(client, with_will=False, reason="connect_timeout")
 
     def drained(self, connection: Connection) -> None:
-        """All output is written and the connection is being fed."""
+        """Continue feeding the connection, whose output is written."""
         subscribing.feed(self.broker, connection.identity)
 
 
 def check_place(delivery: Delivery, packet_id: int, kind: int) -> None:
-    """Raises ProtocolError for an acknowledgement of another kind than its message waits for [MQTT-4.3.2, MQTT-4.3.3]."""
+    """Raise ProtocolError for an acknowledgement that does not fit its message's state [MQTT-4.3.2,
+    MQTT-4.3.3]."""
     if delivery.is_out_of_place(packet_id, kind):
         raise ProtocolError(Reason.PROTOCOL_ERROR, "an acknowledgement of the wrong kind")

@@ -1,4 +1,5 @@
-"""What a session is owed, taken out whole or in part: for another shard, or for other members of a group.
+"""Undelivered and unacked messages of a session, taken out for another shard or other group
+members.
 
 Off the hot path, so it works on the delivery's queues from outside.
 """
@@ -14,7 +15,7 @@ from fluxmq._hot.portion import Portion
 
 
 def drain(delivery: Delivery) -> list[Portion]:
-    """Everything owed, oldest first; nothing is owed any more."""
+    """Remove and return all undelivered and unacked messages, oldest first."""
     if delivery.connection is not None:
         delivery.detach()
     owed: list[Portion] = []
@@ -33,9 +34,9 @@ def drain(delivery: Delivery) -> list[Portion]:
 
 
 def abandon(delivery: Delivery) -> None:
-    """Let go of everything: the session has ended.
+    """Drop everything: the session has ended.
 
-    Messages that others still hold point back here, to who published them; nothing may hang on to that.
+    Messages held elsewhere still refer to this delivery; it must not keep the session alive.
     """
     drain(delivery)
     delivery.session = None
@@ -44,7 +45,7 @@ def abandon(delivery: Delivery) -> None:
 def restore(
     delivery: Delivery, portions: list[Portion], released: list[int], next_pid: int
 ) -> None:
-    """Take over what another shard owed; portions with an identifier were in flight."""
+    """Take over another shard's messages; portions with an identifier were in flight."""
     delivery.pending = deque()
     delivery.flight = deque()
     delivery.resend = deque()
@@ -62,11 +63,11 @@ def restore(
 
 
 def give_up_shared(delivery: Delivery, movable: Callable[[Any], bool]) -> list[Portion]:
-    """Take out what came by shared subscriptions and another member may get.
+    """Take out messages of shared subscriptions that another member may get.
 
-    ``movable`` tells of a group whether it has somebody to take over; what has not stays as it is, with its
-    packet identifiers. QoS 2 messages already sent stay: they are completed with this client or, when its session ends, with
-    nobody. Source: MQTT 5.0 section 4.8.2.
+    ``movable`` tells whether a group has another member; other messages stay as they are, with
+    their packet identifiers. QoS 2 messages already sent stay: they are completed with this client
+    or, when its session ends, dropped. Source: MQTT 5.0 section 4.8.2.
     """
     given: list[Portion] = []
     if delivery.resend:

@@ -1,7 +1,8 @@
-"""What MQTT sessions need of the broker around them; the shard implements it.
+"""The port of MQTT sessions to the broker; the shard implements it.
 
-Owned here, because the consumer of an interface knows what it must say. Every method answers at once; what
-takes time takes a callback, which is called on the shard's loop, possibly before the method returns.
+Defined here, because the consumer of an interface knows its needs. Every method returns at once;
+what takes time takes a callback, which is called on the shard's loop, possibly before the method
+returns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fluxmq.sessions.mqtt.settlement import Settlement
 
 @dataclass(slots=True)
 class SessionLimits:
-    """The settings that sessions obey; sizes in bytes, times in seconds."""
+    """Settings of sessions; sizes in bytes, times in seconds."""
 
     max_packet: int
     max_qos: int
@@ -43,28 +44,30 @@ class SessionLimits:
     max_inflight: int
     packets: Limits
     acknowledge_refused: bool = True
-    """Whether a publish of a 3.1.1 client that is refused for good is acknowledged, or ends the connection."""
+    """True when a 3.1.1 client's permanently refused publish is acknowledged instead of
+    disconnecting."""
 
 
 @dataclass(slots=True, frozen=True)
 class Authenticated:
-    """The outcome of checking credentials: ``reason`` 0 when they hold, and whose they are."""
+    """Outcome of checking credentials: ``reason`` 0 when they are valid, and the principal."""
 
     reason: int
     username: str = ""
 
 
 class Broker(Protocol):
-    """The shard, as sessions see it."""
+    """The shard as sessions see it."""
 
     limits: SessionLimits
     connacks: dict[tuple[bool, bool], bytes]
-    """CONNACKs of MQTT 5 clients that ask for nothing, by session present and server keep-alive."""
+    """CONNACKs of MQTT 5 clients without special requests, by session present and server
+    keep-alive."""
 
     def now(self) -> float:
-        """Monotonic seconds at the start of this tick."""
+        """Return monotonic seconds at the start of this tick."""
 
-    # Connecting
+    # Connection setup
 
     def authenticate(self, client: Client, connect: Connect) -> None:
         """Check name and password (or the certificate, or that none are needed).
@@ -73,55 +76,57 @@ class Broker(Protocol):
         """
 
     def scram_exchange(self) -> ServerExchange:
-        """A new SCRAM-SHA-256 exchange."""
+        """Return a new SCRAM-SHA-256 exchange."""
 
     def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
-        """The keys of an enabled user who is let in from ``peer`` (address:port)."""
+        """Return the keys of an enabled user who may log in from ``peer`` (address:port)."""
 
     def login_refusal(self, username: str, peer: str) -> int:
-        """The reason for which a login by SCRAM cannot be tried now; 0 when it can."""
+        """Return why a SCRAM login cannot be tried now; 0 when it can."""
 
     def scram_result(self, username: str, peer: str, success: bool) -> None:
         """Count a login that ran inside the session."""
 
     def policy(self, client_id: str, username: str) -> Policy:
-        """What a client may do."""
+        """Return a client's permissions."""
 
     def is_user(self, name: str) -> bool:
-        """Whether there is a user of this name, enabled or not."""
+        """Return whether there is a user of this name, enabled or not."""
 
     def will_policy(self, session: Session, will: Will) -> Policy | None:
-        """What the client of a session, which may be away, may do now; None when it may not be here any more."""
+        """Return the current permissions of a session's client, connected or not; None if it may
+        not log in."""
 
     def new_client_id(self) -> str:
-        """A client id for a client that brings none."""
+        """Return a client id for a client without one."""
 
     def claim(self, client: Client, clean: bool) -> None:
         """Make this shard the owner of the client's id.
 
-        The handler's ``claimed`` is called, at once or, the connection being paused, later: with the
-        session to continue, wherever it was, or None when there is none (``clean``: it has been ended).
-        Any other connection of the same id is closed before. Where the id belongs to another principal,
-        ``claim_refused`` is called instead, and nothing is ended or closed.
+        The handler's ``claimed`` is called, at once or, the connection being paused, later: with
+        the session to resume, wherever it was, or None when there is none (``clean``: it has been
+        ended). Any other connection of the same id is closed before. If the id belongs to another
+        principal, ``claim_refused`` is called instead, and nothing is ended or closed.
         """
 
     def create(self, client_id: str) -> Session | None:
-        """A new, empty session; None when there are too many."""
+        """Return a new, empty session; None when there are too many."""
 
     def refuses_to_keep(self, client_id: str) -> int:
-        """The reason for which no session of a client can be kept on disk now: 0x97 (no room), 0x83; 0 when it can."""
+        """Return why a client's session cannot be persisted now: 0x97 (no room), 0x83; 0 when it
+        can."""
 
     def adopt(self, client: Client, session: Session) -> None:
-        """The client is connected with this session."""
+        """Note that the client is connected with this session."""
 
     def ended(self, session: Session) -> None:
-        """The session is gone: forget its subscriptions, owner record and timers."""
+        """Forget an ended session's subscriptions, owner record and timers."""
 
     def schedule(self, session: Session) -> None:
-        """The session's ``expires_at`` or ``will_at`` was set."""
+        """Set the timers for the session's ``expires_at`` and ``will_at``."""
 
     def hand_over(self, session: Session, ended: bool) -> None:
-        """Give unacknowledged messages of shared subscriptions to other members."""
+        """Give unacked messages of shared subscriptions to other members."""
 
     # Messages
 
@@ -129,13 +134,14 @@ class Broker(Protocol):
         """Route a run; False when its topic is not valid."""
 
     def retain(self, run: Run) -> bool:
-        """Keep the run's last message as its topic's retained message; False when that is over a limit."""
+        """Retain the run's last message for its topic; return False when that is over a limit."""
 
     def retained_topics(self, topic_filter: bytes) -> Iterator[bytes]:
-        """Topics with a retained message that match; stays valid while the store changes."""
+        """Yield matching topics with a retained message; stays valid while the store changes."""
 
     def retained_message(self, topic: bytes) -> Run | None:
-        """The retained message of a topic, None when it has gone or expired; ``publisher`` is a client id."""
+        """Return a topic's retained message, None if missing or expired; ``publisher`` is a client
+        id."""
 
     # Subscriptions
 
@@ -150,10 +156,10 @@ class Broker(Protocol):
     def keep_subscriptions(
         self, session: Session, written: Iterable[bytes], done: Callable[[int], None]
     ) -> None:
-        """Subscriptions of a session have come, changed or gone.
+        """Persist changed subscriptions of a session.
 
-        ``done`` gets 0 when that survives a restart, which it need not where the session ends with its connection, or
-        the reason for which it does not.
+        ``done`` gets 0 when they survive a restart, or need not because the session ends with its
+        connection; else the reason why they do not.
         """
 
     # Queues
@@ -167,32 +173,34 @@ class Broker(Protocol):
     ) -> None:
         """Make the session a consumer of a queue; one of the same filter ends before.
 
-        ``done`` gets the granted QoS, or a reason code that SUBACK may carry: implementation specific error for
-        QoS 0 from a work queue, and for a group that exists with another pattern or mode. A queue that nobody
-        has declared is made, in memory. The grant is in the session's subscriptions before the call, and is taken
-        out again when ``done`` gets a reason; it stays there while the client is away.
+        ``done`` gets the granted QoS, or a reason code for SUBACK: implementation specific error
+        for QoS 0 from a work queue, and for a group that exists with another pattern or mode. An
+        undeclared queue is created, in memory. The grant is in the session's subscriptions before
+        the call, and is removed again when ``done`` gets a reason; it stays there while the client
+        is away.
         """
 
     def queue_unsubscribe(self, session: Session, written: bytes) -> None:
-        """The session is no longer a consumer; what it has not settled goes to others of the group."""
+        """Remove the session as a consumer; others of the group get its unacked messages."""
 
     def queue_settle(
         self, client: Client, settlement: Settlement, done: Callable[[int], object]
     ) -> None:
         """Settle messages that were delivered to the client's session.
 
-        ``done`` gets 0 when that is safe, no matching subscribers (0x10) when not all of the messages are with
-        this session (those that are, are settled), or a reason of 0x80 or above that PUBACK may carry.
+        ``done`` gets 0 when that is safe, no matching subscribers (0x10) when some messages are not
+        with this session (the others are settled), or a reason of 0x80 or above that PUBACK may
+        carry.
         """
 
     def hold(self) -> Ticket:
-        """Let the answer to the run being published wait until the ticket's ``done``."""
+        """Delay the answer to the run being published until the ticket's ``done``."""
 
     def feed_later(self, client: Client) -> None:
-        """Call the handler's ``drained`` for this client soon."""
+        """Schedule a call of the handler's ``drained`` for this client."""
 
     def when_known(self, done: Callable[[], None]) -> None:
-        """Call when every shard knows the subscriptions made so far."""
+        """Call ``done`` when every shard knows the subscriptions made so far."""
 
     # Connections
 
@@ -200,20 +208,21 @@ class Broker(Protocol):
         """Stop reading while an answer is awaited."""
 
     def resume(self, connection: Connection) -> None:
-        """Go on reading."""
+        """Resume reading."""
 
     @property
     def short_of_memory(self) -> bool:
-        """Whether nothing new may be begun for clients."""
+        """True while no new work may begin for clients."""
 
     def refused_for_memory(self, what: str) -> None:
-        """Count what was refused for want of memory."""
+        """Count work refused for lack of memory."""
 
     def close(self, connection: Connection, linger: bool) -> None:
-        """Close once output is written; ``linger``: let the client read it before the socket goes."""
+        """Close once output is written; ``linger``: let the client read it before the socket
+        goes."""
 
     def watch(self, client: Client, seconds: float) -> None:
-        """Ask ``expired`` of the handler when nothing was received for so long."""
+        """Call the handler's ``expired`` after this long without input."""
 
     def count_closed(self, client: Client, reason: str) -> None:
         """Count the end of a connection."""
@@ -231,4 +240,5 @@ class Broker(Protocol):
         """Count a published will."""
 
     def will_refused(self, session: Session, will: Will) -> None:
-        """Count a will that is not published because its client may not, and log it at a bounded rate."""
+        """Count a will that is not published because its client may not, and log it at a bounded
+        rate."""

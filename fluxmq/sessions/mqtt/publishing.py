@@ -1,8 +1,8 @@
-"""PUBLISH from a client, where the hot path asks: properties, aliases, permissions, retain, QoS 2, queues.
+"""Client PUBLISH off the hot path: properties, aliases, permissions, retain, QoS 2, queues.
 
-The hot path calls ``on_publish`` once per run that is not plain; a run that passes is routed and answered by
-it. A ``control`` run is answered only: it was an order to a queue, or what was new in it is routed already. Wills are
-published here too.
+The hot path calls ``on_publish`` once per run that is not plain; it routes and answers a run that
+passes. A ``control`` run is answered only: it was a command to a queue, or its new messages are
+routed already. Wills are published here too.
 
 Source: MQTT 5.0 sections 3.3, 4.3.3, 4.9, 3.1.2.5.
 """
@@ -23,15 +23,16 @@ from fluxmq.sessions.mqtt.session import Client, Session, Will
 from fluxmq.sessions.mqtt.settlement import parse_settlement
 
 ALLOWED_MAX = 1024
-"""Topics a connection remembers as permitted; beyond it the memory starts anew."""
+"""Permitted topics cached per connection; beyond them the cache is cleared."""
 ALLOWED_BYTES_MAX = 256
-"""Longest topic remembered: a connection may make us keep a quarter of a megabyte, not four."""
+"""Longest topic cached: a connection may make us keep a quarter of a megabyte, not four."""
 
 NOT_PERMITTED = "publish is not permitted"
 
 
 def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
-    """Check a run that is not plain. True: route and answer it (a ``control`` run: answer it). Raises ProtocolError."""
+    """Check a run that is not plain. True: route and answer it (a ``control`` run: answer it).
+    Raises ProtocolError."""
     session = client.session
     assert session is not None
     if raw:
@@ -51,7 +52,7 @@ def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
     if not permitted(broker, client, run):
         return refuse(broker, client, run, Reason.NOT_AUTHORIZED, NOT_PERMITTED)
     if run.retain:
-        # Kept before it is routed, which is where the other topics are looked at.
+        # Retained before it is routed, where other topics are checked.
         check_topic(broker, run.topic)
     if run.qos == 2:
         repeated = remember(broker, session, run)
@@ -63,7 +64,7 @@ def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
 
 
 def queue_publish(broker: Broker, client: Client, session: Session, run: Run) -> bool:
-    """A run addressed to a queue: messages for it, or an order to the broker. Raises ProtocolError."""
+    """Handle a run addressed to a queue: messages for it, or a command. Raises ProtocolError."""
     known = client.addressed
     if (
         known is not None
@@ -91,7 +92,7 @@ def queue_publish(broker: Broker, client: Client, session: Session, run: Run) ->
         return refuse(broker, client, run, Reason.TOPIC_NAME_INVALID, str(error))
     except ProtocolError as error:
         return refuse(broker, client, run, error.reason, error.text)
-    # A queue is no topic that keeps its last message.
+    # A queue does not retain its last message.
     run.retain = 0
     own = strip_reserved(run.properties)
     run.verbatim = run.verbatim and own is run.properties
@@ -102,14 +103,14 @@ def queue_publish(broker: Broker, client: Client, session: Session, run: Run) ->
             return publish_pieces(broker, run, repeated)
     if settlement is not None:
         run.control = True
-        # All messages of a run have the same properties: they are one order, given once.
+        # All messages of a run have the same properties: they are one command, given once.
         done = broker.hold().done if run.qos else ignore
         broker.queue_settle(client, settlement, done)
     return True
 
 
 def consumes(session: Session, queue: bytes) -> bool:
-    """Whether the session is a consumer of the queue: who is may settle what was delivered to it."""
+    """Return whether the session is a consumer of the queue, and so may settle its deliveries."""
     return any(
         grant.queue is not None and grant.queue.queue == queue
         for grant in session.subscriptions.values()
@@ -117,13 +118,13 @@ def consumes(session: Session, queue: bytes) -> bool:
 
 
 def ignore(_reason: int) -> None:
-    """What becomes of an order of QoS 0, its client does not want to know."""
+    """Ignore the outcome of a QoS 0 command."""
 
 
 def apply_properties(
     broker: Broker, client: Client, run: Run, properties: PublishProperties
 ) -> None:
-    """Resolve the topic alias and note what subscribers get."""
+    """Resolve the topic alias and set the properties for subscribers."""
     alias = properties.topic_alias
     if alias is not None:
         run.verbatim = False
@@ -148,7 +149,8 @@ def apply_properties(
 
 
 def permitted(broker: Broker, client: Client, run: Run) -> bool:
-    """Whether the client may publish to the run's topic. Raises ProtocolError for a bad topic."""
+    """Return whether the client may publish to the run's topic. Raises ProtocolError for a bad
+    topic."""
     connection = client.connection
     topic = run.topic
     if connection.allowed is None:
@@ -167,7 +169,7 @@ def permitted(broker: Broker, client: Client, run: Run) -> bool:
 
 
 def check_topic(broker: Broker, topic: bytes) -> None:
-    """Whether a topic name may be published to at all. Raises ProtocolError."""
+    """Raise ProtocolError unless a topic name may be published to at all."""
     limits = broker.limits
     validate_topic(
         topic,
@@ -180,10 +182,11 @@ def check_topic(broker: Broker, topic: bytes) -> None:
 def refuse(broker: Broker, client: Client, run: Run, reason: int, text: str) -> bool:
     """Answer a run that may not be published.
 
-    MQTT 3.1.1 has no words for it: there it is acknowledged all the same, unless the settings say to disconnect. A client
-    that is disconnected publishes again what was not acknowledged, is refused again, and never gets further.
+    MQTT 3.1.1 has no error for it: it is acknowledged all the same, unless the settings say to
+    disconnect. A disconnected client republishes unacknowledged messages, is refused again, and
+    never makes progress.
 
-    The result is for the hot path: whether it is to answer, because an earlier answer is still waited for.
+    Return whether the hot path should answer: for 3.1.1, and while an earlier answer is pending.
     """
     denied = reason == Reason.NOT_AUTHORIZED
     broker.count_drop("no_permission" if denied else "queue_refused", run.count)
@@ -201,7 +204,7 @@ def refuse(broker: Broker, client: Client, run: Run, reason: int, text: str) -> 
         broker.hold().done(reason)
         return True
     kind = Puback if run.qos == 1 else Pubrec
-    # Request Problem Information 0 rules the text out here [MQTT-3.1.2-29].
+    # Request Problem Information 0 forbids the text here [MQTT-3.1.2-29].
     told = text if client.problem_information else ""
     for packet_id in run.packet_ids():
         send_explained(client.connection, kind(packet_id, reason), told)
@@ -209,9 +212,9 @@ def refuse(broker: Broker, client: Client, run: Run, reason: int, text: str) -> 
 
 
 def remember(broker: Broker, session: Session, run: Run) -> list[Run] | None:
-    """QoS 2: note packet identifiers so that a repeated PUBLISH is not routed twice.
+    """Record packet identifiers of QoS 2 so that a repeated PUBLISH is not routed twice.
 
-    None when all are new; otherwise the messages that are, one by one.
+    Return None when all are new; otherwise the new messages, one by one.
     """
     packet_ids = run.packet_ids()
     if session.received is None:
@@ -240,7 +243,7 @@ def remember(broker: Broker, session: Session, run: Run) -> list[Run] | None:
 
 
 def publish_pieces(broker: Broker, run: Run, pieces: list[Run]) -> bool:
-    """Route the new messages of a run; the run is then answered whole, repetitions included."""
+    """Route the new messages of a run; the whole run is then answered, repetitions included."""
     for piece in pieces:
         if piece.retain:
             broker.retain(piece)
@@ -251,7 +254,7 @@ def publish_pieces(broker: Broker, run: Run, pieces: list[Run]) -> bool:
 
 
 def publish_will(broker: Broker, session: Session, will: Will) -> None:
-    """Publish a will as its client would have, if that client might do so now."""
+    """Publish a will if its client may publish it now."""
     policy = broker.will_policy(session, will)
     if policy is None or not allows_publish(policy, will.topic):
         broker.will_refused(session, will)

@@ -1,10 +1,11 @@
-"""User properties by which MQTT 5 clients and queues talk: what steers a publish, what a delivery says.
+"""User properties between MQTT 5 clients and queues, on publishes and deliveries.
 
-Works on the encoded properties of a PUBLISH behind their length, as ``parse_publish_properties`` leaves them: checked
-once, passed on in order. Nothing here knows sessions or queues; everything is a function from bytes.
+Works on the encoded properties of a PUBLISH after their length, as ``parse_publish_properties``
+leaves them: validated once, forwarded in order. Independent of sessions and queues; all are
+functions of bytes.
 
-Source: MQTT 5.0 section 2.2.2 (properties), 3.3.2.3.7 (user properties). ``x-delivery-count`` counts as RabbitMQ's
-does: deliveries before this one, 0 at the first.
+Source: MQTT 5.0 section 2.2.2 (properties), 3.3.2.3.7 (user properties). ``x-delivery-count``
+counts as RabbitMQ's does: deliveries before this one, 0 at the first.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fluxmq.protocols.mqtt.message_properties import (
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 
 DELAY_MS_MAX: Final = 366 * 86_400_000
-"""Longest delay of a message, a year: whoever asks for more has confused units."""
+"""Longest delay of a message, a year: anyone who asks for more has confused units."""
 OFFSET_MAX: Final = (1 << 63) - 1
 
 _USER_PROPERTY: Final = 0x26
@@ -35,10 +36,10 @@ _STEERING: Final = re.compile(rb"x-delay|producer-id|x-deduplication-id")
 
 
 class QueueOptions(NamedTuple):
-    """What a publisher asks of queues.
+    """A publisher's options for queues.
 
-    ``delay_ms``: time before which the message is not delivered, 0 for none. ``producer``: number of the producer's
-    name, 0 when duplicates are not to be recognised; ``sequence`` its number of this message.
+    ``delay_ms``: time before which the message is not delivered, 0 for none. ``producer``: number
+    of the producer's name, 0 without deduplication; ``sequence`` its number of this message.
     """
 
     delay_ms: int
@@ -47,7 +48,7 @@ class QueueOptions(NamedTuple):
 
 
 class UserProperty(NamedTuple):
-    """One user property: encoded, it stands at ``start`` to ``end``."""
+    """One user property: its encoding spans ``start`` to ``end``."""
 
     name: bytes
     value: bytes
@@ -56,7 +57,7 @@ class UserProperty(NamedTuple):
 
 
 def user_properties(forward: bytes) -> Iterator[UserProperty]:
-    """The user properties of a PUBLISH, in order. The bytes have been checked before."""
+    """Yield the user properties of a PUBLISH, in order. The bytes were validated before."""
     position, end = 0, len(forward)
     while position < end:
         start = position
@@ -75,7 +76,8 @@ def user_properties(forward: bytes) -> Iterator[UserProperty]:
 
 
 def strip_reserved(forward: bytes) -> bytes:
-    """The properties of a publish without those that only queues say; the rest unaltered and in order."""
+    """Return a publish's properties without those reserved to queues; the rest unaltered and in
+    order."""
     if _FORGED.search(forward) is None:
         return forward
     kept: list[bytes] = []
@@ -89,11 +91,11 @@ def strip_reserved(forward: bytes) -> bytes:
 
 
 def queue_options(forward: bytes) -> QueueOptions | None:
-    """What the publisher asks of queues; None for nothing, the usual case.
+    """Return the publisher's options for queues; None without any, the usual case.
 
-    ``x-delay`` is in milliseconds. Duplicates are recognised by ``producer-id`` with ``sequence``, or by
-    ``x-deduplication-id: <producer>:<sequence>``, which says the same in one. Raises ProtocolError
-    (implementation specific error) for a value that is none of these.
+    ``x-delay`` is in milliseconds. Duplicates are recognised by ``producer-id`` with ``sequence``,
+    or by the equivalent ``x-deduplication-id: <producer>:<sequence>``. Raises ProtocolError
+    (implementation specific error) for an invalid value.
     """
     if _STEERING.search(forward) is None:
         return None
@@ -123,7 +125,8 @@ def queue_options(forward: bytes) -> QueueOptions | None:
 
 
 def whole_number(text: bytes, what: str, most: int) -> int:
-    """The number written in decimal digits. Raises ProtocolError naming ``what`` when it is none or above ``most``."""
+    """Parse decimal digits. Raises ProtocolError naming ``what`` for anything else or above
+    ``most``."""
     try:
         return deduplication.whole_number(text, what, most)
     except ValueError as error:
@@ -131,7 +134,8 @@ def whole_number(text: bytes, what: str, most: int) -> int:
 
 
 def unusable(text: str) -> ProtocolError:
-    """A property of our own making that says nothing usable: the request is refused, the connection stays."""
+    """Return the error for an invalid property of our own: the request fails, the connection
+    stays."""
     return ProtocolError(Reason.IMPLEMENTATION_SPECIFIC_ERROR, text)
 
 
@@ -143,12 +147,12 @@ def delivery_properties(
     forward: bytes,
     progress: tuple[bytes, int] | None = None,
 ) -> bytes:
-    """The properties of a delivery that are the same for a run of messages, encoded, without length.
+    """Return the encoded properties, without length, that a run's deliveries have in common.
 
-    ``message-id`` and ``offset`` differ by message and are added where the packets are made. ``attempts`` counts
-    deliveries of these messages, this one included; 0 for a stream, which does not count. ``progress``: a stream's
-    primary group and the offset up to which it has settled everything. ``forward``: what the publisher sent, behind
-    what the queue says.
+    ``message-id`` and ``offset`` differ by message and are added where the packets are made.
+    ``attempts`` counts deliveries of these messages, this one included; 0 for a stream, which does
+    not count. ``progress``: a stream's primary group and the offset up to which it has settled
+    everything. ``forward``: the publisher's properties, which follow the queue's.
     """
     parts = [
         user_property(b"group-id", group_id),

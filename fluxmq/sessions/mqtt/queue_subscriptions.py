@@ -1,14 +1,17 @@
-"""Subscriptions to queues: a filter ``$queue/<name>[/<pattern>]`` and the user properties of SUBSCRIBE as one value.
+"""Subscriptions to queues: a filter ``$queue/<name>[/<pattern>]`` and SUBSCRIBE's user properties.
 
-The same filter may be written ``$share/<group>/$queue/...``. What MQTT 5 clients may say by user properties, once each
-and for every queue among the filters of the packet:
+The same filter may be written ``$share/<group>/$queue/...``. MQTT 5 clients may add user
+properties, once each and for every queue among the filters of the packet:
 
-``consumer-group``  group to read the queue with; without it the client id, of 3.1.1 clients up to its first ``-``
-``start``           where a group that is new begins: first, last, next, offset=<n>, timestamp=<unix s or ms>
-``ack-mode``        auto: PUBACK or PUBCOMP settles a message; explicit: an order does (see ``settlement``)
-``prefetch``        messages that may be unsettled, at most what the queue allows
+``consumer-group``  group to read the queue with; default: the client id, for 3.1.1 clients up to
+                    its first ``-``
+``start``           start of a new group: first, last, next, offset=<n>, timestamp=<unix s or ms>
+``ack-mode``        auto: PUBACK or PUBCOMP settles a message; explicit: a command does (see
+                    ``settlement``)
+``prefetch``        maximum unacked messages, at most the queue's limit
 
-Whether the queue is there and takes such a consumer is the broker's to say. Source: MQTT 5.0 sections 3.8, 4.8.2.
+The broker checks whether the queue exists and takes such a consumer. Source: MQTT 5.0 sections 3.8,
+4.8.2.
 """
 
 from __future__ import annotations
@@ -22,23 +25,24 @@ from fluxmq.routing.queue_addresses import MalformedAddressError, effective_grou
 from fluxmq.sessions.mqtt.queue_properties import OFFSET_MAX, unusable, whole_number
 
 GROUP_NAME_BYTES_MAX: Final = 1024
-"""A group's name is usually a client id, which is as long at most."""
+"""A group's name is usually a client id, which has at most this length."""
 EFFECTIVE_GROUP_BYTES_MAX: Final = 65_535
-"""Every delivery names its group in a user property: two bytes of length."""
+"""Every delivery names its group in a user property, whose length has two bytes."""
 PREFETCH_MAX: Final = 1_000_000
-"""As much as a queue may be configured to leave with one consumer."""
+"""Maximum that a queue's limit per consumer may be configured to."""
 MILLISECONDS_FROM: Final = 100_000_000_000
-"""Timestamps from here on are milliseconds: as seconds they would lie beyond the year 5000."""
+"""Timestamps from here on are milliseconds: as seconds they would be beyond the year 5000."""
 _NAMES: Final = ("consumer-group", "start", "ack-mode", "prefetch")
 _FORBIDDEN: Final = frozenset("/+#@") | {chr(code) for code in (*range(0x20), 0x7F)}
 
 
 class QueueSubscription(NamedTuple):
-    """What a session takes from a queue; plain values, so that it can be stored and sent.
+    """A session's subscription to a queue; plain values, so that it can be stored and sent.
 
-    ``group``: effective id, with ``@<pattern>`` behind the name when there is a pattern. ``pattern``: filter of keys,
-    empty for all. ``explicit``: acknowledging a PUBLISH settles nothing. ``start``: where a new group begins, see
-    ``parse_start``; None for what is usual. ``prefetch``: 0 for the queue's own limit. ``identifier``: Subscription Identifier, 0 for none.
+    ``group``: effective id, with ``@<pattern>`` after the name when there is a pattern.
+    ``pattern``: filter of keys, empty for all. ``explicit``: acknowledging a PUBLISH settles
+    nothing. ``start``: start of a new group, see ``parse_start``; None for the default.
+    ``prefetch``: 0 for the queue's own limit. ``identifier``: Subscription Identifier, 0 for none.
     """
 
     queue: bytes
@@ -52,7 +56,7 @@ class QueueSubscription(NamedTuple):
 
 
 def is_queue(parsed: ParsedFilter) -> bool:
-    """Whether a subscription is to a queue, shared or not."""
+    """Return whether a subscription is to a queue, shared or not."""
     return parsed.filter.startswith((b"$queue/", b"$dlq/"))
 
 
@@ -65,10 +69,10 @@ def queue_subscription(
     qos_max: int,
     identifier: int,
 ) -> QueueSubscription:
-    """One filter of a SUBSCRIBE that ``is_queue``, understood.
+    """Parse one filter of a SUBSCRIBE that ``is_queue``.
 
-    Raises ProtocolError: topic filter invalid for a name that no queue has, implementation specific error for a user
-    property that says nothing usable.
+    Raises ProtocolError: topic filter invalid for an impossible queue name, implementation specific
+    error for an invalid user property.
     """
     try:
         address = parse_filter(parsed.filter)
@@ -94,7 +98,7 @@ def queue_subscription(
 
 
 def _said(properties: list[tuple[str, str]]) -> dict[str, str]:
-    """The properties that speak of queues; others are the client's own business."""
+    """Return the properties about queues; others are the client's own business."""
     said: dict[str, str] = {}
     for name, value in properties:
         if name in _NAMES:
@@ -105,7 +109,7 @@ def _said(properties: list[tuple[str, str]]) -> dict[str, str]:
 
 
 def _group(parsed: ParsedFilter, said: dict[str, str], client_id: str, version: int) -> bytes:
-    """The group's name: of ``$share``, of the property, or from the client id."""
+    """Return the group's name: from ``$share``, the property, or the client id."""
     named = said.get("consumer-group")
     if parsed.group is not None:
         shared = parsed.group.decode()
@@ -117,17 +121,17 @@ def _group(parsed: ParsedFilter, said: dict[str, str], client_id: str, version: 
             raise unusable("consumer-group is no name of a group")
         return named.encode()
     if version == 4:
-        # Instances of one application are told apart by what follows the dash.
+        # The part after the dash tells instances of one application apart.
         return (client_id.partition("-")[0] or client_id).encode()
     return client_id.encode()
 
 
 def parse_start(text: str) -> tuple[str, int]:
-    """Where a new group begins: a word, and a number that is 0 for the first three.
+    """Parse the start of a new group: a word, and a number that is 0 for the first three.
 
-    ``first``: with the oldest message kept; ``last``: with the newest there is; ``next``: with the first from now on;
-    ``offset``: with that message; ``timestamp``: with the first not older than so many microseconds since the epoch.
-    Raises ProtocolError for anything else.
+    ``first``: the oldest message kept; ``last``: the newest; ``next``: the first from now on;
+    ``offset``: that message; ``timestamp``: the first not older than so many microseconds since the
+    epoch. Raises ProtocolError for anything else.
     """
     word, equals, number = text.partition("=")
     if equals and word == "offset":

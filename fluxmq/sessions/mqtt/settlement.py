@@ -1,9 +1,9 @@
-"""Orders to a queue: PUBLISH to ``/$ack``, ``/$nack``, ``/$reject`` or ``/$commit`` as a value.
+"""Commands to a queue: PUBLISH to ``/$ack``, ``/$nack``, ``/$reject`` or ``/$commit``, decoded.
 
-Which messages are meant stands in user properties, not in the payload, which is not looked at: ``message-id`` as it was
-delivered (``<queue>:<offset>``; what stands before the last colon is for people), once or several times, each also as
-a range ``<queue>:<first>-<last>``; and ``group-id`` as delivered. Whether the messages are this client's to settle is
-the broker's to know. MQTT 3.1.1 has no properties and hence no orders.
+User properties select the messages; the payload is ignored: ``message-id`` as delivered
+(``<queue>:<offset>``; the part before the last colon is for people), one or more, each also as a
+range ``<queue>:<first>-<last>``; and ``group-id`` as delivered. The broker checks that the messages
+are this client's. MQTT 3.1.1 has no properties and hence no commands.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from fluxmq.sessions.mqtt.queue_properties import (
 )
 
 REASON_BYTES_MAX: Final = 1024
-"""Why a message was refused travels with it and is read by people: a sentence, not a report."""
+"""Maximum size of a rejection's reason, which travels with the message: a sentence, not a
+report."""
 
 
 class Settlement(NamedTuple):
-    """What is to become of delivered messages.
+    """Outcome of delivered messages.
 
-    ``verb``: ``ack``, ``nack`` (offer again after ``delay_ms``, None for the queue's own back-off), ``reject`` (dead
-    letter, for ``reason``) or ``commit`` (a stream's group has done everything up to the one offset given).
-    ``ranges``: first and last offset, both included, ascending, apart from one another.
+    ``verb``: ``ack``, ``nack`` (redeliver after ``delay_ms``, None for the queue's own back-off),
+    ``reject`` (dead-letter, with ``reason``) or ``commit`` (a stream's group has processed
+    everything up to the one offset given). ``ranges``: first and last offset, inclusive, ascending,
+    not adjacent.
     """
 
     queue: bytes
@@ -40,7 +42,8 @@ class Settlement(NamedTuple):
 
 
 def parse_settlement(address: QueueAddress, forward: bytes) -> Settlement:
-    """The order in a control publish. Raises ProtocolError (implementation specific error) for one that is none."""
+    """Parse the command in a control publish. Raises ProtocolError (implementation specific error)
+    if it is malformed."""
     spans: list[tuple[int, int]] = []
     texts: dict[bytes, bytes] = {}
     for found in user_properties(forward):
@@ -70,7 +73,7 @@ def parse_settlement(address: QueueAddress, forward: bytes) -> Settlement:
 
 
 def _span(message_id: bytes) -> tuple[int, int]:
-    """First and last offset of ``<queue>:<offset>`` or ``<queue>:<first>-<last>``."""
+    """Return first and last offset of ``<queue>:<offset>`` or ``<queue>:<first>-<last>``."""
     first, dash, last = message_id.rpartition(b":")[2].partition(b"-")
     start = whole_number(first, "the offset in message-id", OFFSET_MAX)
     end = whole_number(last, "the offset in message-id", OFFSET_MAX) if dash else start
@@ -80,7 +83,7 @@ def _span(message_id: bytes) -> tuple[int, int]:
 
 
 def merged(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same offsets as ranges that are ascending and apart."""
+    """Return the same offsets as ascending ranges that are not adjacent."""
     ranges: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if ranges and first <= ranges[-1][1] + 1:

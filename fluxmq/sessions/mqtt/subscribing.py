@@ -1,9 +1,10 @@
-"""SUBSCRIBE and UNSUBSCRIBE, and the retained messages that a new subscription gets.
+"""SUBSCRIBE and UNSUBSCRIBE, and the retained messages for a new subscription.
 
-A SUBACK is sent when every shard of the node knows the filters, so that a publish made after it reaches the
-subscriber wherever it is made, and when every queue among them has answered. Retained messages follow as the connection takes them: an iterator per
-subscription, advanced a bounded step at a time. Subscribing again begins anew, unsubscribing ends it, so there
-are never more of them than subscriptions.
+SUBACK is sent when every shard of the node knows the filters, so that a later publish reaches the
+subscriber from anywhere, and when every queue among them has answered. Retained messages follow as
+the connection takes them: an iterator per subscription, advanced a bounded step at a time.
+Subscribing again restarts it, unsubscribing ends it, so there are never more of them than
+subscriptions.
 
 Source: MQTT 5.0 sections 3.8 to 3.11, 4.7, 4.8, 3.3.1.3.
 """
@@ -27,7 +28,7 @@ from fluxmq.sessions.mqtt.session import (
 )
 
 FEED_STEP = 256
-"""Retained messages looked at in one step, so that a large match does not hold up other clients."""
+"""Retained messages examined in one step, so that a large match does not hold up other clients."""
 
 
 def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
@@ -36,7 +37,7 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
     assert session is not None
     check_answer(client, len(packet.subscriptions))
     if client.connection.version == 4:
-        # A bad filter ends the connection there: before any of the others is entered.
+        # A bad filter ends the connection here, before any of the others is added.
         for wanted in packet.subscriptions:
             parse_filter(broker, wanted.filter)
     answer = Answer(broker, client, session, packet)
@@ -47,7 +48,7 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
 
 
 def parse_filter(broker: Broker, written: bytes) -> ParsedFilter:
-    """Take a filter apart that somebody wants to subscribe to. Raises ProtocolError."""
+    """Parse a filter to subscribe to. Raises ProtocolError."""
     limits = broker.limits
     return validate_filter(
         written,
@@ -58,9 +59,10 @@ def parse_filter(broker: Broker, written: bytes) -> ParsedFilter:
 
 
 def check_answer(client: Client, count: int) -> None:
-    """Raises ProtocolError where the client would not take a SUBACK or UNSUBACK of so many reasons [MQTT-3.1.2-24].
+    """Raise ProtocolError when the client would not accept a SUBACK or UNSUBACK of this size
+    [MQTT-3.1.2-24].
 
-    Nothing is done then: what cannot be answered would be asked again.
+    Then nothing is done: without an answer the client would ask again.
     """
     size = 3 + count  # packet identifier, no properties
     if 1 + len(encode_length(size)) + size > client.connection.max_packet_out:
@@ -68,7 +70,7 @@ def check_answer(client: Client, count: int) -> None:
 
 
 class Answer:
-    """A SUBACK on its way: ``waiting`` for the shards of the node and for queues, then sent."""
+    """A pending SUBACK: ``waiting`` for the shards of the node and for queues, then sent."""
 
     __slots__ = (
         "broker",
@@ -93,14 +95,15 @@ class Answer:
         self.waiting = 1
 
     def known(self) -> None:
-        """One of those waited for has answered; after the last, have it kept."""
+        """Count one of the awaited answers; after the last, persist the subscriptions."""
         self.waiting -= 1
         if not self.waiting and self.client.stage is CONNECTED:
             written = [wanted.filter for wanted in self.packet.subscriptions]
             self.broker.keep_subscriptions(self.session, written, self.kept)
 
     def kept(self, reason: int) -> None:
-        """The subscriptions outlive this process if the session is to (``reason``: they cannot): tell the client."""
+        """Answer the client: its subscriptions are persisted if the session is (``reason``: they
+        cannot be)."""
         client, connection = self.client, self.client.connection
         if client.stage is not CONNECTED:
             return
@@ -114,7 +117,7 @@ class Answer:
         self.broker.resume(connection)
 
     def give_up(self, reason: int) -> None:
-        """Take back what was granted and cannot be kept."""
+        """Remove granted subscriptions that cannot be persisted."""
         self.feeds.clear()
         for index, wanted in enumerate(self.packet.subscriptions):
             if self.reasons[index] <= Reason.GRANTED_QOS_2:
@@ -124,7 +127,7 @@ class Answer:
 
 
 def add(answer: Answer, index: int) -> None:
-    """Enter one filter of a SUBSCRIBE and note its reason code, of a queue when it has answered."""
+    """Add one filter of a SUBSCRIBE and note its reason code, for a queue once it has answered."""
     client, session, limits = answer.client, answer.session, answer.broker.limits
     wanted = answer.packet.subscriptions[index]
     try:
@@ -146,7 +149,7 @@ def add(answer: Answer, index: int) -> None:
 
 
 def add_topics(answer: Answer, wanted: Subscription, parsed: ParsedFilter) -> int:
-    """A filter of topics; the QoS granted."""
+    """Add a filter of topics; return the granted QoS."""
     broker, session, written = answer.broker, answer.session, wanted.filter
     qos = min(wanted.qos, broker.limits.max_qos)
     existing = session.subscriptions.get(written)
@@ -166,7 +169,8 @@ def add_topics(answer: Answer, wanted: Subscription, parsed: ParsedFilter) -> in
 
 
 def add_queue(answer: Answer, index: int, parsed: ParsedFilter) -> None:
-    """A filter that takes from a queue, which may answer later. One that it refuses is gone, and what it replaced."""
+    """Add a filter for a queue, which may answer later. A refused one is removed, and what it
+    replaced."""
     broker, session = answer.broker, answer.session
     wanted = answer.packet.subscriptions[index]
     written = wanted.filter
@@ -184,7 +188,7 @@ def add_queue(answer: Answer, index: int, parsed: ParsedFilter) -> None:
         answer.reasons[index] = error.reason
         return
     grant = Grant(taken.qos, subscription_id=answer.identifier, queue=taken)
-    # Entered at once, so that a session that ends before the queue has answered leaves it as well.
+    # Added at once, so that a session that ends before the queue has answered leaves it as well.
     session.subscriptions[written] = grant
     answer.waiting += 1
 
@@ -201,7 +205,7 @@ def add_queue(answer: Answer, index: int, parsed: ParsedFilter) -> None:
 
 
 def may_subscribe(client: Client, written: bytes) -> bool:
-    """Whether the client's permissions cover a filter."""
+    """Return whether the client's permissions cover a filter."""
     assert client.policy is not None
     if client.connection.allowed is None and not written.startswith(b"$"):
         return True
@@ -209,14 +213,14 @@ def may_subscribe(client: Client, written: bytes) -> bool:
 
 
 def wants_retained(parsed: ParsedFilter, wanted: Subscription, existing: Grant | None) -> bool:
-    """MQTT 5.0 section 3.3.1.3: never for shared subscriptions, else by Retain Handling."""
+    """Apply MQTT 5.0 section 3.3.1.3: never for shared subscriptions, else by Retain Handling."""
     if parsed.group is not None:
         return False
     return wanted.retain_handling == 0 or (wanted.retain_handling == 1 and existing is None)
 
 
 def identifier_property(identifier: int) -> bytes:
-    """A Subscription Identifier property, encoded; empty for none."""
+    """Return an encoded Subscription Identifier property; empty for none."""
     return b"\x0b" + encode_length(identifier) if identifier else b""
 
 
@@ -249,7 +253,7 @@ def feed(broker: Broker, client: Client) -> None:
         else:
             delivery.send_now(run, 1, current.subscription_ids)
     if delivery.pending_count:
-        # Comes back here when that is written; should it expire or be too large, nothing else would.
+        # Continues when that is written; if it expires or is too large, nothing else would.
         broker.feed_later(client)
     else:
         # Marks the connection as having output, so that the end of the tick comes back here.

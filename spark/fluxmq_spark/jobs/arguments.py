@@ -1,6 +1,7 @@
-"""What the jobs' command lines have in common: which directory, which queues, which range of them.
+"""Common parts of the jobs' command lines: the directory, the queues, and their range.
 
-Turns words into the source's options and never looks at a file. A mistake is one line and exit code 2.
+Turns words into the source's options and never looks at a file. A mistake is one line and exit code
+2.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RANGE_HELP: Final = (
 )
 
 OFFSET_DIGITS_MAX: Final = 18
-"""Digits of an offset: those fit Spark's long whatever they are, and no queue has come so far."""
+"""Maximum digits of an offset: any such number fits Spark's long, and no queue has come so far."""
 
 _AGO: Final = re.compile(r"now(?:-(\d{1,9})([smhd]))?")
 _SIZE: Final = re.compile(r"(\d{1,18})([kmg]?)(?:i?b)?")
@@ -34,15 +35,16 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class UsageError(Exception):
-    """The arguments ask for something that cannot be; the text is one line for a person."""
+    """The arguments ask for something impossible; the text is one line for a person."""
 
 
 class JobError(Exception):
-    """The job cannot do what it was asked; the text is one line for a person."""
+    """The job cannot do what was requested; the text is one line for a person."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and takes no abbreviated options, which later ones would make ambiguous."""
+    """Reports errors in one line, and takes no abbreviated options, which later ones would make
+    ambiguous."""
 
     def __init__(self, name: str, text: str, *, epilog: str = "") -> None:
         super().__init__(
@@ -60,14 +62,15 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of a range: an offset, a time in µs since the epoch, or neither: everything there is."""
+    """One end of a range: an offset, a time in µs since the epoch, or neither: everything there
+    is."""
 
     offset: int | None = None
     time: int | None = None
 
 
 def bound_of(text: str, now: datetime) -> Bound:
-    """The end of a range that a word names, see `RANGE_HELP`. Raises `UsageError`."""
+    """Return the end of a range that a word names, see `RANGE_HELP`. Raises `UsageError`."""
     word = text.strip()
     if word in ("earliest", "latest"):
         return Bound()
@@ -88,12 +91,12 @@ def bound_of(text: str, now: datetime) -> Bound:
 
 
 def microseconds(moment: datetime) -> int:
-    """µs since the epoch."""
+    """Return µs since the epoch."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def size_of(text: str) -> int:
-    """Bytes that a size like ``64m`` or ``1GiB`` says. Raises `UsageError`."""
+    """Return the bytes of a size like ``64m`` or ``1GiB``. Raises `UsageError`."""
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None or int(found[1]) == 0:
         raise UsageError(f"{text!r} is no size: a number with k, m or g, as in 64m")
@@ -101,7 +104,8 @@ def size_of(text: str) -> int:
 
 
 def add_source(parser: Parser, *, several_paths: bool = False, queues: bool = True) -> None:
-    """Add what says where to read: ``--path``, ``--queue``, ``--queue-pattern``, ``--storage-options``."""
+    """Add the options of the data to read: ``--path``, ``--queue``, ``--queue-pattern``,
+    ``--storage-options``."""
     group = parser.add_argument_group("where to read")
     if several_paths:
         group.add_argument(
@@ -172,7 +176,7 @@ def add_session(parser: Parser, *, output: str | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Queues and a range, checked as far as that goes without looking at files."""
+    """Queues and a range, checked as far as possible without looking at files."""
 
     path: str
     queues: tuple[str, ...]
@@ -182,7 +186,7 @@ class Selection:
     stop: Bound = Bound()
 
     def options(self) -> dict[str, str]:
-        """Options of the source ``fluxmq`` that read this."""
+        """Return the options of the source ``fluxmq`` that read this."""
         options = self.where()
         for which, bound in (("starting", self.start), ("ending", self.stop)):
             if bound.offset is not None:
@@ -192,7 +196,7 @@ class Selection:
         return options
 
     def where(self) -> dict[str, str]:
-        """The same without the range."""
+        """Return the same without the range."""
         options = {"path": self.path}
         if self.queues:
             options["queues"] = ",".join(self.queues)
@@ -203,14 +207,15 @@ class Selection:
         return options
 
     def filesystem(self) -> dict[str, object] | None:
-        """The storage options as fsspec takes them."""
+        """Return the storage options as fsspec takes them."""
         return None if self.storage_options is None else dict(json.loads(self.storage_options))
 
 
 def selection_of(
     arguments: argparse.Namespace, now: datetime, *, path: str | None = None
 ) -> Selection:
-    """What the arguments of `add_source` and `add_range` select. Raises `UsageError`."""
+    """Return the selection in the arguments of `add_source` and `add_range`. Raises
+    `UsageError`."""
     queues = tuple(dict.fromkeys(getattr(arguments, "queue", [])))
     pattern = getattr(arguments, "queue_pattern", None)
     if queues and pattern is not None:
@@ -243,7 +248,7 @@ def selection_of(
 
 
 def object_of(text: str | None, option: str) -> dict[str, object] | None:
-    """The JSON object that an option holds. Raises `UsageError`."""
+    """Return the JSON object in an option. Raises `UsageError`."""
     if text is None:
         return None
     try:
@@ -256,12 +261,12 @@ def object_of(text: str | None, option: str) -> dict[str, object] | None:
 
 
 def iso(time: int) -> str:
-    """A time in µs since the epoch as the source's options take it."""
+    """Return a time in µs since the epoch as the source's options take it."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time)).isoformat()
 
 
 def positive(text: str) -> int:
-    """A whole number above 0, for argparse."""
+    """Parse a whole number above 0, for argparse."""
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1 << 53):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
@@ -271,5 +276,5 @@ Job = Callable[[argparse.Namespace], int]
 
 
 def parse(parser: Parser, words: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments of a command line; exits with code 2 for wrong ones."""
+    """Parse a command line; exit with code 2 for a wrong one."""
     return parser.parse_args(words)

@@ -1,9 +1,9 @@
-"""Whether what is on disk is what should be: no gaps, no doubles, no damage, and every replica the same.
+"""Audit of the data on disk: no gaps, no duplicates, no damage, and all replicas equal.
 
-Three looks at each directory: the headers of batches, whose offsets must follow each other from where the queue begins to
-what is committed; every byte against its checks, segment by segment in the executors; and, with several directories, the
-headers of one against those of the others. A header holds the check of its messages, so that equal headers over sound
-messages are equal messages.
+Three checks of each directory: the headers of batches, whose offsets must follow each other from
+the queue's start to the committed end; every byte against its checks, segment by segment in the
+executors; and, with several directories, the headers of one against those of the others. A header
+holds the check of its messages, so that equal headers over intact messages are equal messages.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 NAME: Final = "audit"
 
 FINDINGS_MAX: Final = 1000
-"""Findings of a kind that are listed; all are counted."""
+"""Maximum findings of a kind that are listed; all are counted."""
 
 ORDERED: Final = ("queue", "segment", "position", "base_offset", "count", "bytes")
-"""Columns of a batch's header that say where it is in the order of all."""
+"""Columns of a batch's header that give its place in the order."""
 
 COMPARED: Final = (
     *("count", "first_time", "last_time", "bytes", "key_bytes", "property_bytes", "payload_bytes"),
@@ -48,7 +48,7 @@ the same; the first difference of each queue is named with its file. Exit code 1
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be. `node`: the directory; `offset`: where it begins, -1 if unknown."""
+    """A defect. `node`: the directory; `offset`: where it begins, -1 if unknown."""
 
     kind: str
     node: str
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What was looked at of a queue at a node."""
+    """The examined part of a queue at a node."""
 
     node: str
     queue: str
@@ -72,7 +72,7 @@ class Audited:
 
 
 def parser() -> arguments.Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = arguments.Parser(NAME, TEXT)
     arguments.add_source(found, several_paths=True)
     arguments.add_range(found)
@@ -88,9 +88,9 @@ def parser() -> arguments.Parser:
 def batches_of(
     spark: SparkSession, selection: Selection, ranges: Sequence[QueueRange], *, compared: bool
 ) -> DataFrame:
-    """The headers of the batches with messages in the ranges; where a header is damaged there is none.
+    """Return the headers of the batches with messages in the ranges; damaged headers are omitted.
 
-    `compared`: whether all of a header is needed, or only what says order.
+    `compared`: whether all of a header is needed, or only its place in the order.
     """
     from pyspark.sql import functions as f
 
@@ -107,7 +107,8 @@ def batches_of(
 
 
 def breaks_of(batches: DataFrame) -> list[Mapping[str, Any]]:
-    """Where a batch does not begin where those before it end, in each queue; `FINDINGS_MAX` at most."""
+    """Return the batches of each queue that do not begin where those before end; `FINDINGS_MAX` at
+    most."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -124,7 +125,7 @@ def breaks_of(batches: DataFrame) -> list[Mapping[str, Any]]:
 
 
 def totals_of(batches: DataFrame) -> dict[str, Mapping[str, Any]]:
-    """How many batches and bytes by queue, and where they begin and end."""
+    """Return batches, bytes, start and end by queue."""
     from pyspark.sql import functions as f
 
     rows = batches.groupBy("queue").agg(
@@ -142,7 +143,7 @@ def order_findings(
     totals: Mapping[str, Mapping[str, Any]],
     breaks: Sequence[Mapping[str, Any]],
 ) -> Iterator[Finding]:
-    """Gaps, doubles, and what is missing at either end of a range."""
+    """Yield gaps, duplicates, and messages missing at either end of a range."""
     for each in breaks:
         queue, base, due = each["queue"], each["base_offset"], each["due"]
         where = f"{each['segment']}, byte {each['position']}"
@@ -169,7 +170,7 @@ def order_findings(
 
 
 def damage_findings(node: str, checked: Sequence[Checked]) -> Iterator[Finding]:
-    """What the checks of messages found."""
+    """Yield the findings of the message checks."""
     for each in checked:
         for text in each.damage:
             yield Finding("damage", node, each.queue, each.first, each.path, text)
@@ -183,7 +184,7 @@ def damage_findings(node: str, checked: Sequence[Checked]) -> Iterator[Finding]:
 
 
 def shared(one: Sequence[QueueRange], other: Sequence[QueueRange]) -> dict[str, tuple[int, int]]:
-    """The offsets that two nodes both have, by queue."""
+    """Return the offsets that two nodes both have, by queue."""
     theirs = {each.queue: each for each in other}
     return {
         each.queue: (
@@ -198,10 +199,11 @@ def shared(one: Sequence[QueueRange], other: Sequence[QueueRange]) -> dict[str, 
 def differences(
     one: DataFrame, other: DataFrame, both: Mapping[str, tuple[int, int]]
 ) -> list[Mapping[str, Any]]:
-    """The first batch of each queue that is not the same at two nodes, of those that lie wholly in what both have.
+    """Return each queue's first batch that differs between two nodes, of those entirely in the
+    common range.
 
-    A row has queue, offset, differing (number of batches) and for either side its file and check, None where there is
-    no batch that begins there.
+    A row has queue, offset, differing (number of batches) and for either side its file and check,
+    None if no batch begins there.
     """
     from pyspark.sql import functions as f
 
@@ -233,7 +235,7 @@ def differences(
 
 
 def difference_finding(node: str, other: str, row: Mapping[str, Any]) -> Finding:
-    """The first difference of a queue as a finding: what differs, with both sides' files and checks."""
+    """Return the first difference of a queue as a finding, with both sides' files and checks."""
     sides = row["sides"]
     left, right = sides["left"], sides["right"]
     if left is None or right is None:
@@ -255,7 +257,7 @@ def difference_finding(node: str, other: str, row: Mapping[str, Any]) -> Finding
 def compare(
     nodes: Sequence[str], batches: Sequence[DataFrame], ranges: Sequence[Sequence[QueueRange]]
 ) -> Iterator[Finding]:
-    """The first node against each of the others."""
+    """Compare the first node with each of the others."""
     for at in range(1, len(nodes)):
         both = shared(ranges[0], ranges[at])
         for mine, theirs, lacking in ((0, at, nodes[at]), (at, 0, nodes[0])):
@@ -275,7 +277,7 @@ def look(
     selection: Selection,
     options: argparse.Namespace,
 ) -> tuple[DataFrame, list[QueueRange], list[Audited], list[Finding]]:
-    """Look at one directory: its batches, what is in it, and what is wrong with it."""
+    """Examine one directory: return its batches, its contents, and its defects."""
     doing = tasks(spark)
     ranges = ranges_of(selection, skip_damage=True)
     compared = len(options.path) > 1
@@ -291,7 +293,7 @@ def look(
         rows = {}
         for each in checked:
             rows[each.queue] = rows.get(each.queue, 0) + each.rows
-    # Retention may have taken from the beginning meanwhile, which is no finding.
+    # Retention may have removed the beginning meanwhile, which is no finding.
     now = {each.queue: each.first for each in ranges_of(selection, skip_damage=True)}
     findings = [
         each for each in findings if each.offset >= now.get(each.queue, 0) or each.offset < 0
@@ -355,7 +357,7 @@ def show(console: Console, audited: Sequence[Audited], findings: Sequence[Findin
 
 
 def save(folder: Path, audited: Sequence[Audited], findings: Sequence[Finding]) -> Path:
-    """Write what was looked at and found as JSON."""
+    """Write contents and findings as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "audit.json"
     content = {
@@ -367,7 +369,7 @@ def save(folder: Path, audited: Sequence[Audited], findings: Sequence[Finding]) 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the job with these arguments; returns the exit code."""
+    """Run the job with these arguments; return the exit code."""
     options = arguments.parse(parser(), words)
 
     def job(console: Console, now: datetime) -> int:

@@ -1,6 +1,8 @@
-"""What a person sees of a job: progress on standard error, a report of aligned tables on standard output.
+"""Output of a job for people: progress on standard error, a report of aligned tables on standard
+output.
 
-Progress on a terminal is one line that changes; elsewhere a line every few seconds, so that a log stays short.
+Progress on a terminal is one line that changes; elsewhere a line every few seconds, so that a log
+stays short.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final, TextIO
 
 TERMINAL_INTERVAL_S: Final = 0.5
 LOG_INTERVAL_S: Final = 10.0
-"""How often progress is told on a terminal and elsewhere."""
+"""Interval of progress reports on a terminal and elsewhere."""
 
 CELL_WIDTH_MAX: Final = 60
 """Characters of a table's cell: names may be far longer than a line."""
@@ -24,7 +26,7 @@ Doing = Callable[[], str]
 
 
 class Console:
-    """Where a job writes. `quiet`: no progress."""
+    """Destination of a job's output. `quiet`: no progress."""
 
     def __init__(
         self,
@@ -40,27 +42,27 @@ class Console:
         self.err = err if err is not None else sys.stderr
 
     def write(self, text: str = "") -> None:
-        """A line of the report."""
+        """Write a line of the report."""
         self.out.write(f"{text}\n")
 
     def title(self, text: str) -> None:
-        """The title of a part of the report."""
+        """Write the title of a part of the report."""
         self.write(f"\n{text}\n{'-' * len(text)}")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table; a column of which all cells are numbers stands to the right."""
+        """Write a table; columns of numbers only are right-aligned."""
         for line in table_lines(columns, rows):
             self.write(line)
 
     def note(self, text: str) -> None:
-        """A line of progress."""
+        """Write a line of progress."""
         if not self.quiet:
             self.err.write(f"{self.name}: {text}\n")
             self.err.flush()
 
     @contextmanager
     def stage(self, text: str, doing: Doing | None = None) -> Iterator[None]:
-        """Tell that something begins, how it goes as `doing` says, and how long it took."""
+        """Report the start of a stage, its progress according to `doing`, and its duration."""
         if self.quiet:
             yield
             return
@@ -91,7 +93,7 @@ class Console:
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """The lines of a table: a header, a rule, and the rows, two blanks between columns."""
+    """Return the lines of a table: a header, a rule, and the rows, two blanks between columns."""
     if not rows:
         return ["(nothing)"]
     cells = [[cell_text(value) for value in row] for row in rows]
@@ -112,7 +114,7 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> lis
 
 
 def cell_text(value: object) -> str:
-    """A value as it stands in a table."""
+    """Return a value as the text of a table's cell."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -126,12 +128,12 @@ def cell_text(value: object) -> str:
 
 
 def plural(count: int, word: str, several: str | None = None) -> str:
-    """A count with its word: ``1 message``, ``2 messages``."""
+    """Return a count with its word: ``1 message``, ``2 messages``."""
     return f"{count:,} {word if count == 1 else several or word + 's'}"
 
 
 def size(count: float) -> str:
-    """Bytes for a person: ``512 B``, ``1.5 KiB``."""
+    """Return bytes for a person: ``512 B``, ``1.5 KiB``."""
     if abs(count) < 1024:
         return f"{count:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -142,7 +144,7 @@ def size(count: float) -> str:
 
 
 def seconds(amount: float) -> str:
-    """A length of time for a person: ``0.4 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    """Return a duration for a person: ``0.4 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
     if amount < 60:
         return f"{amount:.1f} s"
     whole = round(amount)
@@ -157,7 +159,7 @@ def seconds(amount: float) -> str:
 
 
 def moment(time_us: int | None) -> str:
-    """A time in µs since the epoch, in UTC to the second."""
+    """Return a time in µs since the epoch, in UTC to the second."""
     if time_us is None:
         return "-"
     then = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)

@@ -1,7 +1,9 @@
-"""What died, where, why, how often and when; and on request, back to where it died.
+"""Report on dead letters: where they died, why, how often and when; on request, redelivery to where
+they died.
 
-Reads the dead-letter queues of the settings file (``$dlq/<queue>``) and queues that a dead-letter exchange fills.
-Nothing is removed from them: that is for the operator to do, once what was published again has been looked at.
+Reads the dead-letter queues of the settings file (``$dlq/<queue>``) and queues that a dead-letter
+exchange fills. Nothing is removed from them: that is for the operator to do after checking the
+republished messages.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 NAME: Final = "dead_letters"
 
 SAMPLES_MAX: Final = 100
-"""Samples of a cause at most: a person looks at a few."""
+"""Maximum samples of a cause: a person looks at a few."""
 
 TEXT = """Report on dead letters: why messages died, in which queue, how often, when first and last, with samples.
 
@@ -52,7 +54,7 @@ EPILOG = """examples:
 
 
 def parser() -> arguments.Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = arguments.Parser(NAME, TEXT, epilog=EPILOG)
     arguments.add_source(found)
     found.add_argument(
@@ -83,7 +85,7 @@ def parser() -> arguments.Parser:
 
 
 def letters(spark: SparkSession, selection: Selection, queues: Sequence[str]) -> DataFrame:
-    """The dead letters: of the selected queues, and what is in `queues`."""
+    """Return the dead letters of the selected queues, and the messages in `queues`."""
     reader = spark.read.format("fluxmq").option("columns", deaths.COLUMNS)
     found = []
     if selection.queues or selection.pattern is not None or not queues:
@@ -104,7 +106,7 @@ def letters(spark: SparkSession, selection: Selection, queues: Sequence[str]) ->
 
 
 def causes_of(died: DataFrame) -> list[dict[str, Any]]:
-    """Letters by where they lie, where they died, why and for whom; those with most first."""
+    """Return letters by queue, source, reason and consumer group; the largest counts first."""
     from pyspark.sql import functions as f
 
     rows = died.groupBy("queue", "source", "reason", "consumers").agg(
@@ -122,7 +124,7 @@ def causes_of(died: DataFrame) -> list[dict[str, Any]]:
 
 
 def spans_of(died: DataFrame) -> list[tuple[str, int, int]]:
-    """First and last offset of the letters, by the queue they lie in."""
+    """Return first and last offset of the letters, by the queue that holds them."""
     from pyspark.sql import functions as f
 
     rows = died.groupBy("queue").agg(f.min("offset").alias("first"), f.max("offset").alias("last"))
@@ -130,7 +132,7 @@ def spans_of(died: DataFrame) -> list[tuple[str, int, int]]:
 
 
 def busiest_keys(died: DataFrame, count: int) -> list[dict[str, Any]]:
-    """The keys with most letters."""
+    """Return the keys with most letters."""
     from pyspark.sql import functions as f
 
     rows = died.groupBy("source", "key", "reason").agg(f.count("*").alias("letters"))
@@ -139,7 +141,7 @@ def busiest_keys(died: DataFrame, count: int) -> list[dict[str, Any]]:
 
 
 def samples_of(died: DataFrame, count: int) -> list[dict[str, Any]]:
-    """The newest letters of each cause."""
+    """Return the newest letters of each cause."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -217,7 +219,7 @@ def save(
     keys: Sequence[Mapping[str, Any]],
     samples: Sequence[Mapping[str, Any]],
 ) -> list[Path]:
-    """Write a picture and JSON; returns the files."""
+    """Write a picture and JSON; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = [
         {**each, "sample": bytes(each["sample"]).decode("utf-8", "replace")} for each in samples
@@ -242,9 +244,10 @@ def redrive(
     to: Publishing,
     spans: Sequence[tuple[str, int, int]],
 ) -> int:
-    """Publish the letters again where they died, or say what would be; returns how many.
+    """Publish the letters again to where they died, or only say so; return their number.
 
-    `spans`: what was looked at, (queue, first offset, last offset); what came meanwhile is left for the next time.
+    `spans`: the examined ranges, (queue, first offset, last offset); later letters are left for the
+    next run.
     """
     from pyspark.sql import functions as f
 
@@ -268,7 +271,7 @@ def _revive(
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the job with these arguments; returns the exit code."""
+    """Run the job with these arguments; return the exit code."""
     options = arguments.parse(parser(), words)
 
     def job(console: Console, now: datetime) -> int:

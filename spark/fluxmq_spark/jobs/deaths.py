@@ -1,8 +1,9 @@
-"""What a dead letter says of its death, and the message that it was.
+"""The death recorded in a dead letter, and the original message.
 
-Two ways to die leave two marks: a dead-letter queue of the settings file gives the properties ``dead_reason`` and the
-like, a dead-letter exchange of AMQP the header ``x-death``, a list of deaths with the newest first. Both become the
-same columns here. Message by message, in Python: dead letters are few.
+There are two forms: a dead-letter queue of the settings file sets the properties ``dead_reason``
+and the like, a dead-letter exchange of AMQP the header ``x-death``, a list of deaths with the
+newest first. Both become the same columns here. Message by message, in Python: dead letters are
+few.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from fluxmq_spark.jobs.arguments import microseconds
 
 SAMPLE_BYTES: Final = 256
-"""Bytes of a payload that a report shows at most."""
+"""Maximum bytes of a payload that a report shows."""
 
 ROUTING_KEY_BYTES_MAX: Final = 255
-"""AMQP 0.9.1's short strings."""
+"""Maximum of AMQP 0.9.1's short strings."""
 
 DEATH: Final = pa.schema(
     [
@@ -36,7 +37,8 @@ DEATH: Final = pa.schema(
         pa.field("sample", pa.binary(), nullable=False),
     ]
 )
-"""A dead letter's death. `queue`: where it lies; `source`: where it died; `consumers`: the group; `died`: µs since the epoch."""
+"""A dead letter's death. `queue`: the queue that holds it; `source`: where it died; `consumers`:
+the group; `died`: µs since the epoch."""
 
 DEATH_DDL: Final = (
     "queue string not null, offset long not null, source string, reason string not null, key string not null,"
@@ -66,7 +68,8 @@ KEPT_PROPERTIES: Final = frozenset(
         *("app_id", "priority", "timestamp", "delivery_mode"),
     }
 )
-"""Properties that go along when a message is published again. Not its expiration: it would be dead at once."""
+"""Properties that are kept when a message is republished. Not its expiration: it would expire at
+once."""
 
 _MARKS: Final = frozenset(
     {
@@ -74,14 +77,14 @@ _MARKS: Final = frozenset(
         *("x-delivery-count", "x-deduplication-id"),
     }
 )
-"""Headers that tell of what happened to a message, not of the message."""
+"""Headers about a message's history instead of its content."""
 
 COLUMNS: Final = "queue,offset,timestamp,key,headers,properties,payload"
 UNKNOWN: Final = "unknown"
 
 
 class Death(NamedTuple):
-    """Why, where and when a message died. `died`: µs since the epoch, None where it is not said."""
+    """Reason, place and time of a message's death. `died`: µs since the epoch, None if unknown."""
 
     source: str | None
     reason: str
@@ -93,7 +96,8 @@ class Death(NamedTuple):
 
 
 def death_of(key: str, headers: Mapping[str, str], properties: Mapping[str, str]) -> Death:
-    """What a dead letter with such a key says. The broker's own word counts before a header."""
+    """Return the death of a dead letter. The broker's own properties take precedence over a
+    header."""
     reason = properties.get("dead_reason")
     if reason is not None:
         return Death(
@@ -140,7 +144,8 @@ def _number(value: object) -> int | None:
 
 
 def time_of(value: object) -> int | None:
-    """µs since the epoch of a time as properties say it: RFC 3339, seconds (AMQP's) or µs (the broker's)."""
+    """Return µs since the epoch of a time in properties: RFC 3339, seconds (AMQP's) or µs (the
+    broker's)."""
     number = _number(value)
     if number is not None:
         return number if number > 1 << 40 else number * 1_000_000
@@ -151,13 +156,14 @@ def time_of(value: object) -> int | None:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows of a batch, their maps as mappings."""
+    """Yield the rows of a batch, their maps as mappings."""
     for row in batch.to_pylist():
         yield {**row, "headers": dict(row["headers"]), "properties": dict(row["properties"])}
 
 
 def flatten(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What dead letters (`COLUMNS`) died of; as `DEATH`. One that does not say when, died when it came."""
+    """Yield the deaths of dead letters (`COLUMNS`), as `DEATH`. A missing time is replaced by the
+    letter's."""
     for batch in batches:
         rows = []
         for row in rows_of(batch):
@@ -181,9 +187,11 @@ def flatten(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def address_for(death: Death) -> str | None:
-    """The routing key with which the default exchange gives a message back to the queue it died in.
+    """Return the routing key with which the default exchange returns a message to the queue it died
+    in.
 
-    By MQTT's address where the message had a key of its own, so that it has it again. None where no queue is said.
+    An MQTT address if the message had a key of its own, which it then gets back. None if the queue
+    is unknown.
     """
     if not death.source:
         return None
@@ -200,9 +208,11 @@ def address_for(death: Death) -> str | None:
 def revive(
     batches: Iterable[pa.RecordBatch], reasons: Sequence[str], sources: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Dead letters (`COLUMNS`) as the messages they were, for the queues they died in; as `LETTER`.
+    """Yield dead letters (`COLUMNS`) as the original messages, for the queues they died in; as
+    `LETTER`.
 
-    Only those of these reasons and from these queues, of all where none are given; letters that name no queue stay.
+    Only those with these reasons and from these queues, or all if none are given; letters without a
+    queue are skipped.
     """
     for batch in batches:
         rows = []

@@ -1,7 +1,8 @@
-"""Queues to Parquet, by queue and day, each run from where the last one ended.
+"""Export of queues to Parquet, by queue and day, each run from the end of the last one.
 
-Executors read segments and write files; the driver writes one manifest for all of them, and only that makes them part of
-the export (``fluxmq_spark.exports``). What a run leaves that ends before its manifest is removed by the next one.
+Executors read segments and write files; the driver writes one manifest for all of them, and only
+that makes them part of the export (``fluxmq_spark.exports``). The next run removes the files of a
+run that ended before its manifest.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ NAME: Final = "export_parquet"
 ROWS_PER_FILE: Final = 1_000_000
 
 TASK_ROWS: Final = 1_000_000
-"""Messages of one task unless a segment holds more: several small segments of a queue become one file."""
+"""Messages of one task unless a segment holds more: several small segments of a queue become one
+file."""
 
 TEXT = """Export queues to Parquet files, DIR/queue=<name>/date=<YYYY-MM-DD>/part-....parquet (dates in UTC).
 
@@ -48,7 +50,7 @@ EPILOG = """examples:
 
 
 def parser() -> arguments.Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = arguments.Parser(NAME, TEXT, epilog=EPILOG)
     arguments.add_source(found)
     arguments.add_range(found)
@@ -84,7 +86,7 @@ def parser() -> arguments.Parser:
 
 
 def schema_of(headers: bool) -> pa.Schema:
-    """The columns of a file: the source's without the queue, which the directory says."""
+    """Return the columns of a file: the source's without the queue, which the directory gives."""
     from fluxmq_spark.schema import arrow_schema
 
     left_out = {"queue"} if headers else {"queue", "headers", "properties"}
@@ -94,10 +96,11 @@ def schema_of(headers: bool) -> pa.Schema:
 def due(
     ranges: Iterable[QueueRange], begin: Mapping[str, int], skip_lost: bool
 ) -> list[tuple[QueueRange, int]]:
-    """What is to be exported of each queue, with how many offsets before it retention has removed.
+    """Return the range to export of each queue, with the number of offsets before it that retention
+    removed.
 
-    `begin`: where queues go on that were exported before. Raises `JobError` when there is a gap to what was exported
-    and it is not to be skipped, and when a queue is shorter than what was exported of it.
+    `begin`: where to continue queues that were exported before. Raises `JobError` for a gap after
+    the previous export that is not to be skipped, and for a queue shorter than its export.
     """
     found = []
     for each in ranges:
@@ -124,7 +127,7 @@ def due(
 
 
 def lists_of(portions: Iterable[Portion], rows: int) -> list[list[Portion]]:
-    """Portions by task: those of a queue that follow each other, until they have so many rows."""
+    """Return portions by task: consecutive ones of a queue, up to so many rows."""
     lists: list[list[Portion]] = []
     count = 0
     for portion in portions:
@@ -145,7 +148,8 @@ def manifest_of(
     exported: Sequence[tuple[QueueRange, int]],
     results: Sequence[Any],
 ) -> Manifest:
-    """The manifest of a run. Raises `JobError` unless files and losses add up to every range."""
+    """Return the manifest of a run. Raises `JobError` unless files and losses add up to every
+    range."""
     files = sorted(files_of(results), key=lambda one: (one.queue, one.min_offset, one.path))
     rows: dict[str, int] = {}
     for file in files:
@@ -171,7 +175,7 @@ def export(
     options: argparse.Namespace,
     now: datetime,
 ) -> Manifest | None:
-    """Export what is new; returns its manifest, None when there is nothing new."""
+    """Export new messages; return the manifest, None when there are none."""
     manifests = directory.manifests()
     removed = directory.remove_unlisted(manifests)
     if removed:
@@ -196,7 +200,7 @@ def export(
 
 
 def show(console: Console, directory: ExportDirectory, manifest: Manifest | None) -> None:
-    """Write what was exported."""
+    """Report what was exported."""
     if manifest is None:
         console.write("Nothing new to export.")
         return
@@ -227,7 +231,7 @@ def show(console: Console, directory: ExportDirectory, manifest: Manifest | None
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the job with these arguments; returns the exit code."""
+    """Run the job with these arguments; return the exit code."""
     options = arguments.parse(parser(), words)
 
     def job(console: Console, now: datetime) -> int:

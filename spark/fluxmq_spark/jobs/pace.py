@@ -1,4 +1,4 @@
-"""A bound on messages a second, kept by the task that hands rows on."""
+"""Rate limit in messages per second, enforced by the task that passes rows on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa  # type: ignore[import-untyped]
 
 SLICES_A_SECOND: Final = 20
-"""Pieces into which a second's rows are cut: a consumer sees an even flow, and a slice costs little."""
+"""Slices per second of rows: consumers see an even flow, and a slice costs little."""
 
 
 def paced(
@@ -19,7 +19,8 @@ def paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, never more than `rate` a second since the first, plus one slice."""
+    """Yield the same rows in the same order, never more than `rate` a second since the first, plus
+    one slice."""
     slice_rows = max(1, int(rate / SLICES_A_SECOND))
     began, sent = clock(), 0
     for batch in batches:

@@ -1,7 +1,8 @@
-"""Record batches into Parquet files by queue and day, in the executors: rows never pass through the JVM.
+"""Record batches into Parquet files by queue and day, in the executors: rows never pass through the
+JVM.
 
-A file gets rows until it has enough of them; what was written is told as values, which the driver puts into a manifest
-(``fluxmq_spark.exports``). Files are synced before they are told of.
+A file gets rows until it has enough of them; written files are returned as values, which the driver
+puts into a manifest (``fluxmq_spark.exports``). Files are synced before they are reported.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ COMPRESSIONS: Final = ("zstd", "snappy", "lz4", "gzip", "none")
 
 ROW_GROUP_ROWS: Final = 1 << 18
 ROW_GROUP_BYTES: Final = 32 << 20
-"""A row group is written when so much waits: readers skip by row groups, and large ones compress better."""
+"""Buffered bytes at which a row group is written: readers skip by row groups, and large ones
+compress better."""
 
 OPEN_FILES_MAX: Final = 16
-"""Files that a task has open: one for most tasks, two around midnight. More means a clock that jumps."""
+"""Maximum open files of a task: one for most tasks, two around midnight. More means a clock that
+jumps."""
 
 
 @dataclass(slots=True)
@@ -50,7 +53,7 @@ class _Part:
 
 
 class PartWriter:
-    """Writes what one task reads. `run` and `task` make the names of its files unlike all others'."""
+    """Writes the rows that one task reads. `run` and `task` make the names of its files unique."""
 
     def __init__(
         self,
@@ -73,7 +76,8 @@ class PartWriter:
         self.count = 0
 
     def add(self, queue: str, batch: pa.RecordBatch) -> None:
-        """Write a batch's rows; it has columns ``offset`` and ``timestamp`` and all of the schema."""
+        """Write a batch's rows; it has columns ``offset`` and ``timestamp`` and all of the
+        schema."""
         times = batch.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
         days = times // DAY_US
         ends = [*(numpy.flatnonzero(numpy.diff(days)) + 1).tolist(), len(days)]
@@ -137,15 +141,15 @@ class PartWriter:
         )
 
     def finish(self) -> list[ExportedFile]:
-        """Close all files; returns what was written."""
+        """Close all files; return those written."""
         while self.open_parts:
             self._close(self.open_parts.popitem(last=False)[1])
         return self.written
 
     def give_up(self) -> None:
-        """Close what is open without caring for it: the task failed, and its files are no part of anything."""
+        """Close open files and ignore errors: the task failed, and its files belong to nothing."""
         for part in self.open_parts.values():
-            # A disk that is full makes closing fail as well, and the first error is the one to tell.
+            # A full disk makes closing fail as well, and the first error is the one to report.
             with contextlib.suppress(OSError, pa.ArrowException):
                 part.writer.close()
                 part.sink.close()
@@ -159,7 +163,7 @@ def _flush(part: _Part) -> None:
 
 
 def result_row(info: ExportedFile) -> Mapping[str, object]:
-    """A file as the row that a task gives back."""
+    """Return a file as the row that a task returns."""
     return {name: getattr(info, name) for name in RESULT_FIELDS}
 
 

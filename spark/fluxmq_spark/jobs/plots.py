@@ -13,11 +13,12 @@ INCHES: Final = (12, 7)
 DPI: Final = 100
 
 SERIES_MAX: Final = 8
-"""Queues with a line of their own, the busiest; the rest are one line, since no eye tells more colours apart."""
+"""Queues with a line of their own, the busiest; the rest share one line, since nobody tells more
+colours apart."""
 
 BARS_MAX: Final = 24
 BARS_MIN: Final = 6
-"""Places for bars in a picture."""
+"""Minimum places for bars in a picture."""
 
 NAME_WIDTH_MAX: Final = 28
 
@@ -32,13 +33,13 @@ def _axes(rows: int = 1) -> tuple[Any, Any]:
 
 
 def short(name: str) -> str:
-    """A name as a legend has room for; a dollar sign would begin a formula."""
+    """Return a name short enough for a legend; a dollar sign would begin a formula."""
     cut = name if len(name) <= NAME_WIDTH_MAX else name[: NAME_WIDTH_MAX - 1] + "…"
     return cut.replace("$", r"\$")
 
 
 def busiest(series: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
-    """At most `SERIES_MAX` of several series, and the sum of the others."""
+    """Return at most `SERIES_MAX` of several series, and the sum of the others."""
     order = sorted(series, key=lambda name: (-sum(series[name].values()), name))
     kept = {name: dict(series[name]) for name in order[:SERIES_MAX]}
     rest = order[SERIES_MAX:]
@@ -52,7 +53,8 @@ def busiest(series: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, fl
 
 
 def rates(path: Path, series: Mapping[str, Mapping[int, float]], step_s: int) -> None:
-    """Messages a second by queue; the keys of a series are µs since the epoch, `step_s` apart."""
+    """Plot messages per second by queue; the keys of a series are µs since the epoch, `step_s`
+    apart."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     figure, axes = _axes()
@@ -76,7 +78,7 @@ def rates(path: Path, series: Mapping[str, Mapping[int, float]], step_s: int) ->
 
 
 def sizes(path: Path, found: Sequence[Sizes]) -> None:
-    """How many messages are at most how large, by queue."""
+    """Plot the cumulative distribution of message sizes, by queue."""
     figure, axes = _axes()
     for each in sorted(found, key=lambda one: (-one.messages, one.queue))[:SERIES_MAX]:
         across, up, seen = [], [], 0
@@ -96,7 +98,7 @@ def sizes(path: Path, found: Sequence[Sizes]) -> None:
 
 
 def lag(path: Path, groups: Sequence[tuple[str, int, float]]) -> None:
-    """What consumer groups have before them: (name, messages, seconds)."""
+    """Plot the lag of consumer groups: (name, messages, seconds)."""
     figure, both = _axes(2)
     shown = sorted(groups, key=lambda each: (-each[1], each[0]))[:BARS_MAX]
     names = [each[0] for each in shown]
@@ -108,7 +110,7 @@ def lag(path: Path, groups: Sequence[tuple[str, int, float]]) -> None:
 
 
 def deaths(path: Path, causes: Sequence[tuple[str, int]]) -> None:
-    """Dead letters by cause."""
+    """Plot dead letters by cause."""
     figure, axes = _axes()
     shown = sorted(causes, key=lambda each: (-each[1], each[0]))[:BARS_MAX]
     _bars(axes, [each[0] for each in shown], [each[1] for each in shown], "dead letters")
@@ -117,7 +119,7 @@ def deaths(path: Path, causes: Sequence[tuple[str, int]]) -> None:
 
 
 def _bars(axes: Any, names: Sequence[str], values: Sequence[float], text: str) -> None:
-    """Bars with their numbers, the first on top; few are not made fat."""
+    """Draw bars with their numbers, the first on top; a few bars are not made thicker."""
     bars = axes.barh([short(each) for each in names], values, height=0.6, color="#4878a8")
     axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=4)
     axes.set_ylim(max(len(names), BARS_MIN) - 0.4, -0.6)

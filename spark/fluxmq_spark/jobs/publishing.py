@@ -1,8 +1,9 @@
-"""Publishing what a job has put together: through the source's writer, in order, at a bounded rate, or not at all.
+"""Publishing of a job's messages: through the source's writer, in order, at a bounded rate, or not
+at all.
 
-One task publishes all rows one after another. That keeps their order, and it gives the same numbers to the same rows
-when the job is run again: the broker keeps each message once per producer id and number, as ``docs/spark.md`` says of
-writing.
+One task publishes all rows one after another. That keeps their order, and it gives the same numbers
+to the same rows when the job is run again: the broker keeps each message once per producer id and
+number (``docs/spark.md``, writing).
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PRODUCER_ID_BYTES_MAX: Final = 200
-"""Bytes of a producer id; what is added to it must fit a header's short string."""
+"""Maximum bytes of a producer id; with its additions it must fit a header's short string."""
 
 NUMBERED_MAX: Final = 1024 * 1000
-"""Messages of one run that any queue recognises when they come again: the writer's smallest chunks, and as many of them
-as the settings file's ``deduplication.max_producers`` has unless it says more (``docs/spark.md``, writing)."""
+"""Messages of one run that any queue recognises as duplicates: the writer's smallest chunks, times
+the settings file's default ``deduplication.max_producers`` (``docs/spark.md``, writing)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """Where to publish and how. `rate`: messages a second, 0 without bound; `producer_id`: "" for a derived one."""
+    """Target and manner of publishing. `rate`: messages a second, 0 for unlimited; `producer_id`:
+    "" for a derived one."""
 
     url: str
     dry_run: bool
@@ -45,14 +47,15 @@ class Publishing:
     ca_file: str | None = None
 
     def shown_url(self) -> str:
-        """The URL without its password."""
+        """Return the URL without its password."""
         parts = urlsplit(self.url)
         place = parts.netloc.rpartition("@")[2]
         return f"{parts.scheme}://{place}{parts.path}"
 
 
 def add_publishing(parser: Parser, switch: str | None, text: str) -> None:
-    """Add ``--url``, ``--dry-run``, ``--rate``, ``--producer-id``, ``--ca-file`` and, where not None, a switch."""
+    """Add ``--url``, ``--dry-run``, ``--rate``, ``--producer-id``, ``--ca-file`` and, if not None,
+    a switch."""
     group = parser.add_argument_group("publishing")
     if switch is not None:
         group.add_argument(switch, action="store_true", help=text)
@@ -92,7 +95,7 @@ def _rate(text: str) -> float:
 
 
 def publishing_of(options: argparse.Namespace, wanted: bool) -> Publishing | None:
-    """What the arguments of `add_publishing` say; None unless wanted. Raises `UsageError`."""
+    """Return the arguments of `add_publishing`; None unless wanted. Raises `UsageError`."""
     if not wanted:
         if options.dry_run or options.url is not None:
             raise UsageError("--url and --dry-run are for publishing: nothing says what to publish")
@@ -108,7 +111,7 @@ def publishing_of(options: argparse.Namespace, wanted: bool) -> Publishing | Non
 
 
 def derived_id(*parts: str) -> str:
-    """A producer id that says what is published; its hash where that is too long."""
+    """Return a producer id derived from the content to publish; its hash if that is too long."""
     text = "/".join(part.replace(":", "-") for part in parts)
     if len(text.encode()) <= PRODUCER_ID_BYTES_MAX:
         return text
@@ -127,9 +130,9 @@ def publish(
     producer_id: str,
     queue: str | None = None,
 ) -> int:
-    """Publish rows of `LETTER` through the default exchange, or say what would be; returns how many.
+    """Publish rows of `LETTER` through the default exchange, or only say so; return their number.
 
-    `queue`: that all of them are for, whatever their routing keys.
+    `queue`: the target of all of them, whatever their routing keys.
     """
     from pyspark.sql import functions as f
 

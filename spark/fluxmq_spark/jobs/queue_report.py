@@ -1,7 +1,7 @@
-"""A report on queues: how much came when, how large it is, what it is addressed to, and how far consumers are behind.
+"""A report on queues: rates, sizes and addresses of messages, and lag of consumers.
 
-Rates and totals come from the headers of batches, lag from the files ``groups``; only sizes and addresses of single
-messages need the messages, and are left out on request.
+Rates and totals come from the headers of batches, lag from the files ``groups``; only sizes and
+addresses of single messages need the messages, and are omitted on request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAME: Final = "queue_report"
 BATCH_COLUMNS: Final = "queue,base_offset,count,first_time,last_time,bytes,payload_bytes"
 
 DEFAULT_GROUP: Final = "(default)"
-"""What the group of all AMQP consumers is called, whose name is empty."""
+"""Displayed name of the group of all AMQP consumers, whose name is empty."""
 
 POINTS_MAX: Final = 120
 """Points of a rate over time: as many as a picture shows."""
@@ -47,7 +47,8 @@ output; with --output pictures (rate.png, sizes.png, lag.png), report.json and C
 
 @dataclass(frozen=True, slots=True)
 class QueueTotals:
-    """What is kept of a queue, from the headers of its batches. Times in µs since the epoch; None of an empty queue."""
+    """Totals of a queue's kept messages, from the headers of its batches. Times in µs since the
+    epoch; None for an empty queue."""
 
     queue: str
     messages: int
@@ -62,7 +63,7 @@ class QueueTotals:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a consumer group is behind, as of a moment (µs since the epoch)."""
+    """Lag of a consumer group at a moment (µs since the epoch)."""
 
     queue: str
     group: str
@@ -78,7 +79,8 @@ class GroupLag:
 
 @dataclass(slots=True)
 class Report:
-    """All that the report says. Rates: messages a second by queue and time (µs), means of `step_s`."""
+    """Contents of the report. Rates: messages a second by queue and time (µs), means of
+    `step_s`."""
 
     queues: list[QueueTotals] = field(default_factory=list)
     step_s: int = 1
@@ -89,7 +91,7 @@ class Report:
 
 
 def parser() -> arguments.Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = arguments.Parser(NAME, TEXT)
     arguments.add_source(found)
     arguments.add_range(found)
@@ -110,13 +112,13 @@ def parser() -> arguments.Parser:
 
 
 def step_of(span_us: int) -> int:
-    """Seconds between the points of a rate over such a time."""
+    """Return the seconds between the points of a rate over such a time."""
     wanted = span_us / 1e6 / POINTS_MAX
     return next((step for step in STEPS_S if step >= wanted), STEPS_S[-1])
 
 
 def batches(spark: SparkSession, selection: Selection) -> DataFrame:
-    """The batches of the selection; one that lies partly in the range counts as a whole."""
+    """Return the batches of the selection; one that lies partly in the range counts as a whole."""
     from pyspark.sql import functions as f
 
     reader = spark.read.format("fluxmq").options(**selection.where())
@@ -134,7 +136,7 @@ def batches(spark: SparkSession, selection: Selection) -> DataFrame:
 
 
 def totals_of(found: DataFrame) -> list[QueueTotals]:
-    """Totals by queue from the headers of batches."""
+    """Return totals by queue from the headers of batches."""
     from pyspark.sql import functions as f
 
     rows = found.groupBy("queue").agg(
@@ -152,7 +154,7 @@ def totals_of(found: DataFrame) -> list[QueueTotals]:
 
 
 def rates_of(found: DataFrame, step_s: int) -> dict[str, dict[int, float]]:
-    """Messages a second by queue; a batch counts where its first message came."""
+    """Return messages a second by queue; a batch counts at the time of its first message."""
     from pyspark.sql import functions as f
 
     step_us = step_s * 1_000_000
@@ -167,7 +169,7 @@ def rates_of(found: DataFrame, step_s: int) -> dict[str, dict[int, float]]:
 def messages_of(
     spark: SparkSession, selection: Selection, top: int
 ) -> tuple[list[Sizes], list[tuple[str, str, int, int]]]:
-    """Sizes by queue, and the busiest addresses: (queue, address, messages, bytes)."""
+    """Return sizes by queue, and the busiest addresses: (queue, address, messages, bytes)."""
     from pyspark.sql import functions as f
 
     reader = spark.read.format("fluxmq").options(**selection.options())
@@ -196,7 +198,7 @@ def messages_of(
 
 
 def groups_of(spark: SparkSession, selection: Selection) -> list[GroupLag]:
-    """The consumer groups of the selected queues, those furthest behind first."""
+    """Return the consumer groups of the selected queues, the largest lag first."""
     from pyspark.sql import functions as f
 
     reader = spark.read.format("fluxmq").options(**selection.where()).option("view", "groups")
@@ -214,7 +216,7 @@ def groups_of(spark: SparkSession, selection: Selection) -> list[GroupLag]:
 def make(
     console: Console, spark: SparkSession, selection: Selection, options: argparse.Namespace
 ) -> Report:
-    """Everything the report says."""
+    """Compile the report."""
     report, doing = Report(), tasks(spark)
     with console.stage("headers of batches", doing):
         found = batches(spark, selection).persist()
@@ -300,7 +302,7 @@ def _group_row(each: GroupLag) -> Sequence[object]:
 
 
 def save(report: Report, folder: Path) -> list[Path]:
-    """Write pictures, JSON and CSV; returns the files."""
+    """Write pictures, JSON and CSV; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     made = [_json(folder / "report.json", report)]
     made.append(
@@ -370,7 +372,7 @@ def _csv(path: Path, columns: Sequence[str], rows: Any) -> Path:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the job with these arguments; returns the exit code."""
+    """Run the job with these arguments; return the exit code."""
     options = arguments.parse(parser(), words)
 
     def job(console: Console, now: datetime) -> int:

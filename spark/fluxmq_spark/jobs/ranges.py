@@ -1,4 +1,4 @@
-"""What of each queue a job is to look at: offsets that are committed at this moment, within the bounds asked for.
+"""Ranges of queues for a job: currently committed offsets, within the requested bounds.
 
 For jobs that read segments in tasks of their own and not through the source.
 """
@@ -16,7 +16,8 @@ from fluxmq_spark.times import TimeSearch
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """Offsets of a queue from `first` to before `stop`, of those that are kept: from `start` to before `committed`."""
+    """Offsets of a queue from `first` to before `stop`, of those kept: from `start` to before
+    `committed`."""
 
     queue: str
     directory: str
@@ -27,15 +28,15 @@ class QueueRange:
     segments: tuple[SegmentFile, ...]
 
     def between(self, first: int, stop: int) -> QueueRange:
-        """The same queue with other bounds."""
+        """Return the same queue with other bounds."""
         return replace(self, first=first, stop=stop)
 
 
 def ranges_of(selection: Selection, *, skip_damage: bool = False) -> list[QueueRange]:
-    """The selected queues, by name, and what is asked for of them, which may be nothing.
+    """Return the selected queues, by name, and their requested ranges, which may be empty.
 
-    Raises `UsageError` for a queue that is named and not there, SparkSourceError for a path that is none, and Damage where
-    a time has to be looked for in a file that is damaged, unless that is to be skipped.
+    Raises `UsageError` for a named queue that does not exist, SparkSourceError for an invalid path,
+    and Damage when a time must be searched in a damaged file, unless that is to be skipped.
     """
     storage, root = storage_of(selection.path, selection.filesystem())
     files = find_queues(storage, root)
@@ -67,7 +68,7 @@ def ranges_of(selection: Selection, *, skip_damage: bool = False) -> list[QueueR
 
 
 def _offset_of(storage: Storage, log: Log, bound: Bound, end: int, skip_damage: bool) -> int:
-    """The offset that a bound names in one queue; `end` where it names none."""
+    """Return the offset of a bound in one queue; `end` if it names none."""
     if bound.time is not None:
         return TimeSearch(storage, log, skip_damage=skip_damage).first_not_before(bound.time)
     return end if bound.offset is None else bound.offset

@@ -1,4 +1,5 @@
-"""Messages of the past into a queue: a range of a queue, an export, or any Parquet files with payloads."""
+"""Replay of past messages into a queue: a range of a queue, an export, or any Parquet files with
+payloads."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ EPILOG = """examples:
 
 
 def parser() -> arguments.Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = arguments.Parser(NAME, TEXT, epilog=EPILOG)
     source = found.add_argument_group("where to read")
     place = source.add_mutually_exclusive_group(required=True)
@@ -81,7 +82,8 @@ def parser() -> arguments.Parser:
 
 
 def address_in(target: str, key: str, source: str | None) -> str:
-    """The address in a queue that gives a message the key it had; without a key the queue's own name."""
+    """Return the address in a queue that restores a message's key; without a key the queue's own
+    name."""
     if source is not None:
         key = key.removeprefix(f"$queue/{source}").removeprefix("/")
     if key in ("", source, target) or any(each in key for each in "+#\0"):
@@ -93,7 +95,8 @@ def address_in(target: str, key: str, source: str | None) -> str:
 def letters_of(
     batches: Iterable[pa.RecordBatch], target: str, keep_keys: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of origin, source, key, headers, properties and payload as messages for a queue; as `LETTER`."""
+    """Yield rows of origin, source, key, headers, properties and payload as messages for a queue;
+    as `LETTER`."""
     for batch in batches:
         rows = []
         for row in rows_of(batch):
@@ -113,13 +116,14 @@ def letters_of(
 
 
 def from_queue(spark: SparkSession, selection: Selection) -> DataFrame:
-    """The range of the queue."""
+    """Return the range of the queue."""
     reader = spark.read.format("fluxmq").options(**selection.options())
     return reader.option("columns", "queue,offset,timestamp,key,headers,properties,payload").load()
 
 
 def from_parquet(spark: SparkSession, selection: Selection) -> DataFrame:
-    """The range of an export, or of files. Raises `UsageError` for files that hold no messages."""
+    """Return the range of an export, or of files. Raises `UsageError` for files that hold no
+    messages."""
     from pyspark.sql import functions as f
 
     options = selection.filesystem()
@@ -148,7 +152,7 @@ def _needed(rows: DataFrame, name: str) -> Column:
 
 
 def as_origins(rows: DataFrame) -> DataFrame:
-    """Rows as `letters_of` takes them; what a file lacks is empty."""
+    """Return rows as `letters_of` takes them; columns missing in a file are empty."""
     from pyspark.sql import functions as f
 
     if "payload" not in rows.columns:
@@ -170,7 +174,8 @@ def as_origins(rows: DataFrame) -> DataFrame:
 
 
 def range_of(rows: DataFrame) -> tuple[int, list[tuple[str, int, int, int, int]]]:
-    """How many rows, and by queue (queue, first offset, last offset, first time, last time) where rows say so."""
+    """Return the number of rows, and their ranges (queue, first offset, last offset, first time,
+    last time) if known."""
     from pyspark.sql import functions as f
 
     if not {"queue", "offset", "timestamp"} <= set(rows.columns):
@@ -198,7 +203,7 @@ def range_of(rows: DataFrame) -> tuple[int, list[tuple[str, int, int, int, int]]
 def producer_id_of(
     options: argparse.Namespace, count: int, ranges: Sequence[tuple[str, int, int, int, int]]
 ) -> str:
-    """What the broker knows the run by: the same for the same messages to the same queue."""
+    """Return the broker's identity of the run: the same for the same messages to the same queue."""
     if ranges:
         parts = [f"{queue}/{first}-{last}" for queue, first, last, _, _ in ranges]
     else:
@@ -207,7 +212,7 @@ def producer_id_of(
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the job with these arguments; returns the exit code."""
+    """Run the job with these arguments; return the exit code."""
     options = arguments.parse(parser(), words)
 
     def job(console: Console, now: datetime) -> int:
@@ -230,7 +235,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 ],
             )
             if ranges and options.path is not None:
-                # What came meanwhile is not part of what was just named and numbered.
+                # Later messages are not part of the range that was just named and numbered.
                 rows = rows.where(rows["offset"] <= ranges[0][2])
             if count:
                 producer = to.producer_id or producer_id_of(options, count, ranges)

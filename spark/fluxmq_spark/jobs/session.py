@@ -1,4 +1,4 @@
-"""The jobs' Spark session, how far its work is, and what its errors say to a person."""
+"""The jobs' Spark session, the progress of its tasks, and its errors for people."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set in the environment of a program that spark-submit started, which has a master then."""
+"""Environment variable of programs started by spark-submit, which have a master then."""
 
 LOCAL_SHUFFLE_PARTITIONS: Final = 8
-"""Tasks behind a grouping where nobody says how many: what the jobs group is small, and 200 tasks, Spark's own number,
-take longer than their work."""
+"""Default number of tasks after a grouping: the jobs group little data, and 200 tasks, Spark's
+default, take longer than their work."""
 
 _CAUSE: Final = re.compile(r"(?:fluxmq_spark\.[\w.]+|pyspark\.errors[\w.]*)\.(\w+): (.+)")
 
 
 @contextmanager
 def session(name: str, master: str | None, *, reuse: bool = True) -> Iterator[SparkSession]:
-    """A session with the source registered; stopped at the end if it was started here.
+    """Yield a session with the source registered; stop it at the end if it was started here.
 
-    `master`: of the command line; without one what spark-submit gave, or all cores of this machine.
+    `master`: from the command line; without one spark-submit's, or all cores of this machine.
     """
     from pyspark.sql import SparkSession
 
@@ -41,7 +41,7 @@ def session(name: str, master: str | None, *, reuse: bool = True) -> Iterator[Sp
         fluxmq_spark.register(active)
         yield active
         return
-    # Otherwise Spark's workers are the first python3 of PATH, which need not have pyarrow.
+    # Otherwise Spark's workers run the first python3 of PATH, which need not have pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     if master is not None:
@@ -49,7 +49,7 @@ def session(name: str, master: str | None, *, reuse: bool = True) -> Iterator[Sp
     elif SUBMITTED not in os.environ:
         builder = builder.master("local[*]").config("spark.ui.enabled", "false")
         builder = builder.config("spark.driver.host", "127.0.0.1")
-        # What fails is told in one line; Spark would tell the same with every stack before.
+        # Errors are reported in one line; Spark would first print each with its stack trace.
         builder = builder.config("spark.log.level", "FATAL")
         builder = builder.config("spark.sql.shuffle.partitions", str(LOCAL_SHUFFLE_PARTITIONS))
     builder = builder.config("spark.sql.session.timeZone", "UTC")
@@ -63,7 +63,7 @@ def session(name: str, master: str | None, *, reuse: bool = True) -> Iterator[Sp
 
 
 def tasks(spark: SparkSession) -> Callable[[], str]:
-    """What says how many of the running stages' tasks are done."""
+    """Return a function that tells how many of the running stages' tasks are done."""
     tracker = spark.sparkContext.statusTracker()
 
     def state() -> str:
@@ -79,7 +79,8 @@ def tasks(spark: SparkSession) -> Callable[[], str]:
 
 
 def said(error: BaseException) -> str:
-    """The sentence in an error: of one raised in a task, what the task's Python said and not Spark's way to tell it."""
+    """Return the sentence in an error: for one raised in a task, the text from the task's Python
+    without Spark's wrapping."""
     text = str(error)
     found = _CAUSE.findall(text)
     if found:
@@ -88,9 +89,10 @@ def said(error: BaseException) -> str:
 
 
 def run(name: str, job: Callable[[Console, datetime], int], *, quiet: bool = False) -> int:
-    """Run a job and give its exit code; what is wrong is one line on standard error.
+    """Run a job and return its exit code; errors are one line on standard error.
 
-    2: what was asked for cannot be; 3: it failed on the way (damage, data that is gone, no broker).
+    Exit code 2: the request is impossible; 3: it failed on the way (damage, missing data, no
+    broker).
     """
     console = Console(name, quiet=quiet)
     try:

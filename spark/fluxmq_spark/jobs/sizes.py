@@ -1,7 +1,8 @@
-"""How large messages are and which addresses have most: counted in the executors, so that little comes to the driver.
+"""Sizes of messages and the busiest addresses: counted in the executors, so that little comes to
+the driver.
 
-Sizes go into cells that are exact up to 128 bytes and 1/64 wide above: a percentile is at most 1.6 % too high. Counts of
-any number of tasks are added up.
+Sizes go into cells that are exact up to 128 bytes and 1/64 wide above: a percentile is at most 1.6
+% too high. Counts of any number of tasks are added up.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _HALF_BITS: Final = 6
 _HALF: Final = 1 << _HALF_BITS
 
 ADDRESSES_MAX: Final = 1 << 16
-"""Addresses that a task remembers before it hands on what it has: keys may be as many as messages."""
+"""Addresses that a task collects before it emits its counts: there may be as many keys as
+messages."""
 
 SUMMARY: Final = pa.schema(
     [
@@ -33,13 +35,14 @@ SUMMARY: Final = pa.schema(
         pa.field("largest", pa.int64(), nullable=False),
     ]
 )
-"""Partial counts: of an address where `cell` is null, of a cell of sizes where `address` is null."""
+"""Partial counts: of an address where `cell` is null, of a cell of sizes where `address` is
+null."""
 
 SUMMARY_DDL: Final = "queue string not null, address string, cell int, messages long not null, bytes long not null, largest long not null"
 
 
 def cells_of(sizes: NDArray[numpy.int64]) -> NDArray[numpy.int32]:
-    """The cell of each size."""
+    """Return the cell of each size."""
     bits = numpy.frexp(numpy.maximum(sizes, 1).astype(numpy.float64))[1] - 1
     shift = numpy.maximum(bits - _HALF_BITS, 0)
     cells: NDArray[numpy.int32] = (shift * _HALF + (sizes >> shift)).astype(numpy.int32)
@@ -47,7 +50,7 @@ def cells_of(sizes: NDArray[numpy.int64]) -> NDArray[numpy.int32]:
 
 
 def cell_top(cell: int) -> int:
-    """The largest size in a cell."""
+    """Return the largest size in a cell."""
     if cell < EXACT:
         return cell
     shift = cell // _HALF - 1
@@ -55,7 +58,8 @@ def cell_top(cell: int) -> int:
 
 
 def percentile(cells: Mapping[int, int], share: float, largest: int) -> int:
-    """The size that `share` of the messages do not exceed; `largest`, which is exact, bounds it. 0 for no messages."""
+    """Return the size that `share` of the messages do not exceed; the exact `largest` bounds it. 0
+    for no messages."""
     wanted, seen = share * sum(cells.values()), 0
     for cell in sorted(cells):
         seen += cells[cell]
@@ -65,7 +69,7 @@ def percentile(cells: Mapping[int, int], share: float, largest: int) -> int:
 
 
 def _grouped(table: pa.Table, name: str) -> Iterator[tuple[tuple[str, Any], list[int]]]:
-    """Messages, bytes and the largest size by queue and one more column."""
+    """Yield messages, bytes and the largest size by queue and one more column."""
     wanted = [("size", "count"), ("size", "sum"), ("size", "max")]
     grouped = table.group_by(["queue", name], use_threads=False).aggregate(wanted)
     columns = ("queue", name, "size_count", "size_sum", "size_max")
@@ -99,7 +103,7 @@ class _Counts:
             _add(self.cells.setdefault((queue, cell), [0, 0, 0]), added)
 
     def batch(self) -> pa.RecordBatch:
-        """What was counted, which is forgotten."""
+        """Return the counts, and reset them."""
         rows: list[tuple[object, ...]] = [
             (queue, address, None, *counts) for (queue, address), counts in self.addresses.items()
         ]
@@ -113,7 +117,7 @@ class _Counts:
 
 
 def summarise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Partial counts of messages with columns queue, address, payload; as `SUMMARY`."""
+    """Yield partial counts of messages with columns queue, address, payload; as `SUMMARY`."""
     counts = _Counts()
     for batch in batches:
         counts.add(batch)
@@ -137,7 +141,7 @@ class Sizes:
 
 
 def sizes_of(queue: str, rows: Sequence[tuple[int, int, int, int]]) -> Sizes:
-    """Sizes of a queue from its cells: (cell, messages, bytes, largest)."""
+    """Return the sizes of a queue from its cells: (cell, messages, bytes, largest)."""
     cells = {cell: messages for cell, messages, _, _ in rows}
     largest = max((each[3] for each in rows), default=0)
     p50, p90, p99 = (percentile(cells, share, largest) for share in (0.5, 0.9, 0.99))

@@ -1,7 +1,8 @@
-"""What executors do with segments where rows need not pass through the JVM: check them, or write them as Parquet.
+"""Work of executors on segments whose rows need not pass through the JVM: checking, or writing
+Parquet.
 
-The driver makes one task for each segment's part of a range; a task reads it with the source's own scan and gives back a
-few values as JSON.
+The driver makes one task for each segment's part of a range; a task reads it with the source's own
+scan and returns a few values as JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Work = Callable[[int], object]
 
 
 def portions_of(ranges: Iterable[QueueRange]) -> list[Portion]:
-    """A task's worth of reading for each segment that has messages of a range."""
+    """Return the portion to read of each segment that has messages of a range."""
     return [
         Portion(
             queue=each.queue,
@@ -52,7 +53,8 @@ def portions_of(ranges: Iterable[QueueRange]) -> list[Portion]:
 
 
 def run_tasks(spark: SparkSession, count: int, work: Work) -> list[Any]:
-    """Do work for the numbers from 0 in a task each, and return the results, decoded from JSON, in no order."""
+    """Run the work for the numbers from 0 in a task each; return the results, decoded from JSON, in
+    any order."""
     if count == 0:
         return []
 
@@ -71,7 +73,7 @@ def run_tasks(spark: SparkSession, count: int, work: Work) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A portion after every message of it was held against its check. `gone`: the file is not there."""
+    """Result of checking every message of a portion. `gone`: the file is missing."""
 
     queue: str
     path: str
@@ -84,17 +86,18 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Checks portions; goes to executors."""
+    """Checks portions; pickled for executors."""
 
     storage: Storage
     portions: Sequence[Portion]
 
     def __call__(self, number: int) -> object:
-        """What is wrong with one of the portions, as JSON takes it."""
+        """Check one of the portions; return its defects as JSON takes them."""
         portion = self.portions[number]
         statistics = Statistics()
         rows, gone = 0, False
-        # With a column from behind the headers, so that what is there is held against its check.
+        # Includes a column after the headers, so that the contents are verified against their
+        # check.
         names = ["offset", "payload"]
         try:
             for batch in scan(
@@ -117,7 +120,8 @@ class Check:
 def check_segments(
     spark: SparkSession, selection: Selection, ranges: Sequence[QueueRange]
 ) -> list[Checked]:
-    """Hold every message of the ranges against its check; results in the order of queue and offset."""
+    """Verify every message of the ranges against its check; results in the order of queue and
+    offset."""
     storage, _ = storage_of(selection.path, selection.filesystem())
     portions = portions_of(ranges)
     found = run_tasks(spark, len(portions), Check(storage, portions))
@@ -130,7 +134,7 @@ def check_segments(
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Writes portions as Parquet; goes to executors. `lists`: the portions of each task."""
+    """Writes portions as Parquet; pickled for executors. `lists`: the portions of each task."""
 
     storage: Storage
     lists: Sequence[Sequence[Portion]]
@@ -143,7 +147,8 @@ class Export:
     attempt: Callable[[], str]
 
     def __call__(self, number: int) -> object:
-        """The files of one task, and how many offsets were not to be had, as JSON takes it."""
+        """Return the files of one task, and the number of unavailable offsets, as JSON takes
+        them."""
         statistics = Statistics()
         writer = PartWriter(
             *(self.directory, self.schema),
@@ -177,7 +182,7 @@ class Export:
 
 
 def attempt_number() -> str:
-    """What tells one attempt at a task from another, also when Spark runs two at once."""
+    """Return a name unique to this attempt at a task, even when Spark runs two at once."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -185,5 +190,5 @@ def attempt_number() -> str:
 
 
 def files_of(results: Iterable[Any]) -> list[ExportedFile]:
-    """The files that tasks wrote."""
+    """Return the files that tasks wrote."""
     return [ExportedFile(**each) for result in results for each in result["files"]]
