@@ -356,10 +356,8 @@ MUTATIONS = [
         "meta_learner_keeps_what_it_said",
         "What a learner of _meta acknowledged with an earlier directory counts no more.",
         "_step_for",
-        """if learner:
-            # What""",
-        """if False:
-            # What""",
+        "returns and (record is None or record.incarnation != told.incarnation):\n        if learner:",
+        "returns and (record is None or record.incarnation != told.incarnation):\n        if False:",
         "tests/unit/control/meta/test_meta_parts.py::"
         "test_a_node_that_returns_is_taken_out_in_and_made_a_voter",
     ),
