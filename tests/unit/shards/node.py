@@ -12,7 +12,9 @@ import asyncio
 import heapq
 import itertools
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from fluxmq._hot.reactor import Reactor
@@ -37,7 +39,11 @@ from tests.unit.shards.memory import Memory
 from tests.unit.shards.pipes import Clock, MemoryTransport, Pipe
 
 LOOPBACK = "127.0.0.1:50000"
-LISTENING = {"server": {"mqtt": {"tcp": {"addr": "127.0.0.1:1883"}}}}
+BASE = {
+    "server": {"mqtt": {"tcp": {"addr": "127.0.0.1:1883"}}},
+    # Never the directory of a broker that somebody runs where the tests are started.
+    "storage": {"data_dir": str(Path(tempfile.gettempdir()) / "fluxmq-tests-no-such-directory")},
+}
 QUIET_ROUNDS_MAX = 100_000
 MOMENT = 0.06
 """A little more than changes wait for company on their way to the disk, and publishers for prompt subscribers."""
@@ -212,7 +218,7 @@ class Node:
         self.clock = clock
         self.loop = loop
         self.users = users
-        self.settings = Settings.model_validate(merged(LISTENING, settings or {}))
+        self.settings = Settings.model_validate(merged(BASE, settings or {}))
         self.shards: list[Shard | None] = [None] * workers
         self.disks = [Disk() for _ in range(workers)]
         self.memory = Memory(workers)
