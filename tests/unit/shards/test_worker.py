@@ -29,14 +29,14 @@ from fluxmq.shards.worker import Worker
 from tests.broker import merged
 from tests.conformance import wire
 from tests.conformance.received import Packet, decode
-from tests.unit.shards.node import LISTENING
+from tests.unit.shards.node import BASE
 
 DEADLINE = 20.0
 
 
 def settings_of(**sections: Any) -> Settings:
     """Settings with a TCP listener."""
-    return Settings.model_validate(merged(LISTENING, sections))
+    return Settings.model_validate(merged(BASE, sections))
 
 
 class Bench:
