@@ -58,12 +58,18 @@ def queue_of(kind: str) -> str:
     return f"celery-{kind}-{os.getpid()}"
 
 
+_clients: list[Any] = []
+"""Kept for as long as the tests run: Celery names a program's reply queue after the address of its application, which the
+next one would otherwise get."""
+
+
 @contextmanager
 def new_client(amqp: AmqpBroker, kind: str) -> Iterator[Any]:
     """A program that calls tasks."""
     queue = queue_of(kind)
     exchange = "topic" if kind == "quorum" else "direct"
     client = celery.Celery("client", broker=amqp.url, backend="rpc://", set_as_current=False)
+    _clients.append(client)
     client.conf.update(
         task_default_queue=queue,
         task_default_exchange=queue,
