@@ -62,6 +62,9 @@ TIMER_SECONDS = 0.1
 READY_SECONDS_MAX = 5.0
 """Maximum wait, after recovery of its groups, for peers' interest, users and the start of the
 topology, before a shard accepts connections without them."""
+TOPOLOGY_SECONDS_MAX = 120.0
+"""Maximum wait for the start of the topology on a node without a cluster whose control process is
+connected: it has the topology, and reads 100,000 queues of it for longer than the other wait."""
 QUIET_TIMERS = 50
 """Number of timer periods over which a shard needs hardly any ticks to count as quiet."""
 QUIET_TICKS = 4 * QUIET_TIMERS
@@ -269,7 +272,13 @@ class Worker:
         ):
             return
         told = told and self.shard.amqp.known
-        late = now - self._started > READY_SECONDS_MAX and not self.shard.amqp.topology.arriving
+        late = is_late(
+            now - self._started,
+            arriving=self.shard.amqp.topology.arriving,
+            expected=not self.shard.amqp.known
+            and self.shard.queues.cluster is None
+            and self.control.established,
+        )
         if told or late:
             self._ready = True
             gc.disable()
@@ -356,6 +365,14 @@ class Worker:
         """Apply a new snapshot of users, to live connections too."""
         self.shard.permissions.set_users(users.revision, users.users)
         self.shard.amqp.users_changed()
+
+
+def is_late(waited: float, *, arriving: bool, expected: bool) -> bool:
+    """Return whether a shard accepts connections without all that it has waited for.
+
+    `arriving`: parts of the topology have come; `expected`: the control process has it to send.
+    """
+    return not arriving and waited > (TOPOLOGY_SECONDS_MAX if expected else READY_SECONDS_MAX)
 
 
 def _clear(wake_fd: int) -> None:

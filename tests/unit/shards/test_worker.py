@@ -25,7 +25,7 @@ from fluxmq.routing.topology.records import Vhost
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.schema import Settings
 from fluxmq.shards import worker as module
-from fluxmq.shards.worker import Worker
+from fluxmq.shards.worker import Worker, is_late
 from tests.broker import merged
 from tests.conformance import wire
 from tests.conformance.received import Packet, decode
@@ -360,3 +360,12 @@ def test_what_a_shard_reports(run: Callable[..., None]) -> None:
             store.failed = ""
 
     run(play)
+
+
+def test_clients_wait_for_a_topology_that_is_to_come() -> None:
+    """Without it they would be told that their virtual host is not there."""
+    assert not is_late(4.9, arriving=False, expected=False)
+    assert is_late(5.1, arriving=False, expected=False)
+    assert not is_late(119.0, arriving=False, expected=True)
+    assert is_late(121.0, arriving=False, expected=True)
+    assert not is_late(1000.0, arriving=True, expected=False)
