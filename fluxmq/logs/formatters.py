@@ -2,7 +2,7 @@
 
 Pure: a record in, a string out; the time is the one that `logging` put into the record. Two
 promises hold here for the whole broker: a field whose name indicates a secret is never shown, and
-bytes (payloads) are shown by their length only, whoever logs them.
+bytes (payloads) are shown by their length only.
 """
 
 from __future__ import annotations

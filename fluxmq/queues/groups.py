@@ -205,7 +205,7 @@ class Group:
         last: int,
         automatic: bool = False,
     ) -> int:
-        """Give waiting or overdue messages to `holder`, whoever held them; return how many."""
+        """Give waiting or overdue messages of any consumer to `holder`; return how many."""
         limit = config.delivery_limit
         timeout = self._timeout(config, holder)
         claimed = 0

@@ -10,7 +10,7 @@ from tests.arch import shape
 from tests.arch.tidy import ROOT
 
 LIST = Path(__file__).with_name("shape_allowed.txt")
-"""What was there before the limits were: a line for each, as `shape` complains of it. New code is not added."""
+"""Complaints about code that is older than the limits, a line for each. Nothing is added to it."""
 
 
 def test_nothing_new_is_beyond_the_limits() -> None:

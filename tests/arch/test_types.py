@@ -16,7 +16,7 @@ RELAXED = {
     "warn_unreachable",
     "disable_error_code",
 }
-"""What is not asked of tests, though it is of the program."""
+"""Checks that apply to the program and not to its tests."""
 
 DISABLED = "possibly-undefined, redundant-expr"
 

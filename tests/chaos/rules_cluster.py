@@ -14,7 +14,7 @@ from tests.chaos.rules_messages import label
 HANG_GRACE_S = 2.0
 """An operation ends within the acknowledgement's timeout and so much more."""
 BLOCKED = ("F12 disk full", "amqp")
-"""Where the disk is full, publishers over AMQP are blocked (`connection.blocked`) until there is room again."""
+"""A node with a full disk blocks AMQP publishers (`connection.blocked`) until space is free."""
 
 
 def check(ledger: Ledger) -> None:

@@ -53,7 +53,7 @@ class Client:
         self.client_id = ""
         self.closed = False
         self.present = False
-        """What the last CONNACK said: whether the server had a session of this client."""
+        """Session Present flag of the last CONNACK."""
         self._bytes = bytearray()
         self._packets: deque[Packet] = deque()
         self._next_id = 0

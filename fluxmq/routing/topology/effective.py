@@ -1,7 +1,7 @@
 """Combination of a queue's arguments, its policy and its operator policy.
 
-Of limits the smallest counts, whoever gave it; of everything else the argument before the policy
-(RabbitMQ's rules, "Combining policy definitions"). Operator policies have limits only. Keys are the
+The smallest of several limits applies, whatever its source; of everything else the argument
+before the policy (RabbitMQ's rules, "Combining policy definitions"). Operator policies have limits only. Keys are the
 arguments' names without ``x-``; keys that do not apply to the queue's type are left out. Nothing is
 cached: policies may change at any time.
 """

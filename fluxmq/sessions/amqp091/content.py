@@ -30,7 +30,7 @@ frames of one byte."""
 
 class Content:
     """The publish being assembled. ``size``: bytes of its body, -1 until the header came; ``have``:
-    those received. ``share``: of the connection's budget; whoever drops the content releases it."""
+    those received. ``share``: of the connection's budget; released with the content."""
 
     __slots__ = ("have", "method", "pieces", "properties", "share", "size")
 

@@ -23,7 +23,7 @@ from fluxmq.protocols.mqtt.message_properties import (
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 
 DELAY_MS_MAX: Final = 366 * 86_400_000
-"""Longest delay of a message, a year: anyone who asks for more has confused units."""
+"""Longest delay of a message, a year: a longer one is a confusion of units."""
 OFFSET_MAX: Final = (1 << 63) - 1
 
 _USER_PROPERTY: Final = 0x26
