@@ -63,8 +63,8 @@ READY_SECONDS_MAX = 5.0
 """Maximum wait, after recovery of its groups, for peers' interest, users and the start of the
 topology, before a shard accepts connections without them."""
 TOPOLOGY_SECONDS_MAX = 120.0
-"""Maximum wait for the start of the topology on a node without a cluster whose control process is
-connected: it has the topology, and reads 100,000 queues of it for longer than the other wait."""
+"""Maximum wait for the start of the topology on a node without a cluster: the control process
+reads it before it answers, and 100,000 queues take longer than the other wait."""
 QUIET_TIMERS = 50
 """Number of timer periods over which a shard needs hardly any ticks to count as quiet."""
 QUIET_TICKS = 4 * QUIET_TIMERS
@@ -275,9 +275,7 @@ class Worker:
         late = is_late(
             now - self._started,
             arriving=self.shard.amqp.topology.arriving,
-            expected=not self.shard.amqp.known
-            and self.shard.queues.cluster is None
-            and self.control.established,
+            expected=not self.shard.amqp.known and self.shard.queues.cluster is None,
         )
         if told or late:
             self._ready = True
@@ -370,7 +368,7 @@ class Worker:
 def is_late(waited: float, *, arriving: bool, expected: bool) -> bool:
     """Return whether a shard accepts connections without all that it has waited for.
 
-    `arriving`: parts of the topology have come; `expected`: the control process has it to send.
+    `arriving`: parts of the topology have come; `expected`: the control process will send it.
     """
     return not arriving and waited > (TOPOLOGY_SECONDS_MAX if expected else READY_SECONDS_MAX)
 

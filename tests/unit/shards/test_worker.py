@@ -174,6 +174,7 @@ def test_a_shard_does_not_wait_for_ever(
 ) -> None:
     """Without the control process it serves whom it can."""
     monkeypatch.setattr(module, "READY_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(module, "TOPOLOGY_SECONDS_MAX", 0.3)
 
     async def play(bench: Bench) -> None:
         await eventually(bench.ready, "ready")
@@ -205,8 +206,11 @@ def test_a_shard_waits_for_a_topology_that_is_coming(
         first, *others = parts(FROM_NOTHING, snapshot.revision, snapshot.rows)
         assert others
         take = bench.worker.shard.amqp.orders[TOPOLOGY]
-        take(first.to_body(), lambda _answer: None)
         late = bench.worker._started + 0.2 + 3 * module.TIMER_SECONDS
+        await eventually(lambda: bench.worker._expected > late, "it has looked whether it is late")
+        assert not bench.ready(), "the control process reads the topology before it connects"
+        take(first.to_body(), lambda _answer: None)
+        late = bench.worker._expected + 3 * module.TIMER_SECONDS
         await eventually(lambda: bench.worker._expected > late, "it has looked whether it is late")
         assert not bench.ready()
         for part in others:
