@@ -101,9 +101,9 @@ class Batch:
         if _load_u32(data, start) != MAGIC:
             raise BatchError("no batch begins here")
         if _header_check(data, start) != _load_u32(data, start + 4):
-            raise BatchError("the header does not match its check")
+            raise BatchError("the header does not match its checksum")
         if data[start + 12] != VERSION or data[start + 13] != CODEC_NONE:
-            raise BatchError("a version or codec that is not known")
+            raise BatchError("an unknown version or codec")
         self.data = data
         self.start = start
         self.length = _load_u32(data, start + 8)
@@ -124,31 +124,31 @@ class Batch:
         data: bytes = self.data
         start: cython.Py_ssize_t = self.start
         if self.flags & ~FLAGS:
-            raise BatchError("a flag that is not known")
+            raise BatchError("an unknown flag")
         if self.count < 1 or self.count > MESSAGES_MAX:
-            raise BatchError("a count that no batch has")
+            raise BatchError("an invalid message count")
         if self.base_offset > _OFFSET_MAX - cython.cast(cython.ulonglong, self.count):
-            raise BatchError("offsets beyond all offsets")
+            raise BatchError("offsets above the maximum")
         if self.base_time < -TIME_MAX or self.base_time > TIME_MAX:
-            raise BatchError("a time that no clock shows")
+            raise BatchError("a time out of range")
         if self.locate() != self.length:
-            raise BatchError("a length that is not the sum of its parts")
+            raise BatchError("a length that differs from the sum of its parts")
         if self.length > len(data) - start:
-            raise BatchError("longer than the bytes there are")
+            raise BatchError("longer than the available bytes")
         if self.flags & KEYS and not _ends_are_right(
             data, self.key_ends_at, self.count, self.key_bytes
         ):
-            raise BatchError("keys that do not end in order")
+            raise BatchError("keys whose ends are not ascending")
         if self.flags & PROPERTIES and not _ends_are_right(
             data, self.property_ends_at, self.count, self.property_bytes
         ):
-            raise BatchError("properties that do not end in order")
+            raise BatchError("properties whose ends are not ascending")
         if not _ends_are_right(data, self.payload_ends_at, self.count, self.payload_bytes):
-            raise BatchError("payloads that do not end in order")
+            raise BatchError("payloads whose ends are not ascending")
         if self.last_delta != (
             _load_i32(data, self.times_at + 4 * (self.count - 1)) if self.flags & TIMES else 0
         ):
-            raise BatchError("a last time that is not the last message's")
+            raise BatchError("a last time that differs from the last message's")
         return 0
 
     def locate(self) -> cython.Py_ssize_t:
@@ -315,7 +315,7 @@ def parse(data: bytes, start: cython.Py_ssize_t = 0) -> Batch:
 def verify(batch: Batch) -> cython.int:
     """Raise BatchError unless the bytes after the header match its check."""
     if xxh3_64_intdigest(batch.body()) != batch.payload_check:
-        raise BatchError("the messages do not match their check")
+        raise BatchError("the messages do not match their checksum")
     return 0
 
 

@@ -23,9 +23,9 @@ def filter_problem(text: str) -> str | None:
     levels = text.split("/")
     for index, level in enumerate(levels):
         if "#" in level and (level != "#" or index != len(levels) - 1):
-            return "has # that is not alone in the last level"
+            return "may use # only as the whole last level"
         if "+" in level and level != "+":
-            return "has + that is not alone in its level"
+            return "may use + only as a whole level"
     return None
 
 

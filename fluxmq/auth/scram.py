@@ -223,7 +223,7 @@ class ServerExchange:
         """Check the order of calls; until the call succeeds the exchange counts as failed."""
         if self._state is not state:
             raise ScramError(
-                "other-error", f"message not expected: exchange is {self._state.name.lower()}"
+                "other-error", f"unexpected message: the exchange is {self._state.name.lower()}"
             )
         self._state = _State.FAILED
 

@@ -87,7 +87,7 @@ def name_problem(name: str) -> str | None:
     if prepared != name:
         # SCRAM compares prepared names; a name that changes when prepared could never log in that
         # way.
-        return f"name is not in its normal form, which is {prepared!r}"
+        return f"name is not in normal form; use {prepared!r}"
     if name != name.strip():
         return "name begins or ends with a space"
     return None

@@ -56,7 +56,7 @@ def ordered(arguments: Sequence[str]) -> list[str]:
 def parser() -> argparse.ArgumentParser:
     """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``)."""
     top = argparse.ArgumentParser(
-        prog="fluxmqctl", description="Look at a FluxMQ node and keep what it has."
+        prog="fluxmqctl", description="Inspect and administer a FluxMQ node."
     )
     top.add_argument("--version", action="version", version=f"fluxmqctl {fluxmq.__version__}")
     where = top.add_mutually_exclusive_group()
@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         type=_seconds,
         const=WATCH_SECONDS,
-        help="show it again every SECONDS (default: 1), with message rates, until Ctrl-C",
+        help="refresh every SECONDS (default: 1), with message rates, until Ctrl-C",
     )
     _queue_commands(commands)
     cluster_commands.add_parsers(commands)
@@ -106,19 +106,19 @@ def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
         added.set_defaults(command=name)
         return added
 
-    groups = command("groups", "show the replication groups: where each is, and how it does")
-    queues = command("queues", "show the queues, and the consumer groups of each")
+    groups = command("groups", "show the replication groups with the shard and the state of each")
+    queues = command("queues", "show the queues and their consumer groups")
     for listing in (groups, queues):
         listing.add_argument("--json", action="store_true", help="print one JSON object")
-    pin = command("pin", "move a replication group to a core, while it is used, and keep it there")
+    pin = command("pin", "move a replication group to a core, without downtime, and keep it there")
     pin.add_argument("group", metavar="GROUP", help="the group's name")
     pin.add_argument(
         "place",
         metavar="CORE",
         type=_place,
-        help="number of a core that a shard runs on, or shard-N for the shard of that number",
+        help="core that a shard runs on, or shard-N for the shard with that number",
     )
-    unpin = command("unpin", "let a replication group live where its name puts it again")
+    unpin = command("unpin", "return a replication group to the shard that its name hashes to")
     unpin.add_argument("group", metavar="GROUP", help="the group's name")
 
 
@@ -126,7 +126,7 @@ def _place(text: str) -> tuple[str, int]:
     """Return ("core", number) or ("shard", number)."""
     kind, number = ("shard", text[6:]) if text.startswith("shard-") else ("core", text)
     if not (number.isascii() and number.isdigit() and len(number) < 6):
-        raise argparse.ArgumentTypeError("must be the number of a core, or shard-N")
+        raise argparse.ArgumentTypeError("must be a core number or shard-N")
     return kind, int(number)
 
 
@@ -142,14 +142,12 @@ def _user_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     _filters(add)
     _password(add)
     _password(command("passwd", "change a user's password"))
-    permit = command("permit", "replace what a user may publish or subscribe to")
+    permit = command("permit", "replace a user's publish and subscribe filters")
     _filters(permit)
-    permit.add_argument("--no-publish", action="store_true", help="take all publish filters away")
-    permit.add_argument(
-        "--no-subscribe", action="store_true", help="take all subscribe filters away"
-    )
-    command("enable", "let a user log in again")
-    command("disable", "let a user log in no more")
+    permit.add_argument("--no-publish", action="store_true", help="remove all publish filters")
+    permit.add_argument("--no-subscribe", action="store_true", help="remove all subscribe filters")
+    command("enable", "allow a user to log in again")
+    command("disable", "stop a user from logging in")
     command("delete", "delete a user")
     listing = command("list", "list all users", named=False)
     listing.add_argument("--json", action="store_true", help="print one JSON object per user")
@@ -175,7 +173,7 @@ def _password(command: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--password-file",
         metavar="FILE",
-        help="read the password from FILE, less one final line end (default: ask)",
+        help="read the password from FILE, without its final newline (default: ask)",
     )
     source.add_argument(
         "--password-stdin", action="store_true", help="read the password from standard input"

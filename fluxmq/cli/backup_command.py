@@ -37,17 +37,17 @@ def add_parser(commands: Commands) -> None:
     added = commands.add_parser(
         NAME,
         help=text,
-        description=f"{text.capitalize()}. The node goes on meanwhile. To use the backup, start a broker with DIR, or a"
+        description=f"{text.capitalize()}. The node keeps running. To use the backup, start a broker with DIR, or a"
         " copy of it, as storage.data_dir.",
     )
     added.set_defaults(command=NAME)
-    added.add_argument("directory", metavar="DIR", help="directory to make; must not exist")
+    added.add_argument("directory", metavar="DIR", help="directory to create; must not exist")
     added.add_argument(
         "--rate",
         metavar="SIZE",
         type=_rate,
         default=_rate(RATE_DEFAULT),
-        help=f"bytes of queues copied per second, such as 200MiB; 0: no limit (default: {RATE_DEFAULT})",
+        help=f"queue bytes to copy per second, such as 200MiB; 0 for no limit (default: {RATE_DEFAULT})",
     )
     added.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -151,7 +151,7 @@ def _state(member: MemberRow) -> tuple[str, str]:
     if member.leads:
         return "leader", "green"
     if member.doubt:
-        return "not believed", "red"
+        return "not trusted", "red"
     if not member.connected:
         return "not connected", "red"
     if not member.state:
@@ -183,7 +183,7 @@ def transfer(caller: ControlCaller, options: argparse.Namespace, _colour: bool) 
     wanted = Transfer(options.group, options.node or "")
     answer = Transfer.from_body(caller.call(TRANSFER, wanted.to_body()))
     if options.node and answer.node != options.node:
-        raise ExitError(EXIT_REFUSED, f"group {options.group!r} is led by {answer.node} now")
+        raise ExitError(EXIT_REFUSED, f"group {options.group!r} is now led by {answer.node}")
     return [f"group {options.group!r} is led by {answer.node}"]
 
 
@@ -272,7 +272,9 @@ def grow(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> l
     wanted = MemberChange(options.group, options.node, ADD)
     caller.call(MEMBER_CHANGE, wanted.to_body())
     if options.no_wait:
-        return [f"{options.node} is a learner of group {options.group!r}, and will be a voter"]
+        return [
+            f"{options.node} is a learner of group {options.group!r} and becomes a voter when it has caught up"
+        ]
     return [_until_voter(caller, options, time.sleep)]
 
 
@@ -303,7 +305,7 @@ def _until_voter(
         sleep(PROGRESS_SECONDS)
     raise ExitError(
         EXIT_REFUSED,
-        f"{options.node} is no voter of group {options.group!r} yet; it will be when it has caught up",
+        f"{options.node} is not a voter of group {options.group!r} yet; it becomes one when it has caught up",
     )
 
 
@@ -311,7 +313,7 @@ def shrink(caller: ControlCaller, options: argparse.Namespace, _colour: bool) ->
     """Remove a node from a group."""
     wanted = MemberChange(options.group, options.node, REMOVE)
     caller.call(MEMBER_CHANGE, wanted.to_body())
-    return [f"{options.node} is no member of group {options.group!r} any more"]
+    return [f"{options.node} is no longer a member of group {options.group!r}"]
 
 
 def forget_node(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
@@ -349,37 +351,43 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         return added
 
     for name, text in (
-        ("raft", "show this node's copies of replicated groups: role, term, leader, indexes"),
-        ("members", "show the members of replicated groups: how far each is, and who hears of it"),
+        ("raft", "show this node's replicas of groups: role, term, leader, indexes"),
+        (
+            "members",
+            "show the members of replicated groups: how far each is, and which nodes are in contact with it",
+        ),
     ):
         listing = command(name, text)
         listing.add_argument("group", metavar="GROUP", nargs="?", help="one group (default: all)")
         listing.add_argument("--json", action="store_true", help="print one JSON object")
-    comparing = command(
-        "audit", "compare the copies of a replicated group now (exit code 1 when one differs)"
-    )
+    comparing = command("audit", "compare the replicas of a group now (exit code 1 if one differs)")
     comparing.add_argument("group", metavar="GROUP", help="the group's name")
     comparing.add_argument("--json", action="store_true", help="print one JSON object")
-    moving = command("transfer", "have another node lead a replicated group")
+    moving = command("transfer", "transfer the leadership of a replicated group")
     moving.add_argument("group", metavar="GROUP", help="the group's name")
     moving.add_argument(
-        "node", metavar="NODE", nargs="?", help="who is to lead (default: who is nearest to it)"
+        "node",
+        metavar="NODE",
+        nargs="?",
+        help="node that is to lead (default: the most up-to-date voter)",
     )
     for name, text in (
         ("rebalance", "spread the leaders of replicated groups evenly over the nodes"),
         (
             "can-stop",
-            "say whether a group would lose its quorum if this node stopped (exit code 1)",
+            "check whether a group would lose its quorum if this node stopped (exit code 1 if so)",
         ),
     ):
         command(name, text).add_argument(
             "--json", action="store_true", help="print one JSON object"
         )
-    growing = command("grow", "make a node a member of a replicated group: a voter once it has all")
+    growing = command(
+        "grow", "add a node to a replicated group; it becomes a voter when it has caught up"
+    )
     shrinking = command("shrink", "remove a node from a replicated group")
     for change in (growing, shrinking):
         change.add_argument("group", metavar="GROUP", help="the group's name")
-        change.add_argument("node", metavar="NODE", help="a node of the settings")
+        change.add_argument("node", metavar="NODE", help="a node that the settings name")
     growing.add_argument("--no-wait", action="store_true", help="do not wait until it is a voter")
     growing.add_argument(
         "--wait",
@@ -388,6 +396,8 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         default=WAIT_SECONDS,
         help="how long to wait until it is a voter (default: %(default)s)",
     )
-    forgetting = command("forget_node", "remove a node that is gone from every replicated group")
+    forgetting = command("forget_node", "remove a lost node from every replicated group")
     forgetting.add_argument("node", metavar="NODE", help="the node's name")
-    forgetting.add_argument("--force", action="store_true", help="although it is in contact")
+    forgetting.add_argument(
+        "--force", action="store_true", help="even if the node is still in contact"
+    )

@@ -29,16 +29,14 @@ NAME: Final = "force-quorum"
 PROGRAM: Final = ("-m", "fluxmq.shards.force_quorum")
 
 _WARNING: Final = """\
-This makes this node's copy the truth. Whatever other members had acknowledged and this copy does not hold is lost, and
-members that come back put their copies aside. Use it only when a majority of the members is gone for good; stop the ones
-that are left first. To do it, run the command again with --this-copy-is-the-truth."""
+This makes this node's copy authoritative. Anything that other members acknowledged and this copy does not hold is lost,
+and members that return set their copies aside. Use it only when a majority of the members is lost for good; stop the
+remaining ones first. To go ahead, run the command again with --this-copy-is-the-truth."""
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    text = (
-        "make this node's copy of a replicated group the truth, after a majority was lost for good"
-    )
+    text = "make this node's copy of a replicated group authoritative after a majority was lost for good"
     added = commands.add_parser(
         NAME,
         help=text,
@@ -59,7 +57,7 @@ def add_parser(commands: Commands) -> None:
         "--this-copy-is-the-truth",
         action="store_true",
         dest="apply",
-        help="do it; without this the command says what it would do",
+        help="do it; without this option the command only says what it would do",
     )
 
 
@@ -102,23 +100,23 @@ def _of_shards(settings: Settings, groups: list[str], apply: bool) -> list[dict[
 
 
 def _line(found: dict[str, Any], apply: bool) -> str:
-    done = "this copy is the truth now" if apply else "would become the truth"
+    done = "this copy is authoritative now" if apply else "would become authoritative"
     others = ", ".join(found["nodes"]) or "nobody"
     return (
         f"group {found['group']}: {done}, with entries up to {grouped(found['last'])} of term"
-        f" {found['term']}; given up: what {others} had beyond that"
+        f" {found['term']}; discarded: anything that {others} had beyond that"
     )
 
 
 def _meta(node: Node, settings: Settings, *, apply: bool) -> str:
     if not apply:
-        return f"group {META_GROUP}: users and topology of this node would become the truth"
+        return f"group {META_GROUP}: users and topology of this node would become authoritative"
     from fluxmq.control.meta.tables import MetaTables  # no other command needs it
 
     with data_directory.opened_store(node.data_dir) as store:
         name = settings.cluster.node_id
         last, term = MetaTables(store, name, member_number(name)).force()
     return (
-        f"group {META_GROUP}: users and topology of this node are the truth now, up to entry"
+        f"group {META_GROUP}: users and topology of this node are authoritative now, up to entry"
         f" {grouped(last)} of term {term}"
     )

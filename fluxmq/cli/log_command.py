@@ -55,7 +55,7 @@ Writer = Callable[[str], None]
 
 def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     """Add the command and its verbs; `command` is ``log verify``, ``log stat`` or ``log dump``."""
-    log = commands.add_parser("log", help="look at the logs of a stopped node")
+    log = commands.add_parser("log", help="inspect the logs of a stopped node")
     verbs = log.add_subparsers(metavar="VERB", required=True)
 
     def verb(name: str, text: str) -> argparse.ArgumentParser:
@@ -70,17 +70,17 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         added.add_argument(
             "--force-read-only",
             action="store_true",
-            help="look even though a broker uses the directory; what it writes meanwhile may look damaged",
+            help="inspect even while a broker uses the directory; files that it is writing may look damaged",
         )
         return added
 
-    verb("verify", "check every byte of every file; exit 1 at damage")
+    verb("verify", "verify every byte of every file; exit 1 on damage")
     stat = verb("stat", "show what the queues hold")
     dump = verb("dump", "print the records of a queue")
     stat.add_argument("--json", action="store_true", help="print one JSON object per queue")
-    dump.add_argument("--queue", metavar="NAME", help="the queue, when PATH has several")
+    dump.add_argument("--queue", metavar="NAME", help="the queue, if PATH holds several")
     dump.add_argument("--from", dest="first", metavar="OFFSET", type=int, help="first offset")
-    dump.add_argument("--limit", metavar="N", type=int, help="records at most")
+    dump.add_argument("--limit", metavar="N", type=int, help="maximum number of records")
     dump.add_argument("--json", action="store_true", help="print one JSON object per record")
 
 
@@ -143,9 +143,11 @@ def _verify(files: Files, path: str, _: argparse.Namespace, out: Writer, complai
     elif _has_logs(files, path):
         _verify_node(files, DataPaths(path), found, out)
     else:
-        complain(f"fluxmqctl: {path} is no data directory, none of a queue, and no file of either")
+        complain(
+            f"fluxmqctl: {path} is neither a data directory, a queue's directory, nor a file of one"
+        )
         return EXIT_USAGE
-    out(f"{found.damages} damaged, {found.notes} to be mended by the next start")
+    out(f"{found.damages} damaged, {found.notes} to be repaired by the next start")
     return EXIT_DAMAGED if found.damages else EXIT_DONE
 
 
@@ -192,7 +194,7 @@ class _Findings:
         for problem in problems:
             if problem.mended:
                 self.notes += 1
-                self._out(f"note: {problem} (the next start mends it)")
+                self._out(f"note: {problem} (the next start repairs it)")
             else:
                 self.damages += 1
                 self._complain(f"damaged: {problem}")

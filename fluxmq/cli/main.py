@@ -274,7 +274,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except TimeoutError:
         return _fail(EXIT_NO_ANSWER, "the broker did not answer in time")
     except (FramingError, MessageError, ConnectionError) as problem:
-        return _fail(EXIT_NO_ANSWER, f"the broker did not answer properly: {problem}")
+        return _fail(EXIT_NO_ANSWER, f"the broker's answer is malformed: {problem}")
     except (OSError, sqlite3.Error) as problem:
         return _fail(EXIT_REFUSED, str(problem))
     except KeyboardInterrupt:

@@ -31,30 +31,32 @@ WAIT_SECONDS: Final = 3600.0
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    text = "move a queue to another replication group while it is used"
+    text = "move a queue to another replication group without downtime"
     added = commands.add_parser(NAME, help=text, description=text.capitalize() + ".")
     added.set_defaults(command=NAME)
     added.add_argument(
-        "queue", metavar="QUEUE", help="the queue's name, or VHOST/NAME; a vhost '/' is left out"
+        "queue", metavar="QUEUE", help="the queue's name, or VHOST/NAME; omit the vhost '/'"
     )
     added.add_argument(
         "-p",
         "--vhost",
         metavar="VHOST",
-        help=f"virtual host; QUEUE is then the name as it is (default: {DEFAULT_VHOST})",
+        help=f"virtual host; QUEUE is then taken literally (default: {DEFAULT_VHOST})",
     )
     what = added.add_mutually_exclusive_group(required=True)
-    what.add_argument("--to", metavar="GROUP", help="the group that is to hold it")
+    what.add_argument("--to", metavar="GROUP", help="the destination group")
     what.add_argument(
-        "--abort", action="store_true", help="leave a queue that is being moved where it is"
+        "--abort", action="store_true", help="cancel the move of a queue, which stays where it is"
     )
-    added.add_argument("--no-wait", action="store_true", help="do not wait until it is there")
+    added.add_argument(
+        "--no-wait", action="store_true", help="do not wait until the move is complete"
+    )
     added.add_argument(
         "--wait",
         metavar="SECONDS",
         type=float,
         default=WAIT_SECONDS,
-        help="how long to wait until it is there (default: %(default)s)",
+        help="how long to wait until the move is complete (default: %(default)s)",
     )
 
 
@@ -81,7 +83,7 @@ def run(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> li
         where = Migrating.from_body(caller.call(MIGRATION, wanted.to_body()))
     if where.moving_to:
         raise ExitError(
-            EXIT_REFUSED, f"queue {name!r} is still on its way; `{NAME} --abort` ends that"
+            EXIT_REFUSED, f"queue {name!r} is still being moved; `{NAME} --abort` cancels the move"
         )
     if where.group != options.to:
         raise ExitError(EXIT_REFUSED, f"the move was aborted: {name!r} is in {where.group!r}")

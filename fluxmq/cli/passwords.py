@@ -27,7 +27,7 @@ def read_password(options: argparse.Namespace) -> str:
     if options.password_stdin:
         return _from_stream(sys.stdin.buffer, "standard input")
     if not sys.stdin.isatty():
-        raise PasswordError("no terminal to ask on: use --password-file or --password-stdin")
+        raise PasswordError("no terminal to prompt on: use --password-file or --password-stdin")
     first = getpass.getpass("Password: ")
     if getpass.getpass("Again: ") != first:
         raise PasswordError("the two passwords differ")

@@ -46,7 +46,7 @@ def renewed(page: str) -> str:
     before, begin, rest = page.partition(BEGIN)
     _old, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError("the page has no marks for the metrics")
+        raise ValueError("the page has no markers for the metrics")
     return f"{before}{BEGIN}\n\n{metrics_tables()}\n\n{END}{after}"
 
 

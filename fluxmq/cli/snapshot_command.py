@@ -29,15 +29,15 @@ _BUFFERED: Final = "buffered"
 
 def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    text = "copy a queue as it is at one moment, while the broker runs"
+    text = "take a consistent copy of a queue while the broker runs"
     added = commands.add_parser("snapshot", help=text, description=text.capitalize() + ".")
     added.set_defaults(command="snapshot")
     added.add_argument("queue", metavar="QUEUE", help="the queue's name")
     added.add_argument(
         "target",
         metavar="DIR",
-        help="where to make groups/<group>/queues/<queue>; may hold copies of other queues."
-        " On the file system of the data directory, full segments take no space of their own",
+        help="directory to create groups/<group>/queues/<queue> in; it may hold copies of other queues."
+        " On the data directory's file system, full segments are hard links and take no extra space",
     )
 
 
@@ -84,7 +84,7 @@ def _tell(queue: str, copy: QueueCopy, out: Writer, *, linked: bool) -> None:
         f" {grouped(copy.copied)} copied ({grouped(copy.copied_bytes)} bytes)"
     )
     if not linked:
-        out("full segments were copied: the queue's group is answered before the disk has its data")
+        out("full segments were copied: the queue's group acknowledges before its data is synced")
     elif copy.unlinkable:
-        out("full segments were copied: here they cannot be linked (another file system?)")
+        out("full segments were copied: they cannot be hard-linked here (another file system?)")
     out(copy.directory)

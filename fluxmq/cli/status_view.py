@@ -174,7 +174,7 @@ def _remarks(status: NodeStatus) -> list[str]:
         if process.numbers is not None and process.numbers.outbox_batches:
             count = process.numbers.outbox_batches
             remarks.append(
-                f"{name}: {count} batches are on this node only, and wait for their leader"
+                f"{name}: {count} batches are on this node only and wait for their leader"
             )
         if process.numbers is not None and process.numbers.clocks_apart:
             remarks.append(f"{name}: {alarm_of(process.numbers)}")
@@ -185,9 +185,9 @@ def _alarms(resources: Resources) -> Iterator[str]:
     """Yield the node's resource alarms and their effect on clients."""
     held, mark = resources.memory_held >> 20, resources.memory_high_watermark >> 20
     if MEMORY in resources.alarms:
-        yield f"alarm: memory is short, {held} MiB are held and the mark is {mark} MiB: publishers are not read"
+        yield f"alarm: memory is low: {held} MiB in use, high watermark {mark} MiB; publishers are paused"
     if DISK in resources.alarms:
-        yield "alarm: disk space is short: publishes to durable queues are refused, AMQP publishers are not read"
+        yield "alarm: disk space is low: publishes to durable queues are refused, AMQP publishers are paused"
 
 
 def _exit(code: int) -> str:

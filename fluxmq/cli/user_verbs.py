@@ -76,7 +76,7 @@ def _add_user(node: Node, options: argparse.Namespace) -> list[str]:
     node.change(USER_ADD, UserAdd(user).to_body())
     return said(options, f'Adding user "{options.user}" ...') + said(
         options,
-        "Done. The user may not enter any virtual host yet; see: fluxmqctl set_permissions -h",
+        "Done. The user has no access to any virtual host yet; see: fluxmqctl set_permissions -h",
     )
 
 

@@ -33,8 +33,13 @@ def _verb(
     """Add a verb with its positional arguments, each a name and its help."""
     added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
     added.set_defaults(command=name)
-    added.add_argument("-q", "--quiet", action="store_true", help="do not say what is being done")
-    added.add_argument("-s", "--silent", action="store_true", help="nor print titles of columns")
+    added.add_argument("-q", "--quiet", action="store_true", help="suppress informational messages")
+    added.add_argument(
+        "-s",
+        "--silent",
+        action="store_true",
+        help="suppress informational messages and column headers",
+    )
     if vhost:
         added.add_argument(
             "-p",
@@ -55,23 +60,21 @@ def _formatted(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
         default="table",
         help="how rows are printed (default: %(default)s, with tabs)",
     )
-    verb.add_argument(
-        "--no-table-headers", action="store_true", help="do not print titles of columns"
-    )
+    verb.add_argument("--no-table-headers", action="store_true", help="do not print column headers")
     return verb
 
 
 def _users(commands: Commands) -> None:
     user = ("user", "the user's name")
     for name, text in (
-        ("add_user", "add a user, who may do nothing yet"),
+        ("add_user", "add a user without permissions"),
         ("change_password", "change a user's password"),
-        ("authenticate_user", "say whether a password is the user's"),
+        ("authenticate_user", "check a user's password"),
     ):
         _password(_verb(commands, name, text, user))
-    _verb(commands, "delete_user", "delete a user and what it was permitted", user)
+    _verb(commands, "delete_user", "delete a user and its permissions", user)
     tags = _verb(commands, "set_user_tags", "replace a user's tags", user)
-    tags.add_argument("tags", metavar="TAG", nargs="*", help="administrator, for instance")
+    tags.add_argument("tags", metavar="TAG", nargs="*", help="such as administrator")
     _formatted(_verb(commands, "list_users", "list users and their tags"))
 
 
@@ -104,13 +107,13 @@ def _permissions(commands: Commands) -> None:
 
     verb(
         "set_permissions",
-        "let a user into a virtual host, and say what it may do there",
+        "grant a user access to a virtual host, with its permissions there",
         user,
         configure,
         write,
         read,
     )
-    verb("clear_permissions", "let a user into a virtual host no more", user)
+    verb("clear_permissions", "revoke a user's access to a virtual host", user)
     verb(
         "set_topic_permissions",
         "restrict a user's routing keys on a topic exchange",
@@ -119,31 +122,35 @@ def _permissions(commands: Commands) -> None:
         topic_write,
         topic_read,
     )
-    clear = verb("clear_topic_permissions", "lift a user's restrictions on topic exchanges", user)
+    clear = verb("clear_topic_permissions", "remove a user's restrictions on topic exchanges", user)
     clear.add_argument(
-        "exchange", metavar="EXCHANGE", nargs="?", help="of this one (default: of all)"
+        "exchange", metavar="EXCHANGE", nargs="?", help="only on this exchange (default: on all)"
     )
-    _formatted(verb("list_permissions", "list who may do what in a virtual host"))
-    _formatted(verb("list_topic_permissions", "list restrictions in a virtual host"))
-    _formatted(_verb(commands, "list_user_permissions", "list what a user may do", user))
-    _formatted(_verb(commands, "list_user_topic_permissions", "list a user's restrictions", user))
+    _formatted(verb("list_permissions", "list the permissions in a virtual host"))
+    _formatted(verb("list_topic_permissions", "list the topic permissions in a virtual host"))
+    _formatted(_verb(commands, "list_user_permissions", "list a user's permissions", user))
+    _formatted(
+        _verb(commands, "list_user_topic_permissions", "list a user's topic permissions", user)
+    )
 
 
 def _vhosts(commands: Commands) -> None:
     name = ("name", "the virtual host's name")
     add = _verb(commands, "add_vhost", "add a virtual host", name)
-    add.add_argument("--description", metavar="TEXT", default="", help="what it is for")
-    add.add_argument("--tags", metavar="TAG,...", default="", help="labels, with commas between")
+    add.add_argument(
+        "--description", metavar="TEXT", default="", help="purpose of the virtual host"
+    )
+    add.add_argument("--tags", metavar="TAG,...", default="", help="labels, separated by commas")
     add.add_argument(
         "--default-queue-type",
         choices=QUEUE_TYPES,
         default=QUEUE_TYPES[0],
-        help="type of queues that are declared without one (default: %(default)s)",
+        help="queue type for declarations that name none (default: %(default)s)",
     )
     _verb(commands, "delete_vhost", "delete a virtual host with everything in it", name)
     limits = ("limits", 'a JSON object: {"max-connections": 100, "max-queues": 1000}')
     _verb(commands, "set_vhost_limits", "replace a virtual host's limits", limits, vhost=True)
-    _verb(commands, "clear_vhost_limits", "lift a virtual host's limits", vhost=True)
+    _verb(commands, "clear_vhost_limits", "remove a virtual host's limits", vhost=True)
     listing = _listing(commands, "list_vhost_limits", "vhost_limits", "list limits")
     listing.add_argument(
         "--global", dest="everywhere", action="store_true", help="of all virtual hosts"
@@ -167,7 +174,7 @@ def _policies(commands: Commands) -> None:
             metavar="NUMBER",
             type=int,
             default=0,
-            help="of several that match, the highest applies (default: %(default)s)",
+            help="of several matching policies, the one with the highest priority applies (default: %(default)s)",
         )
         add.add_argument(
             "--apply-to",
@@ -222,10 +229,10 @@ def _orders(commands: Commands) -> None:
     delete = _verb(commands, "delete_queue", "delete a queue with its messages", queue, vhost=True)
     delete.add_argument("-e", "--if-empty", action="store_true", help="only if it is empty")
     delete.add_argument(
-        "-u", "--if-unused", action="store_true", help="only if nobody consumes from it"
+        "-u", "--if-unused", action="store_true", help="only if it has no consumers"
     )
-    _verb(commands, "purge_queue", "drop the messages that are ready in a queue", queue, vhost=True)
-    reason = ("reason", "what the client is told")
+    _verb(commands, "purge_queue", "remove the ready messages from a queue", queue, vhost=True)
+    reason = ("reason", "reason that the client is given")
     _verb(
         commands,
         "close_connection",
@@ -239,6 +246,6 @@ def _orders(commands: Commands) -> None:
     _verb(
         commands,
         "close_session",
-        "end the session of an MQTT client, connected or not, with what waits in it",
+        "end the session of an MQTT client, connected or not, and drop its queued messages",
         ("client_id", "its client identifier"),
     )

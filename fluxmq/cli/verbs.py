@@ -153,7 +153,7 @@ def _list(node: Node, options: argparse.Namespace) -> list[str]:
     rows, missing = _rows(node, ListWanted(options.what, columns, vhost, (), subject))
     if missing:
         node.complaints.append(
-            f"no answer in time from {', '.join(missing)}; what is there is not shown"
+            f"no answer in time from {', '.join(missing)}; their rows are not shown"
         )
     title = listing.title.format(vhost=vhost, subject=subject)
     return table(options, title, list(rows), columns)

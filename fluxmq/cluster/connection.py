@@ -127,7 +127,9 @@ class Connection:
         if not self.open:
             return False
         if self.backlog_bytes > BACKLOG_BYTES_MAX or len(frame) > wire_format.FRAME_BYTES_MAX:
-            self._end(f"{self.backlog_bytes} bytes wait to be sent, and {len(frame)} more")
+            self._end(
+                f"{self.backlog_bytes} bytes are waiting to be sent; another {len(frame)} do not fit"
+            )
             return False
         self._waiting.append(frame)
         self.backlog_bytes += len(frame)
@@ -150,7 +152,7 @@ class Connection:
             if frames:
                 self._listener.received(self, frames)
         except MalformedStream as error:
-            self._report(logging.WARNING, "a message between nodes was not understood", str(error))
+            self._report(logging.WARNING, "malformed message from another node", str(error))
             self._end(str(error))
         except Exception as error:  # noqa: BLE001 (as above)
             self._fault(error)
@@ -205,7 +207,7 @@ class Connection:
             self.ended.set_result(None)
 
     def _fault(self, error: Exception) -> None:
-        self._report(logging.ERROR, "a stream between nodes ends after a fault here", repr(error))
+        self._report(logging.ERROR, "inter-node stream closed after an internal error", repr(error))
         self._end(f"a fault here: {error!r}")
 
     def _report(self, level: int, message: str, problem: str) -> None:

@@ -107,11 +107,13 @@ class Dialer:
                 lived = silent_since - began
             except StreamEnded as error:
                 if began - silent_since > PATIENCE_SECONDS:
-                    self._complain("another node cannot be reached", str(error))
+                    self._complain("another node is unreachable", str(error))
             except ClusterError as error:
-                self._complain("another node is not what it should be, or refuses", str(error))
+                self._complain(
+                    "another node refused the connection or failed verification", str(error)
+                )
             except Exception as error:  # noqa: BLE001 (the next attempt may succeed)
-                self._complain("a stream to another node failed here", repr(error))
+                self._complain("a stream to another node failed: internal error", repr(error))
             await asyncio.sleep(self._backoff.after(lived))
 
     async def _live(self) -> None:
@@ -181,7 +183,7 @@ class Dialer:
         except (StreamEnded, MalformedStream) as error:
             raise CallFailed(str(error)) from error
         except DecodeError as error:
-            raise CallFailed(f"what {self.node} answered to {name} is no answer") from error
+            raise CallFailed(f"{self.node} sent a malformed answer to {name}") from error
         finally:
             if wire is not None:
                 wire.cut()

@@ -67,9 +67,9 @@ class Dialled:
             raise MalformedStream(why)
         hello = greeting.from_metadata(metadata_of(fields))
         if hello.node != self._node:
-            raise MalformedStream(f"{hello.node} answers where {self._node} should be")
+            raise MalformedStream(f"{hello.node} answered instead of {self._node}")
         if hello.purpose != self._own.purpose:
-            raise MalformedStream(f"it is the address of {hello.purpose}")
+            raise MalformedStream(f"the address belongs to {hello.purpose}")
         return hello
 
     def _fail(self, error: ClusterError) -> None:
@@ -79,7 +79,7 @@ class Dialled:
     def _over(self, status: Status, why: str) -> None:
         if self._connection is not None:
             ordinary = status is Status.OK
-            self._connection.broken("ended by the other side" if ordinary else why)
+            self._connection.broken("closed by the other node" if ordinary else why)
         else:
             self._fail((CallRefused if status in _REFUSALS else StreamEnded)(why))
 
@@ -90,7 +90,7 @@ class Dialled:
 
     def ended(self) -> None:
         """Handle the other side's end of sending."""
-        self._over(Status.OK, "it ended the stream without a word")
+        self._over(Status.OK, "it closed the stream without giving a reason")
 
     def broken(self, why: str) -> None:
         """Handle the loss of the stream."""
@@ -140,7 +140,7 @@ class Asked:
 
     def ended(self) -> None:
         """Handle an end that trailers should have announced."""
-        self._finish(CallFailed("the answer ended without saying how"))
+        self._finish(CallFailed("the answer ended without a status"))
 
     def broken(self, why: str) -> None:
         """Handle the loss of the rest."""

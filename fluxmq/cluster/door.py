@@ -83,12 +83,12 @@ class Door:
         elif handshake and self.shaking >= channels.HANDSHAKES_MAX:
             why = f"{channels.HANDSHAKES_MAX} TLS handshakes are under way"
         elif not known and self.strangers >= channels.STRANGERS_MAX:
-            why = f"there are {channels.STRANGERS_MAX} connections from addresses of no member"
+            why = f"there are {channels.STRANGERS_MAX} connections from unknown addresses"
         elif (
             not known and handshake and self.strangers_shaking >= channels.STRANGERS_HANDSHAKES_MAX
         ):
             why = (
-                f"{channels.STRANGERS_HANDSHAKES_MAX} TLS handshakes with addresses of no member"
+                f"{channels.STRANGERS_HANDSHAKES_MAX} TLS handshakes with unknown addresses"
                 " are under way"
             )
         if not why:

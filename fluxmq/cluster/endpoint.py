@@ -42,7 +42,7 @@ CallHandler = Callable[[Hello, bytes], AsyncIterator[bytes]]
 
 ACCEPT_AGAIN_SECONDS: Final = 0.2
 """Pause before accepting again when process or machine is short of descriptors or memory."""
-NOT_ACCEPTED: Final = "a connection between nodes was not accepted"
+NOT_ACCEPTED: Final = "inter-node connection refused"
 _SHORT_OF: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 QUESTION_BYTES_MAX: Final = 2 << 20
@@ -95,7 +95,7 @@ class Endpoint:
         except SecurityError as error:
             raise EndpointError(str(error)) from error
         except OSError as error:
-            raise EndpointError(f"{self.address} cannot be listened on: {error}") from error
+            raise EndpointError(f"{self.address} cannot be bound: {error}") from error
         self.address = f"{host}:{listening[0].getsockname()[1]}"
         self._open = True
         self.door.look()
@@ -187,11 +187,11 @@ class Endpoint:
             self._guard.refuse(
                 HANDSHAKE,
                 "",
-                "another node, or somebody else, did not come through the TLS handshake",
+                "inter-node TLS handshake failed",
                 logging.INFO,
                 address=self.address,
                 peer=address,
-                problem=str(error) or "it took too long",
+                problem=str(error) or "it timed out",
             )
         except BaseException:
             visit.leave()
@@ -209,7 +209,7 @@ class Endpoint:
         found = dict(fields)
         path = found.get(":path")
         if path not in (CONNECT, ASK) or found.get(":method") != "POST":
-            self.refuse(wire, "", "there is no such call here", Status.UNIMPLEMENTED)
+            self.refuse(wire, "", "unknown method", Status.UNIMPLEMENTED)
             return
         hello = self._greeted(wire, fields)
         if hello is None:
@@ -241,7 +241,7 @@ class Endpoint:
             return None
         why = self._security.problem_with(hello.node, wire.socket.certificate())
         if why:
-            why = f"{hello.node} is not believed: {why}"
+            why = f"{hello.node} is not trusted: {why}"
         elif hello.purpose != self._own.purpose:
             why = f"this is the address of {self._own.purpose}, not of {hello.purpose}"
         elif not self._open:
@@ -260,7 +260,7 @@ class Endpoint:
         self._guard.refuse(
             STREAM,
             node if node in self._security.members else "",
-            "another node was refused",
+            "refused another node",
             address=self.address,
             node=node,
             peer=wire.socket.peer,
@@ -275,16 +275,16 @@ class Endpoint:
         try:
             question = Question.FromString(body)
         except DecodeError:
-            self.refuse(wire, hello.node, "the question is not one")
+            self.refuse(wire, hello.node, "the request is malformed")
             return None
         handler = self._calls.get(question.name)
         if handler is None:
-            why = f"there is no call {question.name!r} here"[:PROBLEM_CHARS_MAX]
+            why = f"unknown call {question.name!r}"[:PROBLEM_CHARS_MAX]
             self._guard.refused[CALL] += 1
             wire.refuse(Status.FAILED_PRECONDITION, why)
             return None
         if len(self._answering) >= channels.CALLS_MAX:
-            why = f"{channels.CALLS_MAX} calls are being answered already"
+            why = f"{channels.CALLS_MAX} calls are in progress already"
             self._guard.refused[CALL] += 1
             wire.refuse(Status.RESOURCE_EXHAUSTED, why)
             return None
@@ -319,7 +319,7 @@ class Endpoint:
             self._refusals.event(
                 logging.ERROR,
                 f"call {question.name}",
-                "a call of another node failed here",
+                "a call from another node failed",
                 call=question.name,
                 node=hello.node,
                 problem=repr(error)[:PROBLEM_CHARS_MAX],
@@ -340,7 +340,7 @@ class _Taken:
 
     def ended(self) -> None:
         """Handle the other side's end of sending."""
-        self._connection.broken("ended by the other side")
+        self._connection.broken("closed by the other node")
 
     def broken(self, why: str) -> None:
         """Handle the loss of the stream."""
@@ -370,7 +370,9 @@ class _Asking:
     def message(self, data: bytes) -> None:
         """Take the question."""
         if self._body is not None or len(data) > QUESTION_BYTES_MAX:
-            self._endpoint.refuse(self._wire, self._hello.node, "that is more than a question")
+            self._endpoint.refuse(
+                self._wire, self._hello.node, "a call has exactly one request message"
+            )
             return
         self._body = data
 

@@ -35,14 +35,14 @@ def from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Hello:
     """Return the greeting in metadata. Raises MalformedStream, for other versions too."""
     found = [value for key, value in metadata or () if key == KEY]
     if len(found) != 1 or not isinstance(found[0], bytes):
-        raise MalformedStream("there is no greeting")
+        raise MalformedStream("the greeting is missing")
     try:
         greeting = Greeting.FromString(found[0])
     except DecodeError as error:
-        raise MalformedStream("the greeting is not one") from error
+        raise MalformedStream("the greeting is malformed") from error
     if greeting.version != VERSION:
         raise MalformedStream(
-            f"it speaks version {greeting.version} of the protocol between nodes, not {VERSION}"
+            f"it speaks version {greeting.version} of the inter-node protocol, not {VERSION}"
         )
     hello = Hello(
         greeting.node,
@@ -53,5 +53,5 @@ def from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Hello:
         greeting.tells_time,
     )
     if not hello.node or max(len(hello.node), len(hello.purpose)) > NAME_CHARS_MAX:
-        raise MalformedStream("the greeting has a name that none has")
+        raise MalformedStream("the greeting has an invalid name")
     return hello

@@ -84,9 +84,9 @@ def problem_of(fields: Mapping[str, str]) -> str:
     """Return why headers do not begin an answer of gRPC; empty if they do."""
     status = fields.get(":status", "")
     if status != "200":
-        return f"it answers with HTTP status {status[:20]!r}"
+        return f"it answered with HTTP status {status[:20]!r}"
     if not fields.get("content-type", "").startswith(CONTENT_TYPE):
-        return "it answers with something that is not gRPC"
+        return "its answer is not gRPC"
     return ""
 
 

@@ -30,8 +30,8 @@ REASONS: Final = (CONNECTION, HANDSHAKE, STREAM, CALL, PROTOCOL, UNREAD)
 an accepted connection.
 """
 
-ENDED: Final = "a connection between nodes was ended"
-OVERFULL: Final = f"connections between nodes hold more than {UNREAD_TOTAL_MAX >> 20} MiB that nobody reads, and this one most of it"
+ENDED: Final = "inter-node connection closed"
+OVERFULL: Final = f"inter-node connections hold more than {UNREAD_TOTAL_MAX >> 20} MiB of unread data, and this one the most"
 
 _log = get_logger("fluxmq.cluster")
 

@@ -150,16 +150,16 @@ class Http2(Sending):
         """Check the available part of the preface and return its end."""
         length = min(len(data), len(self._preface))
         if data[:length] != self._preface[:length]:
-            raise Http2Error(PROTOCOL_ERROR, "it does not begin as HTTP/2 does")
+            raise Http2Error(PROTOCOL_ERROR, "the HTTP/2 connection preface is missing")
         self._preface = self._preface[length:]
         return length
 
     def _check_order(self, kind: int, flags: int, number: int) -> None:
         """Check that settings come first and headers are contiguous (RFC 9113, 3.4 and 6.10)."""
         if self._block_of and (kind != CONTINUATION or number != self._block_of):
-            raise Http2Error(PROTOCOL_ERROR, "headers are not continued")
+            raise Http2Error(PROTOCOL_ERROR, "CONTINUATION expected")
         if self._expects_settings and (kind != SETTINGS or flags & ACK):
-            raise Http2Error(PROTOCOL_ERROR, "it does not begin with its settings")
+            raise Http2Error(PROTOCOL_ERROR, "the first frame is not SETTINGS")
         self._expects_settings = False
 
     def _frame(self, kind: int, flags: int, number: int, body: bytes, events: list[Event]) -> None:
@@ -176,7 +176,7 @@ class Http2(Sending):
                 self._payload(inner, 0, len(inner), events)
         elif kind in OF_CONNECTION:
             if number:
-                raise Http2Error(PROTOCOL_ERROR, f"a frame of the connection on stream {number}")
+                raise Http2Error(PROTOCOL_ERROR, f"a connection-level frame on stream {number}")
             self._on_connection(kind, flags, body, events)
         elif kind == WINDOW_UPDATE:
             self._on_window(number, body, events)
@@ -184,10 +184,10 @@ class Http2(Sending):
             self._on_reset(number, body, events)
         elif kind == PRIORITY:
             if not number:
-                raise Http2Error(PROTOCOL_ERROR, "a priority of no stream")
+                raise Http2Error(PROTOCOL_ERROR, "PRIORITY on stream 0")
             _exactly(body, PRIORITY_BYTES)
         elif kind == PUSH_PROMISE:
-            raise Http2Error(PROTOCOL_ERROR, "a push that nobody asked for")
+            raise Http2Error(PROTOCOL_ERROR, "PUSH_PROMISE, although pushes are disabled")
         # Priorities and unknown kinds are ignored (RFC 9113, 5.5).
 
     def _on_connection(self, kind: int, flags: int, body: bytes, events: list[Event]) -> None:
@@ -201,7 +201,7 @@ class Http2(Sending):
                 self._out.append(frame(PING, ACK, 0, body))
         else:
             if len(body) < GOAWAY_BYTES_MIN:
-                raise Http2Error(FRAME_SIZE_ERROR, "a goodbye that is too short")
+                raise Http2Error(FRAME_SIZE_ERROR, "GOAWAY is too short")
             self.heard_goodbye = True
             events.append((EventKind.GOODBYE, None, [("", body[8:].decode("utf-8", "replace"))]))
 
@@ -212,7 +212,7 @@ class Http2(Sending):
         self._left -= length
         self._taken += length
         if self._left < 0:
-            raise Http2Error(FLOW_CONTROL_ERROR, "more came than was allowed")
+            raise Http2Error(FLOW_CONTROL_ERROR, "the connection's flow-control window is exceeded")
         if self._taken >= WINDOW_MAX // 2:
             self._grant(0, self._taken)
             self._left += self._taken
@@ -226,12 +226,12 @@ class Http2(Sending):
         if stream is None:
             self._check_known(number)
         elif stream.ended_there:
-            raise Http2Error(STREAM_CLOSED, "data behind its end")
+            raise Http2Error(STREAM_CLOSED, "DATA after the end of the stream")
         else:
             stream.left -= length + padding
             stream.unread += padding
             if stream.left < 0:
-                raise Http2Error(FLOW_CONTROL_ERROR, "more came on a stream than was allowed")
+                raise Http2Error(FLOW_CONTROL_ERROR, "a stream's flow-control window is exceeded")
             if stream.wide and stream.left < STREAM_WINDOW_WIDE // 2:
                 self._give(stream, STREAM_WINDOW_WIDE - stream.left)
         self._data_stream, self._data_left, self._data_ends = stream, length, ends
@@ -276,7 +276,7 @@ class Http2(Sending):
     def _on_headers(self, flags: int, number: int, body: bytes, events: list[Event]) -> None:
         if flags & WITH_PRIORITY:
             if len(body) < PRIORITY_BYTES:
-                raise Http2Error(FRAME_SIZE_ERROR, "headers without the priority they announce")
+                raise Http2Error(FRAME_SIZE_ERROR, "HEADERS without the priority they announce")
             body = body[PRIORITY_BYTES:]
         if not number or (not self.client and not number & 1):
             raise Http2Error(PROTOCOL_ERROR, f"headers on stream {number}")
@@ -285,7 +285,7 @@ class Http2(Sending):
 
     def _on_block(self, flags: int, number: int, body: bytes, events: list[Event]) -> None:
         if not self._block_of:
-            raise Http2Error(PROTOCOL_ERROR, "a continuation of nothing")
+            raise Http2Error(PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._block += body
         if len(self._block) > HEADERS_BYTES_MAX:
             raise Http2Error(ENHANCE_YOUR_CALM, f"headers of more than {HEADERS_BYTES_MAX} bytes")
@@ -298,7 +298,7 @@ class Http2(Sending):
                 (_text(key), _text(value)) for key, value in self._decoder.decode(block, raw=True)
             ]
         except (HPACKError, UnicodeDecodeError) as error:
-            raise Http2Error(COMPRESSION_ERROR, f"headers are not readable: {error}") from error
+            raise Http2Error(COMPRESSION_ERROR, f"headers cannot be decoded: {error}") from error
         self._on_fields(number, fields, bool(self._block_flags & END_STREAM), events)
 
     def _on_fields(self, number: int, fields: Fields, ends: bool, events: list[Event]) -> None:
@@ -316,9 +316,11 @@ class Http2(Sending):
                 return
             stream = self._stream(number)
         elif stream.ended_there:
-            raise Http2Error(STREAM_CLOSED, "headers behind its end")
+            raise Http2Error(STREAM_CLOSED, "HEADERS after the end of the stream")
         elif stream.answered and not ends:
-            self._break(stream, Http2Error(PROTOCOL_ERROR, "trailers that do not end it"), events)
+            self._break(
+                stream, Http2Error(PROTOCOL_ERROR, "trailers that do not end the stream"), events
+            )
             return
         stream.answered = not self.client or not _is_interim(fields)
         events.append((EventKind.HEADERS, stream, fields))
@@ -332,14 +334,14 @@ class Http2(Sending):
             _exactly(body, 0)
             return
         if len(body) % SETTING.size:
-            raise Http2Error(FRAME_SIZE_ERROR, "settings of a wrong length")
+            raise Http2Error(FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
         self._count_idle()
         for key, value in SETTING.iter_unpack(body):
             if key == INITIAL_WINDOW_SIZE:
                 self._on_initial_window(value)
             elif key == MAX_FRAME_SIZE:
                 if not FRAME_BYTES_DEFAULT <= value < 1 << 24:
-                    raise Http2Error(PROTOCOL_ERROR, "a frame size that is none")
+                    raise Http2Error(PROTOCOL_ERROR, "an invalid SETTINGS_MAX_FRAME_SIZE")
                 self._frame_max = min(value, FRAME_BYTES_MAX)
             elif key == HEADER_TABLE_SIZE:
                 last = min(value, HEADER_TABLE_MAX)
@@ -349,7 +351,7 @@ class Http2(Sending):
             elif key == MAX_CONCURRENT_STREAMS:
                 self._peer_streams_max = value
             elif key == ENABLE_PUSH and value > int(not self.client):
-                raise Http2Error(PROTOCOL_ERROR, "a setting of pushes that is none")
+                raise Http2Error(PROTOCOL_ERROR, "an invalid SETTINGS_ENABLE_PUSH")
         # Acknowledge before using what the new settings allow: the other side applies them to what
         # follows (6.5.3).
         self._out.append(frame(SETTINGS, ACK, 0, b""))
@@ -358,12 +360,12 @@ class Http2(Sending):
 
     def _on_initial_window(self, value: int) -> None:
         if value > WINDOW_MAX:
-            raise Http2Error(FLOW_CONTROL_ERROR, "a window too wide")
+            raise Http2Error(FLOW_CONTROL_ERROR, "the flow-control window overflows")
         more, self._window_of_streams = value - self._window_of_streams, value
         for stream in self.streams.values():
             stream.window += more
             if stream.window > WINDOW_MAX:
-                raise Http2Error(FLOW_CONTROL_ERROR, "a stream's window too wide")
+                raise Http2Error(FLOW_CONTROL_ERROR, "a stream's flow-control window overflows")
 
     def _on_window(self, number: int, body: bytes, events: list[Event]) -> None:
         _exactly(body, 4)
@@ -371,7 +373,9 @@ class Http2(Sending):
         if not number:
             self._window += more
             if not more or self._window > WINDOW_MAX:
-                raise Http2Error(FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR, "a wrong window")
+                raise Http2Error(
+                    FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR, "an invalid WINDOW_UPDATE"
+                )
             for stream in list(self.streams.values()):
                 self._open(stream, events)
             return
@@ -381,7 +385,9 @@ class Http2(Sending):
             return
         found.window += more
         if not more or found.window > WINDOW_MAX:
-            error = Http2Error(FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR, "a wrong window")
+            error = Http2Error(
+                FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR, "an invalid WINDOW_UPDATE"
+            )
             self._break(found, error, events)
             return
         self._open(found, events)
@@ -406,13 +412,13 @@ class Http2(Sending):
         stream.ended_here = stream.ended_there = True
         code = LONG.unpack(body)[0]
         events.append(
-            (EventKind.BROKEN, stream, [("", f"the other side has cut it off, code {code}")])
+            (EventKind.BROKEN, stream, [("", f"the other node reset the stream, code {code}")])
         )
 
     def _check_known(self, number: int) -> None:
         """Check a frame of an absent stream: valid if that has ended, an error if it never was."""
         if not number:
-            raise Http2Error(PROTOCOL_ERROR, "a frame of a stream on none")
+            raise Http2Error(PROTOCOL_ERROR, "a stream-level frame on stream 0")
         ours = bool(number & 1) == self.client
         if number >= self._next if ours else number > self._last:
             raise Http2Error(PROTOCOL_ERROR, f"a frame of stream {number}, which has not begun")
@@ -420,7 +426,7 @@ class Http2(Sending):
     def _count_idle(self) -> None:
         self._idle_frames += 1
         if self._idle_frames > IDLE_FRAMES_MAX:
-            raise Http2Error(ENHANCE_YOUR_CALM, "nothing but frames that want an answer")
+            raise Http2Error(ENHANCE_YOUR_CALM, "too many control frames that need an answer")
 
 
 def _is_interim(fields: Fields) -> bool:
@@ -432,7 +438,7 @@ def _unpadded(body: bytes, flags: int) -> bytes:
     if not flags & PADDED:
         return body
     if not body or body[0] >= len(body):
-        raise Http2Error(PROTOCOL_ERROR, "more padding than there is room for")
+        raise Http2Error(PROTOCOL_ERROR, "padding longer than its frame")
     return body[1 : len(body) - body[0]]
 
 

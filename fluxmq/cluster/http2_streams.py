@@ -125,7 +125,9 @@ class Stream:
                 return at
             self._head = b""
         if head[0]:
-            raise Http2Error(PROTOCOL_ERROR, "a compressed message, which was not agreed on")
+            raise Http2Error(
+                PROTOCOL_ERROR, "a compressed message, although compression was not negotiated"
+            )
         length = int.from_bytes(head[1:], "big")
         if length > self.message_max:
             raise Http2Error(

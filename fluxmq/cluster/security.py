@@ -126,7 +126,7 @@ def _context(protocol: Any, certificate: str, key: str, authority: str) -> ssl.S
         context.load_verify_locations(authority)
     except (OSError, ValueError) as error:
         raise SecurityError(
-            f"cluster.transport.tls_ca_file: {authority} is of no use: {error}"
+            f"cluster.transport.tls_ca_file: {authority} cannot be used: {error}"
         ) from error
     return context
 

@@ -54,7 +54,7 @@ cost nothing.
 CALL_WINDOW: Final = MESSAGE_LIMIT + (2 << 20)
 """Bytes of an answer that may come before they are read: a message of any length, and some more."""
 
-NOT_HTTP2: Final = "what came between nodes is not HTTP/2 as it should be"
+NOT_HTTP2: Final = "HTTP/2 protocol violation by another node"
 
 _log = get_logger("fluxmq.cluster")
 _problems = RateLimited(_log, per_second=1.0, burst=5)
@@ -211,9 +211,9 @@ class Socket:
     def start(self, fields: Fields, owner: StreamOwner) -> Wire:
         """Open a stream. Raises StreamEnded when the connection has ended, or is about to."""
         if not self.usable:
-            raise StreamEnded(self._why or "the other side ends the connection")
+            raise StreamEnded(self._why or "the other node is closing the connection")
         if self.http2.full:
-            raise StreamEnded("the other side takes no more streams on this connection")
+            raise StreamEnded("the other node accepts no more streams on this connection")
         stream = self.http2.open(fields)
         stream.owner = owner
         self.flush()
@@ -291,10 +291,10 @@ class Socket:
         if time.monotonic() - self._looked > AWAY_SECONDS:
             # Stopped or starved: the other side has given this one up and gone on. These bytes are
             # stale.
-            self.abort("this side was away")
+            self.abort("this process was suspended")
             return
         if self.paused and self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
-            why = "it asks, and reads no answers"
+            why = "it sends requests and does not read the answers"
             self._guard.refuse(UNREAD, "", ENDED, peer=self.peer, problem=why)
             self.abort(why)
             return
@@ -374,7 +374,7 @@ class Socket:
             _problems.event(
                 logging.ERROR,
                 "fault",
-                "a stream between nodes ends after a fault here",
+                "inter-node stream closed after an internal error",
                 peer=self.peer,
                 problem=repr(error)[:PROBLEM_CHARS_MAX],
             )
@@ -386,7 +386,7 @@ class Socket:
     def _on_look(self) -> None:
         now = time.monotonic()
         if now - self._looked > AWAY_SECONDS:
-            self.abort("this side was away")
+            self.abort("this process was suspended")
             return
         self._looked = now
         self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_look)
@@ -400,7 +400,7 @@ class Socket:
         if idle >= self.idle_max or (idle >= self.patience and not self.http2.begun):
             self.close()
         elif busy and quiet >= KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS:
-            self.abort("the other side is silent")
+            self.abort("the other node does not respond")
         elif busy and quiet == KEEPALIVE_SECONDS:
             self.http2.ping()
             self.flush()
@@ -440,7 +440,7 @@ async def connect(security: Security, address: str, node: str) -> Socket:
     socket: Socket = made
     if why := security.problem_with(node, socket.certificate()):
         socket.abort(why)
-        raise MalformedStream(f"who answers is not {node}: {why}")
+        raise MalformedStream(f"the node that answered is not {node}: {why}")
     return socket
 
 

@@ -112,14 +112,14 @@ class Assembler:
         try:
             message = Message.FromString(data)
         except DecodeError as error:
-            raise MalformedStream("a message is not one") from error
+            raise MalformedStream("a message is malformed") from error
         frames = list(message.frames)
         piece = message.piece
         if bool(frames) == bool(piece):
-            raise MalformedStream("a message has neither frames nor a piece, or both")
+            raise MalformedStream("a message must have either frames or a piece")
         if not piece:
             if self._pieces:
-                raise MalformedStream("a frame began in pieces and did not end")
+                raise MalformedStream("a fragmented frame is incomplete")
             return frames
         self._bytes += len(piece)
         if self._bytes > self._frame_max:

@@ -75,7 +75,7 @@ class Backups:
                 ERROR_FAILED, f"no backup was made: {reason}; remove {making} and try again"
             ) from problem
         seconds = round(time.monotonic() - begun, 3)
-        _log.info("backup made", extra={"directory": str(target), "seconds": seconds})
+        _log.info("backup written", extra={"directory": str(target), "seconds": seconds})
         return done.to_body()
 
     async def _make(self, target: DataPaths, rate: int) -> BackedUp:

@@ -81,7 +81,7 @@ class Clustering:
     async def answer(self, message: Message) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
         if not self._clustered:
-            raise RequestError(ERROR_INVALID, "this node is not one of a cluster")
+            raise RequestError(ERROR_INVALID, "this node is not part of a cluster")
         match message.kind:
             case "raft":
                 return (await self._told(RaftWanted.from_body(message.body))).to_body()
@@ -95,7 +95,7 @@ class Clustering:
                 return (await self._can_stop()).to_body()
             case "forget_node":
                 return (await self._forget(ForgetNode.from_body(message.body))).to_body()
-        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
     async def _told(self, wanted: RaftWanted) -> RaftListing:
         """Return the groups to show, including the control processes' own."""
@@ -205,7 +205,7 @@ class Clustering:
             if member.node == wanted.node and member.kind in (VOTER, LEARNER)
         ]
         if not having:
-            raise RequestError(ERROR_NOT_FOUND, f"{wanted.node} is a member of no group")
+            raise RequestError(ERROR_NOT_FOUND, f"{wanted.node} is not a member of any group")
         heard = [
             row.group
             for row, member in having

@@ -110,7 +110,7 @@ def _permission_change(message: Message) -> Callable[[MetadataStore], Users]:
                 clear.name, clear.vhost, clear.exchange
             )
         case _:
-            raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+            raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
 
 KINDS: Final = frozenset(
@@ -236,14 +236,18 @@ class Directory:
             body = await shard.ask(USERS, users.to_body(), PUSH_SECONDS)
             shard.users_revision = Confirmed.from_body(body).revision
         except TimeoutError:
-            _log.warning("users not confirmed in time", extra=_about(shard, users))
+            _log.warning(
+                "shard did not acknowledge the users revision in time", extra=_about(shard, users)
+            )
         except (PeerError, MessageError) as problem:
-            _log.warning("users not taken: %s", problem, extra=_about(shard, users))
+            _log.warning("shard refused the users update: %s", problem, extra=_about(shard, users))
             return False
         else:
             if shard.users_revision < users.revision:
                 # Repeating would never end; the next change tries again.
-                _log.warning("users not taken: confirmed less", extra=_about(shard, users))
+                _log.warning(
+                    "shard acknowledged an older users revision", extra=_about(shard, users)
+                )
                 return False
         return True
 

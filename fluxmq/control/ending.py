@@ -30,9 +30,9 @@ async def end(steps: Mapping[str, Coroutine[Any, Any, None]], seconds: float) ->
     done, left = await asyncio.wait(tasks, timeout=seconds)
     for task in done:
         if problem := task.exception():
-            _log.error("%s did not end in order", tasks[task], exc_info=problem)
+            _log.error("%s did not stop cleanly", tasks[task], exc_info=problem)
     for task in left:
-        _log.error("%s did not end in time: it waits in %s", tasks[task], _where(task))
+        _log.error("%s did not stop in time; it is waiting in %s", tasks[task], _where(task))
     return not left
 
 

@@ -250,7 +250,7 @@ def _json(body: dict[str, object], status: int) -> web.Response:
 async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer every error as JSON; log a bug and answer 500."""
     if request.can_read_body:
-        return _json({"error": "no request here takes a body"}, 413)
+        return _json({"error": "requests may not have a body"}, 413)
     try:
         return await handler(request)
     except web.HTTPException as problem:

@@ -75,7 +75,7 @@ class Listings:
                 return await self._end_session(CloseSession.from_body(message.body))
             case "purge_queue" | "delete_queue":
                 return await self._order(message.kind, QueueOrder.from_body(message.body))
-        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
     # Lists
 

@@ -52,7 +52,7 @@ APPLICATION_ID: Final = 0x466C4D51
 BUSY_SECONDS: Final = 5.0
 
 _PERMISSION_TABLES: Final = ("permissions", "topic_permissions")
-SHARED: Final = "users of a cluster are changed on a node that runs: this one's copy would differ"
+SHARED: Final = "change a cluster's users on a running node: this node's copy would diverge"
 
 _COLUMNS: Final = (
     "name, hash, scram_iterations, scram_salt, scram_stored_key, scram_server_key,"

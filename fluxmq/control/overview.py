@@ -135,7 +135,7 @@ def readiness(
 def alarm_of(numbers: ProcessNumbers) -> str | None:
     """Return what is wrong although a process serves, None for nothing."""
     if numbers.clocks_apart:
-        return f"clocks of {numbers.clocks_apart} other nodes differ from this one's: see to NTP"
+        return f"clocks of {numbers.clocks_apart} other nodes differ from this node's: check NTP"
     return None
 
 
@@ -162,9 +162,9 @@ def _problem(
     if told.groups_failed:
         return f"{told.groups_failed} of {told.groups} groups have failed"
     if told.state_failed:
-        return "sessions and retained messages are not kept any more"
+        return "sessions and retained messages are no longer persisted"
     if told.groups_leaderless:
         return f"{told.groups_leaderless} of {told.groups} groups have no leader"
     if told.groups_starting:
-        return f"{told.groups_starting} of {told.groups} groups are not led yet"
+        return f"{told.groups_starting} of {told.groups} groups have no leader yet"
     return None

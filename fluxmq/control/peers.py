@@ -187,7 +187,7 @@ class Peer(asyncio.Protocol):
 
     def _greet(self, message: Message) -> None:
         if self.hello is not None:
-            raise MessageError("hello was said already")
+            raise MessageError("duplicate hello")
         self.hello = Hello.from_body(message.body)
         self._send(reply(message, {}))
         self._listener.service.greeted(self)
@@ -214,7 +214,10 @@ class Peer(asyncio.Protocol):
         transport.write(encode_frame(message.to_wire()))
         if transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:
             self._listener.log.event(
-                logging.WARNING, "output", "%s does not read; connection ended", self.name
+                logging.WARNING,
+                "output",
+                "%s does not read its connection, which is closed",
+                self.name,
             )
             transport.abort()
 

@@ -119,7 +119,7 @@ class Placing:
             await self._write(first)
             return
         if found.moving:
-            _log.warning("a move was given up", extra={"groups": list(found.moving)})
+            _log.warning("move abandoned", extra={"groups": list(found.moving)})
             await self._write(replace(found, moving={}))
 
     async def _write(self, placement: Placement) -> None:
@@ -141,7 +141,7 @@ class Placing:
             await shard.ask(PLACEMENT, placement_to_body(self.placement), TELL_SECONDS)
         except (PeerError, MessageError, TimeoutError) as problem:
             # It gets the placement with its next hello; until then the others wait for it.
-            _log.warning("placement not taken: %s", problem, extra={"shard": shard.name})
+            _log.warning("shard refused the placement: %s", problem, extra={"shard": shard.name})
 
     async def _tell_all(self, first: int) -> None:
         """Notify every shard, the one that receives something before those that will ask it."""
@@ -167,7 +167,7 @@ class Placing:
                     return (await self._queues()).to_body()
         except StorageError as problem:
             raise RequestError(ERROR_FAILED, str(problem)) from problem
-        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
     async def _to_the_end(self, work: Coroutine[None, None, Placed]) -> Placed:
         """Shield work that must not stop half-way when the caller hangs up."""

@@ -183,7 +183,7 @@ class ControlProcess:
         )
         if plan is None:
             if await self._thread.run(lambda: store.shared):
-                raise MetadataError("its users and queues are a cluster's: set cluster.enabled")
+                raise MetadataError("its users and queues belong to a cluster: set cluster.enabled")
             await keeper.load(life, queues, lambda: first_user(parameters))
             return await self._thread.run(store.users), keeper
         # A single node needs no streams to others.
@@ -233,7 +233,7 @@ class ControlProcess:
                 f"server.http.addr: cannot listen on {listener.addr}: {reason}"
             ) from problem
         self._http = http
-        _log.info("http listens", extra={"addr": listener.addr})
+        _log.info("http listening", extra={"addr": listener.addr})
 
     async def _stop(self) -> bool:
         """Stop everything; return whether it has ended."""
@@ -343,7 +343,7 @@ class ControlProcess:
             return await self._migrations.answer(message)
         if message.kind in listings.KINDS and self._listings is not None:
             return await self._listings.answer(message)
-        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
     async def _status(self) -> NodeStatus:
         peers = self._processes()
@@ -385,7 +385,7 @@ class ControlProcess:
 
 
 async def _refuse(message: Message) -> Body:
-    raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+    raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
 
 async def _numbers(peer: Peer) -> ProcessNumbers | None:

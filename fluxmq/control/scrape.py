@@ -103,7 +103,7 @@ class Scraper:
             self._limited.event(
                 logging.WARNING,
                 f"collect:{peer.name}",
-                "no numbers from %s: %s",
+                "no metrics from %s: %s",
                 peer.name,
                 str(problem) or "no answer in time",
             )

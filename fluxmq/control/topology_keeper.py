@@ -119,7 +119,7 @@ class TopologyKeeper:
         Raises sqlite3.Error, or ValueError for a row that is damaged.
         """
         if await self._thread.run(lambda: self._store.begin(node)):
-            _log.debug("what ended with the last node was dropped")
+            _log.debug("records owned by connections of the previous run were dropped")
         if not await self._thread.run(lambda: self._store.seeded):
             rows = Topology().apply(AddVhost(Vhost(DEFAULT_VHOST))).rows
             writes = [Write(row.kind, pack(row.key), pack(row.row), False) for row in rows]
@@ -137,9 +137,7 @@ class TopologyKeeper:
         # On the store's thread: rows by the hundred thousand would stop the loop for seconds.
         self.topology, unusable = await self._thread.run(self._read)
         for row in unusable:
-            _log.error(
-                "a row of the topology is not usable", extra={"kind": row.kind, "key": row.key}
-            )
+            _log.error("unusable row in the topology", extra={"kind": row.kind, "key": row.key})
         self.revision = self.topology.revision
         self.known = self.decider is None or self.decider.known
         self._damaged = False
@@ -179,7 +177,7 @@ class TopologyKeeper:
         Raises RequestError as `change` does, NotLeadingError and LostError in a cluster.
         """
         if len(self._waiting) >= WAITING_MAX:
-            raise RequestError(ERROR_FAILED, f"{WAITING_MAX} requests wait for the disk")
+            raise RequestError(ERROR_FAILED, f"{WAITING_MAX} requests are waiting for the disk")
         loop = asyncio.get_running_loop()
         request = _Request(sets, loop.create_future())
         self._waiting.append(request)
@@ -239,7 +237,7 @@ class TopologyKeeper:
                 await self._commit(deltas)
         except Exception as problem:  # noqa: BLE001 - the writer's outermost frame: who waits has to be answered
             if not isinstance(problem, NotLeadingError | LostError):
-                _log.exception("changes of the topology could not be written")
+                _log.exception("topology changes could not be written")
             await self._give_up(requests, problem, ahead=ahead)
             return
         revision = deltas[-1].revision if deltas else self.topology.revision
@@ -349,7 +347,7 @@ class TopologyKeeper:
                     self._take(deltas)
                     continue
             except OutOfStepError as problem:
-                _log.error("changes of the topology do not fit: %s", problem)
+                _log.error("topology changes cannot be applied: %s", problem)
             self._damaged = True
             await self._restore()
         if self.revision != before:
@@ -410,15 +408,15 @@ class TopologyKeeper:
                     break
             shard.topology_revision = held
         except TimeoutError:
-            _log.warning("topology not confirmed in time", extra=extra)
+            _log.warning("shard did not acknowledge the topology revision in time", extra=extra)
             return True
         except (PeerError, MessageError) as problem:
-            _log.warning("topology not taken: %s", problem, extra=extra)
+            _log.warning("shard refused the topology update: %s", problem, extra=extra)
             # A copy that is out of step gets everything, once.
             shard.topology_revision = FROM_NOTHING
             return previous != FROM_NOTHING
         if shard.topology_revision < revision:
-            _log.warning("topology not taken: confirmed less", extra=extra)
+            _log.warning("shard acknowledged an older topology revision", extra=extra)
             return False
         return True
 
@@ -458,7 +456,7 @@ class TopologyKeeper:
         try:
             await self.change(left)
         except RequestError as problem:
-            _log.warning("queues of lost connections stay: %s", problem)
+            _log.warning("queues of lost connections remain: %s", problem)
 
 
 def _of_settings(row: Row) -> bool:

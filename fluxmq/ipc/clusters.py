@@ -221,7 +221,9 @@ class MemberChange:
         fields = Fields(body, MEMBER_CHANGE)
         change = fields.text("change", 16)
         if change not in CHANGES:
-            raise MessageError(f"{MEMBER_CHANGE}.change {change!r} is none of {', '.join(CHANGES)}")
+            raise MessageError(
+                f"{MEMBER_CHANGE}.change {change!r} is not one of {', '.join(CHANGES)}"
+            )
         return cls(
             fields.text("group", GROUP_CHARACTERS_MAX),
             fields.text("node", NODE_CHARACTERS_MAX),

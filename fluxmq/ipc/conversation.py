@@ -179,7 +179,7 @@ class Conversation:
         order = self._handlers.orders.get(message.kind)
         if order is not None:
             return self._obey(message, order)
-        return error(message.id, ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+        return error(message.id, ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
     def _replied(self, message: Message) -> None:
         if message.id != _HELLO_ID:

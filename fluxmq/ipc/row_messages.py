@@ -89,7 +89,7 @@ class RowsWanted:
         fields = Fields(body, ROWS)
         what = fields.text("what", 32)
         if what not in SHARD_LISTS:
-            raise MessageError(f"rows.what {what!r} is not known here")
+            raise MessageError(f"rows.what {what!r} is not supported here")
         columns = fields.texts("columns", COLUMNS_MAX, NAME_CHARACTERS_MAX)
         names = tuple(_name(item) for item in fields.items("names", PAGE_ROWS_MAX))
         return cls(what, columns, fields.integer("after"), names)

@@ -4,6 +4,8 @@ Names and units follow Prometheus' conventions: `fluxmq_` in front, base units (
 counters end in `_total`. A process may report only what is declared here; the control process adds
 the label `shard` to shards' reports. Label values are few and known beforehand (a QoS, a reason, a
 packet type), never something a client chose.
+
+Longer than 500 lines because it is one table, with an entry for each metric.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ AMQP_STATES: Final = (
     "starting",  # from its header to connection.open-ok
     "running",
     "flow",  # reading is paused: it publishes, or sends requests, too fast
-    "blocked",  # it has published, and is not read: the node is short of memory or disk space
+    "blocked",  # it has published, and is not read: the node is low on memory or disk space
     "closing",  # connection.close was sent and not answered yet
 )
 
@@ -98,10 +100,10 @@ _ACCEPTOR, _NODE = Scope.ACCEPTOR, Scope.NODE
 _DECLARED: Final = (
     # Connections and sessions
     Metric("fluxmq_connections", _G, "Client connections open now.", ("listener",)),
-    Metric("fluxmq_connections_opened_total", _C, "Connections taken over.", ("listener",)),
+    Metric("fluxmq_connections_opened_total", _C, "Connections opened.", ("listener",)),
     Metric("fluxmq_connections_closed_total", _C, "Connections ended, by cause.", ("reason",)),
-    Metric("fluxmq_sessions", _G, "Sessions held, of connected and of absent clients.", ("state",)),
-    Metric("fluxmq_sessions_expired_total", _C, "Sessions removed at the end of their expiry."),
+    Metric("fluxmq_sessions", _G, "Sessions of connected and of absent clients.", ("state",)),
+    Metric("fluxmq_sessions_expired_total", _C, "Sessions removed because they expired."),
     Metric("fluxmq_session_takeovers_total", _C, "Sessions taken over by a new connection."),
     Metric("fluxmq_wills_pending", _G, "Wills waiting for their delay to pass."),
     Metric("fluxmq_wills_published_total", _C, "Wills published."),
@@ -121,225 +123,287 @@ _DECLARED: Final = (
     Metric("fluxmq_retained_bytes", _G, "Bytes of retained messages held by this shard."),
     # Routing
     Metric("fluxmq_subscriptions", _G, "Subscriptions of this shard's sessions."),
-    Metric("fluxmq_shared_groups", _G, "Groups of shared subscriptions known to this shard."),
+    Metric("fluxmq_shared_groups", _G, "Shared subscription groups known to this shard."),
     Metric("fluxmq_route_cache_entries", _G, "Topics in the route cache."),
-    Metric("fluxmq_route_cache_hits_total", _C, "Runs routed from the cache."),
-    Metric("fluxmq_route_cache_misses_total", _C, "Runs routed by walking the subscriptions."),
+    Metric("fluxmq_route_cache_hits_total", _C, "Publish runs routed from the cache."),
+    Metric("fluxmq_route_cache_misses_total", _C, "Publish runs routed without the cache."),
     # Queues
     Metric("fluxmq_queues", _G, "Queues of this shard.", ("durability",)),
-    Metric("fluxmq_queue_messages", _G, "Messages the queue keeps.", ("queue",)),
-    Metric("fluxmq_queue_bytes", _G, "Bytes of the queue's segments or memory.", ("queue",)),
+    Metric("fluxmq_queue_messages", _G, "Messages in the queue.", ("queue",)),
+    Metric("fluxmq_queue_bytes", _G, "Bytes of the queue, on disk or in memory.", ("queue",)),
     Metric("fluxmq_queue_unsettled", _G, "Messages delivered and not settled.", ("queue",)),
-    Metric("fluxmq_queue_consumers", _G, "Consumers of all its groups.", ("queue",)),
+    Metric("fluxmq_queue_consumers", _G, "Consumers in all groups of the queue.", ("queue",)),
     Metric("fluxmq_queue_messages_stored_total", _C, "Messages stored in queues."),
     Metric("fluxmq_queue_messages_delivered_total", _C, "Messages handed to consumers."),
     Metric(
-        "fluxmq_queue_messages_settled_total", _C, "Messages consumers settled, by verb.", ("verb",)
+        "fluxmq_queue_messages_settled_total",
+        _C,
+        "Messages settled by consumers, by verb.",
+        ("verb",),
     ),
     Metric(
         "fluxmq_queue_batches_refused_total",
         _C,
-        "Batches of messages that queues did not store, by cause.",
+        "Batches that queues refused to store, by cause.",
         ("reason",),
     ),
     Metric("fluxmq_dead_letters_total", _C, "Messages moved to dead-letter queues."),
-    Metric("fluxmq_dead_letters_failed_total", _C, "Attempts to move one that were refused."),
+    Metric("fluxmq_dead_letters_failed_total", _C, "Refused attempts to dead-letter a message."),
     Metric(
         "fluxmq_dead_letters_dropped_total",
         _C,
-        "Dead messages that their exchange led nowhere, or to a full queue, and that need not be kept.",
+        "Dead-lettered messages dropped because their exchange routed them to no queue or to a full one.",
     ),
     # AMQP 0.9.1
-    Metric("fluxmq_amqp_connections", _G, "Connections that speak AMQP.", ("state",)),
-    Metric("fluxmq_amqp_connections_opened_total", _C, "Connections that opened a vhost."),
-    Metric("fluxmq_amqp_connections_closed_total", _C, "Connections ended, by cause.", ("reason",)),
-    Metric("fluxmq_amqp_channels", _G, "Channels open now."),
-    Metric("fluxmq_amqp_consumers", _G, "Consumers of these channels, those of replies included."),
-    Metric("fluxmq_amqp_unsettled_messages", _G, "Messages delivered and not acknowledged."),
-    Metric("fluxmq_amqp_published_total", _C, "Messages published; unroutable ones included."),
-    Metric("fluxmq_amqp_published_bytes_total", _C, "Bytes of their bodies."),
+    Metric("fluxmq_amqp_connections", _G, "Open AMQP connections, by state.", ("state",)),
+    Metric(
+        "fluxmq_amqp_connections_opened_total", _C, "AMQP connections that opened a virtual host."
+    ),
+    Metric(
+        "fluxmq_amqp_connections_closed_total", _C, "AMQP connections ended, by cause.", ("reason",)
+    ),
+    Metric("fluxmq_amqp_channels", _G, "AMQP channels open now."),
+    Metric("fluxmq_amqp_consumers", _G, "Consumers of AMQP channels, including direct reply-to."),
+    Metric("fluxmq_amqp_unsettled_messages", _G, "AMQP deliveries not acknowledged yet."),
+    Metric(
+        "fluxmq_amqp_published_total",
+        _C,
+        "Messages published over AMQP, including unroutable ones.",
+    ),
+    Metric("fluxmq_amqp_published_bytes_total", _C, "Bytes of message bodies published over AMQP."),
     Metric("fluxmq_amqp_returned_total", _C, "Mandatory messages returned as unroutable."),
-    Metric("fluxmq_amqp_confirms_total", _C, "Publishes answered in confirm mode.", ("answer",)),
-    Metric("fluxmq_amqp_delivered_total", _C, "Messages delivered, basic.get included."),
-    Metric("fluxmq_amqp_delivered_bytes_total", _C, "Bytes of the frames they were delivered in."),
-    Metric("fluxmq_amqp_redelivered_total", _C, "Those of them that were marked as redelivered."),
-    Metric("fluxmq_amqp_gets_total", _C, "basic.get, by what it was answered.", ("answer",)),
-    Metric("fluxmq_amqp_settled_total", _C, "Messages settled by clients, by verb.", ("verb",)),
+    Metric("fluxmq_amqp_confirms_total", _C, "Publisher confirms sent, by answer.", ("answer",)),
+    Metric("fluxmq_amqp_delivered_total", _C, "Messages delivered over AMQP, including basic.get."),
+    Metric("fluxmq_amqp_delivered_bytes_total", _C, "Bytes of the frames of AMQP deliveries."),
+    Metric("fluxmq_amqp_redelivered_total", _C, "AMQP deliveries marked as redelivered."),
+    Metric("fluxmq_amqp_gets_total", _C, "basic.get requests, by answer.", ("answer",)),
+    Metric(
+        "fluxmq_amqp_settled_total", _C, "Messages settled by AMQP clients, by verb.", ("verb",)
+    ),
     Metric("fluxmq_amqp_direct_replies_total", _C, "Messages sent as direct replies."),
-    Metric("fluxmq_amqp_transactions_total", _C, "Transactions ended.", ("outcome",)),
+    Metric(
+        "fluxmq_amqp_transactions_total", _C, "AMQP transactions ended, by outcome.", ("outcome",)
+    ),
     Metric(
         "fluxmq_amqp_methods_total",
         _C,
-        "Methods received, but for publishes and for acknowledgements outside of transactions.",
+        "AMQP methods received, except publishes, and acknowledgements outside transactions.",
         ("method",),
     ),
-    Metric("fluxmq_amqp_errors_total", _C, "Errors of clients, by reply code.", ("code",)),
-    Metric("fluxmq_topology_revision", _G, "Revision of the topology this shard works by."),
+    Metric(
+        "fluxmq_amqp_errors_total", _C, "AMQP errors caused by clients, by reply code.", ("code",)
+    ),
+    Metric("fluxmq_topology_revision", _G, "Revision of the topology in use by this shard."),
     Metric("fluxmq_topology_records", _G, "Records of the topology, by kind.", ("kind",)),
-    Metric("fluxmq_topology_changes_waiting", _G, "Changes asked for and not yet answered."),
+    Metric(
+        "fluxmq_topology_changes_waiting", _G, "Topology changes requested and not yet answered."
+    ),
     # Replication groups and their log
     Metric("fluxmq_groups", _G, "Replication groups of this shard, by state.", ("state",)),
-    Metric("fluxmq_groups_released_total", _C, "Groups that left this shard for another one."),
+    Metric("fluxmq_groups_released_total", _C, "Groups that moved from this shard to another."),
     Metric(
-        "fluxmq_group_disk_full", _G, "1 while space or descriptors are too few to take messages."
+        "fluxmq_group_disk_full",
+        _G,
+        "1 while disk space or file descriptors are too few to accept messages.",
     ),
-    Metric(
-        "fluxmq_queue_files_open", _G, "Files of queues' logs that are open, by state.", ("state",)
-    ),
-    Metric("fluxmq_checkpoints_total", _C, "Checkpoints of groups taken."),
-    Metric("fluxmq_checkpoints_failed_total", _C, "Checkpoints that could not be taken."),
+    Metric("fluxmq_queue_files_open", _G, "Open files of queue logs, by state.", ("state",)),
+    Metric("fluxmq_checkpoints_total", _C, "Group checkpoints taken."),
+    Metric("fluxmq_checkpoints_failed_total", _C, "Group checkpoints that failed."),
     Metric(
         "fluxmq_group_files_failed_total",
         _C,
-        "Files with a queue's consumer groups, for readers outside, that could not be written.",
+        "Failed writes of the files that show consumer groups to external readers.",
     ),
     Metric(
         "fluxmq_log_sync_seconds",
         _H,
-        "Time to sync a write to the disk; 0 in the buffered log, which is synced later.",
+        "Time to sync a write to disk; 0 for the buffered log, which is synced later.",
         ("log",),
         buckets=SYNC_BUCKETS,
     ),
     Metric("fluxmq_log_written_bytes_total", _C, "Bytes written to the log.", ("log",)),
     Metric("fluxmq_log_writes_total", _C, "Writes to the log, each synced once.", ("log",)),
-    Metric("fluxmq_log_files_begun_total", _C, "Files of the log begun.", ("log",)),
-    Metric("fluxmq_log_failed", _G, "1 when a write or sync failed: no group works.", ("log",)),
+    Metric("fluxmq_log_files_begun_total", _C, "Log files started.", ("log",)),
+    Metric(
+        "fluxmq_log_failed",
+        _G,
+        "1 after a failed write or sync: no group of the log works.",
+        ("log",),
+    ),
     # Replicated groups, and other nodes
-    Metric("fluxmq_raft_term", _G, "Term of the group's Raft node here.", ("group",)),
+    Metric("fluxmq_raft_term", _G, "Raft term of the group on this node.", ("group",)),
     Metric("fluxmq_raft_leader", _G, "1 while this node leads the group.", ("group",)),
     Metric("fluxmq_raft_leader_known", _G, "1 while the group has a leader.", ("group",)),
-    Metric("fluxmq_raft_commit_index", _G, "Index up to which it is committed.", ("group",)),
-    Metric("fluxmq_raft_applied_index", _G, "Index up to which it is applied here.", ("group",)),
-    Metric("fluxmq_raft_snapshot_index", _G, "Index of the newest snapshot here.", ("group",)),
-    Metric("fluxmq_raft_elections_total", _C, "Times that this node began to lead.", ("group",)),
+    Metric("fluxmq_raft_commit_index", _G, "Commit index of the group.", ("group",)),
+    Metric("fluxmq_raft_applied_index", _G, "Applied index of the group on this node.", ("group",)),
+    Metric(
+        "fluxmq_raft_snapshot_index",
+        _G,
+        "Index of the group's newest snapshot on this node.",
+        ("group",),
+    ),
+    Metric(
+        "fluxmq_raft_elections_total",
+        _C,
+        "Times that this node became the group's leader.",
+        ("group",),
+    ),
     Metric(
         "fluxmq_raft_mismatches_total",
         _C,
-        "Times that this node, leading, found a copy to differ from the majority's.",
+        "Replicas that this node, as leader, found to differ from the majority.",
         ("group",),
     ),
     Metric(
         "fluxmq_raft_damaged_total",
         _C,
-        "Times that this node's copy was found damaged, and filled anew by other members.",
+        "Times that this node's replica was damaged and restored from other members.",
         ("group",),
     ),
     Metric(
         "fluxmq_raft_scrubbed_bytes_total",
         _C,
-        "Bytes of sealed segments that were read through in the background, to find damage.",
+        "Bytes of sealed segments scrubbed in the background.",
     ),
-    Metric("fluxmq_raft_snapshots_installed_total", _C, "Snapshots of other members put in place."),
+    Metric("fluxmq_raft_snapshots_installed_total", _C, "Snapshots from other members installed."),
     Metric("fluxmq_raft_bytes_sent_total", _C, "Bytes of Raft messages sent.", ("group",)),
-    Metric("fluxmq_raft_bytes_received_total", _C, "Bytes of them received.", ("group",)),
+    Metric("fluxmq_raft_bytes_received_total", _C, "Bytes of Raft messages received.", ("group",)),
     Metric(
         "fluxmq_raft_lag_entries",
         _G,
-        "Entries that a member is behind, as the leader knows.",
+        "Entries by which a member lags, as seen by the leader.",
         ("group", "member"),
     ),
     Metric(
         "fluxmq_raft_last_contact_seconds",
         _G,
-        "Time since a member was heard of: on the leader of all others, elsewhere of the leader.",
+        "Time since the last contact: with each member on the leader, with the leader elsewhere.",
         ("group", "member"),
     ),
-    Metric("fluxmq_meta_term", _G, "Term of the group _meta here.", scope=Scope.NODE),
+    Metric("fluxmq_meta_term", _G, "Raft term of the group _meta on this node.", scope=Scope.NODE),
     Metric("fluxmq_meta_leader", _G, "1 while this node leads _meta.", scope=Scope.NODE),
     Metric("fluxmq_meta_leader_known", _G, "1 while _meta has a leader.", scope=Scope.NODE),
-    Metric("fluxmq_meta_commit_index", _G, "Index up to which it is committed.", scope=Scope.NODE),
-    Metric("fluxmq_meta_applied_index", _G, "Up to where it is applied here.", scope=Scope.NODE),
-    Metric("fluxmq_meta_elections_total", _C, "Times this node began to lead.", scope=Scope.NODE),
+    Metric("fluxmq_meta_commit_index", _G, "Commit index of _meta.", scope=Scope.NODE),
+    Metric(
+        "fluxmq_meta_applied_index", _G, "Applied index of _meta on this node.", scope=Scope.NODE
+    ),
+    Metric(
+        "fluxmq_meta_elections_total",
+        _C,
+        "Times that this node became the leader of _meta.",
+        scope=Scope.NODE,
+    ),
     Metric(
         "fluxmq_meta_compared_index",
         _G,
-        "Index at which this node, leading, last found a majority of equal copies.",
+        "Index at which this node, as leader, last found a majority of equal replicas.",
         scope=Scope.NODE,
     ),
     Metric(
         "fluxmq_meta_mismatches_total",
         _C,
-        "Copies of _meta that this node, leading, found to differ.",
+        "Replicas of _meta that this node, as leader, found to differ.",
         scope=Scope.NODE,
     ),
     Metric("fluxmq_meta_voter", _G, "1 for nodes that vote in _meta.", ("member",), Scope.NODE),
     Metric(
         "fluxmq_meta_last_contact_seconds",
         _G,
-        "Time since the node was heard of.",
+        "Time since the last contact with the node.",
         ("member",),
         Scope.NODE,
     ),
-    Metric("fluxmq_raft_groups_not_shown", _G, "Groups without series: there are too many."),
+    Metric(
+        "fluxmq_raft_groups_not_shown",
+        _G,
+        "Groups left out of these metrics because there are too many.",
+    ),
     Metric(
         "fluxmq_clock_ahead_seconds",
         _G,
-        "Steady time, by which messages expire and come again, less the wall clock.",
+        "Steady time, which governs expiry and redelivery, minus the wall clock.",
     ),
     Metric(
         "fluxmq_group_time_ahead_seconds",
         _G,
-        "Time of the replication group that is furthest ahead of the wall clock, less the wall clock.",
+        "Time of the replication group that is furthest ahead of the wall clock, minus the wall clock.",
     ),
     Metric(
         "fluxmq_cluster_clock_offset_seconds",
         _G,
-        "The node's wall clock less this one's.",
+        "The other node's wall clock minus this node's.",
         ("node",),
     ),
     Metric(
         "fluxmq_cluster_clocks_apart",
         _G,
-        "Nodes whose wall clock differs from this one's by more than two seconds.",
+        "Nodes whose wall clock differs from this node's by more than two seconds.",
     ),
-    Metric("fluxmq_node_links_up", _G, "Streams to shards of the node.", ("node",)),
-    Metric("fluxmq_node_link_bytes", _G, "Bytes waiting to be sent to the node.", ("node",)),
-    Metric("fluxmq_node_link_bytes_sent_total", _C, "Bytes sent to the node's shards.", ("node",)),
-    Metric("fluxmq_node_link_bytes_received_total", _C, "Bytes received from them.", ("node",)),
+    Metric("fluxmq_node_links_up", _G, "Streams to the other node's shards.", ("node",)),
+    Metric("fluxmq_node_link_bytes", _G, "Bytes waiting to be sent to the other node.", ("node",)),
+    Metric(
+        "fluxmq_node_link_bytes_sent_total", _C, "Bytes sent to the other node's shards.", ("node",)
+    ),
+    Metric(
+        "fluxmq_node_link_bytes_received_total",
+        _C,
+        "Bytes received from the other node's shards.",
+        ("node",),
+    ),
     Metric(
         "fluxmq_cluster_append_timeouts_total",
         _C,
         "Appends refused because no leader answered within ack_timeout; they may have been stored.",
     ),
-    Metric("fluxmq_outboxes", _G, "Queues for which appends were kept here (write_policy local)."),
+    Metric(
+        "fluxmq_outboxes", _G, "Queues with appends accepted on this node (write_policy local)."
+    ),
     Metric(
         "fluxmq_outbox_batches",
         _G,
-        "Batches that are acknowledged, and on this node's disk alone until their queue's leader has them.",
+        "Batches acknowledged from this node's disk alone, until their queue's leader has them.",
     ),
-    Metric("fluxmq_outbox_kept_total", _C, "Batches kept so."),
-    Metric("fluxmq_outbox_carried_total", _C, "Batches that their queue's leader has taken."),
+    Metric("fluxmq_outbox_kept_total", _C, "Batches accepted on this node for a remote leader."),
+    Metric("fluxmq_outbox_carried_total", _C, "Batches forwarded to their queue's leader."),
     Metric(
         "fluxmq_outbox_refused_total",
         _C,
-        "Times that a kept batch was refused by its queue; it is asked for again each second.",
+        "Times that a queue refused a forwarded batch; it is retried every second.",
     ),
     Metric(
         "fluxmq_cluster_malformed_messages_total",
         _C,
-        "Messages of other nodes that were not understood; each ends its stream.",
+        "Malformed messages from other nodes; each ends its stream.",
     ),
     Metric(
         "fluxmq_cluster_refused_total",
         _C,
-        "What was refused or ended at the addresses for other nodes: connections not accepted, TLS handshakes that failed,"
-        " streams and calls refused, connections that broke HTTP/2 (protocol) or did not read (unread).",
+        "Inter-node connections, TLS handshakes, streams and calls that were refused or failed,"
+        " and connections ended for HTTP/2 violations (protocol) or unread data (unread).",
         ("reason",),
     ),
     Metric(
         "fluxmq_cluster_unread_bytes",
         _G,
-        "Bytes written to other nodes that wait for them, of connections with much of it; above 512 MiB some are ended.",
+        "Unread bytes buffered for other nodes on slow connections; above 512 MiB some connections are closed.",
     ),
     # Sessions and retained messages on disk
-    Metric("fluxmq_state_failed", _G, "1 when a commit failed: nothing more is kept on disk."),
-    Metric("fluxmq_state_full", _G, "1 while the disk has no room: what needs it is refused."),
-    Metric("fluxmq_state_commits_total", _C, "Commits, each synced once."),
-    Metric("fluxmq_state_rows_written_total", _C, "Rows written or removed by them."),
-    Metric("fluxmq_state_rows_waiting", _G, "Rows changed and not yet on disk."),
-    Metric("fluxmq_state_commit_seconds", _G, "Time that the last commit took."),
+    Metric(
+        "fluxmq_state_failed",
+        _G,
+        "1 after a failed commit: sessions and retained messages are no longer persisted.",
+    ),
+    Metric("fluxmq_state_full", _G, "1 while the disk is full: requests that need it are refused."),
+    Metric(
+        "fluxmq_state_commits_total",
+        _C,
+        "Commits of sessions and retained messages, each synced once.",
+    ),
+    Metric("fluxmq_state_rows_written_total", _C, "Rows written or removed by these commits."),
+    Metric("fluxmq_state_rows_waiting", _G, "Changed rows not yet on disk."),
+    Metric("fluxmq_state_commit_seconds", _G, "Duration of the last commit."),
     # The loop and the links between shards
-    Metric("fluxmq_ticks_total", _C, "Turns of the shard's event loop."),
+    Metric("fluxmq_ticks_total", _C, "Iterations of the shard's event loop."),
     Metric(
         "fluxmq_loop_lag_max_seconds", _G, "Longest delay of the event loop since the last scrape."
     ),
@@ -355,7 +419,7 @@ _DECLARED: Final = (
         "Pauses of the shard's loop for garbage collection.",
         buckets=LAG_BUCKETS,
     ),
-    Metric("fluxmq_link_up", _G, "1 while the link to the peer shard works.", ("peer",)),
+    Metric("fluxmq_link_up", _G, "1 while the link to the peer shard is up.", ("peer",)),
     Metric("fluxmq_link_bytes", _G, "Bytes waiting in the link to the peer shard.", ("peer",)),
     Metric("fluxmq_link_bytes_sent_total", _C, "Bytes sent to the peer shard.", ("peer",)),
     Metric("fluxmq_link_full_total", _C, "Times the link to the peer was full.", ("peer",)),
@@ -366,18 +430,25 @@ _DECLARED: Final = (
     Metric("fluxmq_authentications_total", _C, "Attempts to authenticate.", ("method", "result")),
     Metric("fluxmq_authentications_pending", _G, "Password verifications waiting or running."),
     Metric(
-        "fluxmq_authorization_denied_total", _C, "Requests denied by permissions.", ("operation",)
+        "fluxmq_authorization_denied_total",
+        _C,
+        "Requests denied for lack of permission.",
+        ("operation",),
     ),
-    Metric("fluxmq_users_revision", _G, "Revision of the users this shard works by."),
-    Metric("fluxmq_log_lines_suppressed_total", _C, "Log lines left out by rate limits."),
-    Metric("fluxmq_log_lines_dropped_total", _C, "Log lines that standard error did not take."),
+    Metric("fluxmq_users_revision", _G, "Revision of the users in use by this shard."),
+    Metric("fluxmq_log_lines_suppressed_total", _C, "Log lines suppressed by rate limits."),
+    Metric(
+        "fluxmq_log_lines_dropped_total",
+        _C,
+        "Log lines dropped because standard error was not read.",
+    ),
     # Resource alarms
-    Metric("fluxmq_connections_blocked", _G, "Publishers stopped by an alarm."),
+    Metric("fluxmq_connections_blocked", _G, "Publishers paused by an alarm."),
     Metric(
         "fluxmq_memory_refused_total",
         _C,
-        "Refusals for want of memory: connections, declarations and transactions beyond the critical mark, publishes beyond"
-        " an AMQP connection's budget, and incomplete work of stopped publishers.",
+        "Refusals because memory is low: connections, declarations and transactions beyond the critical mark, publishes beyond"
+        " an AMQP connection's budget, and incomplete work of paused publishers.",
         ("what",),
     ),
     # Acceptor
@@ -392,7 +463,7 @@ _DECLARED: Final = (
     Metric(
         "fluxmq_acceptor_refused_total",
         _C,
-        "Connections closed before a shard saw them.",
+        "Connections closed before they reached a shard.",
         ("reason",),
         _ACCEPTOR,
     ),
@@ -411,14 +482,22 @@ _DECLARED: Final = (
     Metric(
         "fluxmq_process_heartbeat_age_seconds",
         _G,
-        "Time since the process's loop last came round.",
+        "Time since the last iteration of the process's event loop.",
         ("process",),
         _NODE,
     ),
     Metric("fluxmq_process_resident_memory_bytes", _G, "Resident memory.", ("process",), _NODE),
-    Metric("fluxmq_alarm", _G, "1 while the alarm is in force.", ("kind",), _NODE),
-    Metric("fluxmq_memory_held_bytes", _G, "Memory that counts against the mark.", (), _NODE),
-    Metric("fluxmq_memory_high_watermark_bytes", _G, "Mark that stops publishers.", (), _NODE),
+    Metric("fluxmq_alarm", _G, "1 while the alarm is raised.", ("kind",), _NODE),
+    Metric(
+        "fluxmq_memory_held_bytes", _G, "Memory that counts against the high watermark.", (), _NODE
+    ),
+    Metric(
+        "fluxmq_memory_high_watermark_bytes",
+        _G,
+        "High watermark of memory, above which publishers are paused.",
+        (),
+        _NODE,
+    ),
     Metric("fluxmq_memory_available_bytes", _G, "Memory available to the node.", (), _NODE),
     Metric("fluxmq_process_cpu_seconds_total", _C, "CPU time used.", ("process",), _NODE),
     Metric(
@@ -432,14 +511,14 @@ _DECLARED: Final = (
     Metric(
         "fluxmq_scrape_stale",
         _G,
-        "1 when the shard did not answer in time and its last numbers are shown.",
+        "1 if the shard did not answer in time and its previous numbers are shown.",
         ("shard",),
         _NODE,
     ),
     Metric(
         "fluxmq_scrape_undeclared_samples_total",
         _C,
-        "Reported samples left out because no such metric is declared.",
+        "Samples dropped because their metric is not declared.",
         (),
         _NODE,
     ),

@@ -156,17 +156,17 @@ def read_header(data: bytes | memoryview, start: int = 0) -> Header:
         raise BatchError("no batch begins here")
     _CHECK.pack_into(raw, _CHECK_AT, 0)
     if xxh3_64_intdigest(raw) & 0xFFFF_FFFF != header.header_check:
-        raise BatchError("the header does not match its check")
+        raise BatchError("the header does not match its checksum")
     if header.version != VERSION or header.codec != CODEC_NONE:
-        raise BatchError("a version or codec that is not known")
+        raise BatchError("an unknown version or codec")
     if header.flags & ~FLAGS:
-        raise BatchError("a flag that is not known")
+        raise BatchError("an unknown flag")
     if not 1 <= header.count <= MESSAGES_MAX:
-        raise BatchError("a count that no batch has")
+        raise BatchError("an invalid message count")
     if header.base_offset > 0xFFFF_FFFF_FFFF_FFFF - header.count:
-        raise BatchError("offsets beyond all offsets")
+        raise BatchError("offsets above the maximum")
     if not -TIME_MAX <= header.base_time <= TIME_MAX:
-        raise BatchError("a time that no clock shows")
+        raise BatchError("a time out of range")
     return header
 
 
@@ -191,12 +191,12 @@ def columns(data: bytes | memoryview, start: int = 0, *, verify: bool = True) ->
     header = read_header(data, start)
     flags, count = header.flags, header.count
     if header.length != _length(header):
-        raise BatchError("a length that is not the sum of its parts")
+        raise BatchError("a length that differs from the sum of its parts")
     if header.length > len(data) - start:
-        raise BatchError("longer than the bytes there are")
+        raise BatchError("longer than the available bytes")
     body = memoryview(data)[start + HEADER_BYTES : start + header.length]
     if verify and xxh3_64_intdigest(body) != header.payload_check:
-        raise BatchError("the messages do not match their check")
+        raise BatchError("the messages do not match their checksum")
     cursor = _Cursor(body)
     expiry = _signed(cursor, count) if flags & EXPIRY else None
     delay = _signed(cursor, count) if flags & DELAY else None
@@ -210,7 +210,7 @@ def columns(data: bytes | memoryview, start: int = 0, *, verify: bool = True) ->
     )
     payload_ends = _ends(cursor, header.payload_bytes, count, "payloads")
     if header.last_delta != (0 if deltas is None else int(deltas[-1])):
-        raise BatchError("a last time that is not the last message's")
+        raise BatchError("a last time that differs from the last message's")
     times = numpy.full(count, header.base_time, numpy.int64)
     if deltas is not None:
         times += deltas
@@ -248,7 +248,7 @@ def _signed(cursor: _Cursor, count: int) -> NDArray[numpy.int64]:
 def _ends(cursor: _Cursor, total: int, count: int, what: str) -> NDArray[numpy.int32]:
     ends: NDArray[numpy.int32] = numpy.frombuffer(cursor.take(4 * (count + 1)), "<i4")
     if ends[0] != 0 or ends[-1] != total or bool((ends[1:] < ends[:-1]).any()):
-        raise BatchError(f"{what} that do not end in order")
+        raise BatchError(f"{what} whose ends are not ascending")
     return ends
 
 
@@ -298,7 +298,7 @@ def encode(messages: Sequence[Message], base_offset: int = 0, term: int = 0) -> 
     body = b"".join((*pieces, *areas))
     body += bytes(-len(body) & 7)
     if HEADER_BYTES + len(body) > LENGTH_MAX or abs(base_time) > TIME_MAX:
-        raise ValueError("a length or time that no batch has")
+        raise ValueError("a length or time out of range")
     fields = [MAGIC, 0, HEADER_BYTES + len(body), VERSION, CODEC_NONE, flags, base_offset]
     fields += [base_time, xxh3_64_intdigest(body), count, *map(len, areas), term, deltas[-1]]
     header = bytearray(_packed_header(fields))

@@ -150,17 +150,17 @@ def _flat(ranges: Sequence[Range]) -> list[int]:
 def decode(data: bytes) -> QueueGroups:
     """Decode a file's bytes. Raises SegmentError."""
     if len(data) < HEADER_BYTES:
-        raise SegmentError("the file of groups ends within its header")
+        raise SegmentError("the group file ends within its header")
     magic, version, length = _HEADER.unpack_from(data)
     if magic != _MAGIC:
-        raise SegmentError("the file does not begin as a file of groups does")
+        raise SegmentError("the file is not a group file")
     if len(data) != HEADER_BYTES + length:
         what = f"{len(data) - HEADER_BYTES} bytes of content instead of {length}"
-        raise SegmentError(f"the file of groups has {what}")
+        raise SegmentError(f"the group file has {what}")
     content = data[HEADER_BYTES:]
     check = xxh3_64_intdigest(data[: _HEADER.size] + content)
     if _CHECK.unpack_from(data, _HEADER.size) != (check,):
-        raise SegmentError("the check of the file of groups fails")
+        raise SegmentError("the group file does not match its checksum")
     if version != FORMAT_VERSION:
         raise SegmentError(f"groups of version {version}; this program reads {FORMAT_VERSION}")
     try:
@@ -175,7 +175,7 @@ def decode(data: bytes) -> QueueGroups:
             max_ext_len=0,
         )
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise SegmentError(f"the content of the file of groups cannot be read: {error}") from None
+        raise SegmentError(f"the content of the group file cannot be decoded: {error}") from None
     match unpacked:
         case (int(time), int(start), int(next_offset), tuple(groups)) if (
             type(time) is type(start) is type(next_offset) is int
@@ -183,7 +183,7 @@ def decode(data: bytes) -> QueueGroups:
             and abs(time) <= OFFSET_MAX
         ):
             return QueueGroups(time, start, next_offset, tuple(map(_group, groups)))
-    raise SegmentError("the content of the file of groups is not of its form")
+    raise SegmentError("the content of the group file is malformed")
 
 
 def _group(packed: object) -> GroupState:
@@ -203,7 +203,7 @@ def _group(packed: object) -> GroupState:
         ):
             place = _number(name, mode)
             if place >= len(MODES):
-                raise SegmentError(f"group {name!r} has the mode {mode}, which is not known")
+                raise SegmentError(f"group {name!r} has the unknown mode {mode}")
             return GroupState(
                 name,
                 MODES[place],
@@ -217,7 +217,7 @@ def _group(packed: object) -> GroupState:
                 _number(name, dead_messages),
                 whole,
             )
-    raise SegmentError("a group in the file of groups is not of its form")
+    raise SegmentError("a group in the group file is malformed")
 
 
 def _number(name: str, number: object) -> int:

@@ -167,9 +167,9 @@ class Page(NamedTuple):
         data = bytes(data[:PAGE_BYTES])
         magic, check, version, _, base_offset, created, name_bytes, _ = _PAGE.unpack_from(data)
         if magic != _PAGE_MAGIC:
-            raise SegmentError("the header page does not begin as a segment's does")
+            raise SegmentError("the header page is not that of a segment")
         if check != _check_of(data, _PAGE_CHECK_AT):
-            raise SegmentError("the header page's check fails")
+            raise SegmentError("the header page does not match its checksum")
         if version != FORMAT_VERSION:
             raise SegmentError(f"format version {version}; this program reads {FORMAT_VERSION}")
         name = data[_PAGE.size : _PAGE.size + name_bytes]
@@ -213,7 +213,7 @@ class Footer(NamedTuple):
         if magic != _FOOTER_MAGIC:
             raise SegmentError("there is no footer")
         if check != _check_of(bytes(data), _CHECK_AT):
-            raise SegmentError("the footer's check fails")
+            raise SegmentError("the footer does not match its checksum")
         return cls(*fields)
 
 
@@ -248,7 +248,7 @@ def batch_span(data: bytes, start: int = 0) -> BatchSpan:
         raise SegmentError("there is no batch")
     header = data[start : start + BATCH_HEADER_BYTES]
     if fields[1] != _check_of(header, _CHECK_AT):
-        raise SegmentError("the batch's header check fails")
+        raise SegmentError("the batch's header does not match its checksum")
     length, base_offset, base_time, messages = fields[2], fields[6], fields[7], fields[9]
     if length < BATCH_HEADER_BYTES or length % BATCH_ALIGNMENT or messages == 0:
         raise SegmentError(f"a batch of {length} bytes with {messages} messages cannot be")

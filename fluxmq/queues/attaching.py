@@ -88,7 +88,7 @@ class Attaching:
         name = f"{group}@{filter_.decode('utf-8', 'replace')}" if filter_ else group
         existing = queue.group(name)
         if existing is not None and (existing.mode != mode or existing.filter != filter_):
-            raise AttachError(f"consumer group {name} of {queue.name} works in another mode")
+            raise AttachError(f"consumer group {name} of {queue.name} uses another mode")
         in_use = self._is_exclusive(queue_id) or (exclusive and self.in_use(queue_id))
         if in_use and not taking:
             raise ExclusiveError(f"queue {queue.name} is in exclusive use")
@@ -279,7 +279,7 @@ class Attaching:
         """
         desk = self._desk_of(consumer)
         if not isinstance(desk, StreamDesk):
-            raise CommitError("only a stream's group commits")
+            raise CommitError("only a stream's consumer groups commit")
         if not desk.queue.start <= offset <= desk.cursor:
             raise CommitError(f"offset {offset} is outside of {desk.queue.start} to {desk.cursor}")
         if offset:

@@ -232,7 +232,7 @@ class Machine:
 
     def _raise_version(self, version: int) -> Result:
         if version > VERSION:
-            raise CommandError(f"the group works as version {version}, this program as {VERSION}")
+            raise CommandError(f"the group runs version {version}, this program supports {VERSION}")
         if version > self.version:  # otherwise it only serves to wait for earlier entries
             self._behave_as(version)
         return _OK

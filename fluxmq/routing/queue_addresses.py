@@ -76,7 +76,7 @@ def parse_publish(topic: bytes) -> QueueAddress | None:
     if verb:
         key = rest
     if not VERBS.keys().isdisjoint(key.split(b"/")):
-        raise MalformedAddressError("a queue's order is not the last level of its topic")
+        raise MalformedAddressError("a queue command must be the last level of its topic")
     return QueueAddress(queue, key, verb)
 
 
@@ -90,7 +90,7 @@ def parse_filter(topic_filter: bytes) -> QueueFilter | None:
         return None
     queue, pattern = _split(topic_filter)
     if b"$" in pattern and not VERBS.keys().isdisjoint(pattern.split(b"/")):
-        raise MalformedAddressError("a queue's orders cannot be subscribed to")
+        raise MalformedAddressError("queue commands cannot be subscribed to")
     return QueueFilter(queue, b"" if pattern == _ALL_KEYS else pattern)
 
 
@@ -112,7 +112,7 @@ def _split(text: bytes) -> tuple[bytes, bytes]:
     prefix = QUEUE_PREFIX if text.startswith(QUEUE_PREFIX) else DEAD_LETTER_PREFIX
     name, _, rest = text[len(prefix) :].partition(b"/")
     if not is_reachable_name(name):
-        raise MalformedAddressError("no queue can have this name")
+        raise MalformedAddressError("this is not a valid queue name")
     return (name if prefix == QUEUE_PREFIX else DEAD_LETTER_PREFIX + name), rest
 
 

@@ -63,7 +63,7 @@ def notes(settings: Settings, workers: int = 0) -> list[str]:
     if exposed and settings.auth.anonymous.allow == "always":
         found.append(
             f"{', '.join(exposed)}: anyone who can reach this address may connect without a password,"
-            " as auth.anonymous.allow: always says."
+            " because auth.anonymous.allow is always."
         )
     storage = settings.storage
     room = min(storage.wal_file_bytes // 2, storage.segment_bytes)
@@ -105,7 +105,7 @@ def _tls(settings: Settings) -> Iterator[Problem]:
         if tls.client_auth == "none" and tls.ca_file is not None:
             yield Problem(
                 f"{path}.client_auth",
-                "must be request or require for ca_file to have a meaning",
+                "must be request or require for ca_file to have an effect",
             )
 
 

@@ -90,7 +90,7 @@ def plan_problems(settings: Settings) -> Iterator[Problem]:
         if plan.heartbeat_timeout >= plan.election_timeout:
             yield Problem(
                 _path(settings, group, "election_timeout"),
-                f"of group {group}, with what its queues override, is"
+                f"of group {group}, including its queues' overrides, is"
                 f" {format_duration(plan.election_timeout)}, and must be above heartbeat_timeout,"
                 f" which is {format_duration(plan.heartbeat_timeout)}",
             )
@@ -122,7 +122,7 @@ def _transport(cluster: Cluster) -> Iterator[Problem]:
     if cluster.enabled and last > PORT_MAX:
         yield Problem(
             "cluster.transport.bind_addr",
-            f"needs {SHARD_PORTS} ports, one for each shard, and port {last} is none",
+            f"needs {SHARD_PORTS} ports, one for each shard, but port {last} does not exist",
         )
 
 
@@ -164,7 +164,7 @@ def _group(path: str, name: str, group: RaftGroup, raft: Raft) -> Iterator[Probl
     if name == META_GROUP:
         for key in sorted(group.model_fields_set - _OF_META):
             yield Problem(
-                f"{path}.{key}", "has no meaning for the group of the topology, which has its own"
+                f"{path}.{key}", "does not apply to the topology's group, which has its own"
             )
     elif name != DEFAULT_GROUP and group.enabled and group.bind_addr is None:
         yield Problem(f"{path}.bind_addr", "is required")
@@ -198,7 +198,7 @@ def _alone(raft: Raft) -> Iterator[Problem]:
         if peers:
             yield Problem(
                 f"{path}.peers",
-                f"names {', '.join(peers)}, and cluster.enabled is false, so that this node is alone",
+                f"names {', '.join(peers)}, but cluster.enabled is false: this node is on its own",
             )
 
 
@@ -210,7 +210,7 @@ def _nodes(cluster: Cluster) -> Iterator[Problem]:
         if cluster.node_id in peers:
             yield Problem(
                 f"{path}.{cluster.node_id}",
-                "is this node itself, by cluster.node_id; peers are the others",
+                "is this node itself (cluster.node_id); peers are the other nodes",
             )
         taken: dict[str, str] = {}
         for node, address in peers.items():
@@ -222,7 +222,7 @@ def _nodes(cluster: Cluster) -> Iterator[Problem]:
             yield Problem(
                 path,
                 f"names {_listed(peers)}, and cluster.transport.peers {_listed(known)}:"
-                " nodes with copies of a group are nodes that this one speaks to",
+                " the nodes of a group must be peers of the transport",
             )
 
 
@@ -311,10 +311,10 @@ def cluster_refusals(settings: Settings, workers: int) -> Iterator[str]:
     exposed = list(_exposed(cluster))
     if exposed and not (cluster.transport.tls_enabled or cluster.transport.allow_plaintext):
         yield (
-            f"{', '.join(exposed)}: nodes speak to each other without TLS on loopback addresses only, since others"
-            " could read and forge what they say: set cluster.transport.tls_enabled with tls_cert_file,"
-            " tls_key_file and tls_ca_file, or cluster.transport.allow_plaintext: true for a network that is"
-            " trusted."
+            f"{', '.join(exposed)}: between nodes, plaintext is allowed on loopback addresses only, since others"
+            " could read and forge their messages: set cluster.transport.tls_enabled with tls_cert_file,"
+            " tls_key_file and tls_ca_file, or cluster.transport.allow_plaintext: true for a network that you"
+            " trust."
         )
 
 
@@ -364,8 +364,8 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
     if workers and groups > GROUPS_PER_SHARD * workers:
         yield (
             f"cluster.raft: {groups} replication groups on {workers} shards, more than {GROUPS_PER_SHARD} on each:"
-            " every group has heartbeats, elections and snapshots of its own. Groups keep queues apart that would"
-            " hold each other up; they are not meant to be one for each queue."
+            " every group has heartbeats, elections and snapshots of its own. Groups isolate queues that would"
+            " slow each other down; do not create one for each queue."
         )
 
 
@@ -373,15 +373,15 @@ def _of_transport(transport: Transport) -> Iterator[str]:
     unused = [name for name in _NOT_YET if name in transport.model_fields_set]
     if unused:
         yield (
-            f"cluster.transport.{', '.join(unused)}: accepted, and decides nothing yet: publishes to subscribers"
+            f"cluster.transport.{', '.join(unused)}: accepted, but without effect yet: publishes to subscribers"
             " are not routed between nodes; queues are."
         )
     if transport.allow_plaintext and transport.tls_enabled:
         yield "cluster.transport.allow_plaintext: not used, since tls_enabled is true."
     elif transport.allow_plaintext:
         yield (
-            "cluster.transport.allow_plaintext: what nodes say to each other is neither encrypted nor"
-            " authenticated; whoever reaches these addresses can read and change every replicated queue."
+            "cluster.transport.allow_plaintext: traffic between nodes is neither encrypted nor"
+            " authenticated; anyone who can reach these addresses can read and change every replicated queue."
         )
 
 
@@ -391,13 +391,13 @@ def _of_groups(settings: Settings) -> Iterator[str]:
     single = [group for group, plan in made.items() if len(plan.members) == 1]
     if single:
         yield (
-            f"replication groups {', '.join(single)}: one copy, as there is one node for them; they are gone"
-            " when it is."
+            f"replication groups {', '.join(single)}: one copy, because they have one node; they are lost"
+            " with it."
         )
     if settings.cluster.raft.write_policy == "local":
         yield (
-            "cluster.raft.write_policy is local: what is published to a node that does not lead a queue is acknowledged"
-            " when it is on this node's disk alone. It is lost if that is lost before the queue's leader has it."
+            "cluster.raft.write_policy is local: a message published to a node that does not lead its queue is acknowledged"
+            " when it is on this node's disk alone. It is lost if that disk fails before the queue's leader has the message."
         )
     even = {group: len(plan.members) for group, plan in made.items() if len(plan.members) % 2 == 0}
     for group, copies in even.items():

@@ -70,7 +70,7 @@ class _Reader:
         if self.nodes_left <= 0:
             return None
         if node.tag not in _PLAIN_TAGS:
-            self.problem(path, f"has the tag {node.tag}; tags have no meaning here")
+            self.problem(path, f"has the tag {node.tag}; tags are not supported")
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
@@ -86,7 +86,7 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self.problem(path, f"has a key on line {line} that is not a text")
+                self.problem(path, f"has a key on line {line} that is not a string")
                 continue
             key = key_node.value
             if key in seen:
@@ -128,7 +128,7 @@ class _Reader:
                     return "${"
                 self.problem(
                     path,
-                    "has ${ that no name and } follow; write $${ for the characters themselves",
+                    "has a ${ without a name and }; write $${ for a literal ${",
                 )
             elif name in self.environ and (self.environ[name] or match[2] is None):
                 return self.environ[name]
@@ -263,8 +263,8 @@ _EXPECTED: Final = {
     "int_from_float": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
-    "string_type": "a text (put it in quotes)",
-    "string_too_short": "a text that is not empty",
+    "string_type": "a string (put it in quotes)",
+    "string_too_short": "a non-empty string",
     "tuple_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",

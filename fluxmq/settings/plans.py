@@ -154,7 +154,7 @@ class GroupPlans:
         except ValueError as error:
             raise UnknownGroup(group, str(error)) from None
         if group == META_GROUP or group.startswith(OWN_GROUP_PREFIXES):
-            raise UnknownGroup(group, "is a name that no replication group of queues has")
+            raise UnknownGroup(group, "is not a valid name for a replication group of queues")
         known = group == DEFAULT_GROUP or group in self._raft.groups
         if not known and not self._raft.auto_provision_groups:
             raise UnknownGroup(
@@ -172,7 +172,7 @@ class GroupPlans:
         """
         group = queue.replication_group(self._raft)
         if group is None:
-            raise UnknownGroup("", f"of queue {queue.name} is none: the queue is not replicated")
+            raise UnknownGroup("", f"does not exist: queue {queue.name} is not replicated")
         plan, own = self.of(group), queue.replication
         in_sync = own.min_in_sync_replicas or plan.min_in_sync_replicas
         return replace(
@@ -253,7 +253,7 @@ class GroupPlans:
             address, peers = section.bind_addr or base, dict[str, str]()
         elif not section.enabled and not section.peers:
             raise UnknownGroup(
-                group, "is not enabled on this node, and its section names no peers that have it"
+                group, "is not enabled on this node, and its section names no peers that host it"
             )
         else:
             address = self._own_address(group) if section.enabled else ""
@@ -276,7 +276,7 @@ class GroupPlans:
                 raise UnknownGroup(
                     group,
                     f"would have a port {derived_offset(group)} above that of cluster.raft.bind_addr,"
-                    f" {raft.bind_addr}, which is none: give it a bind_addr in cluster.raft.groups",
+                    f" {raft.bind_addr}, which is out of range: give it a bind_addr in cluster.raft.groups",
                 ) from None
             claim = Claim(f"the derived address of group {group}", address)
             if found := clash(claim, self._taken):
@@ -301,7 +301,7 @@ class GroupPlans:
         except ValueError:
             raise UnknownGroup(
                 group,
-                f"would have ports {ports} from those of cluster.raft.peers, which are none:"
+                f"would have ports {ports} from those of cluster.raft.peers, which are out of range:"
                 " name its peers in cluster.raft.groups",
             ) from None
         for node, at in derived.items():

@@ -45,8 +45,8 @@ def queue_notes(settings: Settings) -> Iterator[str]:
     if buffered:
         interval = format_duration(settings.storage.queue_sync_interval)
         yield (
-            f"queues {', '.join(buffered)}: ack_durability is buffered, so that a power cut may lose"
-            f" what was acknowledged in the last {interval}."
+            f"queues {', '.join(buffered)}: ack_durability is buffered, so a power cut may lose"
+            f" messages acknowledged in the last {interval}."
         )
     single = [queue.name for queue in settings.queues if queue.type == "quorum"]
     if single and not settings.cluster.raft.enabled:
@@ -70,13 +70,13 @@ def _topics(path: str, queue: Queue) -> Iterator[Problem]:
         if topic_filter.startswith(_NOT_CAPTURED) and topic_filter not in own:
             yield Problem(
                 f"{path}.topics[{index}]",
-                f"{topic_filter} is not captured: topics of this kind go where they say and nowhere else",
+                f"{topic_filter} is not captured: topics of this kind are delivered only where they are addressed",
             )
 
 
 def _values(path: str, queue: Queue) -> Iterator[Problem]:
     if queue.primary_group and queue.type != "stream":
-        yield Problem(f"{path}.primary_group", "has a meaning for type stream only")
+        yield Problem(f"{path}.primary_group", "applies to type stream only")
     if queue.retry.initial_backoff > queue.retry.max_backoff:
         yield Problem(f"{path}.retry.initial_backoff", "may not be above max_backoff")
     limits = queue.limits
@@ -145,10 +145,10 @@ def _dead_letters(path: str, queue: Queue, names: dict[str, int]) -> Iterator[Pr
         yield Problem(
             place,
             f"{topic!r} is not the address of a queue, $dlq/<name> or $queue/<name>:"
-            " a dead letter leaves its queue when another has it",
+            " a dead letter leaves its queue once another queue has stored it",
         )
     elif name == queue.name:
-        yield Problem(place, "is the queue itself, whose dead letters would never end")
+        yield Problem(place, "is the queue itself: its dead letters would never end")
     elif not name.startswith(DEAD_LETTER_PREFIX) and name not in names:
         yield Problem(
             place, f"{name} is not in queues, and a queue made on demand is kept in memory only"
@@ -170,4 +170,4 @@ def _dead_letter_circles(queues: tuple[Queue, ...]) -> Iterator[Problem]:
         if onward.get(way[-1]) == queue.name and len(way) > 1 and not told.intersection(way):
             told.update(way)
             circle = " to ".join([*way, queue.name])
-            yield Problem(f"queues[{index}].dlq.topic", f"makes a circle of dead letters: {circle}")
+            yield Problem(f"queues[{index}].dlq.topic", f"makes a dead-letter cycle: {circle}")

@@ -27,18 +27,18 @@ This page is generated from the program's own schema (`make docs`).
 
 `fluxmq-supervisor --config FILE` reads one YAML file; `--check` validates it, prints every value in force with secrets
 hidden, and stops. The file is read strictly: unknown keys, wrong types, values out of bounds, clashing addresses and
-files that are not there are all reported at once, each by its path, and stop the start.
+missing files are all reported at once, each by its path, and stop the start.
 
 * **Durations** carry a unit: `20ms`, `5s`, `1h30m`, `7d`. **Sizes** are bytes or binary units: `512`, `8KiB`, `1MiB`.
 * **Addresses** are `"host:port"`, `":port"` (every interface) or `"[ipv6]:port"`. A listener that the file does not name
   is not opened.
-* **Environment**: `${NAME}` stands for a variable, which must be set; `${NAME:-default}` for one that may be missing or
-  empty; `$${` for the characters `${`. Inside quotes the result is always a text.
+* **Environment**: `${NAME}` stands for a variable, which must be set; `${NAME:-default}` for one that may be unset or
+  empty; `$${` for the characters `${`. Inside quotes the result is always a string.
 * **Secrets** can be given by file: `key_password_file: /run/secrets/key` sets `key_password`. The file may not be open
   to every user of the machine.
-* **Paths** are relative to the working directory. Only `true` and `false` are truth values; `yes` and `off` are texts.
+* **Paths** are relative to the working directory. Only `true` and `false` are booleans; `yes` and `off` are strings.
 * **Reload**: on SIGHUP the file is read again. Keys marked *live* take effect at once (session limits: for new
-  sessions); changes of others are named in the log and wait for a restart. A wrong file changes nothing.
+  sessions); other changes are named in the log and need a restart. An invalid file changes nothing.
 """
 
 
@@ -119,14 +119,14 @@ def _expected(shape: Shape) -> str:
         return ", ".join(f"`{choice}`" for choice in choices)
     below = shape.below("*")
     if below is not None:
-        of = "address" if _is_mapping(shape) else below.kind or "text"
+        of = "address" if _is_mapping(shape) else below.kind or "string"
         return f"mapping of name to {of}" if _is_mapping(shape) else f"list of {of}s"
     names = {
         int: "whole number",
         float: "number",
         bool: "`true`, `false`",
-        str: "text",
-        Secret: "secret text",
+        str: "string",
+        Secret: "secret string",
     }
     bounds = [
         _amount(getattr(item, side), shape) if hasattr(item, side) else None

@@ -216,7 +216,7 @@ class Secret:
         if isinstance(value, Secret):
             return value
         if not isinstance(value, str) or not value:
-            raise ValueError("must be a text that is not empty")
+            raise ValueError("must be a non-empty string")
         return cls(value)
 
 

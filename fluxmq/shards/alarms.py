@@ -1,4 +1,4 @@
-"""Resource alarms: while the node is short of memory or disk space, its shards stop reading publishers.
+"""Resource alarms: while the node is low on memory or disk space, its shards stop reading publishers.
 
 Every shard measures its own memory, adds the figures that other processes wrote into the process table, and checks whether
 its groups find their disk full. An alarm that one shard raises holds on all shards, through the same table. During an
@@ -102,7 +102,7 @@ class Alarms:
     def refuse(self, what: str) -> None:
         """Count something refused for want of memory, and log some."""
         self.refused[what] += 1
-        self.log.event(logging.WARNING, what, "refused for want of memory: %s", what)
+        self.log.event(logging.WARNING, what, "refused because memory is low: %s", what)
 
     def relieve(self) -> None:
         """Drop what stopped publishers hold and cannot complete."""
@@ -197,7 +197,7 @@ class Watch:
         else:
             self._found.discard(kind)
         self._table.set_alarms(self._slot, self._found)
-        text = "alarm: %s is short" if short else "alarm over: %s is short no longer"
+        text = "alarm raised: %s is low" if short else "alarm cleared: %s is no longer low"
         held, mark = self._table.memory(), self._watermark.marks.high
         key = f"{kind} {short}"
         self._alarms.log.event(logging.WARNING, key, text, kind, held=held, mark=mark)

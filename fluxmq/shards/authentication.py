@@ -189,7 +189,7 @@ class Authentication:
         self._log.event(
             logging.INFO,
             address,
-            "logins fail",
+            "login failed",
             user=username[:LOGGED_NAME_CHARACTERS],
             address=address,
         )

@@ -480,7 +480,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.log.event(
             logging.WARNING,
             "will-refused",
-            "a will is not published: its client may not publish to the topic now",
+            "a will is not published: its client may no longer publish to the topic",
             client_id=session.client_id,
             user=session.principal,
             topic=will.topic.decode(),

@@ -142,7 +142,7 @@ class NodeClock:
         self._clock.step(elapsed, correction)
         if abs(correction) > MOVED_US:
             _log.warning(
-                "this node's clock was not what the others' are",
+                "this node's clock was corrected to the other nodes' time",
                 extra={"corrected_by": round(correction / 1_000_000, 3)},
             )
         self.settled = True
@@ -175,9 +175,7 @@ class NodeClock:
         try:
             _replace(self._files, self._path, mark.encode())
         except StorageError as error:
-            self._problems.event(
-                logging.WARNING, "mark", "the clocks could not be written down: %s", error
-            )
+            self._problems.event(logging.WARNING, "mark", "cannot write the clock file: %s", error)
 
 
 def make_clock(settings: Settings, shard: int) -> NodeClock:

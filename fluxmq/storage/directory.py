@@ -174,7 +174,9 @@ def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> No
         text = files.read_file(paths.version).decode("utf-8", "replace")
     except FileMissing:
         if not create:
-            raise DirectoryError(f"{paths.root} is no data directory: it has no VERSION") from None
+            raise DirectoryError(
+                f"{paths.root} is not a data directory: it has no VERSION"
+            ) from None
         if files.exists(paths.groups) or files.exists(paths.shards):
             raise DirectoryError(f"{paths.root} holds logs but no VERSION") from None
         write_version(files, paths)
@@ -270,7 +272,7 @@ def read_placement(files: Files, paths: DataPaths) -> Placement | None:
     except orjson.JSONDecodeError as error:
         raise Corruption(paths.placement, error.pos, f"not JSON: {error.msg}") from None
     if not isinstance(content, dict) or content.get("check") != _placement_check(content):
-        raise Corruption(paths.placement, 0, "the check fails")
+        raise Corruption(paths.placement, 0, "the checksum does not match")
     match content:
         case {
             "workers": int(workers),
@@ -293,7 +295,7 @@ def check_unplaced(files: Files, paths: DataPaths) -> None:
     """Refuse to place groups again when logs exist: the placement was lost. Raises Corruption,
     StorageError."""
     if files.exists(paths.groups) or files.exists(paths.shards):
-        what = "missing, and without it nobody knows how queues are spread over groups and shards"
+        what = "missing, and without it the placement of queues on groups and shards is unknown"
         raise Corruption(paths.placement, 0, what)
 
 

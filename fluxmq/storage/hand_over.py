@@ -177,9 +177,9 @@ def read_tail(
     digest = xxhash.xxh3_64(memoryview(data)[: _HEADER.size])
     digest.update(memoryview(data)[_ENTRIES_AT:])
     if data[: _HEADER.size] != _header(position):
-        raise Corruption(path, 0, f"it is not of group {group} as it was released")
+        raise Corruption(path, 0, f"it does not belong to the released group {group}")
     if data[_HEADER.size : _ENTRIES_AT] != _CHECK.pack(digest.intdigest()):
-        raise Corruption(path, _HEADER.size, "the check fails")
+        raise Corruption(path, _HEADER.size, "the checksum does not match")
     entries = []
     at = _ENTRIES_AT
     while at < len(data):

@@ -178,7 +178,7 @@ class SegmentScan:
             raise self._wrong(f"the footer says {footer}, the batches {expected}")
         if self.position + FOOTER_BYTES != self.size:
             self.position += FOOTER_BYTES
-            raise self._wrong("there is something behind the footer")
+            raise self._wrong("there is data after the footer")
         self.footer = footer
         return True
 
@@ -219,7 +219,7 @@ def read_through(
     footer = footer_of(state) if state.sealed else None
     expected = (page, state.length, state.next_offset, state.hash, footer)
     if (scan.page, scan.position, scan.next_offset, scan.hash, scan.footer) != expected:
-        raise Corruption(path, scan.position, "it is not the segment that it was")
+        raise Corruption(path, scan.position, "the segment was replaced meanwhile")
 
 
 def segment_bases(files: Files, directory: str) -> list[int]:
@@ -255,7 +255,7 @@ def scan_log(
     states = {} if promised is None else {state.base_offset: state for state in promised.segments}
     bases = segment_bases(files, directory)
     if report.head is None and bases:
-        what = "no slot of the head is whole"
+        what = "no slot of the head is valid"
         report.problems.append(Problem(f"{directory}/head", 0, what, True))
     for base, known in states.items():
         removed = report.head is not None and known.next_offset <= report.head.start
@@ -310,7 +310,7 @@ def _scan_segment(
     if scan.footer is not None and not headers_only:
         extent = sealed_extent(report.directory, _state_of(scan))
         if load_sealed(files, extent) is None:
-            what = "the index is missing or not right"
+            what = "the index is missing or wrong"
             report.problems.append(Problem(extent.index_path, 0, what, True))
 
 

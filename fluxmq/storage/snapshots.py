@@ -93,14 +93,14 @@ def read_snapshot(files: Files, path: str) -> Snapshot:
         raise Corruption(path, len(data), "the file ends within the header")
     magic, version, index, term, length = _HEADER.unpack_from(data)
     if magic != _MAGIC:
-        raise Corruption(path, 0, "the file does not begin as a snapshot")
+        raise Corruption(path, 0, "the file is not a snapshot")
     if len(data) != HEADER_BYTES + length:
         what = f"{len(data) - HEADER_BYTES} bytes of content instead of {length}"
         raise Corruption(path, len(data), what)
     digest = xxhash.xxh3_64(data[: _HEADER.size])
     digest.update(memoryview(data)[HEADER_BYTES:])
     if _CHECK.unpack_from(data, _HEADER.size) != (digest.intdigest(),):
-        raise Corruption(path, _HEADER.size, "the check fails")
+        raise Corruption(path, _HEADER.size, "the checksum does not match")
     if version != VERSION:
         raise Misfit(path, 8, f"version {version}; this program reads {VERSION}")
     return Snapshot(index, term, data[HEADER_BYTES:])

@@ -91,7 +91,7 @@ def decided(files: Files, paths: DataPaths, group: str) -> Installed | None:
     except FileMissing:
         return None
     if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
-        raise Corruption(path, 0, "the check fails")
+        raise Corruption(path, 0, "the checksum does not match")
     match msgpack.unpackb(data[8:]):
         case [str(named), int(index), int(term)] if named == group:
             return Installed(index, term)

@@ -77,7 +77,7 @@ def open_key(files: Files, directory: str, *, create: bool) -> int:
     path = os.path.join(directory, KEY_FILE)
     if not files.exists(path):
         if not create:
-            raise Corruption(path, 0, "the key is missing, without it no record can be checked")
+            raise Corruption(path, 0, "the key is missing, without it no record can be verified")
         key = secrets.randbits(64)
         check = xxh3_64_intdigest(_KEY_MAGIC + key.to_bytes(8, "little"))
         copy = _KEY.pack(_KEY_MAGIC, key, check)

@@ -80,7 +80,7 @@ def has_first_record(files: Files, file: LogFile) -> bool:
     if found.type != FILE or found.term != file.sequence:
         raise Corruption(file.path, 0, "the first record is another file's")
     if bytes(data[HEADER_BYTES:]) != FORMAT:
-        raise Misfit(file.path, 0, "a format this version does not know")
+        raise Misfit(file.path, 0, "a format that this version does not know")
     return True
 
 
@@ -103,7 +103,7 @@ def recover(
     begun = [has_first_record(files, file) for file in logs]
     count = begun.index(False) if False in begun else len(begun)
     if synced and True in begun[count:]:
-        raise Corruption(logs[count].path, 0, "a bad first record, though a later file was begun")
+        raise Corruption(logs[count].path, 0, "a bad first record, although a later file exists")
     for number, file in enumerate(logs[:count]):
         following = logs[number + 1] if number + 1 < count else None
         recovery.used.append(file)
@@ -137,7 +137,7 @@ def _check_mark(recovery: Recovery, mark: Mark, directory: str) -> None:
     end = Mark(recovery.used[-1].sequence, recovery.used[-1].end) if recovery.used else Mark(0, 0)
     if end < mark:
         at = end.position if end.sequence == mark.sequence else 0
-        what = f"a bad record, though everything up to byte {mark.position} was synced"
+        what = f"a bad record, although everything up to byte {mark.position} was synced"
         raise Corruption(os.path.join(directory, file_name(mark.sequence)), at, what)
 
 
@@ -191,7 +191,7 @@ def _read_file(
             raise Corruption(
                 file.path,
                 file.end,
-                f"a bad record, though one at byte {found.position} was written after it was synced",
+                f"a bad record, although one at byte {found.position} was written after it was synced",
             )
     return True
 
@@ -210,7 +210,7 @@ def _check_blank(files: Files, file: LogFile, *, torn: bool) -> None:
     for found in records_behind(data, 0, file.tie):
         if not torn or found.start > 0:
             raise Corruption(
-                file.path, 0, f"a bad first record, though there is one at byte {found.position}"
+                file.path, 0, f"a bad first record, although there is one at byte {found.position}"
             )
 
 

@@ -30,7 +30,7 @@ def facts(
         found["amqp tls"] = amqp.tls.addr + _client_certificate(amqp.tls)
     if settings.server.http is not None:
         found["http"] = f"http://{settings.server.http.addr}"
-    where = f"cores {spell_cores(plan)}" if plan.bound else "cores that the kernel chooses"
+    where = f"cores {spell_cores(plan)}" if plan.bound else "cores chosen by the kernel"
     found["workers"] = f"{plan.workers} on {where}"
     found["settings"] = source
     found["data"] = str(data_dir)

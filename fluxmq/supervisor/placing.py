@@ -88,7 +88,7 @@ def notes(settings: Settings, placement: Placement) -> list[str]:
         return []
     kept = placement.local_groups
     return [
-        f"queue_manager.local_groups is {wanted}; the data directory was made with {kept}, and keeps them"
+        f"queue_manager.local_groups is {wanted}; the data directory was created with {kept}, which it keeps"
     ]
 
 
@@ -113,7 +113,7 @@ def _relocate(data_dir: Path, settings: Settings, placement: Placement) -> None:
         "settings": settings.model_copy(update={"storage": storage}).model_dump_json(),
         "placement": placement_to_body(placement),
     }
-    _log.info("groups move to their shards", extra={"workers": placement.workers})
+    _log.info("moving groups to their shards", extra={"workers": placement.workers})
     try:
         ended = subprocess.run(
             [sys.executable, "-P", *RELOCATE],
@@ -124,13 +124,13 @@ def _relocate(data_dir: Path, settings: Settings, placement: Placement) -> None:
             check=False,
         )
     except OSError as problem:
-        raise RelocationError(f"groups could not move to their shards: {problem}") from problem
+        raise RelocationError(f"groups could not be moved to their shards: {problem}") from problem
     if ended.returncode:
         how = (
             f"code {ended.returncode}"
             if ended.returncode > 0
             else signal.Signals(-ended.returncode).name
         )
-        raise RelocationError(f"groups could not move to their shards: ended with {how}")
+        raise RelocationError(f"groups could not be moved to their shards: ended with {how}")
     moved = ended.stdout.decode().split()
-    _log.info("groups have moved to their shards", extra={"groups": len(moved)})
+    _log.info("groups moved to their shards", extra={"groups": len(moved)})

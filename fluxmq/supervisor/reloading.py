@@ -47,7 +47,7 @@ class Reloading:
         logs.configure(self.settings.log.level, self.settings.log.format, "supervisor")
         _log.info("settings reloaded", extra={"changed": live})
         if restart:
-            _log.warning("settings that wait for a restart", extra={"settings": restart})
+            _log.warning("settings that need a restart", extra={"settings": restart})
         return self.settings.model_dump_json().encode()
 
 

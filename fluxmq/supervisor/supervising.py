@@ -132,7 +132,7 @@ class Supervisor:
             if number == signal.SIGHUP:
                 self._hand_out_settings()
             elif self._tree.stopping:
-                _log.warning("%s again: killing what is left", name)
+                _log.warning("%s again: killing the remaining processes", name)
                 self._tree.kill()
             else:
                 _log.info("%s: stopping", name)
@@ -203,7 +203,7 @@ class Supervisor:
             elif expected:
                 _log.info("%s ended", child.name, extra=fields)
             else:
-                _log.error("%s ended, starting it again", child.name, extra=fields)
+                _log.error("%s ended, restarting it", child.name, extra=fields)
 
     def _look(self, now: float) -> None:
         """Check readiness and heartbeats."""

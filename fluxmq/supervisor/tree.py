@@ -232,7 +232,9 @@ class Tree:
         if not self._stopping:
             return self._run(now)
         if self._kill_all:
-            return self._kill([child for child in self.children if child.alive], "told to hurry")
+            return self._kill(
+                [child for child in self.children if child.alive], "second stop signal"
+            )
         return self._stop(now)
 
     def wake_at(self, now: float) -> float | None:
@@ -278,7 +280,7 @@ class Tree:
                     child.kill_at = now + allowed
                     actions.append(Terminate(child))
                 elif child.kill_at is not None and now >= child.kill_at:
-                    actions += self._kill([child], f"still there after {allowed:.0f} s")
+                    actions += self._kill([child], f"still running after {allowed:.0f} s")
             return actions
         return []
 

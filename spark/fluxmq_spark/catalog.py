@@ -96,7 +96,11 @@ def find_queues(storage: Storage, root: str) -> list[QueueFiles]:
         return sorted(_queues_of(storage, root, _name_of(group) or group))
     if VERSION_NAME in names:
         return []
-    what = "is no data directory, copy of one, or directory of a queue" if names else "is not there"
+    what = (
+        "is neither a data directory, a copy of one, nor a queue's directory"
+        if names
+        else "is not there"
+    )
     raise SparkSourceError(f"path {root!r} {what}")
 
 

@@ -272,7 +272,7 @@ def _header_fault(window: Window, start: int) -> str:
     if header.base_offset > OFFSET_MAX - MESSAGES_MAX:
         return "an offset beyond all that Spark can count"
     if header.length != _layout(window.rows(numpy.array([start]))).end[0]:
-        return "a length that is not the sum of its parts"
+        return "a length that differs from the sum of its parts"
     return "more bytes than one area takes"
 
 
@@ -367,7 +367,7 @@ class Group:
             wrong = numpy.where(has, last, 0) != deltas
         else:
             wrong = deltas != 0
-        _refuse(wrong, "a last time that is not the last message's")
+        _refuse(wrong, "a last time that differs from the last message's")
         return times
 
     def payloads(self) -> pa.BinaryArray:
@@ -417,7 +417,7 @@ class Group:
         words = (self.starts + ends) // _WORD_BYTES
         column = self.window.words
         wrong = (column[words] != 0) | (column[numpy.where(cut, words + counts, 0)] != sizes)
-        _refuse(wrong & cut, f"{what} that do not end in order")
+        _refuse(wrong & cut, f"{what} whose ends are not ascending")
         first = numpy.cumsum(counts) - counts
         pieces = int(counts.sum())
         low = column[numpy.arange(pieces) + numpy.repeat(words - first, counts)]
@@ -430,7 +430,7 @@ class Group:
         back = offsets[1:] < offsets[:-1]
         if back.any():
             at = int(first.searchsorted(back.argmax(), "right")) - 1
-            raise GroupError(at, f"{what} that do not end in order")
+            raise GroupError(at, f"{what} whose ends are not ascending")
         if cut.all():
             return Pieces(_binary(offsets, data), None)
         inside = (numpy.arange(self.rows) - self._repeat(self._row_starts)) * self._repeat(cut)

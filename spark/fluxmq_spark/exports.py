@@ -98,7 +98,7 @@ class Manifest:
             files = tuple(ExportedFile(**each) for each in found.pop("files"))
             return cls(queues=queues, files=files, **found)
         except (ValueError, TypeError, KeyError, AttributeError) as problem:
-            raise ExportError(f"{path} is no manifest of an export: {problem}") from None
+            raise ExportError(f"{path} is not an export manifest: {problem}") from None
 
 
 def partition_of(queue: str) -> str:
@@ -191,7 +191,7 @@ class ExportDirectory:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ExportError(f"another export is at work in {self.url}") from None
+                raise ExportError(f"another export is running in {self.url}") from None
             yield
         finally:
             os.close(descriptor)
@@ -220,7 +220,7 @@ class ExportDirectory:
         filesystem = self.open()
         if not self.local:
             if filesystem.exists(path):
-                raise ExportError(f"{path} is there already: another export is at work")
+                raise ExportError(f"{path} already exists: another export is running")
             filesystem.pipe_file(path, manifest.encode())
             return path
         for directory in sorted({os.path.dirname(each.path) for each in manifest.files}):
@@ -233,7 +233,7 @@ class ExportDirectory:
         try:
             os.link(beside, path)
         except FileExistsError:
-            raise ExportError(f"{path} is there already: another export is at work") from None
+            raise ExportError(f"{path} already exists: another export is running") from None
         finally:
             os.unlink(beside)
         _sync_directories(self.path(), MANIFESTS)

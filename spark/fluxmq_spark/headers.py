@@ -67,7 +67,7 @@ def headers_of(
 def _damaged(damage: Damage, *, skip: bool) -> None:
     if not skip:
         raise damage
-    LOG.warning("going on behind damage: %s", damage)
+    LOG.warning("continuing after damage: %s", damage)
 
 
 def _check_page(file: OpenFile, queue: str, segment: SegmentFile) -> None:
@@ -213,7 +213,7 @@ def _near(storage: Storage, file: OpenFile, segment: SegmentFile, offset: int) -
         if span.base_offset == segment.base_offset + relative:
             return position, span.base_offset
     except (FileNotFoundError, SegmentError):
-        LOG.debug("the index %s is of no use", segment.index_path)
+        LOG.debug("the index %s is unusable", segment.index_path)
     return PAGE_BYTES, segment.base_offset
 
 

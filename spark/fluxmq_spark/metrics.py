@@ -74,4 +74,4 @@ def _statistics(system: Any, name: str) -> Statistics:
         content = json.loads(system.cat_file(name))
         return Statistics(**{field.name: content[field.name] for field in fields(Statistics)})
     except (ValueError, KeyError, TypeError) as error:
-        raise SparkSourceError(f"{name} is no file of metrics: {error}") from None
+        raise SparkSourceError(f"{name} is not a metrics file: {error}") from None

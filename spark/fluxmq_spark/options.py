@@ -196,12 +196,12 @@ class _Reader:
         """Return the start or end of reading; `refused`: a position invalid there, and its name."""
         offsets_name, time_name = f"{side}Offsets", f"{side}Timestamp"
         if self.has(offsets_name) and self.has(time_name):
-            self.mistakes.append(f"{offsets_name} and {time_name} are given, only one can be")
+            self.mistakes.append(f"{offsets_name} and {time_name} are given, only one is allowed")
         time = self.time(time_name)
         offset, offsets = self._offsets(offsets_name, default)
         if refused and refused[0] in (offset, *offsets.values()):
             self.wrong(
-                offsets_name, f"nothing is read then; {refused[1]} is no place to {side[:-3]}"
+                offsets_name, f"then nothing is read; {refused[1]} is no place to {side[:-3]}"
             )
         return Bounds(offset, offsets, time)
 
@@ -289,7 +289,7 @@ def _check_known(reader: _Reader, use: str) -> None:
 def _selection(reader: _Reader) -> tuple[tuple[str, ...] | None, str]:
     given = [name for name in ("queue", "queues", "queuePattern") if reader.has(name)]
     if len(given) > 1:
-        reader.mistakes.append(f"{' and '.join(given)} are given, only one can be")
+        reader.mistakes.append(f"{' and '.join(given)} are given, only one is allowed")
     if reader.has("queue"):
         return (reader.text("queue"),), ""
     if reader.has("queues"):
@@ -301,7 +301,7 @@ def _selection(reader: _Reader) -> tuple[tuple[str, ...] | None, str]:
     try:
         re.compile(pattern)
     except re.error as error:
-        reader.wrong("queuePattern", f"it is no regular expression: {error}")
+        reader.wrong("queuePattern", f"it is not a regular expression: {error}")
     return None, pattern
 
 

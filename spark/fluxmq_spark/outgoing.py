@@ -133,9 +133,11 @@ def _way(given: Mapping[str, str], column: bool, mistakes: list[str]) -> tuple[s
         if not given["queue"]:
             mistakes.append("option queue is empty")
         if "exchange" in given or "routingkey" in given:
-            mistakes.append("option queue excludes exchange and routingKey")
+            mistakes.append("option queue cannot be combined with exchange or routingKey")
         if column:
-            mistakes.append("option queue excludes a column routing_key: use option exchange")
+            mistakes.append(
+                "option queue cannot be combined with a column routing_key: use option exchange"
+            )
         return "", given["queue"]
     if "exchange" not in given:
         mistakes.append("option queue or exchange is missing")
@@ -247,7 +249,7 @@ def _headers_of(entries: list[tuple[str, str | None]]) -> dict[str, str | None]:
 def _within(most: int) -> Callable[[str], int]:
     def number(value: str) -> int:
         if not (value.isascii() and value.isdigit()) or int(value) > most:
-            raise ValueError(f"it is no whole number up to {most}")
+            raise ValueError(f"it is not a whole number up to {most}")
         return int(value)
 
     return number
@@ -255,7 +257,7 @@ def _within(most: int) -> Callable[[str], int]:
 
 def _milliseconds(value: str) -> str:
     if not (value.isascii() and value.isdigit()):
-        raise ValueError("it is no number of milliseconds")
+        raise ValueError("it is not a number of milliseconds")
     return _short(value, "it")
 
 

@@ -58,13 +58,13 @@ class Address:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise ValueError("it is no URL") from None
+            raise ValueError("it is not a URL") from None
         if parts.scheme not in PORTS:
-            raise ValueError("it begins neither with amqp:// nor with amqps://")
+            raise ValueError("it starts with neither amqp:// nor amqps://")
         if not parts.hostname:
             raise ValueError("it names no host")
         if parts.query or parts.fragment:
-            raise ValueError("it says more than amqp://user:password@host:port/vhost")
+            raise ValueError("it has more parts than amqp://user:password@host:port/vhost")
         tls = parts.scheme == "amqps"
         if ca_file and not tls:
             raise ValueError("caFile is for amqps:// only")
@@ -194,7 +194,9 @@ class Publisher:
                 # pika watches that itself, and cannot be closed before it is open.
                 self._heard = time.monotonic()
             if time.monotonic() - self._heard > self._timeout:
-                blocked = f"; it says that it is blocked: {self._blocked}" if self._blocked else ""
+                blocked = (
+                    f"; it reports that it is blocked: {self._blocked}" if self._blocked else ""
+                )
                 self._fail(f"{otherwise}: no answer for {self._timeout:g} s{blocked}")
             else:
                 timer = loop.call_later(LOOK_SECONDS, look)

@@ -64,7 +64,7 @@ ENTRIES_TRIED_MAX: Final = 16
 SEARCH_BYTES: Final = 256 << 10
 """Bytes searched at once for a batch after damage: it is usually near."""
 
-_CONTENTS: Final = "the messages do not match their check"
+_CONTENTS: Final = "the messages do not match their checksum"
 _ENTRY: Final = numpy.dtype([("offset", "<u4"), ("position", "<u4"), ("time", "<i8")])
 
 _log = logging.getLogger(__name__)

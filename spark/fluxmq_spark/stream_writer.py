@@ -94,7 +94,7 @@ def stream_writer_of(
     except ValueError:
         storage = None
     if not isinstance(storage, dict):
-        raise OptionError("writing to FluxMQ: option storageOptions is no JSON object")
+        raise OptionError("writing to FluxMQ: option storageOptions is not a JSON object")
     return StreamWriter(
         target, Staging(path or f"{checkpoint.rstrip('/')}/{STAGING_NAME}", storage)
     )

@@ -206,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _shorter(start: int, head: Head) -> str:
     what = f"it was read up to offset {start} and has {head.start} to {head.committed - 1} now"
-    return f"{what}: it was made anew, or its head is older than it was"
+    return f"{what}: it was created again, or its head is older than before"
 
 
 def shares(backlogs: Mapping[str, int], most: int) -> Offsets:

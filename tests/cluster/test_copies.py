@@ -164,7 +164,7 @@ def test_a_copy_that_differs_is_found_and_fetched_anew(stock: Stock) -> None:
     stock.publish(AUDITED)
     wait_whole(node, leader)
     assert metric(leader, "mismatches_total") == before + 1
-    assert "a copy is quarantined" in node.broker.log()
+    assert "a replica is quarantined" in node.broker.log()
 
 
 def test_damaged_files_are_replaced_by_what_others_have(stock: Stock) -> None:

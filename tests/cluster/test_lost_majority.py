@@ -16,7 +16,7 @@ from tests.conformance.client import eventually
 GROUP = "default"
 SETTINGS = {"queues": [{"name": "kept", "replication": {"enabled": True, "group": GROUP}}]}
 SECONDS = 60.0
-LEFT_BEHIND = "another node's copy of a group was declared the truth"
+LEFT_BEHIND = "another node's copy of a group was declared authoritative"
 TRUTH = "--this-copy-is-the-truth"
 
 
@@ -58,12 +58,12 @@ def test_one_node_goes_on_alone_and_those_left_behind_are_filled_anew(
     assert "no copy of a replicated group nothing" in capsys.readouterr().err
     assert force(first, "--all") == 2  # it only says what it would do
     said = capsys.readouterr().err
-    assert "group default: would become the truth" in said
+    assert "group default: would become authoritative" in said
     assert "node2, node3" in said
     assert force(first, "--all", TRUTH) == 0
     said = capsys.readouterr().out
-    assert "group default: this copy is the truth now" in said
-    assert "group _meta: users and topology of this node are the truth now" in said
+    assert "group default: this copy is authoritative now" in said
+    assert "group _meta: users and topology of this node are authoritative now" in said
     first.start()
     first.broker.wait_ready(SECONDS)
     with ExitStack() as stack:

@@ -108,7 +108,9 @@ def test_leaders_move_when_they_are_told_to(cluster: Cluster, control: Control) 
     code, text = control(first, "can-stop")
     assert (code, text) == (0, "this node may stop: 2 groups keep their quorum without it\n")
     assert control(first, "transfer", "nosuch")[0] == 1
-    assert control(first, "transfer", GROUP, "node9")[1].endswith("node9 is none of its voters\n")
+    assert control(first, "transfer", GROUP, "node9")[1].endswith(
+        "node9 is not one of its voters\n"
+    )
     assert control(first, "grow", GROUP, "node9")[0] == 1
 
 
@@ -221,15 +223,15 @@ def test_who_has_lost_its_directory_or_has_an_old_one_is_filled_anew(
         node.kill()
         copy = node.folder / "copy"
         shutil.copytree(groups, copy, symlinks=True, ignore=shutil.ignore_patterns("run"))
-        for what in ("has an earlier directory", "has lost its directory"):
-            if what == "has an earlier directory":
+        for what in ("has an older data directory", "has lost its data directory"):
+            if what == "has an older data directory":
                 node.start()  # another life, of which the copy knows nothing
                 cluster.wait_ready()
                 assert publisher.publish("kept", b"second")
                 eventually(lambda: control.is_voter_with_all(leader, node), "it has all", SECONDS)
                 node.kill()
             shutil.rmtree(groups)
-            if what == "has an earlier directory":
+            if what == "has an older data directory":
                 shutil.copytree(copy, groups, symlinks=True)
             before = leader.broker.log().count(what)
             node.start()
@@ -265,5 +267,5 @@ def test_a_node_without_a_leader_is_not_ready(cluster: Cluster, control: Control
     eventually(lambda: none_is_led.search(refused()), "it is not ready", SECONDS)
     code, text = control(alone, "can-stop")
     assert code == 1
-    assert "group 'default': has no leader now" in text
+    assert "group 'default': has no leader at the moment" in text
     assert none_is_led.search(control(alone, "status")[1])

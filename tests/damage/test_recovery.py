@@ -136,7 +136,7 @@ def test_a_flipped_bit_in_the_placement_is_noticed(start: Starts) -> None:
     shard = start()
     path = stopped(shard) / "placement.json"
     path.write_bytes(path.read_bytes().replace(b'"workers": 1', b'"workers": 3'))
-    with pytest.raises(Corruption, match="the check fails") as caught:
+    with pytest.raises(Corruption, match="the checksum does not match") as caught:
         start()
     assert caught.value.path == str(path)
 

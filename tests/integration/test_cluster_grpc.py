@@ -68,7 +68,7 @@ def test_a_client_of_grpcs_own_library_is_understood(certificate: str) -> None:
             assert [len(chunk) for chunk in chunks] == [5, MESSAGE_BYTES_MAX]
             assert await asked.code() is grpc.StatusCode.INTERNAL
             await call.done_writing()
-            assert await far.losses.get() == "ended by the other side"
+            assert await far.losses.get() == "closed by the other node"
             assert await call.code() is grpc.StatusCode.OK
             other = channel.unary_unary("/somebody.Else/Asks")
             with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -140,7 +140,7 @@ def test_frames_cross_in_both_directions(certificate: str) -> None:
             assert [await near.frames.get() for _ in frames] == frames
             away.close()
             assert await far.losses.get() == "closed"
-            assert await near.losses.get() == "ended by the other side"
+            assert await near.losses.get() == "closed by the other node"
             assert await near.ups.get() is not here
         assert await near.losses.get() == "stopped"
 
@@ -173,7 +173,7 @@ STRANGERS = [
     ({"purpose": "group:orders"}, "address of shard, not of group:orders"),
     ({"version": greeting.VERSION + 1}, f"version {greeting.VERSION + 1}"),
     ({"shard": 7}, "no such shard"),
-    (None, "no greeting"),
+    (None, "the greeting is missing"),
 ]
 
 
@@ -208,7 +208,7 @@ def test_a_stranger_is_refused(
 
     run(scenario)
     (record,) = [each for each in caplog.records if each.name == "fluxmq.cluster"]
-    assert record.getMessage() == "another node was refused"
+    assert record.getMessage() == "refused another node"
     assert problem in vars(record)["problem"]
 
 
@@ -340,7 +340,7 @@ def test_the_wrong_node_behind_an_address_gets_nothing(caplog: pytest.LogCapture
 
     run(scenario)
     found = [vars(each)["problem"] for each in caplog.records if hasattr(each, "problem")]
-    assert "node2 answers where node3 should be" in found
+    assert "node2 answered instead of node3" in found
 
 
 async def asked(dialer: Dialer, name: str, body: bytes, seconds: float = LONG) -> list[bytes]:

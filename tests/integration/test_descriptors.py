@@ -124,7 +124,7 @@ def test_a_shard_without_descriptors_waits_for_them(tmp_path: Path) -> None:
         eventually(lambda: "appends are refused" in broker.log(), "the log says so")
         assert "raise the limit of open files" in broker.log()
         shard.rlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-        eventually(lambda: fill(publisher, 999_999, 1) == [0], "appends are taken again")
+        eventually(lambda: fill(publisher, 999_999, 1) == [0], "appends are accepted again")
         assert fill(publisher, 500_000, 10) == [0] * 10
         found = consumed(broker, len(stored) + 11)
         assert [number for number in found if number < 500_000] == stored

@@ -74,7 +74,7 @@ def test_amqp_publishers_are_blocked_until_consumers_have_made_room(node: Node) 
 
     with running(threading.Thread(target=publish)):
         eventually(lambda: node.alarm, "memory is short", DEADLINE)
-        assert "alarm: memory is short" in node.broker.control("status")
+        assert "alarm: memory is low" in node.broker.control("status")
         assert '"alarms": ["memory"]' in node.broker.http("/ready")[1]
         assert node.broker.ready(), "consumers are served"
         node.await_blocked()
@@ -85,8 +85,8 @@ def test_amqp_publishers_are_blocked_until_consumers_have_made_room(node: Node) 
     assert node.peak.bytes < node.mark + OVERSHOOT
     eventually(lambda: not node.alarm, "it is no longer", DEADLINE)
     log = node.broker.log()
-    assert "alarm: memory is short" in log
-    assert "alarm over: memory" in log
+    assert "alarm raised: memory is low" in log
+    assert "alarm cleared: memory" in log
 
 
 def test_mqtt_publishers_are_not_read_and_lose_nothing(node: Node) -> None:

@@ -346,7 +346,7 @@ def test_sighup_hands_out_what_may_change_live(start: Start) -> None:
     node.write_config(max_qos=0)
     node.process.send_signal(signal.SIGHUP)
     wait_for(lambda: sum("reloaded" in event for event in node.events()) == 8, "reloaded again")
-    assert "settings that wait for a restart" in node.log.read_text()
+    assert "settings that need a restart" in node.log.read_text()
 
 
 def test_pins_are_checked_and_kept(start: Start, tmp_path: Path) -> None:

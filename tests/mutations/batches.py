@@ -35,7 +35,7 @@ MUTATIONS = [
     ),
     Mutation(
         "batch_length",
-        "A batch that is longer than the bytes there are is refused.",
+        "A batch that is longer than the available bytes is refused.",
         "Batch.check",
         "if self.length > len(data) - start:",
         "if False:",

@@ -181,7 +181,7 @@ MUTATIONS = [
         "A topic name holds no wildcard [MQTT-3.3.2-2].",
         "validate_topic",
         """if b"+" in topic or b"#" in topic:
-        raise _bad_topic("topic name holds a wildcard")""",
+        raise _bad_topic("topic name contains a wildcard")""",
         "",
         OF_REACTOR + "test_a_bad_topic_is_an_error",
     ),

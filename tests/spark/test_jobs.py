@@ -145,7 +145,7 @@ def test_audit(
     copy = tmp_path / "copy"
     shutil.copytree(data, copy)
     assert audit.main(["--path", str(data), "--path", str(copy), "--quiet"]) == 0
-    assert "Nothing was found." in report_of(capsys)
+    assert "No problems found." in report_of(capsys)
     segments = sorted((copy / "groups" / "default" / "queues" / "orders").glob("*.seg"))
     assert len(segments) > 5
     changed = bytearray(segments[1].read_bytes())

@@ -85,7 +85,7 @@ class Work:
             try:
                 await work
             except (NotLeadingError, LostError):
-                _log.debug("another node leads _meta now")
+                _log.debug("another node now leads _meta")
             except Exception:  # noqa: BLE001 - a task's outermost frame
                 _log.exception("work for _meta failed")
 

@@ -212,7 +212,7 @@ class Comparing:
                 self._named[number] = found
                 self.mismatches += 1
                 about = {"group": META_GROUP, "member": self._names.get(number, str(number))}
-                _log.error("copies of a group differ", extra=about)
+                _log.error("replicas of a group differ", extra=about)
             if number == self._own:
                 self._give_up()
             else:

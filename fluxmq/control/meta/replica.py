@@ -372,7 +372,7 @@ class Replica:
             try:
                 written = await self._thread.run(write)
             except sqlite3.Error as problem:
-                stalled = f"the log of _meta cannot be written: {problem}"
+                stalled = f"cannot write the log of _meta: {problem}"
                 if self.problem is None or self.problem == stalled:
                     self._fail(stalled)
             else:
@@ -433,8 +433,8 @@ class Replica:
 
     def _start_over(self, why: str) -> None:
         """Start over like a restored copy: others saw more of this log, or it differs."""
-        _log.error("this copy of _meta is given up: %s", why, extra={"group": self._plan.name})
-        self.problem = "its copy was given up; it waits for the others to give it everything"
+        _log.error("this replica of _meta is discarded: %s", why, extra={"group": self._plan.name})
+        self.problem = "its replica was discarded; it waits for a full copy from the others"
         self._role, self._leader = Role.FOLLOWER, 0
         self._lose()
         self._observer.turned()
@@ -453,7 +453,7 @@ class Replica:
         try:
             kept = await self._thread.run(lambda: self._tables.restart(self._members))
         except sqlite3.Error as problem:
-            self._fail(f"the log of _meta cannot be written: {problem}")
+            self._fail(f"cannot write the log of _meta: {problem}")
             return
         self._begin(kept)
         self._received = None

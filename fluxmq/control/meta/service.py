@@ -193,9 +193,9 @@ class Meta:
             met = sorted(self._names[number] for number in self.neighbours.known)
             return f"its directory is new, and it has met no majority of the nodes yet, but {met}"
         if not self.known:
-            return "the cluster's topology has not come yet"
+            return "the cluster's topology has not arrived yet"
         if replica.standing is Standing.RETURNING:
-            return "it waits for the others to make it a member again"
+            return "it waits to be made a member again"
         if replica.leader == 0:
             return "no leader in _meta"
         return None
@@ -274,7 +274,7 @@ class Meta:
 
     async def _reached(self, wait: Awaitable[None]) -> None:
         if not await self._within(REQUEST_SECONDS, wait):
-            raise RequestError(ERROR_FAILED, "it is decided, and this node has not heard of it yet")
+            raise RequestError(ERROR_FAILED, "it is committed, but not applied on this node yet")
 
     async def _decided(
         self,
@@ -299,7 +299,7 @@ class Meta:
                 pass
             except (LostError, UnknownOutcomeError, TimeoutError) as problem:
                 if not again:
-                    text = "leadership was lost meanwhile: it may or may not be done; look"
+                    text = "leadership was lost meanwhile: the change may or may not be applied; check it"
                     raise RequestError(ERROR_FAILED, text) from problem
             await self._within(AGAIN_SECONDS, self._news.wait())
         raise RequestError(ERROR_FAILED, NO_LEADER)
@@ -317,7 +317,7 @@ class Meta:
             return {"revision": await self._decide_begun(Begun.from_body(body))}
         if kind == FORGET_NODE:
             return await self._decide_forgotten(body)
-        raise RequestError(ERROR_UNKNOWN_KIND, f"{kind} is not known here")
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{kind} is not supported here")
 
     def check(self) -> None:
         """Raise NotLeadingError unless this node leads, and the metadata is known."""
@@ -367,7 +367,7 @@ class Meta:
         async with self._keeper.deciding() as topology:
             before = self._agreed.records.get(told.node)
             if before is not None and before.incarnation != told.incarnation:
-                raise RequestError(ERROR_INVALID, f"{told.node} has another directory by now")
+                raise RequestError(ERROR_INVALID, f"{told.node} has a new directory by now")
             deltas: list[Delta] = []
             for change in begun.changes(told, topology, self._agreed.records):
                 try:
@@ -404,7 +404,7 @@ class Meta:
         elif self.replica.status().role is not Role.LEADER:
             self.neighbours.leads_no_longer()
             if self._led_since is not None:
-                _log.info("leading no longer", extra=about)
+                _log.info("leadership lost", extra=about)
             self._led_since = None
         self._news.set()
         self.neighbours.introduce()

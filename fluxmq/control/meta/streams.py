@@ -111,7 +111,7 @@ class Streams:
         if hello.purpose != self._own.purpose:
             return f"this is the address of {self._own.purpose}, not of {hello.purpose}"
         if hello.node not in self._numbers:
-            return f"{hello.node} is not known here"
+            return f"{hello.node} is not supported here"
         if hello.node >= self._own.node:
             return f"{self._own.node} dials {hello.node}, not the other way round"
         return ""

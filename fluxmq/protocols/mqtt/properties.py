@@ -203,7 +203,7 @@ def decode_properties(
                 raise _too_many_user_properties()
             continue
         if seen >> identifier & 1 and not rule.may_repeat(packet):
-            raise protocol_error("property stands twice")
+            raise protocol_error("duplicate property")
         seen |= 1 << identifier
         if identifier == _SUBSCRIPTION_IDENTIFIER:
             properties.subscription_identifiers.append(value)
@@ -276,7 +276,7 @@ def parse_publish_properties(raw: bytes, max_user_properties: int) -> PublishPro
         if identifier > _TOPIC_ALIAS:
             raise malformed("property is unknown or not allowed in this packet")
         if seen >> identifier & 1:
-            raise protocol_error("property stands twice")
+            raise protocol_error("duplicate property")
         seen |= 1 << identifier
         if identifier in (_MESSAGE_EXPIRY, _TOPIC_ALIAS):
             width = 4 if identifier == _MESSAGE_EXPIRY else 2
@@ -303,7 +303,7 @@ def _skip_forwarded(raw: bytes, identifier: int, position: int, end: int) -> int
     """Check one property that is passed on unchanged; return the position after its value."""
     if identifier == 0x01:
         if position == end:
-            raise malformed("packet ends where a byte was due")
+            raise malformed("packet ends where a byte was expected")
         _flag(raw[position])
         return position + 1
     if identifier == 0x03:

@@ -58,7 +58,7 @@ def validate_topic(
         raise _bad_topic("topic name is empty")
     _check_text(topic, control_characters)
     if b"+" in topic or b"#" in topic:
-        raise _bad_topic("topic name holds a wildcard")
+        raise _bad_topic("topic name contains a wildcard")
     if len(topic) > max_bytes:
         raise _bad_topic("topic name is longer than this server accepts")
     if topic.count(b"/") >= max_levels:
@@ -92,7 +92,7 @@ def validate_filter(
         if not group:
             raise _bad_filter("shared subscription has an empty name")
         if b"+" in group or b"#" in group:
-            raise _bad_filter("shared subscription's name holds a wildcard")
+            raise _bad_filter("shared subscription's name contains a wildcard")
         if not slash or not body:
             raise _bad_filter("shared subscription lacks its topic filter")
     wildcard = b"+" in body or b"#" in body
@@ -113,14 +113,14 @@ def _check_wildcards(topic_filter: bytes) -> None:
 
 def _check_text(raw: bytes, control_characters: bool) -> None:
     if 0 in raw:
-        raise malformed("string holds U+0000")
+        raise malformed("string contains U+0000")
     if not raw.isascii():
         try:
             raw.decode("utf-8")
         except UnicodeDecodeError:
             raise malformed("string is not well-formed UTF-8") from None
     if not control_characters and holds_control_characters(raw):
-        raise malformed("topic holds a control character")
+        raise malformed("topic contains a control character")
 
 
 def _bad_topic(text: str) -> ProtocolError:

@@ -42,7 +42,7 @@ class Reader:
         """Read one byte."""
         position = self.position
         if position >= self.end:
-            raise malformed("packet ends where a byte was due")
+            raise malformed("packet ends where a byte was expected")
         self.position = position + 1
         return self.data[position]
 
@@ -107,7 +107,7 @@ def decode_utf8(raw: bytes) -> str:
     for U+0000 [MQTT-1.5.4-2]. A leading U+FEFF stays [MQTT-1.5.4-3].
     """
     if 0 in raw:
-        raise malformed("string holds U+0000")
+        raise malformed("string contains U+0000")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -186,7 +186,7 @@ def write_string(value: str) -> bytes:
     """Encode length and UTF-8 bytes. Raises `ValueError` for U+0000, surrogates or over-long
     text."""
     if "\0" in value:
-        raise ValueError("string holds U+0000")
+        raise ValueError("string contains U+0000")
     return write_binary(value.encode("utf-8"))
 
 

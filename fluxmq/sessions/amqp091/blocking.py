@@ -72,5 +72,5 @@ def give_up(handler: Handler) -> None:
                 kept = (channel.content, channel.transaction)
                 if any(each is not None and each.share.bytes for each in kept):
                     handler.broker.refused_for_memory("incomplete")
-                    text = "memory is short: what was incomplete or not committed is given up"
+                    text = "memory is low: incomplete messages and uncommitted transactions are discarded"
                     handler.fail(client, channel, precondition(text), BasicPublish)

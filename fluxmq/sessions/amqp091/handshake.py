@@ -167,7 +167,7 @@ def on_open(handler: Handler, client: Client, method: ConnectionOpen) -> None:
     vhost = method.virtual_host
     if broker.short_of_memory:
         broker.refused_for_memory("connection")
-        raise HardError(ReplyCode.RESOURCE_ERROR, "the node is short of memory")
+        raise HardError(ReplyCode.RESOURCE_ERROR, "the node is low on memory")
     if broker.topology.vhost(vhost) is None:
         raise HardError(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
     refused = f"access to vhost '{vhost}' refused for user '{client.user}'"

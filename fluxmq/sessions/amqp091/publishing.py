@@ -200,7 +200,7 @@ def hold(channel: Channel, transaction: Transaction, prepared: Prepared, run: Pu
     broker = channel.handler.broker
     if broker.short_of_memory:
         broker.refused_for_memory("transaction")
-        raise precondition("the node is short of memory: a transaction cannot grow")
+        raise precondition("the node is low on memory: a transaction cannot grow")
     run.detach()
     transaction.publish(prepared, run)
 

@@ -120,7 +120,7 @@ def check(broker: Broker, connect: Connect) -> None:
     if broker.short_of_memory:
         broker.refused_for_memory("connection")
         busy = Reason.SERVER_BUSY if version == 5 else Reason.SERVER_UNAVAILABLE
-        raise ProtocolError(busy, "the node is short of memory", version)
+        raise ProtocolError(busy, "the node is low on memory", version)
     if name.startswith(RESERVED_PREFIXES) or (
         4 * len(name) > limits.max_client_id and len(name.encode()) > limits.max_client_id
     ):
@@ -128,7 +128,9 @@ def check(broker: Broker, connect: Connect) -> None:
             Reason.CLIENT_IDENTIFIER_NOT_VALID, "client id is reserved or too long", version
         )
     if not limits.packets.control_characters and holds_control_characters(name.encode()):
-        raise ProtocolError(Reason.MALFORMED_PACKET, "client id holds a control character", version)
+        raise ProtocolError(
+            Reason.MALFORMED_PACKET, "client id contains a control character", version
+        )
     if not name and version == 4 and not connect.clean_start:
         raise ProtocolError(
             Reason.CLIENT_IDENTIFIER_NOT_VALID, "no client id for a persistent session", version
@@ -154,7 +156,7 @@ def check(broker: Broker, connect: Connect) -> None:
 
 def check_queue_will(will: WillPacket, version: int) -> None:
     """Check that a will to a queue is a message, not a command. Raises ProtocolError."""
-    text = "the will's topic is an order to a queue"
+    text = "the will's topic is a queue command"
     reason: int = Reason.TOPIC_NAME_INVALID
     try:
         address = parse_publish(will.topic)
@@ -236,7 +238,7 @@ def login_refused(broker: Broker, client: Client, username: str) -> bool:
     reason = broker.login_refusal(username, client.peer)
     if reason:
         fail_authentication(
-            broker, client, reason, "too many logins failed, or users not known yet"
+            broker, client, reason, "too many failed logins, or users not loaded yet"
         )
     return reason != 0
 
@@ -316,9 +318,9 @@ def new_session(broker: Broker, connect: Connect) -> Session:
     """Return a new session. Raises ProtocolError if the shard is full or cannot persist it."""
     refusal = broker.refuses_to_keep(connect.client_id) if expiry_of(broker, connect) else 0
     if refusal == Reason.QUOTA_EXCEEDED:
-        raise ProtocolError(refusal, "no room on the disk for a session", connect.version)
+        raise ProtocolError(refusal, "no disk space for a session", connect.version)
     if refusal:
-        text = "sessions are not kept any more"
+        text = "sessions are no longer persisted"
         raise ProtocolError(Reason.SERVER_UNAVAILABLE, text, connect.version)
     session = broker.create(connect.client_id)
     if session is None:

@@ -126,7 +126,7 @@ class Handler:
             case Disconnect():
                 self.on_disconnect(client, packet)
             case _:
-                raise ProtocolError(Reason.PROTOCOL_ERROR, "packet not expected")
+                raise ProtocolError(Reason.PROTOCOL_ERROR, "unexpected packet")
 
     def session_of(self, client: Client) -> Session:
         """Return the session of a connected client."""
@@ -258,7 +258,9 @@ class Handler:
                 connection.append(answers)
                 return
             text = self.explain(reason)
-            self.broker.count_error(client, code_of(reason), text or "a publish could not be kept")
+            self.broker.count_error(
+                client, code_of(reason), text or "a publish could not be stored"
+            )
             self.disconnect(client, code_of(reason), "publish_refused")
             return
         code = code_of(reason)
@@ -396,4 +398,4 @@ def check_place(delivery: Delivery, packet_id: int, kind: int) -> None:
     """Raise ProtocolError for an acknowledgement that does not fit its message's state [MQTT-4.3.2,
     MQTT-4.3.3]."""
     if delivery.is_out_of_place(packet_id, kind):
-        raise ProtocolError(Reason.PROTOCOL_ERROR, "an acknowledgement of the wrong kind")
+        raise ProtocolError(Reason.PROTOCOL_ERROR, "acknowledgement of the wrong type")

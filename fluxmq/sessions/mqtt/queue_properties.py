@@ -103,7 +103,7 @@ def queue_options(forward: bytes) -> QueueOptions | None:
     for item in user_properties(forward):
         if item.name in (b"x-delay", b"producer-id", b"sequence", b"x-deduplication-id"):
             if item.name in found:
-                raise unusable("a property that steers a queue stands twice")
+                raise unusable("a queue property is given twice")
             found[item.name] = item.value
     delay = 0
     if b"x-delay" in found:
@@ -112,7 +112,7 @@ def queue_options(forward: bytes) -> QueueOptions | None:
     sequence = found.get(b"sequence")
     if b"x-deduplication-id" in found:
         if name is not None:
-            raise unusable("producer-id and x-deduplication-id exclude each other")
+            raise unusable("producer-id and x-deduplication-id are mutually exclusive")
         name, _, sequence = found[b"x-deduplication-id"].rpartition(b":")
     if name is None:
         return QueueOptions(delay, 0, 0) if delay else None

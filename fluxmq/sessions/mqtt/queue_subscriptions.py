@@ -80,7 +80,7 @@ def queue_subscription(
         raise ProtocolError(Reason.TOPIC_FILTER_INVALID, str(error)) from None
     assert address is not None, "asked of queues only"
     if wanted.no_local:
-        raise unusable("a queue does not know who published")
+        raise unusable("no local is not supported for queues")
     said = _said(properties)
     group = effective_group(_group(parsed, said, client_id, version), address.pattern)
     if len(group) > EFFECTIVE_GROUP_BYTES_MAX:
@@ -114,11 +114,11 @@ def _group(parsed: ParsedFilter, said: dict[str, str], client_id: str, version: 
     if parsed.group is not None:
         shared = parsed.group.decode()
         if named is not None and named != shared:
-            raise unusable("consumer-group is not the name behind $share")
+            raise unusable("consumer-group differs from the name in $share")
         named = shared
     if named is not None:
         if not named or len(named.encode()) > GROUP_NAME_BYTES_MAX or _FORBIDDEN & set(named):
-            raise unusable("consumer-group is no name of a group")
+            raise unusable("consumer-group is not a valid group name")
         return named.encode()
     if version == 4:
         # The part after the dash tells instances of one application apart.
@@ -140,13 +140,13 @@ def parse_start(text: str) -> tuple[str, int]:
         time = whole_number(number.encode(), "start timestamp", OFFSET_MAX // 1_000_000)
         return word, time * (1000 if time >= MILLISECONDS_FROM else 1_000_000)
     if text not in ("first", "last", "next"):
-        raise unusable("start is none of first, last, next, offset=, timestamp=")
+        raise unusable("start must be first, last, next, offset= or timestamp=")
     return text, 0
 
 
 def _is_explicit(text: str) -> bool:
     if text not in ("auto", "explicit"):
-        raise unusable("ack-mode is neither auto nor explicit")
+        raise unusable("ack-mode must be auto or explicit")
     return text == "explicit"
 
 

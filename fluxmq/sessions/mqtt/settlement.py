@@ -64,11 +64,11 @@ def parse_settlement(address: QueueAddress, forward: bytes) -> Settlement:
     delay = None
     if b"delay" in texts:
         if address.verb != "nack":
-            raise unusable("delay goes with $nack only")
+            raise unusable("delay is for $nack only")
         delay = whole_number(texts[b"delay"], "delay", DELAY_MS_MAX)
     ranges = merged(spans)
     if address.verb == "commit" and (len(ranges) > 1 or ranges[0][0] != ranges[0][1]):
-        raise unusable("$commit takes one message-id, the last one done")
+        raise unusable("$commit takes one message-id, the last one processed")
     return Settlement(address.queue, group, address.verb, ranges, reason.decode(), delay)
 
 

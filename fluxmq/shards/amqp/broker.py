@@ -194,7 +194,7 @@ class AmqpBroker:
         """
         if self.short_of_memory and any(isinstance(each, GROWING) for each in changes):
             self.refused_for_memory("declaration")
-            done(precondition("the node is short of memory: nothing new can be declared"))
+            done(precondition("the node is low on memory: nothing new can be declared"))
             return
 
         def answered(refusal: Refusal | None) -> None:

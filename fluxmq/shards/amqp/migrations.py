@@ -165,7 +165,7 @@ class Move:
                 self.position = result.value
                 self.step()
             else:
-                self._fail(f"it is not taken there: {Code(result.code).name.lower()}")
+                self._fail(f"the destination group refused it: {Code(result.code).name.lower()}")
 
         self._ask(Kind.ADOPT, body, adopted)
 
@@ -179,7 +179,7 @@ class Move:
         """Send batches while the window has room."""
         carrier = self._carrier(self.row.moving_to)
         if carrier is None:
-            self._fail("nobody leads the other group")
+            self._fail("the destination group has no leader")
             return
         while self._sent_bytes < WINDOW_BYTES and self.position < state.next_offset:
             try:
@@ -212,7 +212,9 @@ class Move:
             self._sent -= 1
             self._sent_bytes -= len(body)
             if not result.ok and not self._failed:
-                self._fail(f"a batch is not taken there: {Code(result.code).name.lower()}")
+                self._fail(
+                    f"the destination group refused a batch: {Code(result.code).name.lower()}"
+                )
             self.step()
 
         _carry(carrier, self.row, Kind.IMPORT, body, imported)
@@ -245,7 +247,7 @@ class Move:
         self._calm_until = now + LATER_SECONDS
         self._failed = True
         _log.warning(
-            "a queue that moves was opened again: the other group takes too long",
+            "a moving queue was reopened: the destination group takes too long",
             extra={"queue": self._name, "group": self.group.name, "to": self.row.moving_to},
         )
         self.group.unfence(self._name, _ignore)
@@ -258,7 +260,7 @@ class Move:
         body = migration.install_body(self._number, fence, state, origins)
         if len(body) > STATE_BYTES_MAX:
             _log.error(
-                "a queue is not moved: too much is unsettled, or known of its producers",
+                "a queue cannot be moved: it has too many unsettled messages or known producers",
                 extra={"queue": self._name, "bytes": len(body)},
             )
             self._asking = True
@@ -267,7 +269,7 @@ class Move:
 
         def installed(result: Result) -> None:
             if not result.ok or self.over:
-                self._fail(f"it is not taken there: {Code(result.code).name.lower()}")
+                self._fail(f"the destination group refused it: {Code(result.code).name.lower()}")
             elif self._fenced_at is not None and self._is_late(self._now()):
                 self.step()
             elif migration.fenced_at(state) == fence:
@@ -301,7 +303,7 @@ class Move:
     def _ask(self, kind: int, body: bytes, done: Done) -> None:
         carrier = self._carrier(self.row.moving_to)
         if carrier is None:
-            self._fail("nobody leads the other group")
+            self._fail("the destination group has no leader")
             return
         self._asking = True
 
@@ -317,7 +319,7 @@ class Move:
         wait = FENCED_SECONDS_MAX / 8 if self._fenced_at is not None else AGAIN_SECONDS
         self._not_before = self._now() + wait
         _log.info(
-            "a queue's move is held up",
+            "the move of a queue is delayed",
             extra={"queue": self._name, "to": self.row.moving_to, "problem": why},
         )
 

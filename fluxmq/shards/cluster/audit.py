@@ -69,7 +69,7 @@ class Audit:
         """Quarantine a member whose copy differs, over a link to its node."""
         name = self._hosted.group.name
         self.mismatches += 1
-        _log.error("copies of a group differ", extra={"group": name, "member": member})
+        _log.error("replicas of a group differ", extra={"group": name, "member": member})
         if member == self._own:
             self._quarantine("it differs from what a majority holds")
         elif link is not None:
@@ -150,7 +150,7 @@ class Audits:
             if there is not None and there.up:
                 there.send_control("quarantine", group)
             return
-        self.quarantine(group, "it differs from what who leads holds")
+        self.quarantine(group, "it differs from the leader's replica")
 
     def quarantine(self, group: str, why: str) -> None:
         """Stop using a copy here that is not to be trusted, and fetch it anew."""
@@ -163,7 +163,7 @@ class Audits:
         """Stop using a copy until it is replaced; if it led, announce that it no longer does."""
         hosted = replica.hosted
         name = hosted.group.name
-        _log.error("a copy is quarantined", extra={"group": name, "why": why})
+        _log.error("a replica is quarantined", extra={"group": name, "why": why})
         hosted.keeper.log_failed(f"quarantined: {why}")
         if self._cluster.leaders.of(name).peer == OWN:
             hosted.group.on_following(hosted.group)

@@ -145,7 +145,7 @@ class Carrier:
         if hello.purpose != self._own.purpose:
             return f"this is the address of {self._own.purpose}, not of {hello.purpose}"
         if hello.node not in self._numbers:
-            return f"{hello.node} is no member of group {self.plan.name}"
+            return f"{hello.node} is not a member of group {self.plan.name}"
         if hello.node >= self._own.node:
             return f"{self._own.node} dials {hello.node}, not the other way round"
         return ""

@@ -69,7 +69,7 @@ class ClockLinks:
             seconds = round(ahead / 1_000_000, 3)
             if apart:
                 _log.warning(
-                    "clocks differ: see to it that NTP runs on both nodes",
+                    "clocks differ: make sure that NTP runs on both nodes",
                     extra={"node": node, "ahead": seconds},
                 )
             else:

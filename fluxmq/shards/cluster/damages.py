@@ -90,15 +90,15 @@ class Damages:
         alone = sorted(name for name in here if not others[name])
         if alone or not found.whole:
             _log.error(
-                "a damaged log is not set aside: no other node has all that is in it",
-                extra={"problem": str(damage), "groups": alone or ["a name is lost"]},
+                "a damaged log is not set aside: no other node holds all of its entries",
+                extra={"problem": str(damage), "groups": alone or ["a group's name is lost"]},
             )
             return False
         # The log goes last: until then it is found damaged again, and resets are not repeated.
         for name in sorted(here):
             self._begin_anew(name, others[name], damage)
         kept = set_log_aside(self._files, directory)
-        _log.error("a damaged log is set aside", extra={"problem": str(damage), "kept": kept})
+        _log.error("a damaged log was set aside", extra={"problem": str(damage), "kept": kept})
         return True
 
     def _directories(self) -> set[str]:
@@ -150,7 +150,7 @@ class Damages:
         kept = set_group_aside(self._files, self._paths, group, raw)
         self.found[group] += 1
         _log.error(
-            "a damaged copy is set aside, and filled anew by other members",
+            "a damaged replica was set aside and is restored from other members",
             extra={"group": group, "problem": str(damage), "kept": kept or "nothing"},
         )
 
@@ -173,6 +173,6 @@ class Damages:
         if replica is None or not self._cluster.snapshots.refetch(group):
             return
         self.found[group] += 1
-        _log.error("a copy is damaged, and fetched anew", extra={"group": group, "problem": why})
+        _log.error("a damaged replica is fetched again", extra={"group": group, "problem": why})
         if replica.hosted.group.failed:
             self._cluster.audits.give_up(replica, why)

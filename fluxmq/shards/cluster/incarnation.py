@@ -137,7 +137,7 @@ def read_record(files: Files, paths: DataPaths, group: str) -> MemberRecord | No
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corruption(path, 0, f"no member record: {error}") from None
     if not sound:
-        raise Corruption(path, 0, "the check fails")
+        raise Corruption(path, 0, "the checksum does not match")
     return record
 
 
@@ -379,14 +379,14 @@ class Acquaintances:
         if met.forced == self.record.forced:
             return ""
         if met.forced[0] == self.record.forced[0]:
-            return "was declared the truth too, and only one copy can be"
-        return "was left behind when another copy was declared the truth"
+            return "was also declared authoritative, and only one copy can be"
+        return "was superseded when another copy was declared authoritative"
 
     def _why_not(self, member: int, met: _Met, known: Known) -> str:
         if met.incarnation != known.incarnation:
-            return "has lost its directory"
+            return "has lost its data directory"
         if met.life < known.life or (met.life == known.life and met.mark != known.mark):
-            return "has an earlier directory"
+            return "has an older data directory"
         held = max(known.held, self._acknowledged(member))
         if met.persisted < held:
             return f"has acknowledged entry {held}, and its log ends at {met.persisted}"

@@ -185,7 +185,7 @@ class GroupMembers:
             replica.hosted.group.fail(str(problem))
             return
         _log.warning(
-            "a member that had lost what it promised is filled anew",
+            "a member that lost its data is being restored",
             extra={"group": replica.plan.name, "node": name_of(replica, number)},
         )
 
@@ -245,8 +245,8 @@ class GroupMembers:
             replica.hosted.group.fail(str(problem))
             return
         _log.error(
-            "another node's copy of a group was declared the truth; this one is set aside, and"
-            " fluxmqctl grow fills it anew",
+            "another node's copy of a group was declared authoritative; this one is set aside, and"
+            " fluxmqctl grow restores it",
             extra={"group": group, "kept": kept or "nothing"},
         )
 
@@ -274,7 +274,7 @@ class GroupMembers:
         keeper.pump()
         if isinstance(outcome, ProposalAccepted):
             _log.info(
-                "members change",
+                "membership change proposed",
                 extra={
                     "group": replica.plan.name,
                     "node": name_of(replica, change.node),
@@ -321,7 +321,11 @@ class GroupMembers:
         if isinstance(outcome, ChangeRefused):
             answered(Failure(ERROR_INVALID, f"group {wanted.group}: {outcome.value}"))
         elif isinstance(outcome, NotLeader):
-            answered(Failure(ERROR_FAILED, f"group {wanted.group} is being handed over"))
+            answered(
+                Failure(
+                    ERROR_FAILED, f"group {wanted.group} is being transferred to another leader"
+                )
+            )
         else:
             replica.next_tell = 0.0
 
@@ -338,15 +342,15 @@ class GroupMembers:
         status = _status(replica)
         if found is None:
             nodes = ", ".join(each.node for each in replica.plan.nodes)
-            return f"{wanted.node} is none of its nodes by the settings, which are {nodes}"
+            return f"{wanted.node} is not one of its nodes in the settings, which are {nodes}"
         number = found.number
         if wanted.change != ADD:
             members = (*status.membership.voters, *status.membership.learners)
-            return "" if number in members else f"{wanted.node} is no member"
+            return "" if number in members else f"{wanted.node} is not a member"
         if number in status.membership.voters:
             return f"{wanted.node} is a voter already"
         if number in status.membership.learners:
-            return f"{wanted.node} is a learner already, and will be a voter when it has caught up"
+            return f"{wanted.node} is a learner already and becomes a voter when it has caught up"
         return "" if self._cluster.links.of(wanted.node) else f"{wanted.node} is not connected"
 
     # Announcements of leaders on other nodes
@@ -375,11 +379,11 @@ class GroupMembers:
             self._opens(group)
         except (UnknownGroup, StorageError) as problem:
             _log.error(
-                "a group could not be joined",
+                "cannot join a group",
                 extra={"group": group, "peer": link.peer, "problem": str(problem)},
             )
             return
-        _log.info("a group is joined", extra={"group": plan.name})
+        _log.info("joining a group", extra={"group": plan.name})
 
     def _clear(self, group: str) -> None:
         """Delete what is left of an earlier membership, to be replaced by the current state."""
@@ -411,7 +415,7 @@ class GroupMembers:
         except StorageError as problem:
             replica.hosted.group.fail(str(problem))
             return
-        _log.warning("a group is left: this node was removed from it", extra={"group": group})
+        _log.warning("leaving a group: this node was removed from it", extra={"group": group})
 
     def _elsewhere(self, group: str, what: str, *arguments: object) -> bool:
         """Return whether another shard of this node has the group, and forward to it."""

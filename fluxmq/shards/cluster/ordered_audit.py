@@ -164,7 +164,7 @@ class OrderedAudits:
             if rolling is not None:
                 return HashTold(f"{rolling:016x}").to_body()
             if group.applied_index > wanted.index:
-                return Failure(ERROR_FAILED, "it knows its hash there no longer: ask again")
+                return Failure(ERROR_FAILED, "it no longer knows its hash there: ask again")
             if cluster.now() < deadline:
                 return None
             behind = wanted.index - group.applied_index
@@ -173,7 +173,7 @@ class OrderedAudits:
         if (answer := outcome()) is not None:
             answered(answer)
         else:
-            cluster.orders.wait(outcome, "it did not come so far in time", answered)
+            cluster.orders.wait(outcome, "it did not reach the index in time", answered)
 
 
 def _numbers(replica: Replica) -> list[int]:

@@ -137,7 +137,7 @@ class ClusterOrders:
         if leader is None and group not in cluster.replicas:
             answered(Failure(ERROR_NOT_FOUND, f"there is no replicated group {group}"))
         elif leader is None or leader.peer is None:
-            answered(Failure(ERROR_AWAY, f"group {group} has no leader now"))
+            answered(Failure(ERROR_AWAY, f"group {group} has no leader at the moment"))
         elif leader.peer == OWN:
             self._serve(kind, body, answered)
         elif (link := cluster.link_to(leader.peer)) is None:
@@ -152,12 +152,12 @@ class ClusterOrders:
             return
         verb = self._verbs.get(kind)
         if verb is None:
-            answered(Failure(ERROR_UNKNOWN_KIND, f"{kind} is not known here"))
+            answered(Failure(ERROR_UNKNOWN_KIND, f"{kind} is not supported here"))
             return
         group = Fields(body, kind).text("group", GROUP_CHARACTERS_MAX)
         replica = self._cluster.replicas.get(group)
         if replica is None or not replica.hosted.keeper.leading:
-            answered(Failure(ERROR_AWAY, f"group {group} is led from here no longer"))
+            answered(Failure(ERROR_AWAY, f"group {group} is no longer led from here"))
             return
         verb(replica, body, answered)
 
@@ -237,7 +237,7 @@ class ClusterOrders:
                 if number != status.id and number not in reachable:
                     raise ValueError(f"{node} cannot be reached")
                 return number
-        raise ValueError(f"{node} is none of its voters")
+        raise ValueError(f"{node} is not one of its voters")
 
     # Stopping
 

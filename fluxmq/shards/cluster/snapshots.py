@@ -286,8 +286,8 @@ class Snapshots:
         deadline = cluster.now() + WRITTEN_SECONDS_MAX
         while hosted.checkpointing or hosted.shared.owes(hosted.keeper):
             if cluster.now() > deadline:
-                hosted.group.fail("its log does not come to rest")
-                raise StorageError(f"group {group} does not come to rest")
+                hosted.group.fail("its log does not become idle")
+                raise StorageError(f"group {group} does not become idle")
             service.wake()
             await asyncio.sleep(_STEP_SECONDS)
         await self.calls.forget(group)

@@ -236,7 +236,7 @@ class Cluster:
         try:
             return self.members.is_member(self.plans.of(group))
         except UnknownGroup as problem:
-            self.unknown.event(logging.WARNING, group, "no such group here: %s", problem)
+            self.unknown.event(logging.WARNING, group, "unknown group: %s", problem)
             return False
 
     def member_of(self, group: str) -> Member:
@@ -323,7 +323,7 @@ class Cluster:
             await replica.carrier.start()
         except ClusterError as problem:
             _log.error(
-                "a group's address could not be opened",
+                "cannot open a group's address",
                 extra={"group": replica.plan.name, "problem": str(problem)},
             )
             replica.hosted.group.fail(str(problem))
@@ -405,7 +405,7 @@ class Cluster:
 
     def _follows(self, hosted: Hosted) -> None:
         name, term = hosted.group.name, hosted.keeper.node.term
-        _log.info("leading no longer", extra={"group": name, "term": term})
+        _log.info("leadership lost", extra={"group": name, "term": term})
         self.leaders.ends(name, term, OWN)
         self._say("follows", name, term)
         self.audits.lose(name)

@@ -191,7 +191,7 @@ class DurableSessions:
         self.loaded = True
         count = self._bring(None)
         if count:
-            _log.info("sessions are back", extra={"sessions": count})
+            _log.info("sessions restored", extra={"sessions": count})
         return True
 
     def revive(self, client_ids: list[str], done: Callable[[], None]) -> None:

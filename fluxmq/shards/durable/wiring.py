@@ -122,13 +122,15 @@ class StoreWatch:
         self._known = now
         if now[0]:
             _log.error(
-                "sessions and retained messages are kept no longer: %s",
+                "sessions and retained messages are no longer persisted: %s",
                 now[0],
             )
         elif now[1]:
-            _log.error("no room for sessions and retained messages: what needs it is refused")
+            _log.error(
+                "no disk space for sessions and retained messages: requests that need it are refused"
+            )
         else:
-            _log.warning("there is room again for sessions and retained messages")
+            _log.warning("there is disk space again for sessions and retained messages")
 
     def close(self) -> None:
         """Write what is left."""

@@ -133,7 +133,7 @@ class GroupFiles:
             self._log.event(
                 logging.WARNING,
                 "write",
-                "the file with a queue's consumer groups could not be written",
+                "cannot write the file with a queue's consumer groups",
                 queue=queue.name,
                 error=str(error),
             )

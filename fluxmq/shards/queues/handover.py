@@ -207,7 +207,7 @@ class Handovers:
         await self._checkpoint(hosted)  # so that the last one has little to do
         await self._have_another_lead(hosted)
         if self._service.groups.get(name) is not hosted or name in self.departed:
-            raise HandoverError(ERROR_NOT_FOUND, f"group {name} is on this shard no longer")
+            raise HandoverError(ERROR_NOT_FOUND, f"group {name} is no longer on this shard")
         group = hosted.group
         departed = self.departed[name] = Departed(complete=False)
         begun = time.monotonic()
@@ -265,7 +265,7 @@ class Handovers:
         await self._until(group, lambda: group.idle, begun + SETTLE_SECONDS)
         group.dismiss_consumers()
         if not await self._until(group, lambda: group.idle, begun + DRAIN_SECONDS_MAX):
-            raise HandoverError(ERROR_FAILED, f"group {group.name} does not come to rest")
+            raise HandoverError(ERROR_FAILED, f"group {group.name} does not become idle")
         keeper.halt()
         if not await self._until(group, keeper.at_rest, time.monotonic() + DRAIN_SECONDS_MAX):
             raise HandoverError(ERROR_FAILED, f"the log of group {group.name} takes too long")
@@ -292,7 +292,7 @@ class Handovers:
         if hosted.group.failed or self._service.groups.get(name) is not hosted:
             raise HandoverError(ERROR_FAILED, f"{name}: {hosted.group.failed or 'it has gone'}")
         if position != _position(hosted):
-            raise HandoverError(ERROR_FAILED, f"group {name} was told of a new term while it left")
+            raise HandoverError(ERROR_FAILED, f"group {name} saw a new term while it moved")
         return position
 
     async def _checkpoint(self, hosted: Hosted) -> None:
@@ -362,7 +362,7 @@ class Handovers:
             append_copy(shared.wal, number, piece)
             await Receipt(shared).wait()
             if self._coming.get(name) is not coming:
-                raise HandoverError(ERROR_FAILED, f"the move of {name} was given up")
+                raise HandoverError(ERROR_FAILED, f"the move of {name} was abandoned")
         if not entries:
             await Receipt(shared).wait()
 
@@ -414,7 +414,7 @@ class Handovers:
         if hosted is not None:
             # Two shards must never lead one group: this one gives it up in any case.
             hosted.group.fail("the group is placed on another shard")
-            _log.error("group given up: it is placed elsewhere", extra={"group": name})
+            _log.error("group closed: it is placed on another shard", extra={"group": name})
         try:
             self._service.forget_strays()
         except StorageError as problem:

@@ -508,7 +508,7 @@ class QueueService:
                 shared = hosted.shared
                 problem = shared.problem if shared.full else hosted.group.writes.problem
                 if not full:
-                    what = "appends are taken again"
+                    what = "appends are accepted again"
                 elif not low and isinstance(problem, OutOfDescriptors):
                     what = f"appends are refused: {problem}"
                 else:

@@ -116,7 +116,7 @@ class SharedLog:
         except Exhausted as error:
             if not self.full:
                 wanted = "a descriptor" if isinstance(error, OutOfDescriptors) else "space"
-                _log.warning("the log waits for %s", wanted, extra={"problem": str(error)})
+                _log.warning("the log is waiting for %s", wanted, extra={"problem": str(error)})
             self.problem = error
             self.full = True  # buffered data waits; nothing is acknowledged meanwhile
         except StorageError as error:

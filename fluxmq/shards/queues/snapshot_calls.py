@@ -177,12 +177,12 @@ class SnapshotCalls:
             if (kept.source.index, kept.source.term) == (index, term):
                 kept.used = self._now()
                 return kept
-        raise CallRefused(f"snapshot {index} of group {group} is not kept any more")
+        raise CallRefused(f"snapshot {index} of group {group} is no longer kept")
 
     def _refused(self, group: str, problem: StorageError) -> CallRefused:
         if not isinstance(problem, TransferError):
             _log.warning(
-                "a snapshot could not be given to another member",
+                "cannot send a snapshot to another member",
                 extra={"group": group, "problem": str(problem)},
             )
         return CallRefused(str(problem))
@@ -213,7 +213,7 @@ class SnapshotCalls:
             source = await self.make(hosted)
             if self._find(group) is not hosted:
                 await self._run(source.close)
-                raise CallRefused(f"group {group} is not here any more")
+                raise CallRefused(f"group {group} is no longer here")
             self.made += 1
             kept = _Kept(source, self._now(), self._now())
             found.kept.insert(0, kept)
@@ -281,7 +281,7 @@ class SnapshotCalls:
             try:
                 work()
             except StorageError as problem:
-                _log.warning("a snapshot was not given up", extra={"problem": str(problem)})
+                _log.warning("cannot remove a snapshot", extra={"problem": str(problem)})
 
         future = asyncio.get_running_loop().run_in_executor(self._executor, remove)
         self._tasks.add(future)

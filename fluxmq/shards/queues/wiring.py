@@ -308,5 +308,5 @@ class Queues:
         try:
             await self.service.stop()
         except FluxmqError as error:
-            _log.error("queues did not close in order", extra={"problem": str(error)})
+            _log.error("queues did not close cleanly", extra={"problem": str(error)})
         self.executor.shutdown()

@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write the message to standard error and exit with code 2."""
-        self.exit(EXIT_USAGE, f"{self.prog}: {message} (--help tells more)\n")
+        self.exit(EXIT_USAGE, f"{self.prog}: {message} (see --help)\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,14 @@ def size_of(text: str) -> int:
     """Return the bytes of a size like ``64m`` or ``1GiB``. Raises `UsageError`."""
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None or int(found[1]) == 0:
-        raise UsageError(f"{text!r} is no size: a number with k, m or g, as in 64m")
+        raise UsageError(f"{text!r} is not a size: write a number with k, m or g, as in 64m")
     return int(found[1]) * SIZE_UNITS[found[2]]
 
 
 def add_source(parser: Parser, *, several_paths: bool = False, queues: bool = True) -> None:
     """Add the options of the data to read: ``--path``, ``--queue``, ``--queue-pattern``,
     ``--storage-options``."""
-    group = parser.add_argument_group("where to read")
+    group = parser.add_argument_group("source")
     if several_paths:
         group.add_argument(
             "--path",
@@ -120,7 +120,7 @@ def add_source(parser: Parser, *, several_paths: bool = False, queues: bool = Tr
             "--path",
             required=True,
             metavar="DIR",
-            help="data directory of a node, a copy made by fluxmqctl snapshot, or a URL that fsspec knows",
+            help="data directory of a node, a copy made by fluxmqctl snapshot, or a URL that fsspec supports",
         )
     if queues:
         group.add_argument(
@@ -133,18 +133,18 @@ def add_source(parser: Parser, *, several_paths: bool = False, queues: bool = Tr
         group.add_argument(
             "--queue-pattern",
             metavar="RE",
-            help="read the queues whose whole name matches this regular expression",
+            help="read the queues whose full name matches this regular expression",
         )
     group.add_argument(
         "--storage-options",
         metavar="JSON",
-        help="what fsspec needs to open the URL, as a JSON object",
+        help="fsspec options for opening the URL, as a JSON object",
     )
 
 
 def add_range(parser: Parser) -> None:
     """Add ``--from`` and ``--to``."""
-    group = parser.add_argument_group("which messages", f"A bound is {RANGE_HELP}.")
+    group = parser.add_argument_group("messages", f"A bound is {RANGE_HELP}.")
     group.add_argument(
         "--from",
         dest="start",
@@ -157,13 +157,13 @@ def add_range(parser: Parser) -> None:
         dest="stop",
         default="latest",
         metavar="BOUND",
-        help="where to end, not included (default: latest)",
+        help="the end, exclusive (default: latest)",
     )
 
 
 def add_session(parser: Parser, *, output: str | None = None) -> None:
     """Add ``--master``, ``--quiet`` and, with its text, ``--output``."""
-    group = parser.add_argument_group("how to run")
+    group = parser.add_argument_group("run")
     if output is not None:
         group.add_argument("--output", metavar="DIR", help=output)
     group.add_argument(
@@ -219,7 +219,7 @@ def selection_of(
     queues = tuple(dict.fromkeys(getattr(arguments, "queue", [])))
     pattern = getattr(arguments, "queue_pattern", None)
     if queues and pattern is not None:
-        raise UsageError("--queue and --queue-pattern exclude each other")
+        raise UsageError("--queue and --queue-pattern are mutually exclusive")
     if any("," in queue or not queue for queue in queues):
         raise UsageError("the name of a queue is not empty and has no comma: use --queue-pattern")
     if pattern is not None:
@@ -227,7 +227,7 @@ def selection_of(
             re.compile(pattern)
         except re.error as problem:
             raise UsageError(
-                f"--queue-pattern {pattern!r} is no regular expression: {problem}"
+                f"--queue-pattern {pattern!r} is not a regular expression: {problem}"
             ) from None
     start = bound_of(getattr(arguments, "start", "earliest"), now)
     stop = bound_of(getattr(arguments, "stop", "latest"), now)

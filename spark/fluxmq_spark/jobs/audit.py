@@ -40,9 +40,9 @@ COMPARED: Final = (
 )
 """Columns of a batch's header in which replicas must agree."""
 
-TEXT = """Audit queues: offsets without gaps or doubles, every message against its check, and replicas against each other.
+TEXT = """Audit queues: offsets without gaps or duplicates, every message's checksum, and replicas against each other.
 
-With --path given several times, one for each node's directory (or a copy of it), what both of two nodes have must be
+With --path given several times, once per node's directory (or a copy of it), data that two nodes share must be
 the same; the first difference of each queue is named with its file. Exit code 1 when something was found."""
 
 
@@ -79,7 +79,7 @@ def parser() -> arguments.Parser:
     found.add_argument(
         "--headers-only",
         action="store_true",
-        help="look at headers only, not at every message against its check: fast",
+        help="check headers only, not each message's checksum: fast",
     )
     arguments.add_session(found, output="directory for audit.json")
     return found
@@ -154,7 +154,7 @@ def order_findings(
         else:
             last = min(each["next_offset"], due) - 1
             yield Finding(
-                "double", node, queue, base, where, f"offsets {base} to {last} are there twice"
+                "double", node, queue, base, where, f"offsets {base} to {last} occur twice"
             )
     for kept in ranges:
         if kept.first >= kept.stop:
@@ -317,7 +317,7 @@ def look(
 
 def show(console: Console, audited: Sequence[Audited], findings: Sequence[Finding]) -> None:
     """Write the tables."""
-    console.title("Looked at")
+    console.title("Examined")
     columns = (
         "queue",
         "directory",
@@ -347,7 +347,7 @@ def show(console: Console, audited: Sequence[Audited], findings: Sequence[Findin
         ],
     )
     if not findings:
-        console.write("\nNothing was found.")
+        console.write("\nNo problems found.")
         return
     console.title(plural(len(findings), "finding"))
     for each in findings[:FINDINGS_MAX]:
@@ -388,7 +388,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 with console.stage("replicas", tasks(spark)):
                     findings += compare(nodes, [one[0] for one in looks], [one[1] for one in looks])
         if not audited:
-            raise JobError("there is no queue to look at")
+            raise JobError("there is no queue to audit")
         show(console, audited, findings)
         if options.output is not None:
             console.write(f"\nwritten: {save(Path(options.output), audited, findings)}")

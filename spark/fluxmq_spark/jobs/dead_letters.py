@@ -44,7 +44,7 @@ Dead-letter queues of the settings file are found by themselves: those of the se
 that a dead-letter exchange of AMQP fills is named by --dead-letter-queue.
 
 With --redrive --url the messages are published again to the queue they died in, through AMQP with confirms, with
-the header x-redriven-from. The dead letters stay where they are: purge their queue when all is well."""
+the header x-redriven-from. The dead letters stay where they are: purge their queue afterwards."""
 
 EPILOG = """examples:
   dead_letters.py --path /var/lib/fluxmq --queue orders --output report
@@ -70,7 +70,7 @@ def parser() -> arguments.Parser:
         action="append",
         default=[],
         metavar="REASON",
-        help="only letters that died of this (rejected, expired, delivery_limit, ...); may be repeated",
+        help="only letters with this reason (rejected, expired, delivery_limit, ...); may be repeated",
     )
     found.add_argument(
         "--samples",

@@ -58,10 +58,10 @@ def parser() -> arguments.Parser:
         "--output",
         required=True,
         metavar="DIR",
-        help="where to write: a directory, or a URL that fsspec knows",
+        help="where to write: a directory, or a URL that fsspec supports",
     )
     found.add_argument(
-        "--output-options", metavar="JSON", help="what fsspec needs to open the output's URL"
+        "--output-options", metavar="JSON", help="fsspec options for opening the output's URL"
     )
     found.add_argument(
         "--compression", choices=COMPRESSIONS, default="zstd", help="of the files (default: zstd)"
@@ -71,7 +71,7 @@ def parser() -> arguments.Parser:
         type=arguments.positive,
         default=ROWS_PER_FILE,
         metavar="N",
-        help=f"messages of a file at most (default: {ROWS_PER_FILE:,})",
+        help=f"maximum number of messages per file (default: {ROWS_PER_FILE:,})",
     )
     found.add_argument(
         "--no-headers", action="store_true", help="leave out the columns headers and properties"
@@ -79,7 +79,7 @@ def parser() -> arguments.Parser:
     found.add_argument(
         "--skip-lost",
         action="store_true",
-        help="go on where retention has removed messages or a file is damaged, instead of failing",
+        help="skip messages that retention removed or damage made unreadable, instead of failing",
     )
     arguments.add_session(found)
     return found
@@ -112,13 +112,13 @@ def due(
         if each.committed < at:
             raise JobError(
                 f"queue {each.queue!r} ends at {each.committed:,} and was exported up to {at:,}:"
-                " it was made anew; export it to another directory"
+                " it was created again; export it to another directory"
             )
         lost = max(0, each.start - at)
         if lost and not skip_lost:
             raise JobError(
                 f"queue {each.queue!r}: offsets {at} to {each.start - 1} were removed by retention before they were"
-                " exported; --skip-lost goes on without them"
+                " exported; --skip-lost continues without them"
             )
         first = max(at, each.start)
         if first < each.stop:

@@ -70,10 +70,10 @@ def rates(path: Path, series: Mapping[str, Mapping[int, float]], step_s: int) ->
     axes.xaxis.set_major_locator(locator)
     formatter = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(formatter)
-    axes.set_xlabel("time the broker took them, UTC")
-    axes.set_ylabel("messages a second")
+    axes.set_xlabel("time of storage by the broker, UTC")
+    axes.set_ylabel("messages per second")
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_title(f"Messages a second, mean of {step_s:,} s")
+    axes.set_title(f"Messages per second, mean of {step_s:,} s")
     _finish(figure, axes, path)
 
 
@@ -102,7 +102,7 @@ def lag(path: Path, groups: Sequence[tuple[str, int, float]]) -> None:
     figure, both = _axes(2)
     shown = sorted(groups, key=lambda each: (-each[1], each[0]))[:BARS_MAX]
     names = [each[0] for each in shown]
-    _bars(both[0], names, [each[1] for each in shown], "messages not settled")
+    _bars(both[0], names, [each[1] for each in shown], "unsettled messages")
     _bars(both[1], names, [each[2] for each in shown], "seconds behind")
     both[1].set_yticklabels([])
     figure.suptitle("Lag of consumer groups")

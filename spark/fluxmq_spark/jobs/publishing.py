@@ -70,7 +70,7 @@ def add_publishing(parser: Parser, switch: str | None, text: str) -> None:
         type=_rate,
         default=0.0,
         metavar="N",
-        help="at most so many messages a second (default: no bound)",
+        help="maximum number of messages per second (default: no limit)",
     )
     group.add_argument(
         "--producer-id",
@@ -80,7 +80,7 @@ def add_publishing(parser: Parser, switch: str | None, text: str) -> None:
         " (default: made of source and range)",
     )
     group.add_argument(
-        "--dry-run", action="store_true", help="say what would be published, and publish nothing"
+        "--dry-run", action="store_true", help="show what would be published, and publish nothing"
     )
 
 
@@ -90,7 +90,7 @@ def _rate(text: str) -> float:
     except ValueError:
         found = 0
     if not 0 < found <= 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages a second")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages per second")
     return found
 
 

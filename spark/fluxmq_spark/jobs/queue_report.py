@@ -41,8 +41,8 @@ STEPS_S: Final = (
 
 TEXT = """Report on queues: rates over time, sizes with percentiles, busiest addresses, and lag of consumer groups.
 
-The broker is not asked anything: all of it is read from its files, also while it runs. Tables go to standard
-output; with --output pictures (rate.png, sizes.png, lag.png), report.json and CSV files are written as well."""
+Everything is read from the broker's files, also while it runs; the broker itself is not contacted. Tables go to standard
+output; with --output, charts (rate.png, sizes.png, lag.png), report.json and CSV files are written too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ def parser() -> arguments.Parser:
     found.add_argument(
         "--headers-only",
         action="store_true",
-        help="read no messages, only headers of batches: fast, without percentiles and addresses",
+        help="read batch headers only, no messages: fast, without percentiles and addresses",
     )
-    arguments.add_session(found, output="directory for pictures, JSON and CSV")
+    arguments.add_session(found, output="directory for charts, JSON and CSV")
     return found
 
 

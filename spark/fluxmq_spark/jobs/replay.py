@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 NAME: Final = "replay"
 ORIGIN: Final = "x-replayed-from"
 
-TEXT = """Publish messages of the past to a queue: a range of a queue, an export, or any Parquet files with a column payload.
+TEXT = """Republish past messages to a queue: a range of a queue, an export, or any Parquet files with a column payload.
 
-Messages come in their order, with their headers and properties, and with the header x-replayed-from that says where
-they were (queue/offset). They get new offsets and times. Run again with the same range, the job publishes nothing twice."""
+Messages keep their order, headers and properties, and get the header x-replayed-from with their
+origin (queue/offset). They get new offsets and times. Running the job again with the same range publishes nothing twice."""
 
 EPILOG = """examples:
   replay.py --path /var/lib/fluxmq --queue orders --from 2026-09-21T14:00 --to 2026-09-21T15:00 \\
@@ -47,7 +47,7 @@ EPILOG = """examples:
 def parser() -> arguments.Parser:
     """Return the parser of the command line."""
     found = arguments.Parser(NAME, TEXT, epilog=EPILOG)
-    source = found.add_argument_group("where to read")
+    source = found.add_argument_group("source")
     place = source.add_mutually_exclusive_group(required=True)
     place.add_argument("--path", metavar="DIR", help="data directory of a node, or a copy of one")
     place.add_argument(
@@ -65,7 +65,7 @@ def parser() -> arguments.Parser:
     source.add_argument(
         "--storage-options",
         metavar="JSON",
-        help="what fsspec needs to open the URL, as a JSON object",
+        help="fsspec options for opening the URL, as a JSON object",
     )
     arguments.add_range(found)
     found.add_argument(

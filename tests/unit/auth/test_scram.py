@@ -172,13 +172,13 @@ def test_final_messages_that_are_refused(message, server_error):
 
 
 def test_messages_out_of_order_are_refused():
-    with pytest.raises(ScramError, match="not expected"):
+    with pytest.raises(ScramError, match="unexpected message"):
         exchange().receive_client_final(CLIENT_FINAL)
-    with pytest.raises(ScramError, match="not expected"):
+    with pytest.raises(ScramError, match="unexpected message"):
         exchange().server_first(KEYS)
     server = exchange()
     server.receive_client_first(CLIENT_FIRST)
-    with pytest.raises(ScramError, match="not expected"):
+    with pytest.raises(ScramError, match="unexpected message"):
         server.receive_client_first(CLIENT_FIRST)
 
 

@@ -35,7 +35,7 @@ MEMBERS = (
     MemberRow("n2", 2, "voter", False, "n1", 1000, 200, "replicate", True, 12, ""),
     MemberRow("n3", 3, "learner", False, "n1", 0, 1200, "snapshot", True, 30, ""),
     MemberRow(
-        "n4", 4, "voter", False, "n1", -1, -1, "probe", False, 9000, "has lost its directory"
+        "n4", 4, "voter", False, "n1", -1, -1, "probe", False, 9000, "has lost its data directory"
     ),
 )
 ROW = RaftRow(
@@ -50,7 +50,7 @@ def test_a_group_as_this_node_has_it():
         "0.42", "ms",
     ]  # fmt: skip
     assert lines[-2:] == [
-        "hot: n4 has lost its directory",
+        "hot: n4 has lost its data directory",
         "shard-1: did not answer in time",
     ]
     assert raft_lines(RaftListing(()), colour=False) == ["there are no replicated groups here"]
@@ -63,7 +63,7 @@ def test_members_as_the_leader_has_them():
         ["hot", "n1", "voter", "leader", "1,200", "0", "-", "n1"],
         ["hot", "n2", "voter", "replicate", "1,000", "200", "12", "ms", "n1"],
         ["hot", "n3", "learner", "snapshot", "0", "1,200", "30", "ms", "n1"],
-        ["hot", "n4", "voter", "not", "believed", "-", "-", "9000", "ms", "n1"],
+        ["hot", "n4", "voter", "not", "trusted", "-", "-", "9000", "ms", "n1"],
     ]
 
 
@@ -134,7 +134,7 @@ def test_messages_come_back_as_they_were():
         Outcomes((Outcome("hot", "n1", "why"),)),
     ):
         assert type(message).from_body(message.to_body()) == message
-    with pytest.raises(MessageError, match="none of add, remove"):
+    with pytest.raises(MessageError, match="not one of add, remove"):
         MemberChange.from_body({"group": "g", "node": "n", "change": "mix"})
     with pytest.raises(MessageError, match="members"):
         RaftRow.from_body({**ROW.to_body(), "members": 1})

@@ -28,5 +28,5 @@ def test_only_what_stands_between_the_marks_is_rewritten():
     assert fresh.endswith(f"{END}\nafter\n")
     assert "old" not in fresh
     assert renewed(fresh) == fresh
-    with pytest.raises(ValueError, match="marks"):
+    with pytest.raises(ValueError, match="markers"):
         renewed("no marks here")

@@ -59,7 +59,7 @@ def test_a_copy_is_made_and_can_be_verified(ctl: Ctl, orders: QueueOnDisk, tmp_p
     assert lines[2:] == [str(target)]
     assert not (tmp_path / "copies" / "VERSION").exists()
     for path in (tmp_path / "copies", target):
-        assert "0 damaged, 0 to be mended" in ctl("log", "verify", path)
+        assert "0 damaged, 0 to be repaired" in ctl("log", "verify", path)
     assert "orders/eu" in ctl("log", "stat", tmp_path / "copies")
 
 
@@ -86,7 +86,7 @@ def test_damage_in_a_copy_is_no_note(ctl: Ctl, orders: QueueOnDisk, tmp_path: Pa
     data[-20] ^= 1
     last.write_bytes(data)
     for path in (tmp_path / "copies", target):
-        assert "1 damaged, 0 to be mended" in ctl("log", "verify", path, code=1)
+        assert "1 damaged, 0 to be repaired" in ctl("log", "verify", path, code=1)
         assert str(last) in ctl.err
 
 
@@ -96,7 +96,7 @@ def test_a_queue_of_a_buffered_group_is_copied(ctl: Ctl, tmp_path: Path) -> None
     queue.close()
     said = ctl("snapshot", "fast", tmp_path / "copies")
     assert "0 segments linked (0 bytes)" in said
-    assert "answered before the disk has its data" in said
+    assert "acknowledges before its data is synced" in said
     copies = list((tmp_path / "copies").rglob("*.seg"))
     assert {path.stat().st_nlink for path in copies} == {1}
     assert scan_log(Files(), str(copies[0].parent)).problems == []
@@ -113,7 +113,7 @@ def test_another_file_system_is_said(
     monkeypatch.setattr(snapshot_command, "Files", failing)
     said = ctl("snapshot", "orders/eu", tmp_path / "copies")
     assert "0 segments linked" in said
-    assert "cannot be linked (another file system?)" in said
+    assert "cannot be hard-linked here (another file system?)" in said
 
 
 def test_what_is_not_there_is_refused(ctl: Ctl, orders: QueueOnDisk, tmp_path: Path) -> None:

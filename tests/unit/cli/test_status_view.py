@@ -95,7 +95,7 @@ def test_clocks_that_differ_are_told_of():
     """Review finding 3: an alarm says that members' clocks differ."""
     apart = replace(SHARD, numbers=replace(NUMBERS, clocks_apart=1))
     text = "\n".join(lines(NodeStatus("0", 0, (apart,)), colour=False))
-    assert "shard-0: clocks of 1 other nodes differ from this one's: see to NTP" in text
+    assert "shard-0: clocks of 1 other nodes differ from this node's: check NTP" in text
 
 
 def test_rates_are_shown_against_an_earlier_answer():
@@ -149,8 +149,8 @@ def test_what_the_node_is_short_of():
     status = NodeStatus("0", 0, (SHARD,), short)
     shown = lines(status, colour=False)
     assert shown[-2:] == [
-        "alarm: memory is short, 212 MiB are held and the mark is 200 MiB: publishers are not read",
-        "alarm: disk space is short: publishes to durable queues are refused, AMQP publishers are not read",
+        "alarm: memory is low: 212 MiB in use, high watermark 200 MiB; publishers are paused",
+        "alarm: disk space is low: publishes to durable queues are refused, AMQP publishers are paused",
     ]
     body = to_json(status)
     assert (body["alarms"], body["memory_held"]) == (["memory", "disk"], 212 << 20)

@@ -117,12 +117,12 @@ def test_frames_of_one_turn_are_one_message() -> None:
         assert wires.sent[2:] == [[b"c"]]
         assert connection.backlog_bytes == 0
         arrive(connection, b"x", b"y")
-        connection.broken("ended by the other side")
+        connection.broken("closed by the other node")
 
     carrying(told, scenario)
     assert told.events == ["connected", "received", "lost"]
     assert told.frames == [[b"x", b"y"]]
-    assert told.why == "ended by the other side"
+    assert told.why == "closed by the other node"
 
 
 def test_who_has_given_all_its_frames_need_not_wait_for_the_turn() -> None:
@@ -183,7 +183,7 @@ def test_a_backlog_that_grows_too_long_ends_the_stream() -> None:
 
     connection, wires = carrying(told, scenario)
     assert told.events == ["connected", "lost"]
-    assert "bytes wait to be sent" in told.why
+    assert "bytes are waiting to be sent" in told.why
     assert connection.backlog_bytes == 0
     assert wires.sent == []
 
@@ -230,7 +230,7 @@ def test_a_fault_of_the_listener_ends_the_stream_only(
     carrying(told, scenario)
     assert told.events[-1] == "lost"
     assert told.events.count("lost") == 1
-    assert "a stream between nodes ends after a fault here" in caplog.messages
+    assert "inter-node stream closed after an internal error" in caplog.messages
 
 
 def test_the_first_reason_is_told() -> None:
@@ -243,7 +243,7 @@ def test_the_first_reason_is_told() -> None:
 
     carrying(told, scenario)
     assert told.events == ["connected", "lost"]
-    assert told.why == "a message is not one"
+    assert told.why == "a message is malformed"
 
 
 def test_problems_of_one_node_are_said_a_few_times_a_second() -> None:

@@ -25,9 +25,9 @@ def test_a_greeting_comes_back_as_it_was() -> None:
     [
         ({"version": greeting.VERSION + 1}, f"version {greeting.VERSION + 1}"),
         ({"version": 0}, "version 0"),
-        ({"node": ""}, "name that none has"),
-        ({"node": "n" * 257}, "name that none has"),
-        ({"purpose": "p" * 257}, "name that none has"),
+        ({"node": ""}, "an invalid name"),
+        ({"node": "n" * 257}, "an invalid name"),
+        ({"purpose": "p" * 257}, "an invalid name"),
     ],
 )
 def test_other_greetings_are_refused(change: dict[str, Any], problem: str) -> None:
@@ -39,7 +39,7 @@ def test_other_greetings_are_refused(change: dict[str, Any], problem: str) -> No
 
 def test_none_is_refused_and_so_are_two() -> None:
     for metadata in (None, [], [(greeting.KEY, "text")], greeting.as_metadata(HELLO) * 2):
-        with pytest.raises(MalformedStream, match="no greeting"):
+        with pytest.raises(MalformedStream, match="greeting is missing"):
             greeting.from_metadata(metadata)
 
 

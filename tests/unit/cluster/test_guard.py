@@ -72,7 +72,7 @@ def test_refusals_are_counted_and_logged_at_a_bounded_rate(
     """Review finding 16: refusals leave a trace, and not one for each."""
     guard = Guard()
     for _ in range(1000):
-        guard.refuse(STREAM, "", "another node was refused", problem="x" * 1000)
+        guard.refuse(STREAM, "", "refused another node", problem="x" * 1000)
     assert guard.refused[STREAM] == 1000
     found = [each for each in caplog.records if each.name == "fluxmq.cluster"]
     assert 1 <= len(found) <= 10

@@ -61,11 +61,11 @@ def message(**fields: Any) -> bytes:
 @pytest.mark.parametrize(
     ("sent", "problem"),
     [
-        ([b"\xff\xff\xff"], "not one"),
-        ([b""], "neither"),
-        ([message(last=True)], "neither"),
-        ([message(frames=[b"a"], piece=b"b")], "both"),
-        ([message(piece=b"a"), message(frames=[b"b"])], "did not end"),
+        ([b"\xff\xff\xff"], "malformed"),
+        ([b""], "either"),
+        ([message(last=True)], "either"),
+        ([message(frames=[b"a"], piece=b"b")], "either"),
+        ([message(piece=b"a"), message(frames=[b"b"])], "is incomplete"),
     ],
 )
 def test_what_is_not_of_the_protocol_is_refused(sent: list[bytes], problem: str) -> None:

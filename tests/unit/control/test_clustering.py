@@ -66,7 +66,7 @@ def ask(shards, kind, body=None, clustered=True):
 
 
 def test_a_node_that_is_alone_says_so():
-    with pytest.raises(RequestError, match="not one of a cluster"):
+    with pytest.raises(RequestError, match="not part of a cluster"):
         ask([], RAFT, RaftWanted(), clustered=False)
 
 
@@ -109,7 +109,7 @@ def test_rebalance_orders_what_is_to_move_and_tells_what_did_not():
 
 def test_nobody_is_to_lead_who_is_away_or_not_believed():
     away = replace(member("b"), connected=False)
-    doubted = replace(member("c"), doubt="has lost its directory")
+    doubted = replace(member("c"), doubt="has lost its data directory")
     rows = tuple(
         replace(row(name, "a", ABC), members=(member("a", leads=True), away, doubted))
         for name in ("g", "h")
@@ -126,7 +126,7 @@ def test_a_node_in_contact_is_forgotten_by_force_only():
     outcomes = Outcomes.from_body(ask([shard], FORGET_NODE, ForgetNode("c", force=True)))
     assert [(each.group, each.node) for each in outcomes.rows] == [("g", "c")]
     assert shard.asked[-1] == (MEMBER_CHANGE, MemberChange("g", "c", "remove").to_body())
-    with pytest.raises(RequestError, match="member of no group"):
+    with pytest.raises(RequestError, match="not a member of any group"):
         ask([shard], FORGET_NODE, ForgetNode("z", force=True))
 
 

@@ -36,8 +36,8 @@ def test_what_does_not_end_is_named_and_left(caplog: pytest.LogCaptureFixture):
     asyncio.run(scenario())
     said = [record.getMessage() for record in caplog.records]
     assert ended == ["quick"]
-    assert "files did not end in order" in said
-    assert "streams did not end in time: it waits in stubborn > Event.wait" in said
+    assert "files did not stop cleanly" in said
+    assert "streams did not stop in time; it is waiting in stubborn > Event.wait" in said
 
 
 def test_what_ends_in_time_is_waited_for():

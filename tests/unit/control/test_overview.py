@@ -94,8 +94,8 @@ def test_a_shard_without_control_connection_is_not_ready_an_acceptor_is():
     [
         (None, "no answer in time"),
         (ProcessNumbers(groups=3, groups_failed=1), "1 of 3 groups have failed"),
-        (ProcessNumbers(groups=3, groups_starting=2), "2 of 3 groups are not led yet"),
-        (ProcessNumbers(state_failed=1), "sessions and retained messages are not kept any more"),
+        (ProcessNumbers(groups=3, groups_starting=2), "2 of 3 groups have no leader yet"),
+        (ProcessNumbers(state_failed=1), "sessions and retained messages are no longer persisted"),
     ],
 )
 def test_a_shard_whose_groups_do_not_lead_is_not_ready(numbers, problem):
@@ -109,7 +109,7 @@ def test_clocks_that_differ_are_an_alarm_and_no_reason_to_serve_nobody():
     verdict = readiness(node(), NOW, numbers, None)
     assert verdict.ready
     alarms = [each.get("alarm") for each in processes_of(verdict.to_json())]
-    told = "clocks of 2 other nodes differ from this one's: see to NTP"
+    told = "clocks of 2 other nodes differ from this node's: check NTP"
     assert alarms == [None, told, None, None]
 
 

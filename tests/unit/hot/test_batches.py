@@ -208,25 +208,25 @@ def test_every_cut_is_noticed() -> None:
 
 DAMAGE: dict[str, tuple[int, str, int, str]] = {
     "magic": (0, "I", 1, "no batch begins here"),
-    "length": (8, "I", 112, "a length that is not the sum of its parts"),
-    "version": (12, "B", 2, "a version or codec that is not known"),
-    "codec": (13, "B", 1, "a version or codec that is not known"),
-    "flag": (14, "H", 0x80, "a flag that is not known"),
-    "column": (14, "H", 8, "a length that is not the sum of its parts"),
-    "no message": (40, "I", 0, "a count that no batch has"),
-    "many messages": (40, "I", MESSAGES_MAX + 1, "a count that no batch has"),
-    "most messages": (40, "I", 2**32 - 1, "a count that no batch has"),
-    "offset": (16, "Q", 2**64 - 2, "offsets beyond all offsets"),
-    "time": (24, "q", 2**62 + 1, "a time that no clock shows"),
-    "earliest time": (24, "q", -(2**63), "a time that no clock shows"),
-    "keys": (44, "I", 2**32 - 1, "a length that is not the sum of its parts"),
-    "payloads": (52, "I", 2**32 - 1, "a length that is not the sum of its parts"),
-    "last time": (60, "i", 1, "a last time that is not the last message's"),
-    "first end": (64, "i", 1, "payloads that do not end in order"),
-    "end that goes back": (72, "i", 1, "payloads that do not end in order"),
-    "negative end": (68, "i", -1, "payloads that do not end in order"),
-    "end past the area": (76, "i", 2**31 - 1, "payloads that do not end in order"),
-    "last end": (76, "i", 5, "payloads that do not end in order"),
+    "length": (8, "I", 112, "a length that differs from the sum of its parts"),
+    "version": (12, "B", 2, "an unknown version or codec"),
+    "codec": (13, "B", 1, "an unknown version or codec"),
+    "flag": (14, "H", 0x80, "an unknown flag"),
+    "column": (14, "H", 8, "a length that differs from the sum of its parts"),
+    "no message": (40, "I", 0, "an invalid message count"),
+    "many messages": (40, "I", MESSAGES_MAX + 1, "an invalid message count"),
+    "most messages": (40, "I", 2**32 - 1, "an invalid message count"),
+    "offset": (16, "Q", 2**64 - 2, "offsets above the maximum"),
+    "time": (24, "q", 2**62 + 1, "a time out of range"),
+    "earliest time": (24, "q", -(2**63), "a time out of range"),
+    "keys": (44, "I", 2**32 - 1, "a length that differs from the sum of its parts"),
+    "payloads": (52, "I", 2**32 - 1, "a length that differs from the sum of its parts"),
+    "last time": (60, "i", 1, "a last time that differs from the last message's"),
+    "first end": (64, "i", 1, "payloads whose ends are not ascending"),
+    "end that goes back": (72, "i", 1, "payloads whose ends are not ascending"),
+    "negative end": (68, "i", -1, "payloads whose ends are not ascending"),
+    "end past the area": (76, "i", 2**31 - 1, "payloads whose ends are not ascending"),
+    "last end": (76, "i", 5, "payloads whose ends are not ascending"),
 }
 
 
@@ -245,9 +245,9 @@ def test_keys_and_properties_that_do_not_end_in_order(flag: int) -> None:
     data = bytearray(reseal(bytes(data[:64] + bytes(16)), 8, "I", 80))
     struct.pack_into("<H", data, 14, flag)
     assert parse(reseal(bytes(data), 0, "I", 0x42584C46)).payload(0) == b""
-    with pytest.raises(BatchError, match="that do not end in order"):
+    with pytest.raises(BatchError, match="whose ends are not ascending"):
         parse(reseal(bytes(data), 64, "i", 1))
-    with pytest.raises(BatchError, match="that do not end in order"):
+    with pytest.raises(BatchError, match="whose ends are not ascending"):
         parse(reseal(bytes(data), 68, "i", -1))
 
 

@@ -121,7 +121,9 @@ def test_refusals(tmp_path: Path) -> None:
     no_listener, etcd, plaintext = refusals(written(tmp_path, FOUNDING_CLUSTER))
     assert no_listener.startswith("No listener is configured")
     assert etcd.startswith("cluster.etcd: this version of FluxMQ has no etcd member.")
-    assert plaintext.startswith("cluster.transport.bind_addr: nodes speak to each other without")
+    assert plaintext.startswith(
+        "cluster.transport.bind_addr: between nodes, plaintext is allowed on"
+    )
     assert len(refusals(written(tmp_path, "server: {http: {addr: '127.0.0.1:1'}}"))) == 1
     assert refusals(written(tmp_path, "server: {mqtt: {websocket: {addr: '127.0.0.1:1'}}}")) == []
 

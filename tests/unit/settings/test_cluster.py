@@ -123,7 +123,7 @@ def test_a_node_of_three_is_all_right(tmp_path: Path) -> None:
             "groups.hot.peers",
             (
                 "names b, d, and cluster.transport.peers b, c:"
-                " nodes with copies of a group are nodes that this one speaks to"
+                " the nodes of a group must be peers of the transport"
             ),
         ),
         (
@@ -131,13 +131,13 @@ def test_a_node_of_three_is_all_right(tmp_path: Path) -> None:
             "groups._meta.peers",
             (
                 "names b, and cluster.transport.peers b, c:"
-                " nodes with copies of a group are nodes that this one speaks to"
+                " the nodes of a group must be peers of the transport"
             ),
         ),
         (
             "groups: {_meta: {sync_mode: false}}",
             "groups._meta.sync_mode",
-            "has no meaning for the group of the topology, which has its own",
+            "does not apply to the topology's group, which has its own",
         ),
         (
             "groups: {hot: {bind_addr: ':21200', peers: {b: 'b:1', c: 'b:1'}}}",
@@ -195,28 +195,28 @@ def test_mistakes_of_groups(tmp_path: Path, more: str, path: str, message: str) 
         (
             RAFT.replace("peers: {b", "peers: {a: '127.0.0.1:3', b"),
             {
-                "cluster.transport.peers.a": "is this node itself, by cluster.node_id; peers are the others",
-                "cluster.raft.peers.a": "is this node itself, by cluster.node_id; peers are the others",
+                "cluster.transport.peers.a": "is this node itself (cluster.node_id); peers are the other nodes",
+                "cluster.raft.peers.a": "is this node itself (cluster.node_id); peers are the other nodes",
             },
         ),
         (
             RAFT.replace(', c: "127.0.0.1:25100"', ""),
             {
                 "cluster.raft.peers": "names b, and cluster.transport.peers b, c:"
-                " nodes with copies of a group are nodes that this one speaks to"
+                " the nodes of a group must be peers of the transport"
             },
         ),
         (
             RAFT.replace('b: "127.0.0.1:1", c: "127.0.0.1:2"', ""),
             {
                 "cluster.raft.peers": "names b, c, and cluster.transport.peers nobody:"
-                " nodes with copies of a group are nodes that this one speaks to"
+                " the nodes of a group must be peers of the transport"
             },
         ),
         (
             HEAD + "  transport: {bind_addr: ':65473'}",
             {
-                "cluster.transport.bind_addr": "needs 64 ports, one for each shard, and port 65536 is none"
+                "cluster.transport.bind_addr": "needs 64 ports, one for each shard, but port 65536 does not exist"
             },
         ),
         (
@@ -229,7 +229,7 @@ def test_mistakes_of_groups(tmp_path: Path, more: str, path: str, message: str) 
             + "queues: [{name: q, replication: {enabled: true, group: hot, heartbeat_timeout: 2500ms}},"
             " {name: r, replication: {enabled: true, group: hot, heartbeat_timeout: 2s}}]",
             {
-                "cluster.raft.groups.hot.election_timeout": "of group hot, with what its queues override,"
+                "cluster.raft.groups.hot.election_timeout": "of group hot, including its queues' overrides,"
                 " is 2s, and must be above heartbeat_timeout, which is 2s"
             },
         ),
@@ -252,7 +252,7 @@ def test_mistakes_of_groups(tmp_path: Path, more: str, path: str, message: str) 
             + "queues: [{name: q, replication: {enabled: true, group: z}}]",
             {
                 "queues[0].replication.group": "z would have a port 987 above that of"
-                " cluster.raft.bind_addr, 127.0.0.1:65000, which is none: give it a bind_addr in"
+                " cluster.raft.bind_addr, 127.0.0.1:65000, which is out of range: give it a bind_addr in"
                 " cluster.raft.groups"
             },
         ),
@@ -312,14 +312,14 @@ def test_plaintext_between_machines_is_asked_for(tmp_path: Path) -> None:
     (sentence,) = refusals(written(tmp_path, open_))
     paths = (
         "cluster.raft.bind_addr, cluster.raft.groups.hot.bind_addr, cluster.transport.peers.b,"
-        " cluster.raft.groups.hot.peers.c: nodes speak to each other without TLS on loopback"
+        " cluster.raft.groups.hot.peers.c: between nodes, plaintext is allowed on loopback"
     )
     assert sentence.startswith(paths)
     allowed = open_.replace("transport: {", "transport: {allow_plaintext: true, ")
     settings = written(tmp_path, allowed)
     assert refusals(settings) == []
     plain, even = notes(settings)
-    assert plain.startswith("cluster.transport.allow_plaintext: what nodes say to each other is")
+    assert plain.startswith("cluster.transport.allow_plaintext: traffic between nodes is")
     assert even == "replication group hot: 2 copies stand the loss of 0, no more than 1 would."
 
 
@@ -356,7 +356,7 @@ def test_what_decides_nothing_yet_is_said(tmp_path: Path) -> None:
     )
     (note,) = notes(written(tmp_path, routing))
     assert note.startswith(
-        "cluster.transport.route_batch_max_size, route_publish_timeout: accepted, and decides nothing yet"
+        "cluster.transport.route_batch_max_size, route_publish_timeout: accepted, but without effect yet"
     )
     (note,) = notes(written(tmp_path, HEAD))
     assert note.startswith("cluster.raft.enabled is false: nothing is replicated")
@@ -365,7 +365,7 @@ def test_what_decides_nothing_yet_is_said(tmp_path: Path) -> None:
 def test_how_many_copies_there_are_is_said(tmp_path: Path) -> None:
     alone = HEAD + "  raft: {enabled: true, groups: {hot: {bind_addr: ':21200'}}}\n"
     (note,) = notes(written(tmp_path, alone.replace("':21200'", "'127.0.0.1:21200'")))
-    assert note.startswith("replication groups default, hot: one copy, as there is one node")
+    assert note.startswith("replication groups default, hot: one copy, because they have one node")
     queue = "queues: [{name: q, replication: {enabled: true, replication_factor: 2}}]"
     (note,) = notes(written(tmp_path, RAFT + queue))
     assert note == (

@@ -89,7 +89,7 @@ def test_all_problems_at_once(folder: Folder) -> None:
         "broken": "has no value; leave the key out to get its default",
         "server.mqtt.tcp.max_connections": "must be at least 1, not 0",
         "server.mqtt.tcp.adr": "unknown key (did you mean addr?)",
-        "server.mqtt.tls.cert_file": "must be a text (put it in quotes), not 5",
+        "server.mqtt.tls.cert_file": "must be a string (put it in quotes), not 5",
         "server.mqtt.tls.key_file": "/no/such.key: no such file",
         "server.mqtt.websocket.connect_timeout": "5 needs a unit, such as 5s or 5ms",
         "server.mqtt.websocket.addr": "0.0.0.0:1883 clashes with server.mqtt.tcp.addr, which is 127.0.0.1:1883",
@@ -101,7 +101,7 @@ def test_all_problems_at_once(folder: Folder) -> None:
         "session": "must be a mapping, not a list",
         "auth.anonymous.allow": "must be one of loopback, always, never, not 'yes'",
         "auth.anonymous.publish[0]": "'a/#/b' is not a topic filter; # stands alone in the last level",
-        "auth.anonymous.publish[1]": "must be a text (put it in quotes), not 5",
+        "auth.anonymous.publish[1]": "must be a string (put it in quotes), not 5",
         "log.level": "must be one of debug, info, warning, error, not 'warn'",
         "storage.data_dir": "needs the environment variable NO_SUCH_VARIABLE, which is not set",
     }
@@ -125,11 +125,11 @@ def test_problems_come_in_the_order_of_the_sections(folder: Folder) -> None:
         ("ratelimit: {connection: {enabled: on}}", "ratelimit.connection.enabled", "must be true or false, not 'on'"),
         ("ratelimit: {connection: {rate: 0}}", "ratelimit.connection.rate", "must be more than 0, not 0"),
         ("ratelimit: {connection: {rate: fast}}", "ratelimit.connection.rate", "must be a number, not 'fast'"),
-        ("storage: {data_dir: ''}", "storage.data_dir", "must be a text that is not empty, not ''"),
+        ("storage: {data_dir: ''}", "storage.data_dir", "must be a non-empty string, not ''"),
         ("auth: {anonymous: {publish: '#'}}", "auth.anonymous.publish", "must be a list, not '#'"),
         ("server: {mqtt: {tcp: {}}}", "server.mqtt.tcp.addr", "is required"),
         ("server: {mqtt: {tcp: ':1883'}}", "server.mqtt.tcp", "must be a mapping, not ':1883'"),
-        ("server: {mqtt: {tcp: {addr: 1883}}}", "server.mqtt.tcp.addr", "must be a text (put it in quotes), not 1883"),
+        ("server: {mqtt: {tcp: {addr: 1883}}}", "server.mqtt.tcp.addr", "must be a string (put it in quotes), not 1883"),
         ("server: {mqtt: {websocket: {addr: ':1', path: mqtt}}}", "server.mqtt.websocket.path", "'mqtt' is not a path; it begins with / and has neither spaces, ? nor #"),
         ("server:", "server", "has no value; leave the key out to get its default"),
         ("cluster: {raft: {peers: {'a b': ':1'}}}", "cluster.raft.peers.a b", "'a b' is not a name; use up to 128 letters, digits, - _ and ."),
@@ -137,8 +137,8 @@ def test_problems_come_in_the_order_of_the_sections(folder: Folder) -> None:
         ("queues: [{topics: []}]", "queues[0].name", "is required"),
         ("serverr: {}", "serverr", "unknown key (did you mean server?)"),
         ("zzz: {}", "zzz", "unknown key"),
-        ("server: {mqtt: {tcp: {addr: ':1', connect_timeout: !!python/name:os.system x}}}", "server.mqtt.tcp.connect_timeout", "has the tag tag:yaml.org,2002:python/name:os.system; tags have no meaning here"),
-        ("? [a]\n: b\n", "", "has a key on line 1 that is not a text"),
+        ("server: {mqtt: {tcp: {addr: ':1', connect_timeout: !!python/name:os.system x}}}", "server.mqtt.tcp.connect_timeout", "has the tag tag:yaml.org,2002:python/name:os.system; tags are not supported"),
+        ("? [a]\n: b\n", "", "has a key on line 1 that is not a string"),
         ("- a\n", "", "the file must hold a mapping of sections, such as server: and broker:"),
         ("a: 1\n---\nb: 2\n", "", "line 2, column 1: expected a single document in the stream, but found another document"),
         ("server: {mqtt: [}", "", "line 1, column 17: expected the node content, but found '}'"),
@@ -248,8 +248,8 @@ def test_environment_for_numbers_and_words(folder: Folder) -> None:
 
 
 def test_malformed_and_empty_variables(folder: Folder) -> None:
-    assert "no name" in folder.problems("storage: {data_dir: 'a${'}")["storage.data_dir"]
-    assert "no name" in folder.problems("storage: {data_dir: 'a${1}'}")["storage.data_dir"]
+    assert "without a name" in folder.problems("storage: {data_dir: 'a${'}")["storage.data_dir"]
+    assert "without a name" in folder.problems("storage: {data_dir: 'a${1}'}")["storage.data_dir"]
     assert folder.problems("broker:\n  max_qos: ${Q}\n", Q="") == {
         "broker.max_qos": "has no value; leave the key out to get its default"
     }
@@ -327,7 +327,7 @@ def test_an_encrypted_key_and_its_password(folder: Folder) -> None:
     assert folder.problems(text(", key_password: wrong")).keys() == {"server.mqtt.tls.cert_file"}
     assert "wrong" not in str(folder.problems(text(", key_password: wrong")))
     assert folder.problems(text(", key_password: 1234")) == {
-        "server.mqtt.tls.key_password": "must be a text that is not empty"
+        "server.mqtt.tls.key_password": "must be a non-empty string"
     }
 
     secret = folder.path / "password"

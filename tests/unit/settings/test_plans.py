@@ -339,7 +339,7 @@ def test_what_a_queue_says_of_its_replication() -> None:
     assert plan.members == group.members
     assert plans.of_queue(second) == group
     assert plans.of_queue(third).sync_mode
-    with pytest.raises(UnknownGroup, match="group of queue t is none"):
+    with pytest.raises(UnknownGroup, match="group does not exist: queue t is not replicated"):
         plans.of_queue(local)
 
 

@@ -30,8 +30,8 @@ def test_the_shipped_example() -> None:
     assert refusals(settings) == []
     durability, alone = sorted(notes(settings), reverse=True)
     assert durability == (
-        "queues telemetry: ack_durability is buffered, so that a power cut may lose"
-        " what was acknowledged in the last 1s."
+        "queues telemetry: ack_durability is buffered, so a power cut may lose"
+        " messages acknowledged in the last 1s."
     )
     assert alone.startswith("cluster.raft: every replication group is this node alone")
     orders, telemetry, payments, scratch = settings.queues
@@ -141,19 +141,19 @@ def test_where_a_quorum_queue_is_kept(tmp_path: Path) -> None:
         (
             "topics: [a/#, $queue/other/#]",
             "topics[1]",
-            "$queue/other/# is not captured: topics of this kind go where they say and nowhere else",
+            "$queue/other/# is not captured: topics of this kind are delivered only where they are addressed",
         ),
         (
             "topics: [$SYS/#]",
             "topics[0]",
-            "$SYS/# is not captured: topics of this kind go where they say and nowhere else",
+            "$SYS/# is not captured: topics of this kind are delivered only where they are addressed",
         ),
         (
             "topics: [$share/g/a]",
             "topics[0]",
-            "$share/g/a is not captured: topics of this kind go where they say and nowhere else",
+            "$share/g/a is not captured: topics of this kind are delivered only where they are addressed",
         ),
-        ("primary_group: g", "primary_group", "has a meaning for type stream only"),
+        ("primary_group: g", "primary_group", "applies to type stream only"),
         (
             "retry: {initial_backoff: 2s, max_backoff: 1s}",
             "retry.initial_backoff",
@@ -222,20 +222,20 @@ def test_where_a_quorum_queue_is_kept(tmp_path: Path) -> None:
             "dlq.topic",
             (
                 "'dead/q' is not the address of a queue, $dlq/<name> or $queue/<name>: a dead letter leaves"
-                " its queue when another has it"
+                " its queue once another queue has stored it"
             ),
         ),
         (
             "dlq: {enabled: true, topic: $queue/q}",
             "dlq.topic",
-            "is the queue itself, whose dead letters would never end",
+            "is the queue itself: its dead letters would never end",
         ),
         (
             "dlq: {enabled: true, topic: $queue/x}",
             "dlq.topic",
             "x is not in queues, and a queue made on demand is kept in memory only",
         ),
-        ("dlq: {topic: ''}", "dlq.topic", "must be a text that is not empty, not ''"),
+        ("dlq: {topic: ''}", "dlq.topic", "must be a non-empty string, not ''"),
     ],
 )
 def test_mistakes_of_one_queue(tmp_path: Path, queue: str, path: str, message: str) -> None:
@@ -296,9 +296,9 @@ cluster:
       local-1: {bind_addr: "127.0.0.1:7400"}
 """
     assert problems(tmp_path, raft) == {
-        "cluster.raft.peers": "names b, and cluster.enabled is false, so that this node is alone",
-        "cluster.raft.groups.hot.peers": "names b, c, and cluster.enabled is false, so that this node"
-        " is alone",
+        "cluster.raft.peers": "names b, but cluster.enabled is false: this node is on its own",
+        "cluster.raft.groups.hot.peers": "names b, c, but cluster.enabled is false: this node"
+        " is on its own",
         "cluster.raft.groups.local-1": "is a name that only this node's own groups have: they begin with local-, buffered-, ephemeral-",
     }
     transport = """enabled: true
@@ -328,7 +328,7 @@ queues:
   - {name: e, dlq: {topic: $queue/d}}
 """,
     )
-    assert found == {"queues[1].dlq.topic": "makes a circle of dead letters: a to b to c to a"}
+    assert found == {"queues[1].dlq.topic": "makes a dead-letter cycle: a to b to c to a"}
 
 
 @pytest.mark.parametrize(

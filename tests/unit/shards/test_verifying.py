@@ -108,7 +108,7 @@ def test_guessing_is_slowed_down(
     assert authentication.results["password", "delayed"] == 4
     assert authentication.results["password", "failure"] == 8
     assert check(authentication, loop, "anna", b"secret", client("192.0.2.8:1")).reason == 0
-    assert [record.getMessage() for record in caplog.records] == ["logins fail"]
+    assert [record.getMessage() for record in caplog.records] == ["login failed"]
     assert check(authentication, loop, "anna", b"secret", client(REMOTE)).reason == 0x89
 
 

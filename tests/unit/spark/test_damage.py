@@ -143,7 +143,7 @@ def test_a_flip_in_contents_loses_that_batch_only_and_only_if_it_is_used(tmp_pat
     segment = write_segment(tmp_path, _batches(200))
     position = segment.positions[8] - 20
     segment.damage({position: segment.data[position] ^ 1})
-    with pytest.raises(Damage, match="the messages do not match their check") as refused:
+    with pytest.raises(Damage, match="the messages do not match their checksum") as refused:
         read(segment)
     assert refused.value.position == segment.positions[7]
     assert _read_the_rest(segment)[0] == _survivors(segment, {7})
@@ -171,7 +171,7 @@ def test_ends_that_go_back_are_found_without_the_check(flag: str, tmp_path: Path
     column = {"keys": 40, "properties": 84, "payloads": 128}[flag]
     at = segment.positions[3] + HEADER + column + 4 * 5
     segment.damage({at + 2: 1})
-    with pytest.raises(Damage, match=f"{flag} that do not end in order") as refused:
+    with pytest.raises(Damage, match=f"{flag} whose ends are not ascending") as refused:
         read(segment, verify=False)
     assert refused.value.position == segment.positions[3]
     rows = read(segment, verify=False, fail=False)
@@ -182,10 +182,10 @@ def test_a_last_time_that_is_another_is_found_without_the_check(tmp_path: Path) 
     segment = write_segment(tmp_path, _batches(200))
     at = segment.positions[3] + HEADER + 4 * 9
     segment.damage({at: 77})
-    with pytest.raises(Damage, match="a last time that is not the last message's"):
+    with pytest.raises(Damage, match="a last time that differs from the last message's"):
         read(segment, ("timestamp",), verify=False)
     # The time is behind the header there, and so is looked at with it.
-    with pytest.raises(Damage, match="the messages do not match their check"):
+    with pytest.raises(Damage, match="the messages do not match their checksum"):
         read(segment, ("timestamp",))
 
 

@@ -173,7 +173,7 @@ def test_only_one_run_at_a_time(tmp_path: Path) -> None:
     one, other = ExportDirectory(str(tmp_path)), ExportDirectory(str(tmp_path))
     with (
         one.locked(),
-        pytest.raises(ExportError, match="another export is at work"),
+        pytest.raises(ExportError, match="another export is running"),
         other.locked(),
     ):
         raise AssertionError("both are at work")
@@ -184,11 +184,14 @@ def test_only_one_run_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("", "is no manifest"),
-        ("[]", "is no manifest"),
-        ('{"format": 1}', "is no manifest"),
+        ("", "is not an export manifest"),
+        ("[]", "is not an export manifest"),
+        ('{"format": 1}', "is not an export manifest"),
         ('{"format": 2}', "another version"),
-        (json.dumps({"format": 1, "queues": {"a": {"first": 0}}, "files": []}), "is no manifest"),
+        (
+            json.dumps({"format": 1, "queues": {"a": {"first": 0}}, "files": []}),
+            "is not an export manifest",
+        ),
     ],
 )
 def test_what_is_no_manifest(tmp_path: Path, content: str, text: str) -> None:

@@ -79,9 +79,9 @@ def test_options_of_the_source() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("--queue", "a", "--queue-pattern", "b"), "exclude each other"),
+        (("--queue", "a", "--queue-pattern", "b"), "are mutually exclusive"),
         (("--queue", "a,b"), "no comma"),
-        (("--queue-pattern", "("), "no regular expression"),
+        (("--queue-pattern", "("), "is not a regular expression"),
         (("--from", "5"), "exactly one --queue"),
         (("--queue", "a", "--queue", "b", "--to", "5"), "exactly one --queue"),
         (("--queue", "a", "--from", "6", "--to", "5"), "--from is after --to"),
@@ -178,9 +178,12 @@ def test_what_tasks_say() -> None:
     text = (
         "[PYTHON_EXCEPTION] An exception was thrown from the Python worker:\n"
         'Traceback (most recent call last):\n  File "scan.py", line 3, in scan\n    raise Damage(path)\n'
-        "fluxmq_spark.errors.Damage: /d/0.seg, byte 4096: the batch's header check fails\n\n\tat org.apache.spark"
+        "fluxmq_spark.errors.Damage: /d/0.seg, byte 4096: the batch's header does not match its checksum\n\n\tat org.apache.spark"
     )
-    assert said(RuntimeError(text)) == "/d/0.seg, byte 4096: the batch's header check fails"
+    assert (
+        said(RuntimeError(text))
+        == "/d/0.seg, byte 4096: the batch's header does not match its checksum"
+    )
     assert said(RuntimeError("first line\nsecond")) == "first line"
     assert said(RuntimeError()) == "RuntimeError"
 

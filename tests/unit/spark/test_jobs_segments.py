@@ -158,7 +158,7 @@ def test_what_retention_took(make: Make) -> None:
         due(ranges, {"orders": 100}, skip_lost=False)
     ((rest, lost),) = due(ranges, {"orders": 100}, skip_lost=True)
     assert (rest.first, rest.stop, lost) == (start, 3000, start - 100)
-    with pytest.raises(JobError, match="was made anew"):
+    with pytest.raises(JobError, match="was created again"):
         due(ranges, {"orders": 3001}, skip_lost=True)
     ((new, lost),) = due(ranges, {}, skip_lost=False)
     assert (new.first, lost) == (start, 0)
@@ -226,7 +226,7 @@ def test_order() -> None:
     told = [(each.kind, each.queue, each.offset, each.text) for each in found]
     assert told == [
         ("gap", "q", 20, "offsets 20 to 29 are missing before it"),
-        ("double", "q", 35, "offsets 35 to 39 are there twice"),
+        ("double", "q", 35, "offsets 35 to 39 occur twice"),
         ("gap", "q", 0, "offsets 0 to 4 are missing, where the queue begins"),
         ("gap", "q", 50, "offsets 50 to 59 are missing, where the queue ends"),
         ("gap", "empty", 7, "offsets 7 to 8 are missing, where the queue begins"),

@@ -115,7 +115,7 @@ MISTAKES = [
     ({"startingOffsets": "{}"}, "startingOffsets is"),
     ({"startingOffsets": "7"}, "startingOffsets is '7'"),
     ({"startingOffsets": "{"}, "startingOffsets is '{'"),
-    ({"startingOffsets": "earliest", "startingTimestamp": "0"}, "only one can be"),
+    ({"startingOffsets": "earliest", "startingTimestamp": "0"}, "only one is allowed"),
     ({"endingTimestamp": "tomorrow"}, "endingTimestamp is 'tomorrow'"),
     ({"columns": "offset,colour"}, "there is no column 'colour'"),
     ({"columns": "offset,offset"}, "'offset' is named twice"),

@@ -105,8 +105,8 @@ def test_what_options_say() -> None:
         ({"queue": ""}, PAYLOAD, "option queue is empty"),
         ({"queue": "ü" * 128}, PAYLOAD, "option queue has at most 255 bytes"),
         ({}, PAYLOAD, "option queue or exchange is missing"),
-        ({"queue": "q", "exchange": "e"}, PAYLOAD, "queue excludes exchange and routingKey"),
-        ({"queue": "q"}, KEYED, "option queue excludes a column routing_key"),
+        ({"queue": "q", "exchange": "e"}, PAYLOAD, "queue cannot be combined with exchange or"),
+        ({"queue": "q"}, KEYED, "option queue cannot be combined with a column routing_key"),
         ({"exchange": "e"}, PAYLOAD, "needs either option routingKey or a column"),
         ({"exchange": "e", "routingKey": "k"}, KEYED, "needs either option routingKey or a col"),
         ({"queue": "q", "window": "0"}, PAYLOAD, "option window is a number above 0"),
@@ -147,7 +147,7 @@ def test_a_stream_needs_a_place_for_what_is_staged() -> None:
     options = {"url": URL, "queue": "q"}
     with pytest.raises(OptionError, match="stagingPath is missing"):
         stream_writer_of(options, PAYLOAD, False)
-    with pytest.raises(OptionError, match="storageOptions is no JSON object"):
+    with pytest.raises(OptionError, match="storageOptions is not a JSON object"):
         stream_writer_of({**options, "stagingPath": "s", "storageOptions": "[]"}, PAYLOAD, False)
     with pytest.raises(OptionError, match="output mode complete"):
         stream_writer_of({**options, "stagingPath": "s"}, PAYLOAD, True)
@@ -218,10 +218,13 @@ GOOD = batch(payload=[b"x"] * 5)
         ({"headers": [[("h" * 256, "")]]}, "a header's name has more than 255 bytes"),
         ({"properties": [[("user_id", "x")]]}, "property 'user_id' is none of content_type"),
         ({"properties": [[("type", "t" * 256)]]}, "property 'type': it has more than 255 bytes"),
-        ({"properties": [[("priority", "256")]]}, "property 'priority': it is no whole number up"),
+        (
+            {"properties": [[("priority", "256")]]},
+            "property 'priority': it is not a whole number up",
+        ),
         ({"properties": [[("priority", "٣")]]}, "property 'priority'"),
         ({"properties": [[("timestamp", str(1 << 64))]]}, "property 'timestamp'"),
-        ({"properties": [[("expiration", "1s")]]}, "property 'expiration': it is no number of"),
+        ({"properties": [[("expiration", "1s")]]}, "property 'expiration': it is not a number of"),
         ({"properties": [[("delivery_mode", "3")]]}, "property 'delivery_mode': it is 1"),
     ],
 )

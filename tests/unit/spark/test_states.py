@@ -145,5 +145,5 @@ def test_a_file_that_is_not_right_is_damage(tmp_path: Path) -> None:
     files = written(tmp_path, group_of())
     path = tmp_path / GROUPS_NAME
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(Damage, match="groups, byte 0: the file of groups has"):
+    with pytest.raises(Damage, match="groups, byte 0: the group file has"):
         selection_of(STORAGE, files, "workers", STATE_ALL)

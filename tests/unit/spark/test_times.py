@@ -123,7 +123,9 @@ def test_a_footer_that_is_damaged(tmp_path: Path) -> None:
     with open(segment, "r+b") as file:
         file.seek(size - FOOTER_BYTES + 20)
         file.write(b"\xff\xff")
-    with pytest.raises(Damage, match=rf"byte {size - FOOTER_BYTES}: the footer's check fails"):
+    with pytest.raises(
+        Damage, match=rf"byte {size - FOOTER_BYTES}: the footer does not match its checksum"
+    ):
         search(queue, EPOCH_US)
     for offset in (0, 33, 1400):
         assert search(queue, EPOCH_US + offset * STEP_US, skip=True) == offset

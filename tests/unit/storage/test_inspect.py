@@ -82,7 +82,7 @@ def test_all_is_right(data: Path) -> None:
     assert (code, complaints) == (0, "")
     assert "group default: snapshot 7, 2 queues" in out
     assert "160 messages from offset 0" in out
-    assert out.endswith("0 damaged, 0 to be mended by the next start")
+    assert out.endswith("0 damaged, 0 to be repaired by the next start")
 
 
 def test_a_tail_torn_by_a_crash_is_no_damage(data: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_tail_torn_by_a_crash_is_no_damage(data: Path) -> None:
     code, out, complaints = run(data, "verify")
     assert (code, complaints) == (0, "")
     assert f"note: {last}, byte" in out
-    assert "is cut short (the next start mends it)" in out
+    assert "is cut short (the next start repairs it)" in out
 
 
 def test_damage_behind_the_checkpoint_is_mended_before_it_is_not(data: Path) -> None:
@@ -141,7 +141,7 @@ def test_an_index_that_is_wrong_is_mended(data: Path) -> None:
     flip(path, 9)
     code, out, _ = run(data, "verify")
     assert code == 0
-    assert f"note: {path}, byte 0: the index is missing or not right" in out
+    assert f"note: {path}, byte 0: the index is missing or wrong" in out
 
 
 def test_a_head_that_is_torn_is_mended(data: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_damaged_snapshot_is_named(data: Path) -> None:
     assert code == 1
     assert f"damaged: {path}, byte" in complaints
     code, _, complaints = run(data, "verify", path=path)
-    assert (code, complaints) == (1, f"fluxmqctl: {path}, byte 40: the check fails")
+    assert (code, complaints) == (1, f"fluxmqctl: {path}, byte 40: the checksum does not match")
 
 
 def test_one_log_or_file_at_a_time(data: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_path_that_has_nothing_to_verify(data: Path, tmp_path: Path) -> None:
     for name in ("empty", "a.wal"):
         code, _, complaints = run(data, "verify", path=tmp_path / name)
         assert code == 2
-        assert "is no data directory" in complaints
+        assert "is neither a data directory" in complaints
     open_directory(tmp_path / "new").close()
     assert run(data, "verify", path=tmp_path / "new")[0] == 0
 

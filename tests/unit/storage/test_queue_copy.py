@@ -179,7 +179,7 @@ def test_an_index_that_is_not_there_is_not_missed(source: QueueLog, tmp_path: Pa
     copy = copy_queue(Files(), source.directory, str(tmp_path / "copy"))
     assert list(Path(copy.directory).glob("*.idx")) == []
     assert {problem.what for problem in scan_log(Files(), copy.directory).problems} == {
-        "the index is missing or not right"
+        "the index is missing or wrong"
     }
     assert copy.messages == 170
 

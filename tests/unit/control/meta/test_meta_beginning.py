@@ -150,7 +150,7 @@ def test_a_directory_of_a_cluster_is_not_changed_beside_it(tmp_path):
 
     run(Cluster(tmp_path), scenario)
     store = MetadataStore(tmp_path / "node1" / FILE_NAME)
-    with pytest.raises(ChangeError, match="changed on a node that runs"):
+    with pytest.raises(ChangeError, match="on a running node"):
         store.delete("guest")
     assert store.shared
     store.close()

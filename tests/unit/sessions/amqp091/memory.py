@@ -220,7 +220,7 @@ class MemoryBroker:
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
         if (arguments or {}).get("x-fluxmq-group") == "unknown":
-            raise Refusal(406, "replication group 'unknown' is not known here")
+            raise Refusal(406, "replication group 'unknown' is not supported here")
         return "memory"
 
     def queue(self, record: Queue) -> MemoryQueue | None:

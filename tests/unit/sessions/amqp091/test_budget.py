@@ -38,7 +38,7 @@ MOST = 100_000
 TEXT = (
     f"connection holds more than {MOST} bytes of incomplete messages and uncommitted transactions"
 )
-SHORT = "memory is short: what was incomplete or not committed is given up"
+SHORT = "memory is low: incomplete messages and uncommitted transactions are discarded"
 LIMITS = AmqpLimits(max_incomplete_bytes=MOST, max_transaction_bytes=MOST, max_message=MOST)
 
 
@@ -212,7 +212,7 @@ def test_nothing_new_begins_beyond_the_critical_mark() -> None:
     peer.receive()
     broker.short_of_memory = True
     peer.publish("", "q")
-    text = "the node is short of memory: a transaction cannot grow"
+    text = "the node is low on memory: a transaction cannot grow"
     assert peer.one() == closed(406, text, BasicPublish)
     peer.publish("", "q", channel=2)
     assert len(broker.queues["/", "q"].messages) == 1, "what a queue takes at once passes on"
@@ -222,7 +222,7 @@ def test_nothing_new_begins_beyond_the_critical_mark() -> None:
     assert isinstance(close, ConnectionClose)
     assert (close.reply_code, close.reply_text) == (
         506,
-        "RESOURCE_ERROR - the node is short of memory",
+        "RESOURCE_ERROR - the node is low on memory",
     )
     assert broker.refused == ["transaction", "connection"]
 

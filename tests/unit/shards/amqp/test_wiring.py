@@ -169,7 +169,7 @@ def test_nothing_is_declared_beyond_the_critical_mark(make_amqp: MakeAmqp) -> No
     client.send(1, "queue.declare", queue="new")
     (close,) = client.read()
     assert (close.name, close.fields["reply_code"]) == ("channel.close", 406)
-    assert "short of memory" in close.fields["reply_text"]
+    assert "low on memory" in close.fields["reply_text"]
     assert node.control.topology.queue("/", "new") is None
     client.send(1, "channel.close-ok")
     client.send(1, "channel.open")

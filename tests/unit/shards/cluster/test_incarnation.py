@@ -144,7 +144,7 @@ def test_who_has_lost_its_directory_is_believed_by_nobody_and_votes_for_nobody(g
     assert not group.parties[A].met.believed(C)
     assert not group.parties[C].met.believed(A)
     assert group.parties[A].met.doubted == [C]
-    assert group.parties[A].met.doubt(C) == "has lost its directory"
+    assert group.parties[A].met.doubt(C) == "has lost its data directory"
     assert "says that this node has lost" in group.parties[C].met.doubt(A)
     assert group.parties[C].met.abstains
     # Nobody forgets by being restarted.
@@ -173,7 +173,7 @@ def test_an_earlier_directory_is_recognised(group):
         now = group.parties[C].disk["record"]
         group.restart(C, record=earlier)
         group.join(A, C)
-        assert group.parties[A].met.doubt(C) == "has an earlier directory"
+        assert group.parties[A].met.doubt(C) == "has an older data directory"
         group.restart(C, record=now)
         group.join(A, C)
         assert group.believe(A, C)
@@ -412,7 +412,7 @@ def test_who_was_left_behind_is_superseded_by_the_copy_that_was_declared_the_tru
     force(group, A)
     group.join(A, B)
     assert not group.believe(A, B)
-    assert group.parties[A].met.doubt(B).startswith("was left behind")
+    assert group.parties[A].met.doubt(B).startswith("was superseded")
     assert group.parties[B].met.superseded == (1, 1001)
     assert group.parties[B].met.abstains
     assert not group.parties[B].met.believed(C)  # two that were left behind are no majority
@@ -439,8 +439,8 @@ def test_two_copies_that_were_both_declared_the_truth_do_not_believe_each_other(
     force(group, A)
     force(group, B)
     group.join(A, B)
-    assert "declared the truth too" in group.parties[A].met.doubt(B)
-    assert "declared the truth too" in group.parties[B].met.doubt(A)
+    assert "was also declared authoritative" in group.parties[A].met.doubt(B)
+    assert "was also declared authoritative" in group.parties[B].met.doubt(A)
     assert group.parties[A].met.superseded == group.parties[B].met.superseded == (0, 0)
     assert group.parties[A].asked == []
 

@@ -449,7 +449,7 @@ def test_a_tail_of_another_move_is_not_taken(pair: Pair) -> None:
     wrong = replace(released, last=8)
     answer = pair.order(1, RECEIVE, wrong.to_body())
     assert isinstance(answer, Failure)
-    assert "as it was released" in answer.text
+    assert "does not belong to the released group" in answer.text
     pair.receive(released, 1)
     pair.decide(1, 0, moving={}, pins={GROUP: 1})
     whole(pair, 9)

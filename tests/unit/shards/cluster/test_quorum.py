@@ -32,7 +32,7 @@ def test_two_of_three_are_enough(stopping):
         (member("c", contact=-1), "c is not in contact"),
         (member("c", connected=False), "c is not in contact"),
         (member("c", lag=LAG_ENTRIES_MAX + 1), f"c is {LAG_ENTRIES_MAX + 1} entries behind"),
-        (member("c", doubt="has lost its directory"), "c has lost its directory"),
+        (member("c", doubt="has lost its data directory"), "c has lost its data directory"),
     ],
 )
 def test_a_voter_that_could_not_go_on_does_not_count(third, why):
