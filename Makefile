@@ -26,10 +26,8 @@ BIN := $(VENV)/bin
 CLUSTER_OPTIONS := --bind never --workers $(if $(filter auto,$(WORKERS)),1,$(WORKERS))
 # A stamp keyed on what decides the installation: the second `make run` starts at once.
 KEYS := setup.cfg setup.py pyproject.toml
-HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot_*.py perf/_hot_*.pxd \
-  fluxmq/raft/*.py fluxmq/queues/*.py fluxmq/storage/*.py fluxmq/cluster/*.py fluxmq/metrics/*.py \
-  fluxmq/shards/queues/*.py fluxmq/shards/cluster/*.py fluxmq/shards/durable/*.py fluxmq/shards/amqp/*.py \
-  fluxmq/sessions/amqp091/*.py)
+# What of these is compiled only setup.py says, which leaves alone what is current.
+SOURCES := $(shell find fluxmq perf -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help run cluster install t test check fix native bench sim chaos powercut spark-demo docs coverage clean
@@ -112,7 +110,7 @@ $(VENV)/.installed-unit: $(KEYS) | $(BIN)/python
 	@touch $@
 
 # No stamp unless everything compiled, so that a compiler installed later is noticed.
-$(VENV)/.compiled: setup.py $(HOT) | $(VENV)/.installed
+$(VENV)/.compiled: setup.py $(SOURCES) | $(VENV)/.installed
 	@if [ "$${FLUXMQ_PURE:-}" = 1 ]; then echo "==> hot path: uncompiled, as FLUXMQ_PURE=1 asks"; exit 0; fi; \
 	mkdir -p build; \
 	echo "==> compiling the hot path (log: build/compile.log)"; \

@@ -1,9 +1,10 @@
 """The optional compiled hot path: which modules are extensions, and how they are built.
 
-Everything else about the project is in setup.cfg. Every module of ``fluxmq/_hot`` is ordinary Python that Cython can
-also compile; the modules of ``EVERYDAY``, through which every message of a queue passes with its batch, are compiled by
-mypyc from their annotations. All of it is optional: without a C compiler, or with ``FLUXMQ_PURE=1``, the same files run
-uncompiled and only speed is lost. A module whose docstring's first line says "uncompiled" is left alone.
+Everything else about the project is in setup.cfg. What is compiled, and by which compiler, is said here and nowhere
+else. ``CYTHON_MODULES`` run once per packet, run, tick or connection: ordinary Python that Cython compiles with the C
+types of the ``.pxd`` beside each, and a few ``.pyx`` that have no other form. ``MYPYC_MODULES``, through which every
+message of a queue passes with its batch, are compiled by mypyc from their annotations. All of it is optional: without a
+C compiler, or with ``FLUXMQ_PURE=1``, the same files run uncompiled and only speed is lost.
 
 Building in place removes extensions that are older than their source or have none, before anything is compiled: a
 stale one would otherwise be imported instead of the newer source. What mypyc compiles knows the layout of each other's
@@ -11,7 +12,6 @@ objects, so one that is stale makes all of it stale, and if one cannot be built 
 loop is compiled in place as well; it is no part of what is installed.
 """
 
-import ast
 import os
 import shlex
 import subprocess
@@ -25,11 +25,21 @@ from typing import Any
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-HOT = Path("fluxmq") / "_hot"
-IN_PLACE_ONLY = {
-    f"perf.{name}": Path("perf") / f"{name}.py" for name in ("_hot_client", "_hot_queue")
+CYTHON_MODULES = {
+    "fluxmq/model": ("batch_format", "message_batch"),
+    "fluxmq/protocols": ("connection",),
+    "fluxmq/protocols/mqtt": (
+        *("batch_delivery", "batches", "delivery", "portion", "run", "scan", "tickets", "window"),
+    ),
+    "fluxmq/protocols/amqp091": ("confirms", "delivery", "ledger", "parser", "run"),
+    "fluxmq/net": ("_ring", "accept", "accept_batch", "reactor", "route", "sockets"),
+    "fluxmq/storage": ("_direct", "_sync"),
+    "perf": ("_hot_client", "_hot_queue"),
 }
-EVERYDAY = {
+"""Modules for Cython, by folder: each a ``.py`` or a ``.pyx``."""
+IN_PLACE_ONLY = {"perf"}
+"""Folders that are no part of what is installed."""
+MYPYC_MODULES = {
     "fluxmq/raft": ("*",),
     "fluxmq/cluster": (
         *("connection", "dialled", "guard", "http2", "http2_frames", "http2_sending"),
@@ -62,9 +72,9 @@ EVERYDAY = {
     ),
 }
 """Modules for mypyc, by folder. Errors are left out: their classes are made to be derived from."""
-LIBRARY = "fluxmq._everyday"
+LIBRARY = "fluxmq._mypyc"
 """What they become: one shared library, beside a stub for each, so that they call each other directly."""
-NOT_EVERYDAY = {"__init__", "errors"}
+NOT_FOR_MYPYC = {"__init__", "errors"}
 ROOT = Path(__file__).resolve().parent
 DIRECTIVES = {
     "language_level": 3,
@@ -79,35 +89,32 @@ CORES = len(os.sched_getaffinity(0))
 PROBE = "#include <Python.h>\nint main(void) { return 0; }\n"
 
 
-def hot_sources() -> dict[str, Path]:
-    """Modules to compile, by dotted name, each with its source relative to the project."""
+def cython_sources() -> dict[str, Path]:
+    """Modules for Cython to compile, by dotted name, each with its source relative to the project."""
     found = {}
-    for source in sorted((ROOT / HOT).glob("*.py*")):
-        if source.suffix not in {".py", ".pyx"} or source.name == "__init__.py":
-            continue
-        if source.suffix == ".py":
-            docstring = ast.get_docstring(ast.parse(source.read_text("utf-8"))) or ""
-            if "uncompiled" in docstring.partition("\n")[0]:
-                continue
-        found[f"fluxmq._hot.{source.stem}"] = HOT / source.name
-    found.update({name: path for name, path in IN_PLACE_ONLY.items() if (ROOT / path).exists()})
+    for folder, names in CYTHON_MODULES.items():
+        for name in names:
+            for suffix in (".py", ".pyx"):
+                source = Path(folder) / (name + suffix)
+                if (ROOT / source).exists():
+                    found[f"{folder.replace('/', '.')}.{name}"] = source
     return found
 
 
-def everyday_sources() -> dict[str, Path]:
+def mypyc_sources() -> dict[str, Path]:
     """Modules for mypyc to compile, by dotted name, each with its source relative to the project."""
     found = {}
-    for folder, names in EVERYDAY.items():
+    for folder, names in MYPYC_MODULES.items():
         for name in names:
             for source in sorted((ROOT / folder).glob(f"{name}.py")):
-                if source.stem not in NOT_EVERYDAY:
+                if source.stem not in NOT_FOR_MYPYC:
                     found[f"{folder.replace('/', '.')}.{source.stem}"] = Path(folder) / source.name
     return found
 
 
-def everyday_is_stale() -> bool:
+def mypyc_is_stale() -> bool:
     """Whether something that mypyc should have compiled in the tree is absent, or older than any of its sources."""
-    sources = everyday_sources()
+    sources = mypyc_sources()
     built = [built_path(name) for name in (*sources, f"{LIBRARY}__mypyc")]
     if not sources:
         return False
@@ -133,15 +140,15 @@ def missing() -> list[str]:
     """Modules that should be compiled and have no current extension in the tree."""
     absent = [
         name
-        for name, source in hot_sources().items()
+        for name, source in cython_sources().items()
         if not built_path(name).exists() or is_stale(source, built_path(name))
     ]
-    return absent + (list(everyday_sources()) if everyday_is_stale() else [])
+    return absent + (list(mypyc_sources()) if mypyc_is_stale() else [])
 
 
 def report() -> int:
     """Say in one line what of the hot path is compiled in the tree. 0: all of it."""
-    absent, total = missing(), len(hot_sources()) + len(everyday_sources())
+    absent, total = missing(), len(cython_sources()) + len(mypyc_sources())
     if not absent:
         print(f"hot path: compiled ({total} modules)")
     elif os.environ.get("FLUXMQ_PURE") == "1":
@@ -159,7 +166,7 @@ class BuildHotPath(build_ext):
     def initialize_options(self) -> None:
         """Begin without anything from mypyc."""
         super().initialize_options()
-        self.everyday: list[Extension] = []
+        self.by_mypyc: list[Extension] = []
         self.failed: list[Extension] = []
 
     def run(self) -> None:
@@ -176,8 +183,8 @@ class BuildHotPath(build_ext):
             self.ext_map = {}
             return
         self._translate()
-        if everyday_is_stale() or not self.inplace:
-            self._add_everyday()
+        if mypyc_is_stale() or not self.inplace:
+            self._add_mypyc()
         self.parallel = CORES
         with ThreadPoolExecutor(CORES) as self.compilers:
             super().run()
@@ -224,9 +231,9 @@ class BuildHotPath(build_ext):
             each.result()
         return list(objects)
 
-    def _add_everyday(self) -> None:
+    def _add_mypyc(self) -> None:
         """Have mypyc translate its modules, and C made of them compiled with the rest."""
-        sources = [str(source) for source in everyday_sources().values()]
+        sources = [str(source) for source in mypyc_sources().values()]
         options = ["--config-file=", "--ignore-missing-imports", "--cache-dir=/dev/null"]
         try:
             from mypyc.build import mypycify
@@ -250,33 +257,35 @@ class BuildHotPath(build_ext):
             extension._links_to_dynamic = extension._needs_stub = False
             self.ext_map[name] = self.ext_map[name.rpartition(".")[2]] = extension
             extension._file_name = self.get_ext_filename(name)
-            self.everyday.append(extension)
-        self.extensions += self.everyday
+            self.by_mypyc.append(extension)
+        self.extensions += self.by_mypyc
 
     def _keep_all_or_none(self) -> None:
         """What mypyc compiled works together or not at all."""
-        built = [Path(self.get_ext_fullpath(each.name)) for each in self.everyday]
-        failed = any(each in self.failed for each in self.everyday)
+        built = [Path(self.get_ext_fullpath(each.name)) for each in self.by_mypyc]
+        failed = any(each in self.failed for each in self.by_mypyc)
         if not failed and all(path.exists() for path in built):
             for path in built:
                 os.utime(path)  # one whose C is the same was not compiled again
             return
         print("hot path: queues and log could not be compiled")
         folder = Path(self.build_lib)
-        for path in [*built, *(folder / each._file_name for each in self.everyday)]:
+        for path in [*built, *(folder / each._file_name for each in self.by_mypyc)]:
             path.unlink(missing_ok=True)
 
     def _remove_stale(self) -> None:
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
-        if everyday_is_stale():
-            for folder in ("fluxmq", *EVERYDAY):
-                for built in (ROOT / folder).glob("*" + suffix):
-                    built.unlink()
-        sources = hot_sources()
-        for folder in {HOT, *(path.parent for path in IN_PLACE_ONLY.values())}:
+        sources, of_mypyc = cython_sources(), mypyc_sources()
+        if mypyc_is_stale():
+            of_mypyc = {}
+        for folder in ("fluxmq", *{**CYTHON_MODULES, **MYPYC_MODULES}):
             for built in (ROOT / folder).glob("*" + suffix):
-                source = sources.get(".".join([*folder.parts, built.name.partition(".")[0]]))
-                if source is None or is_stale(source, built):
+                name = f"{folder.replace('/', '.')}.{built.name.partition('.')[0]}"
+                if name in sources:
+                    gone = is_stale(sources[name], built)
+                else:
+                    gone = name not in of_mypyc and not (of_mypyc and folder == "fluxmq")
+                if gone:
                     built.unlink()
 
     def _compiler_works(self) -> bool:
@@ -317,8 +326,8 @@ def extensions() -> list[Extension]:
         return []
     return [
         Extension(name, [str(source)], extra_compile_args=["-O3", "-g0"], optional=True)
-        for name, source in hot_sources().items()
-        if name not in IN_PLACE_ONLY or "--inplace" in sys.argv
+        for name, source in cython_sources().items()
+        if name.partition(".")[0] not in IN_PLACE_ONLY or "--inplace" in sys.argv
     ]
 
 

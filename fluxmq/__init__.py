@@ -1,10 +1,8 @@
 """FluxMQ: a multi-protocol message broker, one shard process per core."""
 
-import os
+from fluxmq import source_only
 
 __version__ = "0.1.0"
 
-if os.environ.get("FLUXMQ_PURE", "") == "1":
-    from fluxmq import source_only
-
+if source_only.PURE:
     source_only.install()

@@ -8,10 +8,15 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Final
+
+PURE: Final = os.environ.get("FLUXMQ_PURE", "") == "1"
+"""True when the environment requests the uncompiled modules."""
 
 PACKAGE = "fluxmq."
 SUFFIXES = tuple(importlib.machinery.EXTENSION_SUFFIXES)

@@ -2,7 +2,7 @@
 # The annotations of this file are C types.
 """The generator's inner loop: what runs once per message.
 
-Cython in pure-Python mode, by the same rule as ``fluxmq/_hot``: compiled where a compiler was found (types
+Cython in pure-Python mode, as the broker's hot path is: compiled where a compiler was found (types
 come from the ``.pxd`` beside this file), else run as it is, with equal results. It shares no code with the
 broker's own codec on purpose: a generator that parses with the broker's scanner would agree with the
 broker's mistakes.

@@ -26,7 +26,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 import fluxmq_spark
-from fluxmq._hot.batches import parse
+from fluxmq.model.batch_format import parse
 from fluxmq.model.batches import Message, encode
 from fluxmq.model.properties import Item, Kind, text
 from fluxmq.model.properties import encode as encode_block

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-import fluxmq._hot
 import fluxmq.queues.machine
+from fluxmq.protocols.mqtt.scan import COMPILED
 
 # Importing pysyncobj puts calls of Windows in the place of these, on any system.
 _address_functions = socket.inet_pton, socket.inet_ntop
@@ -34,7 +34,7 @@ settings.load_profile("fluxmq")
 
 def pytest_report_header() -> str:
     """Say in pytest's header whether this run tests the compiled or the uncompiled hot path."""
-    return f"hot path: {'compiled' if fluxmq._hot.COMPILED else 'uncompiled'}"
+    return f"hot path: {'compiled' if COMPILED else 'uncompiled'}"
 
 
 ROOT = Path(__file__).parent

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from fluxmq._hot.batches import parse
+from fluxmq.model.batch_format import parse
 from fluxmq.model.batches import Message, encode
 from fluxmq.storage.directory import DataPaths, check_version
 from fluxmq.storage.files import Files

@@ -19,8 +19,8 @@ from typing import Final
 
 import orjson
 
-from fluxmq._hot.batches import Batch
 from fluxmq.cli.tables import Column, Table, grouped
+from fluxmq.model.batch_format import Batch
 from fluxmq.model.properties import Item, Kind, PropertyError, Value, decode
 from fluxmq.model.segments import TIME_NONE
 from fluxmq.storage.directory import DataPaths, DirectoryError, check_version, locked, name_of

@@ -5,7 +5,7 @@ as SCM_RIGHTS and, in the same order, a description of each::
 
     u16 count | count x ( u8 listener | u8 length of peer | u16 length of data | peer | data )
 
-``_hot.accept.Batch`` writes it, this module reads it. ``data`` is what the acceptor has already
+``net.accept.Batch`` writes it, this module reads it. ``data`` is what the acceptor has already
 read; the shard treats it as the first bytes received. Nothing here blocks: a full socket is an
 outcome, not an error, and the acceptor keeps what did not fit.
 """
@@ -20,8 +20,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fluxmq._hot.batch import DATA_MAX, LISTENERS_MAX, PEER_MAX, Batch
 from fluxmq.model.errors import FluxmqError
+from fluxmq.net.accept_batch import DATA_MAX, LISTENERS_MAX, PEER_MAX, Batch
 
 LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket", "amqp.tcp", "amqp.tls")
 """Client listeners; a connection's listener is an index into this tuple."""

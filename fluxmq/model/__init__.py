@@ -1,4 +1,4 @@
-"""Vocabulary shared by all packages: the root of the error tree, and the fixed limits.
+"""Vocabulary shared by all packages: the root of the error tree, the fixed limits, and formats.
 
-It imports only ``_hot`` of our packages, and knows no protocol's rules, only the numbers they fix.
+It imports none of our packages, and knows no protocol's rules, only the numbers they fix.
 """

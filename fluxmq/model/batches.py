@@ -1,6 +1,6 @@
 """Batches for readers and tools: columns as arrays, messages as values.
 
-The layout is at the top of ``fluxmq._hot.batch_format``, whose ``parse`` the broker itself runs;
+The layout is at the top of ``fluxmq.model.batch_format``, whose ``parse`` the broker itself runs;
 this is a second implementation, for callers that want whole columns (Spark, ``fluxmqctl log``) or
 combine messages of different keys and properties. Tests compare the two. Knows nothing of segments,
 queues or the meaning of a property block.
@@ -21,7 +21,7 @@ import numpy
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from fluxmq._hot.batch_format import (
+from fluxmq.model.batch_format import (
     AREA_BYTES_MAX,
     ATTRIBUTES,
     CODEC_NONE,
@@ -185,7 +185,7 @@ class _Cursor:
 def columns(data: bytes | memoryview, start: int = 0, *, verify: bool = True) -> Columns:
     """Return the batch that begins at `data[start]`; following bytes are ignored.
 
-    Raises `BatchError` as `fluxmq._hot.batches.parse` does, and with `verify` when the payload
+    Raises `BatchError` as `fluxmq.protocols.mqtt.batches.parse` does, and with `verify` when the payload
     check is wrong. The arrays are views of `data`, which must not change.
     """
     header = read_header(data, start)
@@ -256,7 +256,7 @@ def encode(messages: Sequence[Message], base_offset: int = 0, term: int = 0) -> 
     """Encode a batch of any messages; the first one's time is the base time.
 
     Columns exist only where messages differ or have a value, so that equal messages give the same
-    bytes as `fluxmq._hot.batches.build_batches`. Raises `ValueError` for no or too many messages,
+    bytes as `fluxmq.protocols.mqtt.batches.build_batches`. Raises `ValueError` for no or too many messages,
     for more payload than `PAYLOAD_BYTES_MAX` unless it is one message's, and for numbers outside
     the layout's range.
     """

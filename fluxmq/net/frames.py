@@ -26,7 +26,7 @@ import struct
 
 import msgpack  # type: ignore[import-untyped]
 
-from fluxmq._hot.run import Run
+from fluxmq.protocols.mqtt.run import Run
 
 RUN = 1
 SHARED = 2

@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.reactor import Reactor
-from fluxmq._hot.run import Run
 from fluxmq.net import frames
 from fluxmq.net.link_ends import LinkEnds, LinkKind
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.mqtt.run import Run
 
 RECORDS_PER_TURN = 256
 BYTES_PER_TURN = 256 * 1024
@@ -63,10 +63,10 @@ class RingTransport:
     """Shared memory in both directions, with an eventfd to wake a sleeping peer."""
 
     def __init__(self, link: LinkEnds, peer_wake_fd: int) -> None:
-        from fluxmq._hot import _native
+        from fluxmq.net._ring import Ring
 
-        self._send = _native.Ring(mmap.mmap(link.send_fd, os.fstat(link.send_fd).st_size))
-        self._receive = _native.Ring(mmap.mmap(link.receive_fd, os.fstat(link.receive_fd).st_size))
+        self._send = Ring(mmap.mmap(link.send_fd, os.fstat(link.send_fd).st_size))
+        self._receive = Ring(mmap.mmap(link.receive_fd, os.fstat(link.receive_fd).st_size))
         self._wake_fd = peer_wake_fd
         self.record_max: int = self._send.record_max
         self.pop: Callable[[], bytes | None] = self._receive.pop

@@ -1,2 +1,2 @@
 """Wire standards: bytes in, values out. Nothing here performs I/O, reads a clock or draws
-randomness."""
+randomness. `connection` has what all of them keep of a client, and the bytes for it."""

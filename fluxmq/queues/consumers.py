@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.queues.limits import RUN_BYTES_MAX
 from fluxmq.queues.spans import Spans
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.queues.consumers import DeadLetter, Step
 from fluxmq.queues.groups import Group
 from fluxmq.queues.pending import Fate, Piece

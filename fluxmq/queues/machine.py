@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgpack  # type: ignore[import-untyped]
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
-from fluxmq._hot.batches import BatchError
+from fluxmq.model.batch_format import BatchError
 from fluxmq.model.errors import FluxmqError
 from fluxmq.queues import migration
 from fluxmq.queues.commands import (

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
-from fluxmq._hot.batches import parse
+from fluxmq.model.batch_format import parse
 from fluxmq.queues.commands import COMMAND, CommandError, Kind
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.groups import TEMPORARY, Group

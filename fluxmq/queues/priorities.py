@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.model.properties import Kind, PropertyError, decode
 from fluxmq.queues.commands import Range
 from fluxmq.queues.consumers import Consumer, Delivery, Step

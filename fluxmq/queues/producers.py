@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.queues.limits import PRODUCER_RANGES_MAX, PRODUCERS_MAX, UNLIMITED
 from fluxmq.queues.spans import Spans
 

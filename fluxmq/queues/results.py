@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 
 
 class Code(IntEnum):

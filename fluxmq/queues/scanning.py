@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from fluxmq._hot.batches import DELAY, EXPIRY, Batch
+from fluxmq.model.batch_format import DELAY, EXPIRY, Batch
 from fluxmq.queues.filters import Filter
 
 GIVE: Final = -3

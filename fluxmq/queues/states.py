@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
-from fluxmq._hot.batches import PRODUCER, Batch, build_message, parse
+from fluxmq.model.batch_format import PRODUCER, Batch, parse
+from fluxmq.model.message_batch import build_message
 from fluxmq.queues.commands import Mode, Position, Start
 from fluxmq.queues.config import Overflow, QueueConfig, QueueType
 from fluxmq.queues.groups import Group

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Range, Verb
 from fluxmq.queues.consumers import Consumer, Delivery, Step

@@ -24,12 +24,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from fluxmq._hot.connection import WIRE_MQTT, Connection
-from fluxmq._hot.reactor import PAUSED_ALARM, Reactor
 from fluxmq.ipc.memory import SAMPLE_SECONDS, Marks, Watermark
 from fluxmq.ipc.table import ALARMS, DISK, MEMORY, ProcessTable
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
+from fluxmq.net.reactor import PAUSED_ALARM, Reactor
+from fluxmq.protocols.connection import WIRE_MQTT, Connection
 
 PATIENCE_SECONDS = 10.0
 """Time for which incomplete messages and uncommitted transactions of stopped publishers are kept: it gives consumers a chance

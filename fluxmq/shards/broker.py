@@ -12,18 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.delivery import EVICT, REJECT, Delivery
-from fluxmq._hot.reactor import PAUSED_LINK, PAUSED_STEP, Reactor
-from fluxmq._hot.route import Route
-from fluxmq._hot.run import Run
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.net.reactor import PAUSED_LINK, PAUSED_STEP, Reactor
+from fluxmq.net.route import Route
 from fluxmq.net.tls import TlsStream
 from fluxmq.net.websocket import WebSocketStream
+from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.mqtt.delivery import EVICT, REJECT, Delivery
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.protocols.mqtt.run import Run
 from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.handover import abandon

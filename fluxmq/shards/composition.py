@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fluxmq._hot.reactor import Reactor
 from fluxmq.net.links import Blocked, Link, Received
+from fluxmq.net.reactor import Reactor
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from fluxmq._hot.portion import Portion
-from fluxmq._hot.run import Run
 from fluxmq.net.links import Link
+from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.run import Run
 from fluxmq.routing.shared import SharedGroup, SharedGroups
 from fluxmq.sessions.mqtt.handover import give_up_shared
 from fluxmq.sessions.mqtt.session import Grant, Session

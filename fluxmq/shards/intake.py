@@ -11,12 +11,13 @@ import os
 import ssl
 from collections.abc import Callable
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.reactor import Reactor
 from fluxmq.ipc.handoff import LISTENERS, HandoffClosedError, adopt, receive
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.net import sockets
+from fluxmq.net.reactor import Reactor
 from fluxmq.net.tls import TlsStream, server_context
 from fluxmq.net.websocket import WebSocketStream
+from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
@@ -101,7 +102,7 @@ class Intake:
             return
         reactor = self._reactor
         connection = Connection(
-            fd, reactor.tally, reactor.dirty, self._settings.session.max_output_bytes
+            fd, reactor.tally, reactor.dirty, self._settings.session.max_output_bytes, sockets.send
         )
         connection.listener = listener
         client: Client | None = None

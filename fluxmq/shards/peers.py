@@ -17,10 +17,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fluxmq._hot.reactor import Reactor
 from fluxmq.logs import get_logger
 from fluxmq.net import frames
 from fluxmq.net.links import Connect, Link
+from fluxmq.net.reactor import Reactor
 from fluxmq.shards.amqp.entered import Entered
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.claims import Claims

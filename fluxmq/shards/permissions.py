@@ -8,8 +8,8 @@ allowed: it must not accumulate messages. A disabled user's session waits.
 
 from __future__ import annotations
 
-from fluxmq._hot.reactor import Reactor
 from fluxmq.auth.users import User
+from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.connecting import apply_policy
 from fluxmq.sessions.mqtt.session import (

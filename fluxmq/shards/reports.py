@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fluxmq import logs
-from fluxmq._hot.reactor import Reactor
 from fluxmq.ipc.handoff import LISTENERS
 from fluxmq.ipc.messages import ProcessNumbers
 from fluxmq.metrics.instruments import Instruments
 from fluxmq.metrics.registry import DROP_REASONS, Sample
+from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.mqtt.packet_types import PacketType
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.amqp.reports import AmqpReports, message_samples

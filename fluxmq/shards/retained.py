@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from fluxmq._hot.run import Run, message_run
-from fluxmq._hot.tickets import Ticket
 from fluxmq.net import frames
 from fluxmq.net.links import Link
+from fluxmq.protocols.mqtt.run import Run, message_run
+from fluxmq.protocols.mqtt.tickets import Ticket
 from fluxmq.routing.retained import Outcome, RetainedStore, Stamp
 from fluxmq.shards.durable.retained_rows import RetainedRows
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from fluxmq._hot.portion import Target
-from fluxmq._hot.reactor import Reactor
-from fluxmq._hot.route import Route
 from fluxmq.net.links import Link
+from fluxmq.net.reactor import Reactor
+from fluxmq.net.route import Route
+from fluxmq.protocols.mqtt.portion import Target
 from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.protocols.mqtt.topics import validate_topic
 from fluxmq.routing.subscriptions import SubscriptionTree

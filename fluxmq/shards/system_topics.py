@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluxmq import __version__
-from fluxmq._hot.run import message_run
+from fluxmq.protocols.mqtt.run import message_run
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.peers import Peers
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.delivery import Delivery
+from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.mqtt.delivery import Delivery
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.handover import abandon

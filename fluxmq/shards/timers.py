@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from fluxmq._hot.reactor import PAUSED_OUTPUT
+from fluxmq.net.reactor import PAUSED_OUTPUT
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
     Client,

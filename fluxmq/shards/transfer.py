@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fluxmq._hot.delivery import Delivery
-from fluxmq._hot.portion import Portion
-from fluxmq._hot.run import Run
 from fluxmq.net import frames
+from fluxmq.protocols.mqtt.delivery import Delivery
+from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.run import Run
 from fluxmq.sessions.mqtt.handover import drain, restore
 from fluxmq.sessions.mqtt.session import Session, Will
 from fluxmq.shards.durable.keeper import Owed, Released, SessionKeeper

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from typing import Final
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 
 RECENT_BYTES_DEFAULT: Final = 64 << 20
 """Appended batches kept by a shard: a second of a fast shard's traffic, so that live consumers read

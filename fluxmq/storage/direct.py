@@ -11,10 +11,10 @@ import os
 import select
 from typing import TYPE_CHECKING, Final
 
-from fluxmq._hot import PURE
+from fluxmq.source_only import PURE
 
 if TYPE_CHECKING:
-    from fluxmq._hot._direct import DirectWriter
+    from fluxmq.storage._direct import DirectWriter
 
 TRIAL_BYTES: Final = 16 << 10
 TRIALS: Final = 4
@@ -33,7 +33,7 @@ def direct_writer(event: int, directory: str) -> DirectWriter | None:
     if PURE:
         return None
     try:
-        from fluxmq._hot._direct import DirectWriter
+        from fluxmq.storage._direct import DirectWriter
     except ImportError:
         return None
     try:

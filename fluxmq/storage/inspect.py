@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fluxmq._hot.batches import Batch, BatchError, parse, verify
+from fluxmq.model.batch_format import Batch, BatchError, parse, verify
 from fluxmq.model.segments import (
     BATCH_HEADER_BYTES,
     FOOTER_BYTES,

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import Final
 
-from fluxmq._hot.batches import Batch, BatchError, parse, verify
+from fluxmq.model.batch_format import Batch, BatchError, parse, verify
 from fluxmq.model.segments import BATCH_HEADER_BYTES, PAGE_BYTES, IndexEntries
 from fluxmq.storage.batch_cache import BatchCache, Window
 from fluxmq.storage.errors import Corruption, StorageError

@@ -34,7 +34,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.model.segments import (
     FOOTER_BYTES,
     HEAD_NAME,

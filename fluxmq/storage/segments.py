@@ -9,7 +9,7 @@ makes replaying the write-ahead log safe.
 
 from __future__ import annotations
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.model.segments import (
     FOOTER_BYTES,
     INDEX_ENTRY_BYTES,

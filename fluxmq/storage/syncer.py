@@ -21,13 +21,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from fluxmq._hot import PURE
+from fluxmq.source_only import PURE
 from fluxmq.storage.direct import direct_writer
 from fluxmq.storage.errors import WriteFailed
 from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 
 if TYPE_CHECKING:
-    from fluxmq._hot._direct import DirectWriter
+    from fluxmq.storage._direct import DirectWriter
 
 DELAY_VARIABLE = "FLUXMQ_SYNC_DELAY"
 """Seconds added to each sync, for benchmarks on disks that report too early (hosts that cache)."""
@@ -87,10 +87,10 @@ def native_thread(delay: float, cores: Iterable[int] = ()) -> SyncThread | None:
     if PURE:
         return None
     try:
-        from fluxmq._hot import _native
+        from fluxmq.storage._sync import SyncThread as NativeThread
     except ImportError:
         return None
-    return _native.SyncThread(delay, cores)
+    return NativeThread(delay, cores)
 
 
 class PythonSyncThread:

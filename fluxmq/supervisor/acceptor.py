@@ -6,7 +6,7 @@ descriptor and bytes to the shard that owns the client's session. It never repli
 client sees its connection closed; a counter and a log line give the reason. One epoll loop, no
 threads, no asyncio: a connection costs four to seven system calls here and no task, future or
 transport. An MQTT client whose CONNECT has already arrived never reaches this module:
-``_hot.accept`` puts it into its shard's batch. The loop never blocks; everything it holds is
+``net.accept`` puts it into its shard's batch. The loop never blocks; everything it holds is
 bounded (``pending``, ``delivery``, ``admission``).
 
 Longer than 500 lines because it is one loop over the same table of descriptors.
@@ -27,7 +27,6 @@ from types import FrameType
 from pydantic import ValidationError
 
 from fluxmq import logs
-from fluxmq._hot.accept import ASK, AWAIT, EARLY_TURNS, ENDED, FAILED, HANDED, NONE, Entrance
 from fluxmq.auth.addresses import key_of_peer
 from fluxmq.ipc import launch as launching
 from fluxmq.ipc.conversation import Handlers
@@ -39,6 +38,7 @@ from fluxmq.ipc.polling import PollingClient
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.metrics.registry import Sample
 from fluxmq.model.errors import FluxmqError
+from fluxmq.net.accept import ASK, AWAIT, EARLY_TURNS, ENDED, FAILED, HANDED, NONE, Entrance
 from fluxmq.protocols.sniff import (
     CONNECT_BYTES_MAX,
     NEED_MORE,

@@ -6,7 +6,7 @@ closed, because the others have waited longer and are nearer to being served. A 
 the backlog no longer than a client waits.
 
 While a shard takes what it is sent nothing waits here: connections lie in its batch until the end
-of the turn, written there by ``put`` or, the easy ones, by ``_hot.accept``.
+of the turn, written there by ``put`` or, the easy ones, by ``net.accept``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import socket
 import termios
 from collections.abc import Iterable, Sequence
 
-from fluxmq._hot.batch import Batch
 from fluxmq.ipc import handoff
 from fluxmq.ipc.handoff import LISTENERS, Handoff
 from fluxmq.ipc.table import ProcessTable
+from fluxmq.net.accept_batch import Batch
 
 BACKLOG_MAX = 2_000
 """Connections waiting for one shard beyond those in its socket: a second of a busy acceptor."""

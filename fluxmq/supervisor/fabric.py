@@ -12,11 +12,11 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from fluxmq._hot import COMPILED
 from fluxmq.ipc import handoff
 from fluxmq.ipc.launch import Launch, write_settings
 from fluxmq.ipc.table import NOT_PINNED, ProcessTable
 from fluxmq.net.link_ends import LinkEnds, LinkKind
+from fluxmq.protocols.mqtt.scan import COMPILED
 from fluxmq.supervisor.placement import Plan
 from fluxmq.supervisor.tree import Child, Tree
 
@@ -29,7 +29,7 @@ def link_kind() -> LinkKind:
     if not COMPILED:
         return "socket"
     try:
-        from fluxmq._hot import _native  # noqa: F401
+        from fluxmq.net import _ring  # noqa: F401
     except ImportError:
         return "socket"
     return "ring"

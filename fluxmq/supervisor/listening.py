@@ -3,7 +3,7 @@
 Knows addresses and descriptors, not protocols. When the process or the machine runs out of
 descriptors, ``accept`` fails while the connection stays in the kernel's queue, and a
 level-triggered loop would spin. So a spare descriptor is kept: it is given up, one connection is
-accepted and closed, and the listener rests for a moment. Accepting itself is in ``_hot.accept``.
+accepted and closed, and the listener rests for a moment. Accepting itself is in ``net.accept``.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from fluxmq import __version__, logs
 from fluxmq import settings as configuration
-from fluxmq._hot import COMPILED
 from fluxmq.ipc import descriptors
 from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, EXIT_OK, raise_file_limit
 from fluxmq.net.link_ends import LinkKind
+from fluxmq.protocols.mqtt.scan import COMPILED
 from fluxmq.settings import Settings, SettingsError
 from fluxmq.storage.errors import StorageError
 from fluxmq.supervisor import banner, placement, placing

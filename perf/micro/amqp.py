@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 
-from fluxmq._hot.amqp_delivery import encode_deliveries
-from fluxmq._hot.amqp_ledger import ChannelLedger, ConfirmWindow
-from fluxmq._hot.amqp_parser import AmqpParser
-from fluxmq._hot.amqp_run import PublishRun, build_amqp_batches
-from fluxmq._hot.batch_format import parse
-from fluxmq._hot.connection import WIRE_AMQP_0_9_1, Connection, Tally
+from fluxmq.model.batch_format import parse
+from fluxmq.net import sockets
+from fluxmq.protocols.amqp091.confirms import ConfirmWindow
+from fluxmq.protocols.amqp091.delivery import encode_deliveries
+from fluxmq.protocols.amqp091.ledger import ChannelLedger
+from fluxmq.protocols.amqp091.parser import AmqpParser
+from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
+from fluxmq.protocols.connection import WIRE_AMQP_0_9_1, Connection, Tally
 from perf.micro import Benchmark
 
 RUN = 190
@@ -90,7 +92,7 @@ class _Handler:
 
 
 def _line(handler: _Handler, ledger: ChannelLedger) -> Connection:
-    connection = Connection(0, Tally(), [], 1 << 20)
+    connection = Connection(0, Tally(), [], 1 << 20, sockets.send)
     connection.wire = WIRE_AMQP_0_9_1
     connection.version = 1
     connection.frame_max = FRAME_MAX

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fluxmq._hot.batches import (
-    OffsetProperties,
-    build_batches,
-    build_message,
-    delivery_runs,
-    parse,
-    verify,
-)
-from fluxmq._hot.run import Run
-from fluxmq._hot.scan import PUBLISH, Scanner
+from fluxmq.model.batch_format import parse, verify
+from fluxmq.model.message_batch import build_message
+from fluxmq.protocols.mqtt.batch_delivery import OffsetProperties, delivery_runs
+from fluxmq.protocols.mqtt.batches import build_batches
+from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.scan import PUBLISH, Scanner
 from perf import codec
 from perf.micro import Benchmark
 from perf.micro.codecs import MAX_PACKET, numbered

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fluxmq._hot import run as runs
-from fluxmq._hot.scan import PUBLISH, Scanner
 from fluxmq.protocols.mqtt import codec as packets
+from fluxmq.protocols.mqtt import run as runs
+from fluxmq.protocols.mqtt.scan import PUBLISH, Scanner
 from perf import codec
 from perf.micro import Benchmark
 

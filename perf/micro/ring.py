@@ -20,7 +20,7 @@ MESSAGE_BYTES = 270
 def ring_type() -> Any | None:
     """The compiled ring, or None."""
     try:
-        return importlib.import_module("fluxmq._hot._native").Ring
+        return importlib.import_module("fluxmq.net._ring").Ring
     except ImportError:
         return None
 

@@ -13,7 +13,7 @@ import numpy
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from fluxmq._hot.batch_format import KEYS, PROPERTIES
+from fluxmq.model.batch_format import KEYS, PROPERTIES
 from fluxmq_spark.block_texts import strings
 from fluxmq_spark.blocks import BlockError, BlockReader, Blocks, addresses
 from fluxmq_spark.decode import Batches, Group, GroupError, Pieces

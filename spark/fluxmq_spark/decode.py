@@ -1,6 +1,6 @@
 """Many batches at once, from a window of a segment to arrays: numpy and Arrow, no loop per message.
 
-The layout is at the top of ``fluxmq._hot.batch_format``; ``fluxmq.model.batches`` reads one batch
+The layout is at the top of ``fluxmq.model.batch_format``; ``fluxmq.model.batches`` reads one batch
 at a time by the same definition, and tests compare the two. The checks are the same, for all
 batches of a window together: magic, header check, version, flags, counts, offsets and times, the
 length as the sum of the parts; of every column used that its ends begin at 0, never decrease and
@@ -20,7 +20,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from fluxmq._hot.batch_format import (
+from fluxmq.model.batch_format import (
     AREA_BYTES_MAX,
     ATTRIBUTES,
     CODEC_NONE,

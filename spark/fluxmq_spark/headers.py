@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from fluxmq._hot.batch_format import BatchError
+from fluxmq.model.batch_format import BatchError
 from fluxmq.model.batches import columns
 from fluxmq.model.segments import (
     BATCH_HEADER_BYTES,

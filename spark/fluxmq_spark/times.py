@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy
 
-from fluxmq._hot.batch_format import BatchError
+from fluxmq.model.batch_format import BatchError
 from fluxmq.model.batches import columns
 from fluxmq.model.segments import (
     BATCH_HEADER_BYTES,

@@ -14,8 +14,8 @@ from concurrent.futures import Executor, Future
 from random import Random
 from typing import Any
 
-from fluxmq._hot.batches import Batch
-from fluxmq._hot.reactor import Reactor
+from fluxmq.model.batch_format import Batch
+from fluxmq.net.reactor import Reactor
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.asked import ALONE_US
 from fluxmq.shards.queues.disk import Disk

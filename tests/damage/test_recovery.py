@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from fluxmq._hot.batches import build_message
+from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.results import Code, Result

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from fluxmq._hot.batches import build_message
+from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import QueueConfig, QueueType

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from tests.props.amqp_streams import meaning
-from tests.unit.hot.amqp_line import (
+from tests.unit.protocols.amqp091.line import (
     FRAME_MAX,
     HEARTBEAT,
     Line,

@@ -12,23 +12,16 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from fluxmq._hot.batches import (
-    MAGIC,
-    Batch,
-    BatchError,
-    OffsetProperties,
-    build_message,
-    delivery_runs,
-    parse,
-    verify,
-)
+from fluxmq.model.batch_format import MAGIC, Batch, BatchError, parse, verify
 from fluxmq.model.batches import Message, columns, encode
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.properties import Item, Kind, PropertyError, Value, decode, text
 from fluxmq.model.properties import encode as encode_block
+from fluxmq.protocols.mqtt.batch_delivery import OffsetProperties, delivery_runs
 from fluxmq.protocols.mqtt.message_properties import from_block, to_block
 from fluxmq.protocols.mqtt.properties import parse_publish_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError
-from tests.unit.hot.wire import read_all
+from tests.unit.protocols.mqtt.wire import read_all
 
 CHECKED: Final = 64
 """Bytes of a header."""

@@ -30,8 +30,8 @@ from fluxmq.protocols.mqtt.packets import (
 )
 from fluxmq.protocols.mqtt.properties import Properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError
-from tests.unit.hot.shard import Peer, Shard
-from tests.unit.hot.wire import cut, read, read_all
+from tests.unit.net.shard import Peer, Shard
+from tests.unit.protocols.mqtt.wire import cut, read, read_all
 
 PINGREQ: Final = b"\xc0\x00"
 STATES: Final = (0, 4, 5)

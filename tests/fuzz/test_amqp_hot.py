@@ -13,7 +13,14 @@ import pytest
 
 from tests.fuzz.amqp_hot_targets import corpus, fuzz_parser
 from tests.fuzz.mutation import explore
-from tests.unit.hot.amqp_line import HEARTBEAT, Line, ack, content_header, publish, publish_method
+from tests.unit.protocols.amqp091.line import (
+    HEARTBEAT,
+    Line,
+    ack,
+    content_header,
+    publish,
+    publish_method,
+)
 
 ROUNDS = int(os.environ.get("FLUXMQ_FUZZ_ROUNDS", "6000"))
 SEED = int(os.environ.get("FLUXMQ_FUZZ_SEED", "1"))

@@ -14,8 +14,9 @@ from collections.abc import Callable
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from fluxmq._hot.batches import BatchError, build_message, parse
+from fluxmq.model.batch_format import BatchError, parse
 from fluxmq.model.batches import columns
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.properties import DEPTH_MAX, ITEMS_MAX, PropertyError, decode
 from tests.fuzz.batch_targets import TARGETS
 from tests.fuzz.mutation import explore

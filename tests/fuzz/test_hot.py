@@ -19,8 +19,8 @@ from fluxmq.protocols.mqtt.packets import Connect, Subscribe, Subscription, Unsu
 from fluxmq.protocols.mqtt.properties import Properties
 from tests.fuzz.hot_targets import conversation, corpus, fuzz_shard
 from tests.fuzz.mutation import explore
-from tests.unit.hot.shard import Peer, Shard
-from tests.unit.hot.wire import numbered, puback, publish
+from tests.unit.net.shard import Peer, Shard
+from tests.unit.protocols.mqtt.wire import numbered, puback, publish
 
 ROUNDS = int(os.environ.get("FLUXMQ_FUZZ_ROUNDS", "4000"))
 SEED = int(os.environ.get("FLUXMQ_FUZZ_SEED", "1"))

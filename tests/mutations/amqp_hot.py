@@ -1,20 +1,20 @@
-"""Mutations of AMQP's part of ``fluxmq/_hot``: framing, runs, what a channel owes, confirms and deliveries."""
+"""Mutations of AMQP's hot path: framing, runs, what a channel owes, confirms and deliveries."""
 
 from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-PARSER = "fluxmq/_hot/amqp_parser.py"
-RUN = "fluxmq/_hot/amqp_run.py"
-LEDGER = "fluxmq/_hot/amqp_ledger.py"
-CONFIRMS = "fluxmq/_hot/amqp_confirms.py"
-DELIVERY = "fluxmq/_hot/amqp_delivery.py"
+PARSER = "fluxmq/protocols/amqp091/parser.py"
+RUN = "fluxmq/protocols/amqp091/run.py"
+LEDGER = "fluxmq/protocols/amqp091/ledger.py"
+CONFIRMS = "fluxmq/protocols/amqp091/confirms.py"
+DELIVERY = "fluxmq/protocols/amqp091/delivery.py"
 
-OF_PARSER = "tests/unit/hot/test_amqp_parser.py::"
-OF_RUN = "tests/unit/hot/test_amqp_run.py::"
-OF_LEDGER = "tests/unit/hot/test_amqp_ledger.py::"
-OF_CONFIRMS = "tests/unit/hot/test_amqp_confirms.py::"
-OF_DELIVERY = "tests/unit/hot/test_amqp_delivery.py::"
+OF_PARSER = "tests/unit/protocols/amqp091/test_parser.py::"
+OF_RUN = "tests/unit/protocols/amqp091/test_run.py::"
+OF_LEDGER = "tests/unit/protocols/amqp091/test_ledger.py::"
+OF_CONFIRMS = "tests/unit/protocols/amqp091/test_confirms.py::"
+OF_DELIVERY = "tests/unit/protocols/amqp091/test_delivery.py::"
 
 MUTATIONS = [
     Mutation(

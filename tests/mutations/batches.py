@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-FORMAT = "fluxmq/_hot/batch_format.py"
-BUILD = "fluxmq/_hot/batches.py"
-DELIVERY = "fluxmq/_hot/batch_delivery.py"
+FORMAT = "fluxmq/model/batch_format.py"
+BUILD = "fluxmq/protocols/mqtt/batches.py"
+DELIVERY = "fluxmq/protocols/mqtt/batch_delivery.py"
 MODEL = "fluxmq/model/batches.py"
 BLOCK = "fluxmq/model/properties.py"
 MQTT = "fluxmq/protocols/mqtt/message_properties.py"
 
-OF_BATCHES = "tests/unit/hot/test_batches.py::"
+OF_BATCHES = "tests/unit/protocols/mqtt/test_batches.py::"
 OF_MODEL = "tests/unit/model/test_batches.py::"
 OF_BLOCKS = "tests/unit/model/test_properties.py::"
 OF_MQTT = "tests/unit/protocols/mqtt/test_message_properties.py::"

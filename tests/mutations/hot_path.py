@@ -1,23 +1,23 @@
-"""Mutations of ``fluxmq/_hot``: what is promised of every message, every byte and every buffer."""
+"""Mutations of MQTT's hot path and the loop: what is promised of every message, every byte and every buffer."""
 
 from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-SCAN = "fluxmq/_hot/scan.py"
-RUN = "fluxmq/_hot/run.py"
-CONNECTION = "fluxmq/_hot/connection.py"
-PORTION = "fluxmq/_hot/portion.py"
-DELIVERY = "fluxmq/_hot/delivery.py"
-WINDOW = "fluxmq/_hot/window.py"
-REACTOR = "fluxmq/_hot/reactor.py"
+SCAN = "fluxmq/protocols/mqtt/scan.py"
+RUN = "fluxmq/protocols/mqtt/run.py"
+CONNECTION = "fluxmq/protocols/connection.py"
+PORTION = "fluxmq/protocols/mqtt/portion.py"
+DELIVERY = "fluxmq/protocols/mqtt/delivery.py"
+WINDOW = "fluxmq/protocols/mqtt/window.py"
+REACTOR = "fluxmq/net/reactor.py"
 
-OF_SCAN = "tests/unit/hot/test_scan.py::"
-OF_CONNECTION = "tests/unit/hot/test_connection.py::"
-OF_DELIVERY = "tests/unit/hot/test_delivery.py::"
-OF_PORTION = "tests/unit/hot/test_portion.py::"
-OF_GATHERING = "tests/unit/hot/test_gathering.py::"
-OF_REACTOR = "tests/unit/hot/test_reactor.py::"
+OF_SCAN = "tests/unit/protocols/mqtt/test_scan.py::"
+OF_CONNECTION = "tests/unit/protocols/test_connection.py::"
+OF_DELIVERY = "tests/unit/protocols/mqtt/test_delivery.py::"
+OF_PORTION = "tests/unit/protocols/mqtt/test_portion.py::"
+OF_GATHERING = "tests/unit/net/test_gathering.py::"
+OF_REACTOR = "tests/unit/net/test_reactor.py::"
 OF_RUNS = "tests/props/test_hot_runs.py::test_runs_are_written_as_the_codec_reads_them"
 
 MUTATIONS = [
@@ -276,7 +276,7 @@ MUTATIONS = [
     Mutation(
         "partial_write",
         "What the socket took is not written again.",
-        "_hot.connection:Connection.flush",
+        "protocols.connection:Connection.flush",
         "self.sent += done",
         "self.sent += 0",
         OF_CONNECTION + "test_partial_writes_lose_and_repeat_nothing",

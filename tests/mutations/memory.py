@@ -7,7 +7,7 @@ from tests.mutations.mutation import Mutation
 ALARMS = "fluxmq/shards/alarms.py"
 BUDGET = "fluxmq/sessions/amqp091/budget.py"
 MARKS = "fluxmq/ipc/memory.py"
-REACTOR = "fluxmq/_hot/reactor.py"
+REACTOR = "fluxmq/net/reactor.py"
 OF_ALARMS = "tests/unit/shards/test_alarms.py::"
 OF_BUDGET = "tests/unit/sessions/amqp091/test_budget.py::"
 OF_MARKS = "tests/unit/ipc/test_memory.py::"
@@ -128,6 +128,6 @@ MUTATIONS = [
         "Delivery.pump",
         "and self.flight_bytes < self.pending_bytes_max",
         "",
-        "tests/unit/hot/test_window.py::test_what_is_in_flight_has_a_bound_in_bytes",
+        "tests/unit/protocols/mqtt/test_window.py::test_what_is_in_flight_has_a_bound_in_bytes",
     ),
 ]

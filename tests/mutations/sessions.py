@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-OF_SESSIONS = "tests/unit/hot/test_sessions.py::"
-OF_REACTOR = "tests/unit/hot/test_reactor.py::"
+OF_SESSIONS = "tests/unit/sessions/mqtt/test_sessions.py::"
+OF_REACTOR = "tests/unit/net/test_reactor.py::"
 
 MUTATIONS = [
     # Sessions

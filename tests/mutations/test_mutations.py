@@ -54,7 +54,7 @@ def test_what_changes_nothing_is_not_noticed(tree: Path) -> None:
         "PACKET_ID_MAX",
         "65535",
         "0xFFFF",
-        "tests/unit/hot/test_scan.py::test_errors",
+        "tests/unit/protocols/mqtt/test_scan.py::test_errors",
     )
     assert not attempt(harmless, tree).noticed
     broken = Mutation(
@@ -63,7 +63,7 @@ def test_what_changes_nothing_is_not_noticed(tree: Path) -> None:
         "scan:INCOMPLETE",
         "= 0",
         "= = 0",
-        "tests/unit/hot/test_scan.py::test_errors",
+        "tests/unit/protocols/mqtt/test_scan.py::test_errors",
     )
     assert not attempt(broken, tree).noticed
 

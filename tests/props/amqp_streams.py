@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from tests.unit.hot.amqp_line import (
+from tests.unit.protocols.amqp091.line import (
     FRAME_MAX,
     HEARTBEAT,
     ack,

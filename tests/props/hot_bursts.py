@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from fluxmq.protocols.mqtt.properties import Properties
-from tests.unit.hot.wire import publish
+from tests.unit.protocols.mqtt.wire import publish
 
 TOPICS = (b"a", b"a/b", b"a/bc", b"sensor/" + b"x" * 120 + b"/t", b"\xc3\xa9/\xe6\xbc\xa2")
 SIZES = st.sampled_from(

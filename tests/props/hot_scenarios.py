@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from fluxmq.protocols.mqtt.packets import Publish, Pubrel
 from fluxmq.protocols.mqtt.properties import Properties
 from tests.props.hot_bursts import TOPICS, Burst, bursts, cuts, packet_ids
-from tests.unit.hot.shard import Peer, Shard
-from tests.unit.hot.variants import Hot
-from tests.unit.hot.wire import numbered, puback, publish, read, read_all
+from tests.unit.net.shard import Peer, Shard
+from tests.unit.protocols.mqtt.wire import numbered, puback, publish, read, read_all
+from tests.unit.variants import Hot
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fluxmq._hot
+from fluxmq.protocols.mqtt.scan import COMPILED
 from tests.props.amqp_streams import meaning, streams
 from tests.props.hot_bursts import cuts
-from tests.unit.hot.amqp_line import NO_PROPERTIES, Line, cut
-from tests.unit.hot.variants import INSTALLED, Hot, uncompiled
+from tests.unit.protocols.amqp091.line import NO_PROPERTIES, Line, cut
+from tests.unit.variants import INSTALLED, Hot, uncompiled
 
 differential = pytest.mark.skipif(
-    not fluxmq._hot.COMPILED, reason="the hot path runs uncompiled: nothing to compare with"
+    not COMPILED, reason="the hot path runs uncompiled: nothing to compare with"
 )
 GIVEN = 30
 """Deliveries that each channel begins with."""
@@ -127,7 +127,7 @@ def test_batches_and_deliveries(
 ) -> None:
     """Built, read back and delivered, the messages are those published; both forms give the same bytes."""
     arguments = (expiry, delay, producer, sequence, attributes)
-    kinds = [INSTALLED, uncompiled()] if fluxmq._hot.COMPILED else [INSTALLED]
+    kinds = [INSTALLED, uncompiled()] if COMPILED else [INSTALLED]
     made = []
     count = 0
     for hot in kinds:

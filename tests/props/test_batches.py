@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import struct
-import sys
 from functools import cache
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import assume, event, example, given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-import fluxmq._hot
-from fluxmq._hot import batches as installed
-from fluxmq._hot.batches import Batch, BatchError, parse, verify
-from fluxmq._hot.run import Run
+from fluxmq.model import batch_format, message_batch
+from fluxmq.model.batch_format import Batch, BatchError, parse, verify
 from fluxmq.model.batches import Message, columns, encode
+from fluxmq.protocols.mqtt import batch_delivery, batches, run
 from fluxmq.protocols.mqtt.packets import Publish
-from tests.unit.hot.lines import scanned
-from tests.unit.hot.variants import FOLDER, OTHER_NAME, uncompiled
-from tests.unit.hot.wire import publish, read_all
+from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.scan import COMPILED
+from tests.unit.protocols.mqtt.lines import scanned
+from tests.unit.protocols.mqtt.wire import publish, read_all
+from tests.unit.variants import from_source
 
 BYTES = st.binary(max_size=6)
 TIME = st.integers(-(2**30), 2**30)
@@ -93,7 +92,7 @@ def test_a_run_is_written_as_its_messages_are(
     numbers: tuple[int, int, int, int],
 ) -> None:
     time_us, expiry_us, delay_us, attributes = numbers
-    (data,) = installed.build_batches(run_of(payloads, qos), key, properties, *numbers)
+    (data,) = batches.build_batches(run_of(payloads, qos), key, properties, *numbers)
     messages = [
         Message(key, properties, payload, time_us, expiry_us, delay_us, 0, 0, attributes)
         for payload in payloads
@@ -181,8 +180,8 @@ def test_packets_say_what_the_batch_holds(
     batch.stamp(base, 1, 1)
     first = data.draw(st.integers(0, len(payloads) - 1)) if data else 0
     count = data.draw(st.integers(1, len(payloads) - first)) if data else len(payloads)
-    offsets = installed.OffsetProperties(queue) if queue is not None else None
-    runs = installed.delivery_runs(
+    offsets = batch_delivery.OffsetProperties(queue) if queue is not None else None
+    runs = batch_delivery.delivery_runs(
         batch, first, count, version, b"t/u", b"\x01\x01", offsets, qos, expiry
     )
     found = [packet for run in runs for packet in read_all(bytearray(run.buffer), version)]
@@ -205,17 +204,25 @@ def test_packets_say_what_the_batch_holds(
 # Compiled and uncompiled
 
 
+class Form(NamedTuple):
+    """One set of the modules."""
+
+    run: Any
+    format: Any
+    single: Any
+    batches: Any
+    deliveries: Any
+
+
+INSTALLED = Form(run, batch_format, message_batch, batches, batch_delivery)
+
+
 @cache
-def uncompiled_batches() -> Any:
-    """`fluxmq._hot.batches` and what it needs, from the sources."""
-    uncompiled()
-    for name in ("batch_format", "batch_delivery", "batches"):
-        path = FOLDER / f"{name}.py"
-        module = ModuleType(f"{OTHER_NAME}.{name}")
-        sys.modules[module.__name__] = module
-        text = path.read_text("utf-8").replace("fluxmq._hot", OTHER_NAME)
-        exec(compile(text, str(path), "exec"), module.__dict__)  # the project's own source
-    return sys.modules[f"{OTHER_NAME}.batches"]
+def uncompiled() -> Form:
+    """The same from the sources."""
+    names = ("protocols.mqtt.run", "model.batch_format", "model.message_batch")
+    more = ("protocols.mqtt.batches", "protocols.mqtt.batch_delivery")
+    return Form(*map(from_source, (*names, *more)))
 
 
 RUN_FIELDS = (
@@ -224,7 +231,7 @@ RUN_FIELDS = (
 )
 
 
-@pytest.mark.skipif(not fluxmq._hot.COMPILED, reason="the hot path runs uncompiled")
+@pytest.mark.skipif(not COMPILED, reason="the hot path runs uncompiled")
 @given(
     st.lists(st.binary(max_size=200), min_size=1, max_size=12) | st.just([b"y" * 50] * 30),
     OFFSETS,
@@ -243,20 +250,22 @@ def test_both_forms_give_the_same(
 ) -> None:
     assume(base + len(payloads) < 2**64)
     made = []
-    for form in (installed, uncompiled_batches()):
+    for form in (INSTALLED, uncompiled()):
         run = run_of(payloads, 1)
-        if form is not installed:
-            other = uncompiled().run.Run
+        if form is not INSTALLED:
+            other = form.run.Run
             fields = ("buffer", "start", "end", "count", "stride", "version")
             first = 0x30 | (run.qos << 1)
             arguments = [getattr(run, field) for field in fields]
             run = other(*arguments, first, run.variable, run.pid_at, run.largest, run.topic)
-        (data,) = form.build_batches(run, b"key", b"properties", *numbers)
-        batch = form.parse(data)
+        (data,) = form.batches.build_batches(run, b"key", b"properties", *numbers)
+        batch = form.format.parse(data)
         batch.stamp(base, numbers[0], 3)
-        offsets = form.OffsetProperties(queue) if queue is not None else None
-        runs = form.delivery_runs(batch, 0, batch.count, version, b"t", b"\1\0", offsets, qos, 9)
-        single = form.build_message(b"key", b"p", payloads[0], *numbers, 7, -8)
+        offsets = form.deliveries.OffsetProperties(queue) if queue is not None else None
+        runs = form.deliveries.delivery_runs(
+            batch, 0, batch.count, version, b"t", b"\1\0", offsets, qos, 9
+        )
+        single = form.single.build_message(b"key", b"p", payloads[0], *numbers, 7, -8)
         made.append(
             (
                 data,

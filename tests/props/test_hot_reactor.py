@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-import fluxmq._hot
+from fluxmq.protocols.mqtt.scan import COMPILED
 from tests.props.hot_scenarios import Scenario, check, play, scenarios
-from tests.unit.hot.variants import INSTALLED, uncompiled
+from tests.unit.variants import INSTALLED, uncompiled
 
 
 @given(scenarios())
@@ -15,9 +15,7 @@ def test_subscribers_get_what_was_published(scenario: Scenario) -> None:
     check(scenario, play(scenario, INSTALLED))
 
 
-@pytest.mark.skipif(
-    not fluxmq._hot.COMPILED, reason="the hot path runs uncompiled: nothing to compare with"
-)
+@pytest.mark.skipif(not COMPILED, reason="the hot path runs uncompiled: nothing to compare with")
 @given(scenarios())
 def test_compiled_and_uncompiled_write_the_same_bytes(scenario: Scenario) -> None:
     one, other = play(scenario, INSTALLED), play(scenario, uncompiled())

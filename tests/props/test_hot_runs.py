@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fluxmq._hot
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.packet_types import Sender
 from fluxmq.protocols.mqtt.packets import Publish
 from fluxmq.protocols.mqtt.properties import parse_publish_properties
+from fluxmq.protocols.mqtt.scan import COMPILED
 from fluxmq.protocols.mqtt.wire import write_variable_integer
 from tests.props.hot_bursts import PACKET_IDS, Burst, bursts
 from tests.props.mqtt_packets import mutated, packets
-from tests.unit.hot.variants import INSTALLED, Hot, uncompiled
-from tests.unit.hot.wire import cut, puback, publish, read
+from tests.unit.protocols.mqtt.wire import cut, puback, publish, read
+from tests.unit.variants import INSTALLED, Hot, uncompiled
 
 SCANNER_FIELDS = (
     *("start", "end", "count", "stride", "first", "header", "variable", "topic_at", "topic_length"),
@@ -42,7 +42,7 @@ RUN_FIELDS = (
 INCOMPLETE, PUBLISH, PUBACK, PACKET, ERROR = range(5)
 
 differential = pytest.mark.skipif(
-    not fluxmq._hot.COMPILED, reason="the hot path runs uncompiled: nothing to compare with"
+    not COMPILED, reason="the hot path runs uncompiled: nothing to compare with"
 )
 
 

@@ -16,8 +16,8 @@ from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.protocols.mqtt.wire import write_variable_integer
 from tests.props.hot_bursts import bursts
 from tests.props.mqtt_packets import mutated
-from tests.unit.hot.shard import Shard
-from tests.unit.hot.wire import body_of
+from tests.unit.net.shard import Shard
+from tests.unit.protocols.mqtt.wire import body_of
 
 
 @st.composite

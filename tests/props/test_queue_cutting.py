@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._hot.batches import parse, verify
+from fluxmq.model.batch_format import parse, verify
 from fluxmq.model.batches import Message, columns, encode
 from fluxmq.shards.queues.cutting import cut, is_timed, shifted
 from tests.props.test_batches import MESSAGES

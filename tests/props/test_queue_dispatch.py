@@ -11,7 +11,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._hot.batches import DELAY, EXPIRY, build_message
+from fluxmq.model.batch_format import DELAY, EXPIRY
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.properties import Item, Kind, encode
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb

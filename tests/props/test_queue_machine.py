@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._hot.batches import PRODUCER
+from fluxmq.model.batch_format import PRODUCER
 from fluxmq.queues import commands
 from fluxmq.queues.commands import encode_entry
 from fluxmq.queues.config import Overflow, QueueConfig

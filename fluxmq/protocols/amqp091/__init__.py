@@ -14,4 +14,13 @@ states and the effects of methods.
 * `message_properties`  properties to the canonical block and back; topics and routing keys
 * `sasl`                the identity in a response
 * `server`              properties of the server and capabilities of clients
+
+The hot path, for many messages at once:
+
+* `parser`              frames; publishes as runs
+* `run`                 one run of publishes, and batches from it
+* `delivery`            frames of deliveries, straight from a batch
+* `ledger`              unacked deliveries of a channel
+* `confirms`            publisher confirms of a channel
+* `wire`                numbers in network order
 """

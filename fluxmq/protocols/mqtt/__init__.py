@@ -12,4 +12,12 @@ another packet (an unknown topic alias, a second CONNECT) is the session's busin
 * `packets`       one slotted dataclass per control packet
 * `connecting`    CONNECT and CONNACK
 * `codec`         `decode`, `encode`, `decode_length`
+
+The hot path, for all neighbouring PUBLISH packets at once:
+
+* `scan`          finds runs of packets in received bytes
+* `run`           one run, and how it is written for subscribers
+* `delivery`      a session's messages: waiting, sent (`window`), in parts (`portion`)
+* `tickets`       answers to publishers that wait until a message is safe
+* `batches`       batches from runs; `batch_delivery` the other way
 """

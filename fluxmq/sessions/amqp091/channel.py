@@ -12,11 +12,12 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from fluxmq._hot.amqp_ledger import ChannelLedger, ConfirmWindow
-from fluxmq._hot.amqp_run import PublishRun
+from fluxmq.protocols.amqp091.confirms import ConfirmWindow
 from fluxmq.protocols.amqp091.constants import SHORT_STRING_BYTES_MAX, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, SoftError, error_of
+from fluxmq.protocols.amqp091.ledger import ChannelLedger
 from fluxmq.protocols.amqp091.methods import Method, frame
+from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091.client import Client
 

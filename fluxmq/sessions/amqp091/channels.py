@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from fluxmq._hot.amqp_confirms import ConfirmWindow
+from fluxmq.protocols.amqp091.confirms import ConfirmWindow
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import HardError
 from fluxmq.protocols.amqp091.methods import (

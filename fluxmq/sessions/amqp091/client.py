@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from fluxmq._hot.connection import Connection
+from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.amqp091.budget import Budget
 
 if TYPE_CHECKING:

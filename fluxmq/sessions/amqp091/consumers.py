@@ -16,7 +16,7 @@ from fluxmq.routing.topology.records import Queue
 from fluxmq.sessions.amqp091.ports import Answer, Held, Range
 
 if TYPE_CHECKING:
-    from fluxmq._hot.batches import Batch
+    from fluxmq.model.batch_format import Batch
     from fluxmq.sessions.amqp091.channel import Channel
 
 THROTTLE_FROM: Final = 256

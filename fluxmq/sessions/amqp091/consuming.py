@@ -37,7 +37,7 @@ from fluxmq.sessions.amqp091.queue_names import existing_queue, expanded
 from fluxmq.sessions.amqp091.stream_start import stream_start
 
 if TYPE_CHECKING:
-    from fluxmq._hot.batches import Batch
+    from fluxmq.model.batch_format import Batch
 
 CANCEL_NOTIFY: Final = "consumer_cancel_notify"
 PRIORITY_MAX: Final = (1 << 31) - 1

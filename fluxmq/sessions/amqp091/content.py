@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.protocols.amqp091.constants import (
     CLASS_BASIC,
     FRAME_BODY,
@@ -21,6 +20,7 @@ from fluxmq.protocols.amqp091.constants import (
 from fluxmq.protocols.amqp091.content import split_header
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError
 from fluxmq.protocols.amqp091.methods import BasicPublish, ids
+from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.sessions.amqp091.budget import Share
 
 PIECE_BYTES: Final = 64

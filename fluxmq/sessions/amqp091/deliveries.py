@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fluxmq._hot.amqp_delivery import encode_deliveries, encode_get_ok
-from fluxmq._hot.batches import ATTRIBUTE_REDELIVERED, ATTRIBUTES, Batch
+from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, Batch
 from fluxmq.model.properties import PropertyError
 from fluxmq.protocols.amqp091.content import NO_PROPERTIES
+from fluxmq.protocols.amqp091.delivery import encode_deliveries, encode_get_ok
 from fluxmq.protocols.amqp091.message_properties import address_of, from_block, stream_properties
 from fluxmq.protocols.amqp091.tables import TableError
 

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from fluxmq._hot.amqp_run import PublishRun
-from fluxmq._hot.batches import Batch
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.reactor import PAUSED_OUTPUT
+from fluxmq.model.batch_format import Batch
+from fluxmq.net.reactor import PAUSED_OUTPUT
 from fluxmq.protocols.amqp091.constants import (
     FRAME_METHOD,
     HEARTBEAT,
@@ -36,6 +34,8 @@ from fluxmq.protocols.amqp091.methods import (
     frame,
     ids,
 )
+from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import DropOwner
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091 import (

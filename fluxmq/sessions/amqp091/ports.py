@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from fluxmq._hot.amqp_run import PublishRun
-    from fluxmq._hot.batches import Batch
-    from fluxmq._hot.connection import Connection
     from fluxmq.auth.permissions import Permissions
+    from fluxmq.model.batch_format import Batch
+    from fluxmq.protocols.amqp091.run import PublishRun
+    from fluxmq.protocols.connection import Connection
     from fluxmq.queues.commands import Verb
     from fluxmq.routing.topology.changes import Change
     from fluxmq.routing.topology.records import Exchange, Queue

@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fluxmq._hot.amqp_confirms import NACK, Confirmation
-from fluxmq._hot.amqp_delivery import encode_return
-from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.auth.permissions import Permissions
 from fluxmq.model.deduplication import identity_of
 from fluxmq.model.properties import Timestamp
+from fluxmq.protocols.amqp091.confirms import NACK, Confirmation
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.content import (
     HEADERS,
@@ -28,8 +26,10 @@ from fluxmq.protocols.amqp091.content import (
     read_fields,
     write_fields,
 )
+from fluxmq.protocols.amqp091.delivery import encode_return
 from fluxmq.protocols.amqp091.errors import HardError, SoftError
 from fluxmq.protocols.amqp091.message_properties import to_block
+from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.routing.topology.records import EXCHANGE, Exchange
 from fluxmq.routing.topology.refusals import not_found
 from fluxmq.routing.topology.values import type_name

@@ -21,7 +21,7 @@ from fluxmq.sessions.amqp091.channel import Channel, precondition
 from fluxmq.sessions.amqp091.consumers import Consumer
 
 if TYPE_CHECKING:
-    from fluxmq._hot.batches import Batch
+    from fluxmq.model.batch_format import Batch
 
 PSEUDO_QUEUE: Final = "amq.rabbitmq.reply-to"
 _PREFIX: Final = PSEUDO_QUEUE + "."

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fluxmq._hot.amqp_confirms import REFUSED_MIN, Confirmation, ConfirmWindow
-from fluxmq._hot.amqp_run import PublishRun
+from fluxmq.protocols.amqp091.confirms import REFUSED_MIN, Confirmation, ConfirmWindow
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.protocols.amqp091.methods import (
@@ -24,6 +23,7 @@ from fluxmq.protocols.amqp091.methods import (
     TxSelect,
     TxSelectOk,
 )
+from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.queues.commands import Verb
 from fluxmq.sessions.amqp091 import publishing, settling
 from fluxmq.sessions.amqp091.budget import HELD_BYTES, Share

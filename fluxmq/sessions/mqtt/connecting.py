@@ -9,9 +9,9 @@ Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 
 from __future__ import annotations
 
-from fluxmq._hot.connection import Connection
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ScramError
+from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.connecting import NO_PROPERTIES, decode_connect, refusal
 from fluxmq.protocols.mqtt.packet_types import PacketType

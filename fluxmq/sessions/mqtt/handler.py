@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.delivery import Delivery
-from fluxmq._hot.run import Run
-from fluxmq._hot.window import PUBACK, PUBCOMP, PUBREC
+from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import decode, encode
 from fluxmq.protocols.mqtt.connecting import version_of
+from fluxmq.protocols.mqtt.delivery import Delivery
 from fluxmq.protocols.mqtt.packets import (
     Auth,
     Disconnect,
@@ -30,6 +28,8 @@ from fluxmq.protocols.mqtt.packets import (
     Unsubscribe,
 )
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
+from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.window import PUBACK, PUBCOMP, PUBREC
 from fluxmq.sessions.mqtt import connecting, publishing, subscribing
 from fluxmq.sessions.mqtt.explanations import code_of
 from fluxmq.sessions.mqtt.ports import Authenticated, Broker

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from fluxmq._hot.delivery import Delivery
-from fluxmq._hot.portion import Portion
+from fluxmq.protocols.mqtt.delivery import Delivery
+from fluxmq.protocols.mqtt.portion import Portion
 
 
 def drain(delivery: Delivery) -> list[Portion]:

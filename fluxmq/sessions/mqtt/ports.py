@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.run import Run
-from fluxmq._hot.tickets import Ticket
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
+from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import Limits
 from fluxmq.protocols.mqtt.packets import Connect
+from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.tickets import Ticket
 from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Client, Grant, Session, Will

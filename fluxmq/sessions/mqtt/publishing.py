@@ -9,10 +9,10 @@ Source: MQTT 5.0 sections 3.3, 4.3.3, 4.9, 3.1.2.5.
 
 from __future__ import annotations
 
-from fluxmq._hot.run import Run, message_run
 from fluxmq.protocols.mqtt.packets import Puback, Pubrec
 from fluxmq.protocols.mqtt.properties import PublishProperties, parse_publish_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
+from fluxmq.protocols.mqtt.run import Run, message_run
 from fluxmq.protocols.mqtt.topics import validate_topic
 from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
 from fluxmq.sessions.mqtt.addressed import Addressed

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.delivery import Delivery
 from fluxmq.auth.origins import Page
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange
+from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.mqtt.delivery import Delivery
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.sessions.mqtt.addressed import Addressed
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription

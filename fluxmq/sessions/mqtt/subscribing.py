@@ -11,10 +11,10 @@ Source: MQTT 5.0 sections 3.8 to 3.11, 4.7, 4.8, 3.3.1.3.
 
 from __future__ import annotations
 
-from fluxmq._hot.run import encode_length
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
+from fluxmq.protocols.mqtt.run import encode_length
 from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_filter
 from fluxmq.sessions.mqtt.connecting import NO_ROOM
 from fluxmq.sessions.mqtt.ports import Broker

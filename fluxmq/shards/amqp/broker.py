@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fluxmq._hot.amqp_run import PublishRun
-from fluxmq._hot.connection import Connection
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.routing.topology.changes import (
     Bind,

@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from fluxmq._hot.amqp_run import PublishRun, build_amqp_batches
-from fluxmq._hot.batches import delivery_runs, parse
-from fluxmq._hot.reactor import Reactor
-from fluxmq._hot.route import Route
-from fluxmq._hot.tickets import Ticket
+from fluxmq.model.batch_format import parse
+from fluxmq.net.reactor import Reactor
+from fluxmq.net.route import Route
 from fluxmq.protocols.amqp091.message_properties import routing_key_to_topic, topic_to_routing_key
+from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
+from fluxmq.protocols.mqtt.batch_delivery import delivery_runs
 from fluxmq.protocols.mqtt.message_properties import from_block
+from fluxmq.protocols.mqtt.tickets import Ticket
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.routing.topology.records import Exchange, Queue

@@ -14,10 +14,10 @@ import itertools
 import struct
 from collections.abc import Callable
 
-from fluxmq._hot.amqp_run import PublishRun, build_amqp_batches
-from fluxmq._hot.batches import BatchError, parse
+from fluxmq.model.batch_format import BatchError, parse
 from fluxmq.net import frames
 from fluxmq.net.links import Link
+from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
 from fluxmq.sessions.amqp091.ports import ConsumerPort
 
 HEAD = struct.Struct("<BH")

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from fluxmq._hot.connection import Tally
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.metrics.registry import AMQP_STATES, Sample
+from fluxmq.protocols.connection import Tally
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.client import Client
 from fluxmq.shards.amqp.broker import AmqpBroker

@@ -8,13 +8,13 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
-from fluxmq._hot.connection import Connection
 from fluxmq.ipc.conversation import Order
 from fluxmq.ipc.row_messages import orders_of
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.ipc.topology_messages import connection_id
 from fluxmq.net.links import Link
 from fluxmq.net.tls import TlsStream
+from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.shards.queues.ports import (
     FENCED,

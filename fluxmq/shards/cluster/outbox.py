@@ -25,8 +25,9 @@ from collections.abc import Set as AbstractSet
 from hashlib import blake2b
 from typing import NamedTuple
 
-from fluxmq._hot.batches import Batch, build_message
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.model.batch_format import Batch
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.properties import encode
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.commands import Verb

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._hot.portion import Portion
-from fluxmq._hot.run import Run
-from fluxmq._hot.tickets import Ticket
-from fluxmq._hot.window import PACKET_ID_MAX
+from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.tickets import Ticket
+from fluxmq.protocols.mqtt.window import PACKET_ID_MAX
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.homes import Home
 from fluxmq.shards.durable.rows import grant_values, message_values, pack, session_values

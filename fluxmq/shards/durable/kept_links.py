@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluxmq._hot.reactor import Reactor
-from fluxmq._hot.run import Run
-from fluxmq._hot.tickets import Ticket
 from fluxmq.net import frames
 from fluxmq.net.links import Link
+from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.tickets import Ticket
 from fluxmq.shards.durable.homes import PATIENCE_SECONDS
 from fluxmq.shards.durable.safety import CallbackTicket
 

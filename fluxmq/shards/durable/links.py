@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fluxmq._hot.reactor import Reactor
 from fluxmq.net.links import Link
+from fluxmq.net.reactor import Reactor
 from fluxmq.shards.durable.homes import RemoteHome
 from fluxmq.shards.durable.kept_links import KeptLink, KeptRuns
 from fluxmq.shards.durable.retained_rows import RetainedRows

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fluxmq._hot.run import Run
 from fluxmq.net import frames
 from fluxmq.net.links import Link
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.protocols.mqtt.run import Run
 from fluxmq.protocols.sniff import shard_of
 from fluxmq.shards.durable.homes import PATIENCE_SECONDS, Done, Store
 from fluxmq.storage.state_store import RETAINED

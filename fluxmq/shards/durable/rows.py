@@ -12,8 +12,8 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from fluxmq._hot.run import Run
 from fluxmq.net import frames
+from fluxmq.protocols.mqtt.run import Run
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Grant, Session, Will, filter_inside
 

@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from fluxmq._hot.portion import Portion
-from fluxmq._hot.reactor import Reactor
-from fluxmq._hot.tickets import Ticket
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.tickets import Ticket
 from fluxmq.shards.durable.homes import Home, RemoteHome, Store
 from fluxmq.shards.durable.rows import Clock
 from fluxmq.shards.groups import run_of

@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from fluxmq._hot.delivery import Delivery
-from fluxmq._hot.portion import Portion
 from fluxmq.logs import get_logger
+from fluxmq.protocols.mqtt.delivery import Delivery
+from fluxmq.protocols.mqtt.portion import Portion
 from fluxmq.sessions.mqtt.handover import restore
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.claims import Claims

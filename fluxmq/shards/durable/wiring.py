@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from fluxmq._hot.reactor import Reactor
 from fluxmq.logs import get_logger
+from fluxmq.net.reactor import Reactor
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.homes import Store

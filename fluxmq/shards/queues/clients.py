@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.reactor import Reactor
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.commands import Verb
 from fluxmq.routing.queue_addresses import MalformedAddressError, parse_publish

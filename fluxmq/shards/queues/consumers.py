@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from fluxmq._hot.batches import EXPIRY, Batch, OffsetProperties, delivery_runs
-from fluxmq._hot.portion import CLOCK_SLACK, EXPIRY_MAX, GROWTH_MAX, Portion
-from fluxmq._hot.run import Run
+from fluxmq.model.batch_format import EXPIRY, Batch
+from fluxmq.protocols.mqtt.batch_delivery import OffsetProperties, delivery_runs
 from fluxmq.protocols.mqtt.message_properties import from_block
+from fluxmq.protocols.mqtt.portion import CLOCK_SLACK, EXPIRY_MAX, GROWTH_MAX, Portion
+from fluxmq.protocols.mqtt.run import Run
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.spans import Spans
 from fluxmq.routing.queue_addresses import delivery_topic

@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-from fluxmq._hot.batch_format import encode_header
-from fluxmq._hot.batches import (
+from fluxmq.model.batch_format import (
     ATTRIBUTES,
     DELAY,
     EXPIRY,
@@ -17,6 +16,7 @@ from fluxmq._hot.batches import (
     PROPERTIES,
     TIMES,
     Batch,
+    encode_header,
     parse,
 )
 

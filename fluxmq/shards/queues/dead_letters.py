@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
-from fluxmq._hot.batches import Batch, build_message, parse
+from fluxmq.model.batch_format import Batch, parse
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.properties import Item, Kind, decode, encode
 from fluxmq.protocols.amqp091.message_properties import block_headers
 from fluxmq.protocols.mqtt.reasons import Reason

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from fluxmq._hot.batches import Batch
 from fluxmq.logs import get_logger
+from fluxmq.model.batch_format import Batch
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues import commands, migration
 from fluxmq.queues.config import Overflow, QueueConfig

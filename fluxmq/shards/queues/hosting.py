@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.net import frames
 from fluxmq.net.links import BACKLOG_BYTES_MAX, FrameLink
 from fluxmq.queues.config import QueueConfig

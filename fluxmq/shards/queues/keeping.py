@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 
 
 class Store(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from fluxmq._hot.batches import Batch, parse
+from fluxmq.model.batch_format import Batch, parse
 from fluxmq.model.errors import FluxmqError
 
 

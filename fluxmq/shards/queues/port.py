@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fluxmq._hot.reactor import Reactor
-from fluxmq._hot.tickets import Ticket
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.mqtt.tickets import Ticket
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Client, Session
 from fluxmq.sessions.mqtt.settlement import Settlement

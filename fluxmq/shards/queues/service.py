@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.reactor import Reactor
 from fluxmq.logs import get_logger
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.connection import Connection
 from fluxmq.queues.config import QueueConfig, ephemeral
 from fluxmq.queues.migration import is_arriving
 from fluxmq.settings.schema import Settings

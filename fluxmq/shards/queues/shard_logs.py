@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from fluxmq._hot.reactor import Reactor
+from fluxmq.net.reactor import Reactor
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.counts import SyncTimes
 from fluxmq.shards.queues.disk import ClosableSyncQueue, Disk

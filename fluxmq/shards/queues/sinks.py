@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluxmq._hot.batches import PROTOCOL_MQTT, build_batches, build_message
-from fluxmq._hot.reactor import Reactor
-from fluxmq._hot.run import Run
+from fluxmq.model.batch_format import PROTOCOL_MQTT
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.properties import Item, Kind, encode
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.mqtt.batches import build_batches
 from fluxmq.protocols.mqtt.message_properties import to_items
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.protocols.mqtt.run import Run
 from fluxmq.sessions.mqtt.queue_properties import QueueOptions
 from fluxmq.shards.queues.names import QueueInfo
 from fluxmq.shards.queues.ports import QueueHost

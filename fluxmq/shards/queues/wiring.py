@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.reactor import Reactor
 from fluxmq.ipc.conversation import Order
 from fluxmq.logs import get_logger
 from fluxmq.model.errors import FluxmqError
 from fluxmq.net.links import Link
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
 from fluxmq.settings.schema import Settings

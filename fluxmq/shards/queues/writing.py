@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.shards.queues.keeping import Store
 from fluxmq.storage.errors import AwaitsSync, Exhausted
 

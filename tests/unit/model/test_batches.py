@@ -8,15 +8,15 @@ import numpy
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from fluxmq._hot.batch_format import (
+from fluxmq.model.batch_format import (
     AREA_BYTES_MAX,
     HEADER_BYTES,
     MESSAGES_MAX,
     PAYLOAD_BYTES_MAX,
     BatchError,
+    parse,
 )
-from fluxmq._hot.batches import build_message, parse
-from fluxmq._hot.batches import verify as verify_check
+from fluxmq.model.batch_format import verify as verify_check
 from fluxmq.model.batches import (
     LENGTH_MAX,
     Message,
@@ -24,6 +24,7 @@ from fluxmq.model.batches import (
     encode,
     read_header,
 )
+from fluxmq.model.message_batch import build_message
 
 KEY_ENDS_AT = HEADER_BYTES + 3 * (4 * 8 + 2 * 4)
 """Behind the four columns of eight bytes and the two of four that `DIFFERENT` has."""

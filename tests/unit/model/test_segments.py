@@ -11,8 +11,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._hot import batches
-from fluxmq.model import segments
+from fluxmq.model import batch_format, segments
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.segments import (
     FOOTER_BYTES,
     INDEX_CHAIN_START,
@@ -121,29 +121,29 @@ def test_a_page_of_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def stamped(offset: int = 77, time: int = 123) -> bytes:
-    batch = batches.parse(batches.build_message(b"key", b"", b"payload", 0))
+    batch = batch_format.parse(build_message(b"key", b"", b"payload", 0))
     batch.stamp(offset, time, 3)
     return batch.header() + bytes(batch.body())
 
 
 def test_a_batch_is_seen_as_the_batch_module_sees_it() -> None:
     data = stamped()
-    batch = batches.parse(data)
+    batch = batch_format.parse(data)
     span = batch_span(b"12345678" + data, 8)
     assert span == (batch.length, batch.base_offset, batch.count, batch.base_time, 123)
     assert span.next_offset == 78
-    assert segments.BATCH_MAGIC == batches.MAGIC
-    assert segments.BATCH_HEADER_BYTES == batches.HEADER_BYTES
+    assert segments.BATCH_MAGIC == batch_format.MAGIC
+    assert segments.BATCH_HEADER_BYTES == batch_format.HEADER_BYTES
 
 
 def test_every_flipped_bit_of_a_batchs_header_is_noticed() -> None:
     data = stamped()
-    for bit in range(8 * batches.HEADER_BYTES):
+    for bit in range(8 * batch_format.HEADER_BYTES):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(SegmentError):
             batch_span(bytes(damaged))
-    for length in range(batches.HEADER_BYTES):
+    for length in range(batch_format.HEADER_BYTES):
         with pytest.raises(SegmentError):
             batch_span(data[:length])
 

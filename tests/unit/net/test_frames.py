@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._hot.run import Run, message_run
-from fluxmq._hot.scan import Scanner
 from fluxmq.net import frames
+from fluxmq.protocols.mqtt.run import Run, message_run
+from fluxmq.protocols.mqtt.scan import Scanner
 from tests.conformance import wire
 
 TOPICS = st.text(st.characters(exclude_characters="+#\0", codec="utf-8"), min_size=1, max_size=40)

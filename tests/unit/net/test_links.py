@@ -10,9 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._hot import COMPILED
-from fluxmq._hot.reactor import Reactor
-from fluxmq._hot.run import Run, message_run
 from fluxmq.ipc.launch import Launch
 from fluxmq.net import frames
 from fluxmq.net import links as links_module
@@ -26,6 +23,9 @@ from fluxmq.net.links import (
     SocketTransport,
     make_links,
 )
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.mqtt.run import Run, message_run
+from fluxmq.protocols.mqtt.scan import COMPILED
 from tests.unit.shards.pipes import RECORD_MAX, MemoryTransport, Pipe
 
 

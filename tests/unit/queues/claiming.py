@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluxmq._hot.batches import PRODUCER
+from fluxmq.model.batch_format import PRODUCER
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.results import Result

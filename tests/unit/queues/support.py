@@ -8,8 +8,8 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from fluxmq._hot.batch_format import HEADER_BYTES, KEYS, encode_header
-from fluxmq._hot.batches import Batch, build_message
+from fluxmq.model.batch_format import HEADER_BYTES, KEYS, Batch, encode_header
+from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Range, Verb, encode_entry
 from fluxmq.queues.config import QueueConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq._hot.batches import DELAY
+from fluxmq.model.batch_format import DELAY
 from fluxmq.queues import commands
 from fluxmq.queues.attaching import ExclusiveError
 from fluxmq.queues.commands import Mode, Verb

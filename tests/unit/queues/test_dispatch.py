@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fluxmq._hot.batches import DELAY
+from fluxmq.model.batch_format import DELAY
 from fluxmq.queues import commands
 from fluxmq.queues.attaching import AttachError
 from fluxmq.queues.commands import NEXT, Mode, Verb

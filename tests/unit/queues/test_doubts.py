@@ -1,6 +1,6 @@
 """What an earlier leader may have handed out without anybody knowing comes as what comes again."""
 
-from fluxmq._hot.batches import DELAY
+from fluxmq.model.batch_format import DELAY
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.doubts import AGAIN, REACH

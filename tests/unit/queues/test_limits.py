@@ -7,7 +7,7 @@ import pytest
 import fluxmq.queues.desks
 import fluxmq.queues.groups
 import fluxmq.queues.machine
-from fluxmq._hot.batches import DELAY
+from fluxmq.model.batch_format import DELAY
 from fluxmq.queues import commands, limits
 from fluxmq.queues.commands import CommandError, Mode, Verb
 from fluxmq.queues.config import QueueConfig

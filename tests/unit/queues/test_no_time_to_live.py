@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq._hot.batches import DELAY, build_message
+from fluxmq.model.batch_format import DELAY
+from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.scanning import AT_ONCE

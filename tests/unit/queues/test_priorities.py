@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._hot.batches import build_message
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.properties import Item, Kind, encode
 from fluxmq.queues import commands, priorities
 from fluxmq.queues.commands import Verb

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq._hot.batches import build_message, parse
+from fluxmq.model.batch_format import parse
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.properties import Item, Kind, encode
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Mode, Verb

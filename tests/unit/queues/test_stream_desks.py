@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq._hot.batches import DELAY
+from fluxmq.model.batch_format import DELAY
 from fluxmq.queues.attaching import CommitError
 from fluxmq.queues.commands import Mode, Verb
 from fluxmq.queues.config import QueueType

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import fluxmq._hot.reactor
+import fluxmq.net.reactor
 from tests.unit.shards.node import Clock, Node
 
 MakeNode = Callable[..., Node]
@@ -18,7 +18,7 @@ MakeNode = Callable[..., Node]
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that all shards of the test read."""
     clock = Clock()
-    monkeypatch.setattr(fluxmq._hot.reactor, "monotonic", clock)
+    monkeypatch.setattr(fluxmq.net.reactor, "monotonic", clock)
     return clock
 
 

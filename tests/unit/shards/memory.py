@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from fluxmq._hot.reactor import Reactor
 from fluxmq.ipc.memory import Marks
 from fluxmq.ipc.table import ProcessTable
+from fluxmq.net.reactor import Reactor
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms, Watch
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fluxmq._hot.reactor import Reactor
 from fluxmq.auth.users import User
 from fluxmq.ipc import handoff
 from fluxmq.net.links import Blocked, Link, Received
+from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.sniff import shard_of
 from fluxmq.settings.schema import Settings
 from fluxmq.shards import composition

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq._hot.reactor import PAUSED_ALARM
 from fluxmq.ipc.memory import Marks
+from fluxmq.net.reactor import PAUSED_ALARM
 from fluxmq.shards.alarms import PATIENCE_SECONDS, QUIET_TICKS, Alarms, reason_of
 from tests.conformance import wire
 from tests.conformance.client import Client

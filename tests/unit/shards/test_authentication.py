@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from fluxmq._hot.connection import Connection, Tally
 from fluxmq.auth.credentials import HashParameters, hash_password
 from fluxmq.auth.origins import Page
 from fluxmq.auth.scram import StoredKeys, derive_keys
 from fluxmq.auth.users import User
+from fluxmq.net import sockets
+from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.ports import Authenticated
@@ -40,7 +41,7 @@ def user(name: str = "anna", **fields: Any) -> User:
 
 def client(peer: str = LOCAL, certificate: str = "") -> Client:
     """A connection from somewhere."""
-    found = Client(Connection(-1, Tally(), [], 1000), peer, 0)
+    found = Client(Connection(-1, Tally(), [], 1000, sockets.send), peer, 0)
     found.certificate_name = certificate
     return found
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fluxmq._hot.reactor
+import fluxmq.net.reactor
 from fluxmq.protocols.sniff import shard_of
 from tests.conformance import wire
 from tests.conformance.client import Client
@@ -182,7 +182,7 @@ class Model:
 def test_everybody_gets_what_they_are_owed(events: list[Any]) -> None:
     loop, clock = asyncio.new_event_loop(), Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fluxmq._hot.reactor, "monotonic", clock)
+        patch.setattr(fluxmq.net.reactor, "monotonic", clock)
         node = Node(SHARDS, clock, loop)
         try:
             model = Model(node)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq._hot.reactor import PAUSED_LINK
 from fluxmq.net import frames
+from fluxmq.net.reactor import PAUSED_LINK
 from tests.conformance import wire
 from tests.unit.shards.node import Node, drain, messages, stream_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fluxmq._hot.reactor
+import fluxmq.net.reactor
 from fluxmq.sessions.mqtt.subscribing import FEED_STEP
 from tests.conformance import wire
 from tests.conformance.client import Client
@@ -88,7 +88,7 @@ def test_shards_agree_after_anything(events: list[Any]) -> None:
     loop = asyncio.new_event_loop()
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fluxmq._hot.reactor, "monotonic", clock)
+        patch.setattr(fluxmq.net.reactor, "monotonic", clock)
         node = Node(3, clock, loop)
         try:
             clients: dict[int, Client] = {}

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._hot.connection import Connection, Tally
-from fluxmq._hot.delivery import EVICT, Delivery
-from fluxmq._hot.reactor import PAUSED_ALARM, PAUSED_LINK, PAUSED_OUTPUT
+from fluxmq.net import sockets
+from fluxmq.net.reactor import PAUSED_ALARM, PAUSED_LINK, PAUSED_OUTPUT
+from fluxmq.protocols.connection import Connection, Tally
+from fluxmq.protocols.mqtt.delivery import EVICT, Delivery
 from fluxmq.sessions.mqtt.session import Client, Session, Stage
 from fluxmq.shards.timers import SLACK, SessionTimers, SilenceWheel
 
@@ -19,7 +20,7 @@ TALLY = Tally()
 
 def client(active: float = 0.0) -> Client:
     """A connected client that was last heard at `active`."""
-    found = Client(Connection(-1, TALLY, [], 1000), "127.0.0.1:1", 0)
+    found = Client(Connection(-1, TALLY, [], 1000, sockets.send), "127.0.0.1:1", 0)
     found.connection.active = active
     found.stage = Stage.CONNECTED
     return found

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fluxmq._hot.reactor
+import fluxmq.net.reactor
 from fluxmq.net import frames
 from fluxmq.sessions.mqtt.session import Grant, Session, Will
 from fluxmq.shards.transfer import export_session, import_session
@@ -65,7 +65,7 @@ def with_node(act: Callable[[Node], None]) -> None:
     """Hypothesis and fixtures do not go together."""
     loop, clock = asyncio.new_event_loop(), Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fluxmq._hot.reactor, "monotonic", clock)
+        patch.setattr(fluxmq.net.reactor, "monotonic", clock)
         node = Node(2, clock, loop)
         try:
             act(node)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from fluxmq._hot.batch_format import BatchError
+from fluxmq.model.batch_format import BatchError
 from fluxmq.model.batches import Message, encode
 from fluxmq.model.properties import Item, Kind, PropertyError, text
 from fluxmq.model.properties import encode as encode_block

@@ -14,7 +14,7 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import StructType
 
-from fluxmq._hot.batches import parse
+from fluxmq.model.batch_format import parse
 from fluxmq.model.batches import Message, encode
 from fluxmq.model.group_states import GROUPS_NAME, GroupState, QueueGroups
 from fluxmq.model.group_states import encode as encode_groups

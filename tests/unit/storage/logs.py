@@ -10,7 +10,8 @@ from pathlib import Path
 
 import xxhash
 
-from fluxmq._hot.batches import Batch, build_message, parse
+from fluxmq.model.batch_format import Batch, parse
+from fluxmq.model.message_batch import build_message
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import LogState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.batch_format import Batch
 from fluxmq.storage.batch_cache import ENTRY_BYTES, BatchCache, RecentBatches, Window
 from tests.unit.storage.logs import batch, batches
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._hot import batch_format
 from fluxmq.control import schema
-from fluxmq.model import group_states, segments
+from fluxmq.model import batch_format, group_states, segments
 from fluxmq.queues import commands, machine
 from fluxmq.storage import snapshots, state_store, wal_records
 from fluxmq.storage.directory import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import fluxmq._hot
+from fluxmq.source_only import PURE
 from fluxmq.storage.errors import WriteFailed
 from fluxmq.storage.syncer import REQUESTS_MAX, Syncer, delay_from, native_thread
 from fluxmq.storage.wal_options import MarkWrite
@@ -215,7 +215,7 @@ def test_compiled_code_is_used_unless_the_uncompiled_is_asked_for() -> None:
         syncer = Syncer(native=native)
         assert syncer.compiled == (native and native_thread(0.0) is not None)
         syncer.close()
-    if fluxmq._hot.PURE:
+    if PURE:
         assert native_thread(0.0) is None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq._hot.accept import ASK, FAILED, NONE, Entrance
+from fluxmq.net.accept import ASK, FAILED, NONE, Entrance
 from fluxmq.settings.schema import Settings
 from fluxmq.supervisor import listening
 from fluxmq.supervisor.listening import ListenError, SpareDescriptor

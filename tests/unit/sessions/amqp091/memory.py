@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fluxmq._hot.amqp_parser import AmqpParser
-from fluxmq._hot.amqp_run import PublishRun, build_amqp_batches
-from fluxmq._hot.batches import parse
-from fluxmq._hot.connection import Connection, Tally
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import TopicPermission, VhostPermission
+from fluxmq.model.batch_format import parse
+from fluxmq.protocols.amqp091.parser import AmqpParser
+from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
+from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.routing.topology.changes import AddVhost, Change, DeleteQueue
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.records import Exchange, Queue, Vhost

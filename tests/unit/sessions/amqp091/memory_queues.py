@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fluxmq._hot.batches import Batch, parse
+from fluxmq.model.batch_format import Batch, parse
 from fluxmq.queues.commands import Verb
 from fluxmq.routing.topology.changes import QueueUnused
 from fluxmq.routing.topology.records import Queue

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fluxmq._hot.connection import Connection
+from fluxmq.net import sockets
 from fluxmq.protocols.amqp091.constants import (
     FRAME_BODY,
     FRAME_HEADER,
@@ -30,6 +30,7 @@ from fluxmq.protocols.amqp091.methods import (
     decode,
     frame,
 )
+from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.amqp091.client import Client
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Peer:
         channel_max: int = 2047,
     ) -> None:
         self.broker = broker
-        self.connection = Connection(0, broker.tally, [], limit)
+        self.connection = Connection(0, broker.tally, [], limit, sockets.send)
         self.connection.wire = 1
         self.connection.handler = broker.handler
         self.connection.active = broker.time

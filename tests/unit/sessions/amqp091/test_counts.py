@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fluxmq._hot.amqp_confirms import ConfirmWindow
+from fluxmq.protocols.amqp091.confirms import ConfirmWindow
 from fluxmq.protocols.amqp091.methods import (
     BasicAck,
     BasicConsume,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq._hot.batch_format import PRODUCER
+from fluxmq.model.batch_format import PRODUCER
 from fluxmq.model.deduplication import producer_number
 from fluxmq.protocols.amqp091.methods import (
     BasicGet,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluxmq._hot.reactor import PAUSED_OUTPUT
+from fluxmq.net.reactor import PAUSED_OUTPUT
 from fluxmq.protocols.amqp091.methods import (
     BasicGet,
     BasicQos,

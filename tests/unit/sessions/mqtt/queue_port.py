@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fluxmq._hot.route import Route
-from fluxmq._hot.run import Run
+from fluxmq.net.route import Route
+from fluxmq.protocols.mqtt.run import Run
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Client, Session
 from fluxmq.sessions.mqtt.settlement import Settlement

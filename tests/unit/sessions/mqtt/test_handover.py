@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from fluxmq._hot.connection import Connection, Tally
-from fluxmq._hot.delivery import EVICT, Delivery
-from fluxmq._hot.portion import Portion
-from fluxmq._hot.run import message_run
+from fluxmq.net import sockets
+from fluxmq.protocols.connection import Connection, Tally
+from fluxmq.protocols.mqtt.delivery import EVICT, Delivery
+from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.run import message_run
 from fluxmq.sessions.mqtt.handover import abandon, drain, give_up_shared, restore
 
 
@@ -18,7 +19,7 @@ def delivery(window: int = 10) -> Delivery:
     """A session's delivery, its client connected."""
     tally = Tally()
     found = Delivery(tally, 100, 100, 1 << 20, EVICT)
-    connection = Connection(-1, tally, [], 1 << 20)
+    connection = Connection(-1, tally, [], 1 << 20, sockets.send)
     connection.version = 4
     found.attach(connection, window)
     return found
@@ -52,7 +53,7 @@ def test_restore_continues_where_drain_stopped() -> None:
     assert target.inflight == 2
     assert target.pending_count == 1
     assert target.pending_bytes > 0
-    connection = Connection(-1, target.tally, [], 1 << 20)
+    connection = Connection(-1, target.tally, [], 1 << 20, sockets.send)
     connection.version = 4
     target.attach(connection, 10)
     out = bytes(connection.out or b"")

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from fluxmq._hot.amqp_confirms import Confirmation, ConfirmWindow
-from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.auth.credentials import HashParameters, hash_password
 from fluxmq.auth.users import User, VhostPermission
 from fluxmq.ipc import handoff
@@ -27,8 +25,10 @@ from fluxmq.ipc.topology_messages import (
     parts,
     read_sets,
 )
+from fluxmq.protocols.amqp091.confirms import Confirmation, ConfirmWindow
 from fluxmq.protocols.amqp091.content import Properties, encode_properties
 from fluxmq.protocols.amqp091.message_properties import to_block
+from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.routing.topology.changes import AddVhost, Bind, Change, DeclareExchange, DeclareQueue
 from fluxmq.routing.topology.names import internal_name
 from fluxmq.routing.topology.records import Binding, Exchange, Queue, Vhost

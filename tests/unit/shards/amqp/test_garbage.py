@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fluxmq._hot.amqp_ledger import ChannelLedger
 from fluxmq.auth.permissions import Permissions
+from fluxmq.protocols.amqp091.ledger import ChannelLedger
 from fluxmq.queues import dispatch
 from fluxmq.sessions.amqp091.deliveries import Heads
 from fluxmq.shards.queues.counts import SyncTimes

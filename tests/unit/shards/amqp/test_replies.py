@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.protocols.amqp091.content import Properties, encode_properties
+from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.shards.amqp.replies import WAIT_SECONDS, shard_in
 from tests.unit.shards.amqp.support import AmqpNode
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fluxmq._hot.reactor import Reactor
+from fluxmq.net.reactor import Reactor
 from fluxmq.queues import commands
 from fluxmq.queues.commands import encode_entry
 from fluxmq.queues.config import QueueConfig, QueueType

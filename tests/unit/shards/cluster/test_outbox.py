@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq._hot.batches import build_message
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.properties import encode
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.commands import append_header_once, declare, delete, encode_entry

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from fluxmq._hot.batches import build_message
+from fluxmq.model.message_batch import build_message
 from fluxmq.queues.config import QueueConfig
 from fluxmq.raft.types import Message
 from fluxmq.shards.queues.group import Group

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluxmq._hot.batches import Batch, build_message
+from fluxmq.model.batch_format import Batch
+from fluxmq.model.message_batch import build_message
 from fluxmq.queues.commands import Verb
 from fluxmq.shards.queues.ports import Attached, Held, QueueHost, Status, Wanted
 from tests.unit.shards.queues.support import QueueNode

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from fluxmq._hot.reactor import Reactor
+from fluxmq.net.reactor import Reactor
 from fluxmq.settings.load import load
 from fluxmq.shards.queues.disk import disk_beside
 from fluxmq.shards.queues.shard_logs import WAL, ShardLogs

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fluxmq._hot.batches import parse
-from fluxmq._hot.reactor import Reactor
-from fluxmq._hot.run import Run
+from fluxmq.model.batch_format import parse
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.mqtt.run import Run
 from fluxmq.queues.config import QueueType
 from fluxmq.queues.origins import Identity
 from fluxmq.shards.queues.names import QueueInfo

@@ -1,6 +1,6 @@
 """When a queue's files are written: soon, not with every entry; and what a full disk does to it."""
 
-from fluxmq._hot.batches import Batch, parse
+from fluxmq.model.batch_format import Batch, parse
 from fluxmq.shards.queues.writing import WAITING_BYTES_MAX, WAITING_US_MAX, StoreWrites
 from fluxmq.storage.errors import DiskFull
 from tests.unit.queues.support import batch_of

@@ -1,0 +1,1 @@
+cpdef bytes build_message(bytes key, bytes properties, bytes payload, long long now_us, long long expiry_us=*, long long delay_us=*, unsigned int attributes=*, unsigned long long producer=*, long long sequence=*)

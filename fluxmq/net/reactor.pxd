@@ -1,0 +1,37 @@
+from fluxmq.protocols.amqp091.parser cimport AmqpParser
+from fluxmq.protocols.connection cimport Connection, Tally
+from fluxmq.protocols.mqtt.delivery cimport Delivery
+from fluxmq.protocols.mqtt.portion cimport Target
+from fluxmq.net.route cimport Route
+from fluxmq.protocols.mqtt.run cimport Run
+from fluxmq.protocols.mqtt.scan cimport Scanner
+from fluxmq.protocols.mqtt.tickets cimport Ticket
+
+cdef class Reactor:
+    cdef public object host, poller
+    cdef public Tally tally
+    cdef public dict connections, others, routes
+    cdef public list dirty, inbound
+    cdef public Py_ssize_t routes_max, max_packet, max_first_packet
+    cdef public int max_qos
+    cdef public bint link_full, alarm, ticking, unfinished
+    cdef public double awaited
+    cdef public bytearray buffer
+    cdef public Scanner scanner
+    cdef public AmqpParser amqp
+    cdef public Ticket ticket
+
+    cpdef int tick(self) except -1
+    cpdef int flush(self) except -1
+    cpdef int drained(self, Connection connection) except -1
+    cpdef int lost(self, Connection connection) except -1
+    cpdef int writable(self, Connection connection) except -1
+    cpdef int readable(self, Connection connection) except -1
+    cpdef int filtered(self, Connection connection, bytes data) except -1
+    cpdef int process(self, Connection connection, bytearray buffer, Py_ssize_t end) except -1
+    cpdef int publish(self, Connection connection, bytearray buffer) except -1
+    cpdef Ticket hold(self)
+    cpdef int accept(self, Connection connection, Run run) except -1
+    cpdef int publish_run(self, Run run) except -2
+    cpdef int forward(self, Run run, Route route) except -1
+    cpdef int deliver(self, Run run, Route route) except -1

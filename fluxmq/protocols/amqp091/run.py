@@ -1,0 +1,368 @@
+"""Runs of messages received over AMQP 0.9.1, and the batches made of them.
+
+A run is a stretch of a channel's bytes with consecutive whole publishes (method, content header,
+one body frame or none) that are equal in everything but their payloads. Like MQTT's runs it refers
+to the receive buffer while it is handled; to keep it, call ``detach`` first. A message assembled
+from several frames is a run of one. Knows nothing of connections, exchanges or the meaning of
+properties.
+
+Source: AMQP 0-9-1 section 2.3.5 (frames), 4.2.6 (content).
+"""
+
+from __future__ import annotations
+
+import struct
+
+import cython
+from xxhash import xxh3_64_intdigest
+
+from fluxmq.model.batch_format import (
+    ATTRIBUTES,
+    DELAY,
+    EXPIRY,
+    HEADER_BYTES,
+    MESSAGES_MAX,
+    PAYLOAD_BYTES_MAX,
+    PRODUCER,
+    PROTOCOL_AMQP_0_9_1,
+    encode_header,
+)
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.fluxmq.model.batch_format import encode_header
+    from cython.cimports.fluxmq.model.octets import pointer
+    from cython.cimports.fluxmq.protocols.amqp091.wire import load_u64
+    from cython.cimports.libc.string import memcpy, memset
+else:
+    from fluxmq.protocols.amqp091.wire import load_u64
+
+FRAME_HEADER_BYTES = 7
+"""Bytes of type, channel and size before a frame's payload; one end octet follows it."""
+BODY_SIZE_AT = 11
+"""Position of the body's size in a content header's frame."""
+
+# The same for C, typed in the declarations: public names are looked up as Python's.
+_FRAME_HEADER = FRAME_HEADER_BYTES
+_BODY_SIZE_AT = BODY_SIZE_AT
+_MESSAGES_MAX = MESSAGES_MAX
+_ATTRIBUTES = ATTRIBUTES
+_PAYLOADS_MAX = PAYLOAD_BYTES_MAX
+
+
+class PublishRun:
+    """Whole publishes on one channel, equal in exchange, routing key, bits and properties.
+
+    ``buffer[start:end]`` holds ``count`` of them, all ``stride`` bytes long unless that is 0: a
+    method frame of ``method_size`` bytes, a header frame of ``header_size``, a body frame unless
+    the payload is empty. Where both sizes are 0 the bytes are one bare payload. ``properties``:
+    flags and list, as they follow the body size. ``payload_bytes``: of all together, ``largest``:
+    of the largest.
+    """
+
+    def __init__(
+        self,
+        buffer: bytes | bytearray,
+        start: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        channel: cython.int,
+        exchange: bytes,
+        routing_key: bytes,
+        bits: cython.int,
+        properties: bytes,
+    ) -> None:
+        self.buffer = buffer
+        self.start = start
+        self.end = end
+        self.count = 1
+        self.stride = end - start
+        self.method_size = 0
+        self.header_size = 0
+        self.payload_bytes = end - start
+        self.largest = end - start
+        self.body_length = 0
+        self.channel = channel
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.mandatory = (bits & 1) != 0
+        self.immediate = (bits & 2) != 0
+        self.properties = properties
+        self.kept = False
+        self._index = 0
+        self._offset = start
+
+    @staticmethod
+    def of(
+        channel: int,
+        exchange: bytes,
+        routing_key: bytes,
+        mandatory: bool,
+        immediate: bool,
+        properties: bytes,
+        payload: bytes,
+    ) -> PublishRun:
+        """Return a run of one message whose content was assembled elsewhere."""
+        bits = (1 if mandatory else 0) | (2 if immediate else 0)
+        run = PublishRun(payload, 0, len(payload), channel, exchange, routing_key, bits, properties)
+        run.kept = True
+        return run
+
+    def detach(self) -> cython.int:
+        """Copy the bytes out of a buffer that will be reused; a repeated call is cheap."""
+        if not self.kept:
+            self.buffer = bytes(memoryview(self.buffer)[self.start : self.end])
+            self._offset -= self.start
+            self.end -= self.start
+            self.start = 0
+            self.kept = True
+        return 0
+
+    def body_at(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Return where the payload of the message at ``offset`` begins; its length goes to
+        ``body_length``."""
+        data: cython.p_uchar
+        if self.header_size == 0:
+            self.body_length = self.end - offset
+            return offset
+        data = pointer(self.buffer) if cython.compiled else self.buffer
+        self.body_length = load_u64(data, offset + self.method_size + _BODY_SIZE_AT)
+        offset += self.method_size + self.header_size
+        return offset + _FRAME_HEADER if self.body_length else offset
+
+    def following(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Return the offset of the message after the one at ``offset``, whose payload length goes
+        to ``body_length``."""
+        if self.stride:
+            self.body_at(offset)
+            return offset + self.stride
+        offset = self.body_at(offset) + self.body_length
+        return offset + 1 if self.body_length else offset
+
+    def payload(self, index: cython.Py_ssize_t) -> bytes:
+        """Return a copy of one payload; reading them in order needs no walk. Raises IndexError."""
+        place: cython.Py_ssize_t
+        if index < 0 or index >= self.count:
+            raise IndexError(index)
+        if self.stride:
+            place = self.body_at(self.start + index * self.stride)
+        else:
+            if index < self._index:
+                self._index = 0
+                self._offset = self.start
+            while self._index < index:
+                self._offset = self.following(self._offset)
+                self._index += 1
+            place = self.body_at(self._offset)
+        return bytes(memoryview(self.buffer)[place : place + self.body_length])
+
+    def payloads(self) -> list[bytes]:
+        """Return copies of all payloads, for callers off the hot path."""
+        return [self.payload(index) for index in range(self.count)]
+
+
+def build_amqp_batches(
+    run: PublishRun,
+    key: bytes,
+    block: bytes,
+    now_us: cython.longlong,
+    expiry_us: cython.longlong = 0,
+    delay_us: cython.longlong = 0,
+    producer: cython.ulonglong = 0,
+    sequence: cython.longlong = 0,
+    attributes: cython.uint = 0,
+) -> list[bytes]:
+    """Build batches of a run's messages, copying each payload once; the run may refer to the
+    receive buffer.
+
+    All get the one ``key``, canonical property block, time ``now_us``, expiry and delay (us since
+    the epoch, 0 for none), ``producer`` and attributes, to which the protocol is added.
+    ``sequence``: the producer's number of the first message, the others follow; 0 for both:
+    unknown.
+    """
+    offset: cython.Py_ssize_t = run.start
+    left: cython.Py_ssize_t = run.count
+    count: cython.Py_ssize_t
+    total: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    following: cython.Py_ssize_t
+    flags: cython.int = _ATTRIBUTES
+    columns: bytes
+    built: list = []
+    attributes |= PROTOCOL_AMQP_0_9_1
+    if expiry_us:
+        flags |= EXPIRY
+    if delay_us:
+        flags |= DELAY
+    if producer or sequence:
+        flags |= PRODUCER
+    while left > 0:
+        count = 1
+        following = run.following(offset)
+        total = run.body_length
+        if run.stride:
+            count = _PAYLOADS_MAX // total if total else left
+            count = max(1, min(count, left, _MESSAGES_MAX))
+            following = offset + count * run.stride
+            total *= count
+        else:
+            while count < left and count < _MESSAGES_MAX:
+                place = run.following(following)
+                if total + run.body_length > _PAYLOADS_MAX:
+                    break
+                following = place
+                total += run.body_length
+                count += 1
+        columns = b""
+        if flags != _ATTRIBUTES:
+            columns = _columns(count, expiry_us, delay_us, producer, sequence)
+        built.append(
+            _filled(run, offset, count, total, flags, columns, attributes, key, block, now_us)
+        )
+        left -= count
+        offset = following
+        if sequence:
+            sequence += count
+    return built
+
+
+@cython.cfunc
+def _columns(
+    count: cython.Py_ssize_t,
+    expiry_us: cython.longlong,
+    delay_us: cython.longlong,
+    producer: cython.ulonglong,
+    sequence: cython.longlong,
+) -> bytes:
+    """Return the columns of eight bytes."""
+    columns: bytes = b""
+    if expiry_us:
+        columns = struct.pack("<q", expiry_us) * count
+    if delay_us:
+        columns += struct.pack("<q", delay_us) * count
+    if producer or sequence:
+        columns += struct.pack("<Q", producer) * count
+        if sequence:
+            columns += struct.pack(f"<{count}q", *range(sequence, sequence + count))
+        else:
+            columns += bytes(8 * count)
+    return columns
+
+
+@cython.cfunc
+def _filled(
+    run: PublishRun,
+    offset: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    total: cython.Py_ssize_t,
+    flags: cython.int,
+    columns: bytes,
+    attributes: cython.uint,
+    key: bytes,
+    block: bytes,
+    now_us: cython.longlong,
+) -> bytes:
+    """Build a batch of ``count`` messages from ``offset`` on, ``total`` bytes of payload;
+    ``columns``: those of eight bytes."""
+    areas: bytes = key + block
+    at: cython.Py_ssize_t = 64 + len(columns) + 4 * count
+    length: cython.Py_ssize_t = at + 4 * (count + 1) + len(areas) + total
+    padding: cython.Py_ssize_t = -length & 7
+    target: cython.p_uchar
+    header: bytes
+    if cython.compiled:
+        batch: bytes = PyBytes_FromStringAndSize(cython.NULL, length + padding)
+        target = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch))
+        memcpy(target + 64, PyBytes_AS_STRING(columns), len(columns))
+        _fill(target + at - 4 * count, count, attributes)
+        memcpy(target + at + 4 * (count + 1), PyBytes_AS_STRING(areas), len(areas))
+        memset(target + length, 0, padding)
+        _copy_payloads(run, offset, count, target + at, target + length - total)
+        check = xxh3_64_intdigest(memoryview(batch)[64:])
+    else:
+        columns += attributes.to_bytes(4, "little") * count + _ends(run, offset, count)
+        body = _body_uncompiled(run, offset, count, columns, areas)
+        body += bytes(padding)
+        check = xxh3_64_intdigest(body)
+    header = encode_header(
+        length + padding, flags, 0, now_us, check, count, len(key), len(block), total, 0, 0
+    )
+    if not cython.compiled:
+        return header + body
+    memcpy(target, PyBytes_AS_STRING(header), HEADER_BYTES)
+    return batch
+
+
+if cython.compiled:
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _fill(
+        target: cython.p_uchar, count: cython.Py_ssize_t, attributes: cython.uint
+    ) -> cython.void:
+        """Write the attributes' column, the same for every message."""
+        _index: cython.Py_ssize_t
+        for _index in range(count):
+            target[0] = attributes & 0xFF
+            target[1] = (attributes >> 8) & 0xFF
+            target[2] = (attributes >> 16) & 0xFF
+            target[3] = attributes >> 24
+            target += 4
+
+    @cython.cfunc
+    def _copy_payloads(
+        run: PublishRun,
+        offset: cython.Py_ssize_t,
+        count: cython.Py_ssize_t,
+        ends: cython.p_uchar,
+        target: cython.p_uchar,
+    ) -> cython.int:
+        """Write payloads and their ends."""
+        source: cython.p_uchar = pointer(run.buffer)
+        end: cython.Py_ssize_t = 0
+        size: cython.Py_ssize_t
+        place: cython.Py_ssize_t
+        _index: cython.Py_ssize_t
+        memset(ends, 0, 4)
+        for _index in range(count):
+            place = run.body_at(offset)
+            size = run.body_length
+            memcpy(target, source + place, size)
+            target += size
+            end += size
+            offset = place + size + 1 if size else place
+            ends += 4
+            ends[0] = end & 0xFF
+            ends[1] = (end >> 8) & 0xFF
+            ends[2] = (end >> 16) & 0xFF
+            ends[3] = (end >> 24) & 0xFF
+        return 0
+
+
+def _ends(run: PublishRun, offset: int, count: int) -> bytes:
+    """Return the payloads' ends, uncompiled."""
+    ends = [0]
+    end = 0
+    for _ in range(count):
+        offset = run.following(offset)
+        end += run.body_length
+        ends.append(end)
+    return struct.pack(f"<{count + 1}i", *ends)
+
+
+def _body_uncompiled(
+    run: PublishRun, offset: int, count: int, columns: bytes, areas: bytes
+) -> bytes:
+    """Return the bytes after the header, with slices and one join; equal sizes need no walk."""
+    view = memoryview(run.buffer)
+    payloads: list = []
+    if run.stride:
+        place = run.body_at(offset)
+        size = run.body_length
+        stop = place + count * run.stride
+        payloads = [view[at : at + size] for at in range(place, stop, run.stride)]
+    else:
+        for _ in range(count):
+            place = run.body_at(offset)
+            payloads.append(view[place : place + run.body_length])
+            offset = run.following(offset)
+    return b"".join((columns, areas, *payloads))

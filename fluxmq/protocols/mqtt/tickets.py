@@ -1,0 +1,124 @@
+"""Answers to publishers that wait until the message is safe.
+
+A publish of QoS 1 or 2 to a durable queue, or to a session that outlives its connection, may be
+acknowledged only when the message is safe. Each receiver holds the run's ``Ticket`` and calls
+``done`` once for each hold. A connection's answers keep the order of its publishes [MQTT-4.6.0-2,
+MQTT-4.6.0-3], so a ready answer waits behind one that is not; a connection without open tickets
+pays nothing.
+
+A ticket that ends with a reason of 0x80 or more is a refusal; the handler decides how to answer its
+publisher.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import cython
+
+from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.mqtt.run import Run, append_acknowledgements
+
+if cython.compiled:
+    from cython.cimports.fluxmq.protocols.connection import Connection
+    from cython.cimports.fluxmq.protocols.mqtt.run import Run, append_acknowledgements
+
+PAUSED_ANSWERS = 8
+"""Not reading: the connection has its maximum number of unanswered runs."""
+TICKETS_MAX = 1024
+"""Runs of one connection that may wait for their answer: 3.1.1 clients have no limit of their
+own."""
+
+
+class Ticket:
+    """One run's answer. ``waiting``: holds not done yet; ``answers``: packets of four bytes.
+
+    ``notify``, for answers other than MQTT's: called with the greatest reason when everything is
+    done.
+    """
+
+    def __init__(self, reactor: object) -> None:
+        self.reactor = reactor
+        self.connection = None
+        self.answers = b""
+        self.waiting = 0
+        self.reason = 0
+        self.notify = None
+
+    def hold(self) -> Ticket:
+        """Add a holder that must call ``done`` before the answer is sent."""
+        self.waiting += 1
+        return self
+
+    def done(self, reason: cython.int = 0) -> cython.int:
+        """Note that one holder is done; the greatest reason is the answer's."""
+        self.waiting -= 1
+        if reason > self.reason:
+            self.reason = reason
+        if self.waiting == 0:
+            if self.connection is not None:
+                release(self.connection, self.reactor)
+            elif self.notify is not None:
+                notify = self.notify
+                self.notify = None
+                notify(self.reason)
+        return 0
+
+    def answer(self, connection: Connection, answers: bytes) -> cython.int:
+        """Send ``answers`` when all holders are done and their turn has come."""
+        self.answers = answers
+        self.connection = connection
+        if connection.tickets is None:
+            connection.tickets = deque()
+        connection.tickets.append(self)
+        if len(connection.tickets) > TICKETS_MAX:
+            self.reactor.pause(connection, PAUSED_ANSWERS)
+        if self.waiting == 0:
+            release(connection, self.reactor)
+        return 0
+
+
+def respond(connection: Connection, run: Run, ticket: Ticket | None, reactor: object) -> cython.int:
+    """Acknowledge a run: at once unless its ticket or an earlier one delays it."""
+    held: Ticket
+    out: bytearray
+    first: cython.int = 0x40 if run.qos == 1 else 0x50
+    if ticket is None and not connection.tickets:
+        append_acknowledgements(connection.buffer(), run, first)
+        connection.size += 4 * run.count
+        return 0
+    held = Ticket(reactor) if ticket is None else ticket
+    out = bytearray()
+    append_acknowledgements(out, run, first)
+    return held.answer(connection, bytes(out))
+
+
+def release(connection: Connection, reactor: object) -> cython.int:
+    """Write the answers whose turn has come."""
+    ticket: Ticket
+    while connection.tickets:
+        ticket = connection.tickets[0]
+        if ticket.waiting:
+            break
+        connection.tickets.popleft()
+        ticket.connection = None
+        if ticket.reason == 0:
+            connection.append(ticket.answers)
+        else:
+            connection.handler.refused(connection, ticket.answers, ticket.reason)
+            if connection.fd < 0:
+                return 0
+    if connection.paused & PAUSED_ANSWERS and len(connection.tickets or ()) * 2 <= TICKETS_MAX:
+        reactor.resume(connection, PAUSED_ANSWERS)
+    return 0
+
+
+def abandon(connection: Connection) -> cython.int:
+    """Drop the tickets of a connection that is gone."""
+    ticket: Ticket
+    if connection.tickets:
+        for item in connection.tickets:
+            ticket = item
+            ticket.connection = None
+    connection.tickets = None
+    return 0

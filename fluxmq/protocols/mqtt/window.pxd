@@ -1,0 +1,22 @@
+from fluxmq.protocols.mqtt.portion cimport Portion
+
+cdef class Window:
+    cdef public int window, inflight, next_pid, free_until
+    cdef public Py_ssize_t flight_bytes
+    cdef public object flight, resend
+    cdef public set early
+    cdef public dict released
+
+    cpdef int pump(self) except -1
+    cpdef Py_ssize_t free_identifiers(self) except -1
+    cpdef bint acknowledge(self, int pid, int qos) except -1
+    cpdef int advance(self, Py_ssize_t count) except -1
+    cpdef bint acknowledge_early(self, int pid, int qos) except -1
+    cpdef int report(self, Portion portion) except -1
+    cpdef int report_front(self) except -1
+    cpdef Portion holder(self, int pid)
+    cpdef bint is_out_of_place(self, int pid, int kind) except -1
+    cpdef int acknowledge_run(self, bytearray buffer, Py_ssize_t start, Py_ssize_t count) except -1
+    cpdef bint receive(self, int pid) except -1
+    cpdef bint refuse(self, int pid, int qos) except -1
+    cpdef bint complete(self, int pid) except -1

@@ -1,0 +1,266 @@
+"""Messages sent to one session and not yet answered: packet identifiers, the receive window,
+answers.
+
+The half of a delivery that handles sent messages. Portions in ``flight`` carry consecutive packet
+identifiers; answers in order (the usual case) advance one counter, others are remembered in a set.
+QoS 2 messages pass from ``flight`` to ``released`` at PUBREC and leave it at PUBCOMP.
+
+A portion's ``settle`` is given the ranges that were answered, in its own offsets, and those that
+the client refused or will not get. Ranges may be reported twice where answers came out of order. A
+QoS 2 message is reported at PUBCOMP.
+
+Source: MQTT 3.1.1 and 5.0 sections 2.2.1 (packet identifiers), 4.3 (QoS), 4.6 (ordering), 4.9 (flow
+control).
+"""
+
+from __future__ import annotations
+
+import cython
+
+from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.run import HIGH, LOW
+
+if cython.compiled:
+    from cython.cimports.fluxmq.protocols.mqtt.portion import Portion
+
+PACKET_ID_MAX = 65535
+PUBACK = 4
+PUBREC = 5
+PUBCOMP = 7
+
+
+class Window:
+    """In-flight messages of one session. ``window``: QoS 1 and 2 messages that may be unanswered at
+    once; ``inflight``: those that are; ``flight_bytes``: approximate bytes that portions in flight
+    keep alive. ``flight`` and ``resend`` are deques of portions, None until first used."""
+
+    def __init__(self) -> None:
+        self.window = PACKET_ID_MAX
+        self.inflight = 0
+        self.flight_bytes = 0
+        self.next_pid = 1
+        self.free_until = PACKET_ID_MAX + 1
+        self.flight = None
+        self.resend = None
+        self.early = None
+        self.released = None
+
+    def pump(self) -> cython.int:
+        """Write waiting messages, as there is room."""
+        return 0
+
+    def free_identifiers(self) -> cython.Py_ssize_t:
+        """Return how many consecutive identifiers are free from ``next_pid`` on.
+
+        Identifiers below ``free_until`` were seen to be free on the last lap; only this method and
+        the sending of messages use them up, so the search is repeated once per lap or obstacle.
+        """
+        used: set
+        portion: Portion
+        if self.next_pid < self.free_until:
+            return self.free_until - self.next_pid
+        if self.next_pid > PACKET_ID_MAX:
+            self.next_pid = 1
+        used = set(self.released) if self.released else set()
+        for queue in (self.flight, self.resend):
+            for item in queue or ():
+                portion = item
+                used.update(range(portion.pid + portion.acknowledged, portion.pid + portion.count))
+        while self.next_pid in used:
+            self.next_pid += 1
+            if self.next_pid > PACKET_ID_MAX:
+                # Identifiers at the start of the circle are examined on the next call.
+                self.next_pid = 1
+                self.free_until = 0
+                return 0 if len(used) >= PACKET_ID_MAX else self.free_identifiers()
+        self.free_until = PACKET_ID_MAX + 1
+        for pid in used:
+            if self.next_pid < pid < self.free_until:
+                self.free_until = pid
+        return self.free_until - self.next_pid
+
+    def acknowledge(self, pid: cython.int, qos: cython.int) -> cython.bint:
+        """Apply PUBACK (``qos`` 1) or PUBREC (2) for a message; return True when it was awaited."""
+        front: Portion
+        if not self.flight:
+            return False
+        front = self.flight[0]
+        if front.qos == qos and pid == front.pid + front.acknowledged:
+            self.advance(1)
+        elif not self.acknowledge_early(pid, qos):
+            return False
+        if qos == 1:
+            self.inflight -= 1
+        return True
+
+    def advance(self, count: cython.Py_ssize_t) -> cython.int:
+        """Mark the first ``count`` messages of the first portion as answered."""
+        front: Portion = self.flight[0]
+        front.acknowledged += count
+        while True:
+            if front.acknowledged == front.count:
+                self.flight.popleft()
+                self.flight_bytes -= front.held
+                if front.settle is not None:
+                    self.report(front)
+                if not self.flight:
+                    return 0
+                front = self.flight[0]
+            if not self.early or (front.pid + front.acknowledged) not in self.early:
+                return 0
+            self.early.remove(front.pid + front.acknowledged)
+            front.acknowledged += 1
+
+    def acknowledge_early(self, pid: cython.int, qos: cython.int) -> cython.bint:
+        """Remember an answer out of order until those before it have come."""
+        portion: Portion
+        if self.early is None:
+            self.early = set()
+        if pid in self.early:
+            return False
+        for item in self.flight:
+            portion = item
+            if portion.pid + portion.acknowledged <= pid < portion.pid + portion.count:
+                if portion.qos != qos:
+                    return False
+                self.early.add(pid)
+                if portion.settle is not None and qos == 1:
+                    portion.settle.acknowledged(portion.base + pid - portion.pid, 1)
+                return True
+        return False
+
+    def report(self, portion: Portion) -> cython.int:
+        """Report the messages of a portion answered since the last report to its ``settle``."""
+        first: cython.Py_ssize_t = portion.reported
+        if portion.acknowledged > first:
+            portion.reported = portion.acknowledged
+            if portion.qos == 1:
+                portion.settle.acknowledged(portion.base + first, portion.acknowledged - first)
+        return 0
+
+    def report_front(self) -> cython.int:
+        """Do the same for the portion that is being answered."""
+        portion: Portion
+        if self.flight:
+            portion = self.flight[0]
+            if portion.settle is not None:
+                self.report(portion)
+        return 0
+
+    def holder(self, pid: cython.int) -> Portion | None:
+        """Return the portion in flight with this identifier."""
+        portion: Portion
+        for item in self.flight or ():
+            portion = item
+            if portion.pid <= pid < portion.pid + portion.count:
+                return portion
+        return None
+
+    def is_out_of_place(self, pid: cython.int, kind: cython.int) -> cython.bint:
+        """Return whether an unexpected answer is of the wrong kind for its message: PUBREC for QoS
+        1, PUBACK for QoS 2, PUBCOMP before PUBREC. The message would keep its place in the window
+        permanently.
+
+        Answers for unknown identifiers, or for messages already answered, are none of these.
+        """
+        portion: Portion
+        if self.released is not None and pid in self.released:
+            return kind == PUBACK  # a repeated PUBREC is answered again
+        if self.early is not None and pid in self.early:
+            return False
+        found = self.holder(pid)
+        if found is None:
+            return False
+        portion = found
+        if pid < portion.pid + portion.acknowledged:
+            return False
+        return kind != (PUBACK if portion.qos == 1 else PUBREC)
+
+    def acknowledge_run(
+        self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+    ) -> cython.int:
+        """Apply a run of plain PUBACKs from ``buffer[start:]``; return 1 when one is for a message
+        that awaits another answer."""
+        index: cython.Py_ssize_t
+        pid: cython.int
+        wrong: cython.int = 0
+        if not cython.compiled:
+            done = self.acknowledge_in_order(buffer, start, count)
+            start += 4 * done
+            count -= done
+        for index in range(count):
+            pid = (buffer[start + 4 * index + 2] << 8) | buffer[start + 4 * index + 3]
+            if not self.acknowledge(pid, 1) and self.is_out_of_place(pid, PUBACK):
+                wrong = 1
+                break
+        self.report_front()
+        if not wrong:
+            self.pump()
+        return wrong
+
+    def acknowledge_in_order(
+        self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Apply PUBACKs that come in the order of sending by comparing whole stretches
+        (uncompiled)."""
+        done: cython.Py_ssize_t = 0
+        high = bytes(buffer[start + 2 : start + 4 * count : 4])
+        low = bytes(buffer[start + 3 : start + 4 * count : 4])
+        while done < count and self.flight:
+            front = self.flight[0]
+            pid = front.pid + front.acknowledged
+            size = min(count - done, front.count - front.acknowledged)
+            if front.qos != 1 or not (
+                high.startswith(HIGH[pid : pid + size], done)
+                and low.startswith(LOW[pid : pid + size], done)
+            ):
+                break
+            self.advance(size)
+            self.inflight -= size
+            done += size
+        return done
+
+    def receive(self, pid: cython.int) -> cython.bint:
+        """Apply PUBREC: the message is dropped, its identifier stays in use until PUBCOMP."""
+        portion: Portion
+        wanted: object = None
+        if self.released is not None and pid in self.released:
+            return True
+        found = self.holder(pid)
+        if found is not None:
+            portion = found
+            if portion.settle is not None:
+                wanted = (portion.settle, portion.base + pid - portion.pid)
+        if not self.acknowledge(pid, 2):
+            return False
+        if self.released is None:
+            self.released = {}
+        self.released[pid] = wanted
+        return True
+
+    def refuse(self, pid: cython.int, qos: cython.int) -> cython.bint:
+        """Apply PUBACK or PUBREC with an error: the message is finished."""
+        portion: Portion
+        found = self.holder(pid)
+        if found is not None:
+            portion = found
+            if portion.settle is not None and portion.qos == qos:
+                portion.settle.refused(portion.base + pid - portion.pid)
+        if not self.acknowledge(pid, qos):
+            return False
+        self.report_front()
+        if qos == 2:
+            self.inflight -= 1
+        self.pump()
+        return True
+
+    def complete(self, pid: cython.int) -> cython.bint:
+        """Apply PUBCOMP; return True when it was awaited."""
+        if self.released is None or pid not in self.released:
+            return False
+        wanted = self.released.pop(pid)
+        if wanted is not None:
+            wanted[0].acknowledged(wanted[1], 1)
+        self.inflight -= 1
+        self.pump()
+        return True
