@@ -156,7 +156,13 @@ def open_group(
         node = Node(config, log, hard_state, membership, index, draw)
     except InconsistentLog as error:
         raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
-    keeper = RaftKeeper(group, node, log, shared, stores.recovered)
+
+    def recovered() -> None:
+        stores.recovered()
+        for queue_id in group.logs:
+            group.writes.opened(queue_id)
+
+    keeper = RaftKeeper(group, node, log, shared, recovered)
     keeper.alone = member.alone
     group.replicated = not member.alone
     group.keeper = keeper
