@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Callable
 from random import Random
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from tests.faults import Naming, PowerCutFiles
 
@@ -22,17 +22,23 @@ class NodeFiles(PowerCutFiles):
     """The disk of one machine, from one power cut to the next."""
 
     full = False
-    """Whether it has room for nothing new; the log writes into files that it has already."""
+    """Whether it has room for nothing new; what is written into the files that it has already needs none."""
 
     def call(
         self, operation: str, path: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        if self.full and (
-            operation in ("create", "allocate")
-            or (operation == "pwritev" and not path.endswith(".wal"))
-        ):
+        if self.full and self._needs_room(operation, path, args):
             self.fail(operation, errno.ENOSPC)
         return super().call(operation, path, function, *args, **kwargs)
+
+    @staticmethod
+    def _needs_room(operation: str, path: str, arguments: tuple[Any, ...]) -> bool:
+        if operation == "create":
+            return not os.path.exists(path)
+        if operation == "pwritev":
+            fd, buffers, position = arguments
+            return bool(position + sum(map(len, buffers)) > os.fstat(fd).st_size)
+        return operation == "allocate"
 
     def _note_rename(self, path: str, source: str, target: str) -> Callable[[None], None]:
         if not os.path.isdir(path):

@@ -29,7 +29,7 @@ from tests.sim.queues.parts import Group
 from tests.sim.queues.swarm import Swarm, draw
 from tests.sim.queues.transfer import Transfer
 
-EVENTS = 1_500
+EVENTS = 800
 """Events of the first part unless told otherwise."""
 MEMORY = Path("/dev/shm")
 """Where the directories of the nodes are, if the system has it; otherwise with other temporary files."""
