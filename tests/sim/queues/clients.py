@@ -394,7 +394,8 @@ class Clients:
             return False
         names = {queue for queue, _ in READERS if queue != "stream"}
         empty = all(
-            name in self._statuses and not self._statuses[name].ready + self._statuses[name].unsettled
+            name in self._statuses
+            and not self._statuses[name].ready + self._statuses[name].unsettled
             for name in names
         )
         self._statuses.clear()

@@ -118,7 +118,9 @@ class Faults:
     def _cut(self) -> None:
         world, chance = self._world, self._chance
         numbers = list(world.hosts)
-        side = [self._anybody().number] if chance() < 0.6 else [n for n in numbers if chance() < 0.5]
+        side = (
+            [self._anybody().number] if chance() < 0.6 else [n for n in numbers if chance() < 0.5]
+        )
         others = [number for number in numbers if number not in side]
         if chance() < 0.3 and others:
             others = [others[int(chance() * len(others))]]
@@ -156,8 +158,13 @@ class Faults:
         return found
 
     def may_lose(self, host: Host) -> bool:
-        """Whether every membership that may be in effect keeps a majority without this node and those lost before."""
-        hosts = self._world.hosts
+        """Whether every membership that may be in effect keeps a majority without this node and those lost before.
+
+        Of nodes that hold all that is committed, that is: one that begins anew after a crash does not know how far that
+        is, and no longer has the segments of its last checkpoint that later entries trimmed. It can give no snapshot to
+        an empty node before a majority has confirmed its log.
+        """
+        hosts, last = self._world.hosts, self._world.ledger.last
         if not all(each.up or each.gone for each in hosts.values()):
             return False  # nobody knows what the log of those who are down ends with
         for membership in self.memberships():
@@ -165,7 +172,10 @@ class Faults:
             bad = [
                 number
                 for number in voters
-                if number == host.number or hosts[number].gone or hosts[number].damaged
+                if number == host.number
+                or hosts[number].gone
+                or hosts[number].damaged
+                or not hosts[number].holds(last)
             ]
             if len(bad) > (len(voters) - 1) // 2:
                 return False

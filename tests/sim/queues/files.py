@@ -57,7 +57,9 @@ class NodeFiles(PowerCutFiles):
     def _forget_names_below(self, path: str) -> None:
         """Names in a directory that moves or goes count as synced: a power cut could not find them to take them back."""
         below = path + "/"
-        self._namings = [each for each in self._namings if not f"{each.directory}/".startswith(below)]
+        self._namings = [
+            each for each in self._namings if not f"{each.directory}/".startswith(below)
+        ]
 
     def kill(self) -> None:
         """The process ends; the kernel has everything that it wrote."""

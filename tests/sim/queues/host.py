@@ -77,6 +77,8 @@ def _names() -> QueueNames:
 class Host:
     """A node. `hosted` is None while it is down or its group is being replaced."""
 
+    files_type = NodeFiles
+
     def __init__(self, world: World, number: int, voters: tuple[int, ...]) -> None:
         self.world = world
         self.number = number
@@ -84,7 +86,7 @@ class Host:
         """Of a new group."""
         self.root = f"{world.root}/{number}"
         self.paths = DataPaths(f"{self.root}/data")
-        self.files = NodeFiles(f"{self.root}/stash")
+        self.files = self.files_type(f"{self.root}/stash")
         self.random = Random(f"host {world.seed} {number}")
         self.ahead_us = int(world.swarm.skew_us * self.random.random())
         self.tick_us = int(TICK_US * (0.9 + 0.2 * self.random.random()))
@@ -203,14 +205,16 @@ class Host:
     def leads(self) -> bool:
         """Whether this node takes clients' requests."""
         hosted = self.hosted
-        return (
-            self.up and hosted is not None and hosted.keeper.leading and not hosted.group.failed
-        )
+        return self.up and hosted is not None and hosted.keeper.leading and not hosted.group.failed
 
     @property
     def listens(self) -> bool:
         """Whether its group is open and has not failed."""
         return self.up and self.hosted is not None and not self.hosted.group.failed
+
+    def holds(self, index: int) -> bool:
+        """Whether its log or its state has an entry that is committed."""
+        return self.hosted is not None and self.hosted.log.last_index() >= index
 
     def end(self, *, power: bool, mode: str = "sectors") -> None:
         """End the process, or the machine with it: then only what was synced stays, and what `mode` says besides."""
@@ -220,11 +224,17 @@ class Host:
         if power:
             files.dead = False
             files.cut(self.random, mode)
-            self.files = NodeFiles(f"{self.root}/stash")
+            self.files = self.files_type(f"{self.root}/stash")
         else:
             self.syncer.land()
             files.kill()
         self.syncer.close()
+
+    def forget_everything(self) -> None:
+        """Lose the directory, while the node is down."""
+        self.files.close_all()
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.files = self.files_type(f"{self.root}/stash")
 
     def destroy(self) -> None:
         """End for good, and leave nothing."""
@@ -398,15 +408,18 @@ class Host:
         if group.writes.refused or group.writes.held or group.failed:
             return False
         try:
-            index, term, content, parts = capture(hosted)
+            self._checkpoint = index, term, content, _ = self.captured(hosted)
         except StorageError:
             return False
         hosted.checkpointing = True
-        self._checkpoint = (index, term, content, parts)
         if captured is not None:
             captured(StoredSnapshot(index, term, content))
         self.world.checkpoint_later(self)
         return True
+
+    def captured(self, hosted: Hosted) -> Checkpoint:
+        """The group's state, and what has to be synced for it."""
+        return capture(hosted)
 
     def end_checkpoint(self) -> None:
         """Make what was captured durable, and free the log behind it."""
@@ -433,9 +446,7 @@ class Host:
     def is_at_rest(self) -> bool:
         """Whether its files may be replaced."""
         hosted = self.hosted
-        return hosted is not None and not (
-            hosted.checkpointing or self.shared.owes(hosted.keeper)
-        )
+        return hosted is not None and not (hosted.checkpointing or self.shared.owes(hosted.keeper))
 
     def close(self) -> None:
         """Close the group's files, as before they are replaced."""

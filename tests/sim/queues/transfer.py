@@ -42,6 +42,7 @@ class Transfer:
         self._pieces: Iterator[Piece] = iter(())
         self._next: Callable[[], bool] = self._ask
         self._tries = 0
+        self._problem: StorageError | None = None
         target.fetching = True
         world.seen["snapshots asked for"] += 1
         self._later()
@@ -111,14 +112,18 @@ class Transfer:
 
     def _captured(self, snapshot: Snapshot) -> None:
         source = self._source
-        self._made = SnapshotSource(source.files, source.paths, GROUP, snapshot)
+        try:
+            self._made = SnapshotSource(source.files, source.paths, GROUP, snapshot)
+        except StorageError as problem:
+            self._problem = problem
 
     def _begin(self) -> bool:
         source, target, made = self._source, self._target, self._made
         hosted = source.hosted
         assert hosted is not None, "it listens"
         if made is None:
-            return False
+            assert self._problem is not None, "otherwise it was made"
+            raise self._problem
         if hosted.checkpointing:
             return True
         if hosted.snapshot_index < made.index:

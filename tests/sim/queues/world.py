@@ -29,7 +29,7 @@ from tests.sim.queues.parts import Group
 from tests.sim.queues.swarm import Swarm, draw
 from tests.sim.queues.transfer import Transfer
 
-EVENTS = 800
+EVENTS = 500
 """Events of the first part unless told otherwise."""
 MEMORY = Path("/dev/shm")
 """Where the directories of the nodes are, if the system has it; otherwise with other temporary files."""
@@ -60,6 +60,7 @@ class World:
         *,
         voters: int | None = None,
         trace: Callable[[str], None] | None = None,
+        host_type: type[Host] = Host,
     ) -> None:
         self.seed = seed
         self.swarm = swarm or draw(seed, voters)
@@ -84,8 +85,9 @@ class World:
         self.membership = Membership(members)
         """The last one that anybody has applied."""
         self._membership_index = 0
+        self._host_type = host_type
         self.hosts: dict[int, Host] = {
-            number: Host(self, number, members) for number in members
+            number: host_type(self, number, members) for number in members
         }
         self._founders = members
         for _ in range(self.swarm.spares if self.swarm.voters > 1 else 0):
@@ -488,7 +490,7 @@ class World:
 
     def _new_host(self) -> Host:
         number = len(self.hosts) + 1
-        host = self.hosts[number] = Host(self, number, ())
+        host = self.hosts[number] = self._host_type(self, number, ())
         return host
 
     def spare_host(self, everybody: Sequence[int]) -> Host:
