@@ -262,7 +262,8 @@ class Consumer:
             verb = world.pick((Verb.REJECT, Verb.NACK, Verb.RELEASE))
         ranges = [(offset, offset) for offset in sorted(chosen)]
         host, queue_id, place = self._host, self._queue_id, self._place
-        assert host is not None and host.hosted is not None, "it is attached"
+        assert host is not None, "it is attached"
+        assert host.hosted is not None, "it is attached"
         term = host.hosted.keeper.node.term
         world.seen[f"{verb.name.lower()} asked"] += 1
 
@@ -281,7 +282,8 @@ class Consumer:
         offset = self._unsettled[count - 1] + 1
         del self._unsettled[:count]
         host, queue_id, place, world = self._host, self._queue_id, self._place, self._world
-        assert host is not None and host.hosted is not None, "it is attached"
+        assert host is not None, "it is attached"
+        assert host.hosted is not None, "it is attached"
         term = host.hosted.keeper.node.term
 
         def answered(reason: int) -> None:

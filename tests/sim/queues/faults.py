@@ -151,11 +151,9 @@ class Faults:
 
     def memberships(self) -> list[Membership]:
         """All that may be in effect: those of the nodes that run, and the last one committed."""
-        found = [self._world.membership]
-        for host in self._world.hosts.values():
-            if host.hosted is not None:
-                found.append(host.hosted.keeper.node.status().membership)
-        return found
+        hosted = [host.hosted for host in self._world.hosts.values()]
+        of_nodes = [each.keeper.node.status().membership for each in hosted if each is not None]
+        return [self._world.membership, *of_nodes]
 
     def may_lose(self, host: Host) -> bool:
         """Whether every membership that may be in effect keeps a majority without this node and those lost before.

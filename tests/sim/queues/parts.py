@@ -27,6 +27,7 @@ TEMPORARY = "temporary-"
 
 __all__ = [
     "DEAD",
+    "TEMPORARY",
     "Attached",
     "Batch",
     "DeadLetters",
@@ -43,7 +44,6 @@ __all__ = [
     "QueueInfo",
     "QueueNames",
     "QueueType",
-    "TEMPORARY",
     "Settings",
     "SharedLog",
     "Status",

@@ -143,7 +143,8 @@ class Transfer:
 
     def _read(self) -> bool:
         made, taken = self._made, self._taken
-        assert made is not None and taken is not None, "it has begun"
+        assert made is not None, "it has been asked for"
+        assert taken is not None, "it has begun"
         for _ in range(PIECES):
             piece = next(self._pieces, None)
             if piece is None:

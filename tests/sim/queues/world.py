@@ -517,9 +517,9 @@ class World:
         self.at(OPERATE_US, self._operate)
         self._learn_membership()
         leader = self.leader()
-        if leader is not None and self.swarm.voters > 1:
-            if any(host.gone for host in self.hosts.values()) or self.calm:
-                self._faults.replace_lost(leader)
+        wanted = self.calm or any(host.gone for host in self.hosts.values())
+        if leader is not None and self.swarm.voters > 1 and wanted:
+            self._faults.replace_lost(leader)
 
     def _learn_membership(self) -> None:
         for host in self.hosts.values():
