@@ -1,20 +1,25 @@
 """Run the simulator: `python -m tests.sim --seed 7`, or `--seeds 1..20000`.
 
-One seed says what it was and ends with its digest: the same seed gives the same digest on every machine. `--trace`
-prints every event of it. Several seeds end with one line; the exit code is 1 when a promise was broken, and the seeds
-that broke it are named. `--record` keeps the sum after every hundred seeds, and `--from` goes on with a campaign that
-was interrupted: the seed after the last one that the file tells of, which is said when the rest is run. `--stock` runs the positive control instead, which is expected to break promises.
+Simulates Raft alone; with `--queues` the engine's queues, its Raft driver and its storage as well. One seed prints what
+it drew and its digest: the same seed gives the same digest on every machine. `--trace` prints every event of it. Several
+seeds end with one line; the exit code is 1 when a promise was broken, and the seeds that broke it are named. `--record`
+keeps the sum after every hundred seeds, and `--from` goes on with a campaign that was interrupted: give the seed after
+the last one in the file. `--stock` runs the positive control instead, which is expected to break promises.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.sim.campaign import Summary, recorded, run_many
-from tests.sim.swarm import draw
-from tests.sim.world import EVENTS, World
+from tests.sim import swarm
+from tests.sim.campaign import Summary, events_of, recorded, run_many
+from tests.sim.queues import swarm as queue_swarm
+from tests.sim.queues.world import World as QueueWorld
+from tests.sim.world import World
 
 
 def seed_range(text: str) -> tuple[int, int]:
@@ -32,19 +37,31 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     which.add_argument("--seed", type=int, help="run one seed and tell about it")
     which.add_argument("--seeds", type=seed_range, metavar="A..B", help="run many, B included")
     parser.add_argument("--nodes", type=int, choices=range(1, 8), help="voters; a seed has its own")
-    parser.add_argument("--events", type=int, default=EVENTS, help="before the faults stop")
+    parser.add_argument("--events", type=int, help="before the faults stop")
     parser.add_argument("--trace", action="store_true", help="print every event of the one seed")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write a summary as JSON")
     parser.add_argument("--from", type=int, metavar="SEED", dest="following", help="go on there")
-    parser.add_argument("--stock", action="store_true", help="the positive control: pysyncobj")
-    return parser.parse_args(given)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--queues", action="store_true", help="with queues and storage")
+    what.add_argument("--stock", action="store_true", help="the positive control: pysyncobj")
+    options = parser.parse_args(given)
+    if options.events is None:
+        options.events = events_of(queues=options.queues)
+    return options
 
 
-def one(seed: int, voters: int | None, events: int, *, trace: bool) -> int:
+def one(options: argparse.Namespace) -> int:
     """Run one seed and print what it was."""
-    world = World(seed, voters=voters, trace=print if trace else None)
-    kept = world.run(events)
+    seed, voters = options.seed, options.nodes
+    trace: Callable[[str], None] | None = print if options.trace else None
+    world: World | QueueWorld
+    if options.queues:
+        world = QueueWorld(seed, voters=voters, trace=trace)
+    else:
+        world = World(seed, voters=voters, trace=trace)
+    kept = world.run(options.events)
+    draw = queue_swarm.draw if options.queues else swarm.draw
     print(f"seed {seed}: {draw(seed, voters)}")
     print(f"{world.now_us / 1e6:.3f} virtual seconds, {world.events} events, {dict(world.seen)}")
     for violation in world.history.violations:
@@ -61,7 +78,7 @@ def many(options: argparse.Namespace) -> int:
     total, begin = Summary(), first
     command = f"python -m tests.sim --seeds {first}..{last} --events {options.events}"
     command += f" --nodes {options.nodes}" if options.nodes else ""
-    command += " --stock" if options.stock else ""
+    command += " --stock" if options.stock else " --queues" if options.queues else ""
     if options.following is not None:
         total, recorded_first, recorded_command = recorded(options.record, options.following)
         begin = options.following
@@ -72,8 +89,12 @@ def many(options: argparse.Namespace) -> int:
 
         chunks = run_stock_seeds(begin, last)
     else:
-        chunks = run_many(begin, last, options.nodes, options.events, options.processes)
+        chunks = run_many(
+            *(begin, last, options.nodes, options.events, options.processes),
+            queues=options.queues,
+        )
     title = "positive control: stock pysyncobj 0.3.17" if options.stock else "fluxmq.raft"
+    title += " with queues and storage" if options.queues else ""
     before, began = total.wall_seconds, time.monotonic()
     for chunk in chunks:
         total.add(chunk)
@@ -90,6 +111,10 @@ def many(options: argparse.Namespace) -> int:
 def main(given: list[str] | None = None) -> int:
     """Run what was asked for."""
     options = arguments(given)
+    # What simulated nodes log of simulated faults is of no use here.
+    logs = logging.getLogger("fluxmq")
+    if not logs.handlers:
+        logs.addHandler(logging.NullHandler())
     if options.following is not None and (options.record is None or options.seeds is None):
         raise SystemExit("--from goes on with a campaign: give its --seeds and --record")
     if options.seeds is not None:
@@ -97,7 +122,7 @@ def main(given: list[str] | None = None) -> int:
     if options.stock:
         options.seeds = (options.seed, options.seed)
         return many(options)
-    return one(options.seed, options.nodes, options.events, trace=options.trace)
+    return one(options)
 
 
 if __name__ == "__main__":

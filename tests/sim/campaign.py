@@ -15,12 +15,37 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import fluxmq
+from tests.sim.history import History
+from tests.sim.queues.world import EVENTS as QUEUE_EVENTS
+from tests.sim.queues.world import World as QueueWorld
 from tests.sim.world import EVENTS, World
 
 CHUNK = 100
 """Seeds that a process is given at a time."""
+
+
+class Simulated(Protocol):
+    """One run of one seed."""
+
+    history: History
+    events: int
+    seen: Counter[str]
+
+    def run(self, events: int) -> bool:
+        """Run it; whether all promises were kept."""
+
+
+def world_of(*, queues: bool) -> Callable[..., Simulated]:
+    """What a seed is a run of: of Raft alone, or with queues and storage."""
+    return QueueWorld if queues else World
+
+
+def events_of(*, queues: bool) -> int:
+    """Events of a run's first part unless told otherwise."""
+    return QUEUE_EVENTS if queues else EVENTS
 
 
 @dataclass
@@ -101,7 +126,7 @@ def run_seeds(
     seeds: Iterable[int],
     voters: int | None = None,
     events: int = EVENTS,
-    make: Callable[..., World] = World,
+    make: Callable[..., Simulated] = World,
 ) -> Summary:
     """Run seeds one after the other in this process."""
     summary = Summary()
@@ -117,17 +142,23 @@ def run_seeds(
     return summary
 
 
-def _chunk(task: tuple[range, int | None, int]) -> Summary:
-    seeds, voters, events = task
-    return run_seeds(seeds, voters, events)
+def _chunk(task: tuple[range, int | None, int, bool]) -> Summary:
+    seeds, voters, events, queues = task
+    return run_seeds(seeds, voters, events, world_of(queues=queues))
 
 
 def run_many(
-    first: int, last: int, voters: int | None, events: int, processes: int
+    first: int,
+    last: int,
+    voters: int | None,
+    events: int,
+    processes: int,
+    *,
+    queues: bool = False,
 ) -> Iterator[Summary]:
     """Run seeds `first` to `last`, both included; a summary per chunk, in order."""
     tasks = [
-        (range(start, min(start + CHUNK, last + 1)), voters, events)
+        (range(start, min(start + CHUNK, last + 1)), voters, events, queues)
         for start in range(first, last + 1, CHUNK)
     ]
     if processes == 1:

@@ -301,8 +301,10 @@ def trim(hosted: Hosted) -> None:
     if hosted.group.failed or until < log.first_index():
         return
     term = log.term(until)
-    log.compact(until)
-    hosted.keeper.node.compact(until, term)
+    # A failure is the log's, not this group's: the log's next write reports it to all its groups.
+    with contextlib.suppress(StorageError):
+        log.compact(until)
+        hosted.keeper.node.compact(until, term)
 
 
 def _has_many_entries(hosted: Hosted, now: float) -> bool:

@@ -97,8 +97,12 @@ def open_group(
     files: Files,
     paths: DataPaths,
     member: Member = ALONE,
+    draw: Callable[[int], int] | None = None,
 ) -> Hosted:
     """Recover a group from its snapshot and log, ready to be started. Raises StorageError.
+
+    ``draw``: returns a random number below the given one, for election timeouts; None uses the
+    system's.
 
     Another member's snapshot whose installation was interrupted is installed first. If that happens
     while the shard runs, the log must have written everything the group gave it: the vote is read
@@ -148,10 +152,17 @@ def open_group(
         max_inflight_appends=INFLIGHT_APPENDS_MAX,
     )
     try:
-        node = Node(config, log, hard_state, membership, index, random.SystemRandom().randrange)
+        draw = draw or random.SystemRandom().randrange
+        node = Node(config, log, hard_state, membership, index, draw)
     except InconsistentLog as error:
         raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
-    keeper = RaftKeeper(group, node, log, shared, stores.recovered)
+
+    def recovered() -> None:
+        stores.recovered()
+        for queue_id in group.logs:
+            group.writes.opened(queue_id)
+
+    keeper = RaftKeeper(group, node, log, shared, recovered)
     keeper.alone = member.alone
     group.replicated = not member.alone
     group.keeper = keeper

@@ -62,13 +62,17 @@ class DiskStores:
         self.recovering = True
 
     def recovered(self) -> None:
-        """End recovery: everything in the log is applied, so cut the files to exactly that."""
+        """End recovery: everything in the log is applied, so cut the files to exactly that.
+
+        Without disk space a log stays `incomplete`, and its next `flush` cuts it.
+        """
         self.recovering = False
         self._states.clear()
         for log in self._logs.values():
             if not self._group.startswith(BUFFERED):
                 log.check_head()
-            log.cut()
+            with contextlib.suppress(Exhausted):
+                log.cut()
         # Queues deleted just before a crash may have reappeared.
         known = [log.queue for log in self._logs.values()]
         if remove_unknown(self._files, self._paths.queues(self._group), known):

@@ -263,15 +263,16 @@ def test_a_shard_that_confirms_late_is_noted_all_the_same(tmp_path, monkeypatch)
     async def scenario(node):
         client = await node.shard(0)
         (peer,) = node.listener.processes
-        ask = peer.ask
+        ask, late = peer.ask, asyncio.Event()
 
         async def slow(*arguments):
             body = await ask(*arguments)
-            await asyncio.sleep(0.2)
+            await late.wait()
             return body
 
         peer.ask = slow
         assert await node.ask(USER_ADD, UserAdd(ANN)) == UserChanged(1, ("shard-0",))
+        late.set()
         await until(lambda: peer.users_revision == 1)
         assert client.users_revision == 1
 

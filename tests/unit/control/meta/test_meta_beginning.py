@@ -18,7 +18,7 @@ from fluxmq.control.topology_keeper import TopologyKeeper
 from fluxmq.control.topology_rows import unpack
 from fluxmq.routing.topology.changes import Bind
 from fluxmq.routing.topology.records import Binding
-from tests.unit.control.meta.three_nodes import Cluster, run
+from tests.unit.control.meta.three_nodes import Cluster, pass_elections, run
 from tests.unit.control.topology_node import GUEST, queue, until
 
 
@@ -132,8 +132,8 @@ def test_a_single_new_node_waits_for_others(tmp_path, monkeypatch):
     monkeypatch.setattr(service, "SEED_SECONDS", 0.1)
 
     async def scenario(cluster):
-        await asyncio.sleep(0.5)  # two elections and more
         node = cluster["node1"]
+        await pass_elections(2, node)
         assert node.replica.standing == "new"
         assert node.replica.node.term == 0
         assert "its directory is new" in node.meta.problem

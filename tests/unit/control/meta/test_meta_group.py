@@ -19,7 +19,7 @@ from fluxmq.routing.topology.changes import AddVhost, Bind, DeleteQueue, DeleteV
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.routing.topology.records import Binding, Queue, Vhost
 from fluxmq.settings.queues import Queue as Configured
-from tests.unit.control.meta.three_nodes import Cluster, run
+from tests.unit.control.meta.three_nodes import Cluster, pass_elections, run
 from tests.unit.control.topology_node import GUEST, queue, until
 
 
@@ -285,7 +285,7 @@ def test_a_lost_directory_does_not_vote_before_it_is_filled(tmp_path):
         await behind.start()
         await knew.start()
         await until(lambda: knew.replica.standing == "returning")
-        await asyncio.sleep(0.8)  # four elections, which the node that is behind tries to win
+        await pass_elections(4, behind, knew)  # the node that is behind tries to win them
         assert cluster.leader is None
         await leader.start()
         await all_alike(cluster)

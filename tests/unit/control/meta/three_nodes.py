@@ -10,6 +10,7 @@ import uvloop
 
 from fluxmq.control.directory import Directory
 from fluxmq.control.meta import service
+from fluxmq.control.meta.replica import TICKS_PER_ELECTION
 from fluxmq.control.meta.service import Meta
 from fluxmq.control.metadata import FILE_NAME, MetadataStore, StoreThread
 from fluxmq.control.peers import Peer
@@ -249,6 +250,18 @@ class Cluster:
             return {table: sorted(execute(f"SELECT * FROM {table}").fetchall()) for table in tables}
 
         return await node.thread.run(read)
+
+
+async def pass_elections(count, *nodes):
+    """Let the clocks of these nodes go on by so many election timeouts, with all that this causes."""
+    for _ in range(count * 2 * TICKS_PER_ELECTION):
+        for node in nodes:
+            timer = node.replica._timer
+            assert timer is not None, "its clock runs"
+            timer.cancel()
+            node.replica._tick()
+            await node.thread.run(lambda: None)  # votes are on disk before they are answered
+        await asyncio.sleep(0)
 
 
 def run(cluster, scenario, *names):

@@ -1,0 +1,137 @@
+"""Mutations of the Raft driver, of queues and of storage that the simulator notices within the seeds of CI.
+
+Most of these rules have a test of their own; here they show what the simulator of whole nodes is awake for.
+"""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+SEEDS = "tests/sim/test_queues.py::test_seeds_keep_every_promise"
+
+MUTATIONS = [
+    # The log
+    Mutation(
+        "simulated_queues_acknowledged_before_sync",
+        "An entry is acknowledged when the log is synced, not when it is written.",
+        "SharedLog.wrote",
+        "self._next[group] = (index, term, number)",
+        "self._next[group] = (index, term, number)\n"
+        "        group.persisted(index, term, number)",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_answers_before_sync",
+        "What a follower answers leaves when the log is synced.",
+        "RaftKeeper._persist",
+        "if self._durable < self._written:",
+        "if False:",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_vote_not_written",
+        "Term and vote are written to the log before the vote leaves.",
+        "RaftKeeper._persist",
+        "if (term, vote) != self.hard_state or commit",
+        "if commit",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_tail_forgotten",
+        "A group is recovered with every entry of the log behind its snapshot.",
+        "_note_entries",
+        "for entry in entries:",
+        "for entry in entries[:-1]:",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_applied_out_of_order",
+        "Entries that were left unapplied are applied before later ones.",
+        "RaftKeeper.pump",
+        "self._apply_rest()\n                        self._apply(ready.committed)",
+        "self._apply(ready.committed)",
+        SEEDS,
+    ),
+    # Checkpoints and snapshots
+    Mutation(
+        "simulated_queues_checkpoint_misses_a_queue",
+        "A checkpoint has every queue of the group.",
+        "DiskStores.unsynced",
+        "for log in self._logs.values():",
+        "for log in list(self._logs.values())[1:]:",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_checkpoint_without_sync",
+        "A checkpoint syncs the segments that it names.",
+        "checkpoints:write",
+        "part.sync()",
+        "pass",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_acknowledgement_forgotten",
+        "What a consumer acknowledged stays settled when the group is restored.",
+        "queues.groups:Group.unpack",
+        "filter_, cursor)",
+        "filter_, max(cursor - 1, 0))",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_install_keeps_the_log",
+        "A log that does not have a snapshot's entry begins anew behind the snapshot.",
+        "restart_log",
+        "wal.restart(number, installed.index, installed.term)",
+        "pass",
+        SEEDS,
+    ),
+    # Clients
+    Mutation(
+        "simulated_queues_retry_stored_again",
+        "An append that is sent again takes effect once.",
+        "Machine._append_once",
+        "self._origins.note(identity)",
+        "pass",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_another_terms_answer",
+        "A request is answered by the entry of its own term, not by another one at its index.",
+        "queues.group:Group._answers_of",
+        "if proposed_term == term:",
+        "if True:",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_dead_letter_not_kept",
+        "A dead message stays in its queue until its copy is stored.",
+        "DeadLetters.bury.answered",
+        "RETRY_US if reason else 0",
+        "0",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_dead_letter_stored_twice",
+        "A copy of a dead message says where it comes from, so that it is stored once.",
+        "dead_letters:letter",
+        "producer=dead.producer,",
+        "producer=0,",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_settlement_of_others",
+        "A settlement takes effect for the messages that its consumer holds.",
+        "queues.groups:Group.settle",
+        "self.pending.acknowledge(first, last, holder)",
+        "self.pending.acknowledge(first, last + 1, holder)",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_followers_keep_consumers",
+        "A leader that begins removes the consumers of earlier leaders.",
+        "Dispatch.lead",
+        "left += [commands.leave(queue.id, group.name, holder) for holder in group.members]",
+        "pass",
+        SEEDS,
+    ),
+]

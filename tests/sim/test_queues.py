@@ -1,0 +1,219 @@
+"""Queues and storage under the simulator, with Raft: some seeds, regressions, and that broken nodes are noticed.
+
+As in ``test_sim``, the two passes of the tests run different seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fluxmq.storage.snapshots import GroupState
+from tests.sim.__main__ import main
+from tests.sim.campaign import run_seeds
+from tests.sim.queues.files import NodeFiles
+from tests.sim.queues.host import Checkpoint, Host
+from tests.sim.queues.parts import Hosted, trim
+from tests.sim.queues.swarm import Swarm, draw
+from tests.sim.queues.world import EVENTS, World
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = 60
+CHUNK = 20
+FIRST = 1 + SEEDS * (os.environ.get("FLUXMQ_PURE") != "1")
+
+HAPPENS = (
+    "confirmed",
+    "refused",
+    "delivered again",
+    "settled",
+    "sent again",
+    "reject asked",
+    "checkpoints",
+    "snapshots installed",
+    "power cuts",
+    "died in a call",
+    "cuts",
+)
+
+FOUND: dict[tuple[int, int], str] = {
+    (399, 800): "a node that starts on a full disk fails the group of a new queue for good",
+    (678, 500): "a log that could not make its next file failed whoever trimmed it next",
+}
+"""Seeds and events that once found something, with what they found."""
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, CHUNK))
+def test_seeds_keep_every_promise(first: int) -> None:
+    summary = run_seeds(range(first, first + CHUNK), events=EVENTS, make=World)
+    assert summary.violations == []
+    for what in HAPPENS:
+        assert summary.seen[what] > 0, f"{what}: seeds in which nothing happens prove nothing"
+
+
+def test_seldom_faults_happen() -> None:
+    drawn = [draw(seed) for seed in range(200)]
+    assert {each.voters for each in drawn} == {1, 2, 3, 5}
+    for fault in ("flip", "full", "write_error", "sync_error", "blackout", "membership"):
+        assert sum(bool(getattr(each, fault)) for each in drawn) > 20, fault
+
+
+@pytest.mark.parametrize(("seed", "events"), FOUND)
+def test_what_a_seed_once_found_stays_away(seed: int, events: int) -> None:
+    assert World(seed).run(events), FOUND[seed, events]
+
+
+# A seed is one run
+
+
+def test_a_seed_runs_the_same_under_other_hashes(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--queues", "--seed", "6", "--events", "400"]
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-m", "tests.sim", *command],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hashes in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]
+    assert main(command) == 0
+    assert capsys.readouterr().out.encode() == outputs[0]
+
+
+def test_seeds_differ() -> None:
+    digests = set()
+    for seed in range(5):
+        world = World(seed)
+        assert world.run(200)
+        digests.add(world.digest)
+    assert len(digests) == 5
+
+
+def test_many_seeds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    command = ["--queues", "--seeds", "1..3", "--nodes", "3", "--events", "200"]
+    assert main([*command, "--record", str(tmp_path / "summary.json")]) == 0
+    assert capsys.readouterr().out.startswith("3 seeds, ")
+    assert "--queues" in (tmp_path / "summary.json").read_text()
+
+
+# Nodes that break their part are noticed; for the program's own lines see tests/mutations/simulated_queues.py
+
+
+def harsh(seed: int) -> Swarm:
+    """Three nodes that lose power all the time, and nothing else."""
+    return replace(
+        draw(seed, 3),
+        crash=0.3,
+        blackout=0.2,
+        power=1.0,
+        crash_in_call=0.0,
+        write_error=0.0,
+        sync_error=0.0,
+        full=0.0,
+        flip=0.0,
+        checkpoint_every=4,
+        administer=0.0,
+        identified=0.5,
+        membership=0.0,
+        spares=0,
+        sync_us=20_000,
+        command_us=4_000,
+    )
+
+
+class AcknowledgesAtOnce(Host):
+    """Says that the log is durable as soon as it is written."""
+
+    def turn(self) -> None:
+        """Report everything, whatever the disk has of it."""
+        super().turn()
+        hosted = self.hosted
+        if hosted is not None and hosted.log.last_index():
+            last = hosted.log.last_index()
+            hosted.keeper.persisted(last, hosted.log.term(last), 1 << 40)
+            super().turn()
+
+
+class ForgetfulFiles(NodeFiles):
+    """A disk that syncs no segments."""
+
+    def _note_fdatasync(self, path: str, fd: int) -> Callable[[None], None]:
+        if path.endswith(".seg"):
+            return lambda _result: None
+        return super()._note_fdatasync(path, fd)
+
+
+class SyncsNoQueues(Host):
+    """Takes checkpoints whose segments are not synced."""
+
+    files_type = ForgetfulFiles
+
+
+class MissesAQueue(Host):
+    """Takes checkpoints that know nothing of one queue's segments."""
+
+    def captured(self, hosted: Hosted) -> Checkpoint:
+        """The first queue with segments is forgotten."""
+        index, term, content, parts = super().captured(hosted)
+        state = GroupState.decode(content)
+        logs = dict(state.logs)
+        for name in [name for name, log in logs.items() if log.segments][:1]:
+            del logs[name]
+        return index, term, replace(state, logs=logs).encode(), parts
+
+
+class TrimsTooEarly(Host):
+    """Frees the log before the checkpoint behind it is durable."""
+
+    def captured(self, hosted: Hosted) -> Checkpoint:
+        """As if the snapshot were written already."""
+        checkpoint = super().captured(hosted)
+        before, hosted.snapshot_index = hosted.snapshot_index, checkpoint[0]
+        trim(hosted)
+        hosted.snapshot_index = before
+        return checkpoint
+
+
+class ComesBackEmpty(Host):
+    """Loses its directory with the power, and goes on under its number."""
+
+    def end(self, *, power: bool, mode: str = "sectors") -> None:
+        """Nothing stays."""
+        super().end(power=power, mode=mode)
+        if power:
+            self.forget_everything()
+
+
+@pytest.mark.parametrize(
+    ("broken", "rules"),
+    [
+        (AcknowledgesAtOnce, {"confirmed is kept", "state-machine safety"}),
+        (SyncsNoQueues, {"what is written is read"}),
+        (MissesAQueue, {"what is written is read", "groups do not fail by themselves"}),
+        (TrimsTooEarly, {"what is written is read", "groups do not fail by themselves"}),
+        (ComesBackEmpty, {"one vote per term", "state-machine safety", "leader completeness"}),
+    ],
+)
+def test_broken_nodes_are_noticed(broken: type[Host], rules: set[str]) -> None:
+    found: Counter[str] = Counter()
+    for seed in range(12):
+        world = World(seed, harsh(seed), host_type=broken)
+        if not world.run(600):
+            found[world.history.violations[0].rule] += 1
+    assert rules & found.keys(), f"{broken.__name__}: {found}"
+
+
+def test_whole_nodes_keep_their_promises_there() -> None:
+    for seed in range(12):
+        world = World(seed, harsh(seed))
+        assert world.run(600), world.history.violations
