@@ -26,6 +26,7 @@ from fluxmq.ipc.messages import Failure
 from fluxmq.ipc.permission_messages import (
     PermissionClear,
     PermissionSet,
+    TopicPermissionSet,
     UserTags,
 )
 from fluxmq.ipc.topology_messages import TopologyChanged, change_body, pack_set, read_sets
@@ -180,7 +181,7 @@ def test_additions_of_users_and_permissions_between_nodes():
         "82a46e616d65a3626f62aa7065726d697373696f6e84a576686f7374a12fa9636f6e666967757265"
         "a0a57772697465a25e71a472656164a22e2a"
     )
-    assert msgpack.packb(PermissionSet("bob", EVE.topic_permissions[0]).to_body()).hex() == (
+    assert msgpack.packb(TopicPermissionSet("bob", EVE.topic_permissions[0]).to_body()).hex() == (
         "82a46e616d65a3626f62aa7065726d697373696f6e84a576686f7374a12fa865786368616e6765a9"
         "616d712e746f706963a57772697465ab5e7b757365726e616d657da472656164a0"
     )
