@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
-from fluxmq.auth.credentials import hash_problem
+from msgspec import Meta
+
+from fluxmq.auth.credentials import HASH_CHARACTERS_MAX, hash_problem
 from fluxmq.auth.policy import rule_problem
 from fluxmq.auth.saslprep import saslprep
 from fluxmq.auth.scram import StoredKeys
-from fluxmq.model.patterns import pattern_problem
+from fluxmq.model.patterns import PATTERN_BYTES_MAX, pattern_problem
 
 # Far above any real name, far below the limits of a log line or a table column.
 NAME_BYTES_MAX: Final = 256
@@ -30,26 +32,43 @@ VHOST_BYTES_MAX: Final = 255
 EXCHANGE_BYTES_MAX: Final = 255
 """Maximum bytes: names of AMQP 0.9.1 are short strings (section 4.2.5.3)."""
 
+# Bounds of records that another process or a file brings, in characters; `user_problem` counts bytes.
+UserName = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
+Hash = Annotated[str, Meta(max_length=HASH_CHARACTERS_MAX)]
+VhostName = Annotated[str, Meta(max_length=VHOST_BYTES_MAX)]
+ExchangeName = Annotated[str, Meta(max_length=EXCHANGE_BYTES_MAX)]
+Pattern = Annotated[str, Meta(max_length=PATTERN_BYTES_MAX)]
+Rule = Annotated[str, Meta(max_length=RULE_BYTES_MAX)]
+Rules = Annotated[tuple[Rule, ...], Meta(max_length=RULES_MAX)]
+Tag = Annotated[str, Meta(max_length=TAG_CHARACTERS_MAX)]
+Tags = Annotated[tuple[Tag, ...], Meta(max_length=TAGS_MAX)]
+
 
 @dataclass(frozen=True, slots=True)
 class VhostPermission:
     """A user's permissions in one virtual host: patterns of names, see
     `fluxmq.auth.permissions`."""
 
-    vhost: str
-    configure: str
-    write: str
-    read: str
+    vhost: VhostName
+    configure: Pattern
+    write: Pattern
+    read: Pattern
+
+
+VhostPermissions = Annotated[tuple[VhostPermission, ...], Meta(max_length=PERMISSIONS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPermission:
     """Routing keys a user may write and read on one topic exchange: patterns."""
 
-    vhost: str
-    exchange: str
-    write: str
-    read: str
+    vhost: VhostName
+    exchange: ExchangeName
+    write: Pattern
+    read: Pattern
+
+
+TopicPermissions = Annotated[tuple[TopicPermission, ...], Meta(max_length=PERMISSIONS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +81,15 @@ class User:
     are those of AMQP; there is at most one per virtual host, and per virtual host and exchange.
     """
 
-    name: str
-    hash: str
+    name: UserName
+    hash: Hash
     scram: StoredKeys | None
-    publish: tuple[str, ...]
-    subscribe: tuple[str, ...]
+    publish: Rules
+    subscribe: Rules
     enabled: bool
-    tags: tuple[str, ...] = ()
-    permissions: tuple[VhostPermission, ...] = ()
-    topic_permissions: tuple[TopicPermission, ...] = ()
+    tags: Tags = ()
+    permissions: VhostPermissions = ()
+    topic_permissions: TopicPermissions = ()
 
 
 def name_problem(name: str) -> str | None:

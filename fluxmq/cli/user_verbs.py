@@ -27,10 +27,13 @@ from fluxmq.control.hashing import store_password
 from fluxmq.ipc.messages import USER_ADD, USER_DELETE, USER_PASSWORD
 from fluxmq.ipc.permission_messages import (
     PERMISSION_CLEAR,
+    PERMISSION_SET,
     TOPIC_PERMISSION_CLEAR,
+    TOPIC_PERMISSION_SET,
     USER_TAGS,
     PermissionClear,
     PermissionSet,
+    TopicPermissionSet,
     UserTags,
 )
 from fluxmq.ipc.user_messages import UserAdd, UserDelete, UserPassword, UserSummary
@@ -117,8 +120,7 @@ def _list_users(node: Node, options: argparse.Namespace) -> list[str]:
 def _set_permissions(node: Node, options: argparse.Namespace) -> list[str]:
     permission = VhostPermission(options.vhost, options.configure, options.write, options.read)
     _check(permission_problem(permission))
-    wanted = PermissionSet(options.user, permission)
-    node.change(wanted.kind, wanted.to_body())
+    node.change(PERMISSION_SET, PermissionSet(options.user, permission).to_body())
     return said(
         options, f'Setting permissions for user "{options.user}" in vhost "{options.vhost}" ...'
     )
@@ -134,8 +136,8 @@ def _clear_permissions(node: Node, options: argparse.Namespace) -> list[str]:
 def _set_topic_permissions(node: Node, options: argparse.Namespace) -> list[str]:
     permission = TopicPermission(options.vhost, options.exchange, options.write, options.read)
     _check(permission_problem(permission))
-    wanted = PermissionSet(options.user, permission)
-    node.change(wanted.kind, wanted.to_body())
+    wanted = TopicPermissionSet(options.user, permission)
+    node.change(TOPIC_PERMISSION_SET, wanted.to_body())
     return said(
         options,
         f'Setting topic permissions on "{options.exchange}" for user "{options.user}"'

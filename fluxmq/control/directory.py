@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from fluxmq.control.confirming import Confirming
 from fluxmq.control.metadata import ChangeError, MetadataStore, StoreThread
@@ -27,7 +28,6 @@ from fluxmq.ipc.messages import (
     USER_PERMIT,
     USERS,
     Body,
-    Fields,
     Message,
     MessageError,
 )
@@ -39,10 +39,11 @@ from fluxmq.ipc.permission_messages import (
     USER_HASH,
     USER_TAGS,
     PermissionClear,
+    PermissionSet,
+    TopicPermissionSet,
     UserHash,
+    UserHashWanted,
     UserTags,
-    permission_set,
-    topic_permission_set,
 )
 from fluxmq.ipc.user_messages import (
     Confirmed,
@@ -96,11 +97,11 @@ def _permission_change(message: Message) -> Callable[[MetadataStore], Users]:
     body = message.body
     match message.kind:
         case "permission_set":
-            name, permission = permission_set(body)
-            return lambda store: store.set_permission(name, permission)
+            given = PermissionSet.from_body(body)
+            return lambda store: store.set_permission(given.name, given.permission)
         case "topic_permission_set":
-            name, topic = topic_permission_set(body)
-            return lambda store: store.set_topic_permission(name, topic)
+            topic = TopicPermissionSet.from_body(body)
+            return lambda store: store.set_topic_permission(topic.name, topic.permission)
         case "permission_clear":
             clear = PermissionClear.from_body(body)
             return lambda store: store.clear_permission(clear.name, clear.vhost)
@@ -170,7 +171,7 @@ class Directory:
             summaries = tuple(UserSummary.of(user) for user in self._users.users)
             return UserListing(self._users.revision, summaries).to_body()
         if message.kind == USER_HASH:
-            return self._hash(Fields(message.body, USER_HASH).text("name")).to_body()
+            return self._hash(UserHashWanted.from_body(message.body).name).to_body()
         revision = await (self._change if self.decide is None else self.decide)(message)
         _log.info("users changed", extra={"change": message.kind, "revision": revision})
         unconfirmed = await self.confirming.missing(revision, CONFIRM_SECONDS)

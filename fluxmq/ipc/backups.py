@@ -6,10 +6,11 @@ machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Annotated, Final
 
-from fluxmq.ipc.messages import Body, Fields
+from msgspec import Meta
+
+from fluxmq.ipc.messages import MessageBody, Natural
 
 BACKUP: Final = "backup"
 DIRECTORY_CHARACTERS_MAX: Final = 4096
@@ -17,44 +18,20 @@ DIRECTORY_CHARACTERS_MAX: Final = 4096
 RATE_MAX: Final = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
+class Backup(MessageBody, frozen=True):
     """Request to write a backup into `directory`. `rate`: maximum bytes per second of each shard's
     segments; 0: unlimited."""
 
-    directory: str
-    rate: int
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"directory": self.directory, "rate": self.rate}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, BACKUP)
-        return cls(
-            fields.text("directory", DIRECTORY_CHARACTERS_MAX), fields.integer("rate", 0, RATE_MAX)
-        )
+    directory: Annotated[str, Meta(max_length=DIRECTORY_CHARACTERS_MAX)]
+    rate: Annotated[int, Meta(ge=0, le=RATE_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class BackedUp:
+class BackedUp(MessageBody, frozen=True):
     """Contents of a backup. `bytes`: of segments."""
 
-    groups: int
-    queues: int
-    bytes: int
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, BACKUP)
-        return cls(fields.integer("groups"), fields.integer("queues"), fields.integer("bytes"))
+    groups: Natural
+    queues: Natural
+    bytes: Natural
 
     def __add__(self, other: BackedUp) -> BackedUp:
         return BackedUp(

@@ -13,11 +13,12 @@ the question to the shard that leads it. Pure, like `messages`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Annotated, Final
 
-from fluxmq.ipc.messages import Body, Fields, MessageError
-from fluxmq.ipc.placements import GROUP_CHARACTERS_MAX, GROUPS_MAX
+from msgspec import Meta
+
+from fluxmq.ipc.messages import MessageBody, Name, Natural, NaturalOrUnknown, Text, Word
+from fluxmq.ipc.placements import GROUPS_MAX
 
 RAFT: Final = "raft"
 TRANSFER: Final = "transfer"
@@ -28,8 +29,8 @@ FORGET_NODE: Final = "forget_node"
 AUDIT: Final = "audit"
 HASH: Final = "hash"
 
-NODE_CHARACTERS_MAX: Final = 255
-HASH_CHARACTERS_MAX: Final = 16
+RollingHash = Annotated[str, Meta(max_length=16)]
+"""64 bits in hexadecimal: messages' integers are below that."""
 MEMBERS_LISTED_MAX: Final = 64
 """Members of one group, the maximum a group may have."""
 UNKNOWN: Final = -1
@@ -43,8 +44,7 @@ REMOVE: Final = "remove"
 CHANGES: Final = (ADD, REMOVE)
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRow:
+class MemberRow(MessageBody, frozen=True):
     """A member of a group. ``match``: index up to which its log is known to match the leader's;
     ``lag``: entries it is behind; ``state``: how the leader sends to it (probe, replicate,
     snapshot). `UNKNOWN` when the leader was not asked.
@@ -53,44 +53,21 @@ class MemberRow:
     or before the first contact.
     """
 
-    node: str
-    number: int
-    kind: str
+    node: Name
+    number: Natural
+    kind: Word
     leads: bool
-    seen_by: str
-    match: int
-    lag: int
-    state: str
+    seen_by: Name
+    match: NaturalOrUnknown
+    lag: NaturalOrUnknown
+    state: Word
     connected: bool
-    contact: int
-    doubt: str
+    contact: NaturalOrUnknown
+    doubt: Text
     """Reason to distrust its reports; empty when there is none."""
 
-    def to_body(self) -> dict[str, object]:
-        """Encode the row."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
-    @classmethod
-    def from_body(cls, body: object) -> Self:
-        """Read a row. Raises MessageError."""
-        fields = Fields(body, "member")
-        return cls(
-            fields.text("node", NODE_CHARACTERS_MAX),
-            fields.integer("number"),
-            fields.text("kind", 32),
-            fields.boolean("leads"),
-            fields.text("seen_by", NODE_CHARACTERS_MAX),
-            fields.integer("match", UNKNOWN),
-            fields.integer("lag", UNKNOWN),
-            fields.text("state", 32),
-            fields.boolean("connected"),
-            fields.integer("contact", UNKNOWN),
-            fields.text("doubt"),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RaftRow:
+class RaftRow(MessageBody, frozen=True):
     """A replicated group as one node reports it; ``members`` as its leader does, if reachable.
 
     ``role`` of ``node``: leader, follower, candidate, starting (a leader still taking over),
@@ -99,136 +76,70 @@ class RaftRow:
     processes' group.
     """
 
-    group: str
-    node: str
-    shard: int
-    role: str
-    problem: str
-    term: int
-    leader: str
-    commit: int
-    applied: int
-    last: int
-    snapshot: int
-    elections: int
+    group: Name
+    node: Name
+    shard: NaturalOrUnknown
+    role: Word
+    problem: Text
+    term: Natural
+    leader: Name
+    commit: Natural
+    applied: Natural
+    last: Natural
+    snapshot: Natural
+    elections: Natural
     fsync_p99: float
-    members: tuple[MemberRow, ...]
-
-    def to_body(self) -> dict[str, object]:
-        """Encode the row."""
-        body: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
-        body["members"] = [member.to_body() for member in self.members]
-        return body
-
-    @classmethod
-    def from_body(cls, body: object) -> Self:
-        """Read a row. Raises MessageError."""
-        fields = Fields(body, "group")
-        return cls(
-            fields.text("group", GROUP_CHARACTERS_MAX),
-            fields.text("node", NODE_CHARACTERS_MAX),
-            fields.integer("shard", UNKNOWN),
-            fields.text("role", 32),
-            fields.text("problem"),
-            fields.integer("term"),
-            fields.text("leader", NODE_CHARACTERS_MAX),
-            fields.integer("commit"),
-            fields.integer("applied"),
-            fields.integer("last"),
-            fields.integer("snapshot"),
-            fields.integer("elections"),
-            fields.number("fsync_p99"),
-            tuple(
-                MemberRow.from_body(item) for item in fields.items("members", MEMBERS_LISTED_MAX)
-            ),
-        )
+    members: Annotated[tuple[MemberRow, ...], Meta(max_length=MEMBERS_LISTED_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class RaftWanted:
+class OfGroup(MessageBody, frozen=True):
+    """The group that a command concerns; its other fields are the command's own."""
+
+    group: Name
+
+
+class Leaving(MessageBody, frozen=True):
+    """Question to a group's leader whether the group can go on without a node."""
+
+    group: Name
+    node: Name
+
+
+class RaftWanted(MessageBody, frozen=True):
     """Request for one group, or with an empty name all; ``everywhere``: include groups without a
     copy on this node."""
 
-    group: str = ""
+    group: Name = ""
     everywhere: bool = False
 
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"group": self.group, "everywhere": self.everywhere}
 
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, RAFT)
-        return cls(fields.text("group", GROUP_CHARACTERS_MAX), fields.boolean("everywhere"))
-
-
-@dataclass(frozen=True, slots=True)
-class RaftListing:
+class RaftListing(MessageBody, frozen=True):
     """Replicated groups; ``missing`` are the shards that did not answer."""
 
-    groups: tuple[RaftRow, ...]
-    missing: tuple[str, ...] = ()
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"groups": [row.to_body() for row in self.groups], "missing": list(self.missing)}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, RAFT)
-        rows = tuple(RaftRow.from_body(item) for item in fields.items("groups", GROUPS_MAX))
-        return cls(rows, fields.texts("missing", MEMBERS_LISTED_MAX * 4))
+    groups: Annotated[tuple[RaftRow, ...], Meta(max_length=GROUPS_MAX)]
+    missing: Annotated[tuple[Text, ...], Meta(max_length=MEMBERS_LISTED_MAX * 4)] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(MessageBody, frozen=True):
     """Transfer of a group's leadership to a node; an empty name: to the most up-to-date one. Also
     the answer."""
 
-    group: str
-    node: str = ""
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"group": self.group, "node": self.node}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, TRANSFER)
-        return cls(
-            fields.text("group", GROUP_CHARACTERS_MAX), fields.text("node", NODE_CHARACTERS_MAX)
-        )
+    group: Name
+    node: Name = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberChange:
+class MemberChange(MessageBody, frozen=True):
     """Command to make a node a member of a group (``add``), or to remove it (``remove``)."""
 
-    group: str
-    node: str
-    change: str
+    group: Name
+    node: Name
+    change: Word
 
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, MEMBER_CHANGE)
-        change = fields.text("change", 16)
-        if change not in CHANGES:
-            raise MessageError(
-                f"{MEMBER_CHANGE}.change {change!r} is not one of {', '.join(CHANGES)}"
-            )
-        return cls(
-            fields.text("group", GROUP_CHARACTERS_MAX),
-            fields.text("node", NODE_CHARACTERS_MAX),
-            change,
-        )
+    def unusable(self) -> str | None:
+        """Return why the change is none."""
+        if self.change in CHANGES:
+            return None
+        return f"{MEMBER_CHANGE}.change {self.change!r} is not one of {', '.join(CHANGES)}"
 
 
 EQUAL: Final = "equal"
@@ -236,169 +147,63 @@ DIFFERS: Final = "differs"
 NOT_COMPARED: Final = "not compared"
 
 
-@dataclass(frozen=True, slots=True)
-class AuditWanted:
+class AuditWanted(MessageBody, frozen=True):
     """Request to compare the copies of a group now."""
 
-    group: str
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"group": self.group}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        return cls(Fields(body, AUDIT).text("group", GROUP_CHARACTERS_MAX))
+    group: Name
 
 
-@dataclass(frozen=True, slots=True)
-class HashWanted:
+class HashWanted(MessageBody, frozen=True):
     """Request for a member's rolling hash once it has applied an entry. ``passed``: a shard of its
     node forwarded this."""
 
-    group: str
-    index: int
+    group: Name
+    index: Natural
     passed: bool = False
 
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, HASH)
-        return cls(
-            fields.text("group", GROUP_CHARACTERS_MAX),
-            fields.integer("index"),
-            fields.boolean("passed"),
-        )
+class HashTold(MessageBody, frozen=True):
+    """A member's rolling hash at the requested index."""
+
+    rolling: RollingHash
 
 
-@dataclass(frozen=True, slots=True)
-class HashTold:
-    """A member's rolling hash at the requested index, in hexadecimal: messages' integers are below
-    64 bits."""
-
-    rolling: str
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"rolling": self.rolling}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        return cls(Fields(body, HASH).text("rolling", HASH_CHARACTERS_MAX))
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRow:
+class AuditRow(MessageBody, frozen=True):
     """A member's copy at one index. ``verdict``: `EQUAL`, `DIFFERS` or `NOT_COMPARED`; ``problem``:
     why it was not compared."""
 
-    node: str
-    kind: str
-    index: int
-    rolling: str
-    verdict: str
-    problem: str = ""
-
-    def to_body(self) -> dict[str, object]:
-        """Encode the row."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_body(cls, body: object) -> Self:
-        """Read a row. Raises MessageError."""
-        fields = Fields(body, "copy")
-        return cls(
-            fields.text("node", NODE_CHARACTERS_MAX),
-            fields.text("kind", 32),
-            fields.integer("index"),
-            fields.text("rolling", HASH_CHARACTERS_MAX),
-            fields.text("verdict", 32),
-            fields.text("problem"),
-        )
+    node: Name
+    kind: Word
+    index: Natural
+    rolling: RollingHash
+    verdict: Word
+    problem: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditListing:
+class AuditListing(MessageBody, frozen=True):
     """The copies of one group, compared at one index."""
 
-    group: str
-    rows: tuple[AuditRow, ...]
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"group": self.group, "rows": [row.to_body() for row in self.rows]}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, AUDIT)
-        rows = fields.items("rows", MEMBERS_LISTED_MAX)
-        return cls(
-            fields.text("group", GROUP_CHARACTERS_MAX),
-            tuple(AuditRow.from_body(item) for item in rows),
-        )
+    group: Name
+    rows: Annotated[tuple[AuditRow, ...], Meta(max_length=MEMBERS_LISTED_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetNode:
+class ForgetNode(MessageBody, frozen=True):
     """Command to remove a node from every group; ``force``: although it is in contact."""
 
-    node: str
+    node: Name
     force: bool = False
 
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"node": self.node, "force": self.force}
 
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, FORGET_NODE)
-        return cls(fields.text("node", NODE_CHARACTERS_MAX), fields.boolean("force"))
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(MessageBody, frozen=True):
     """Result of a command for one group. ``problem``: why it failed; ``node``: the node it
     concerns."""
 
-    group: str
-    node: str
-    problem: str = ""
-
-    def to_body(self) -> dict[str, object]:
-        """Encode the row."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_body(cls, body: object) -> Self:
-        """Read a row. Raises MessageError."""
-        fields = Fields(body, "outcome")
-        return cls(
-            fields.text("group", GROUP_CHARACTERS_MAX),
-            fields.text("node", NODE_CHARACTERS_MAX),
-            fields.text("problem"),
-        )
+    group: Name
+    node: Name
+    problem: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcomes:
+class Outcomes(MessageBody, frozen=True):
     """Results by group, of rebalance and forget_node; also the answer to can_stop."""
 
-    rows: tuple[Outcome, ...]
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"rows": [row.to_body() for row in self.rows]}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        items = Fields(body, "outcomes").items("rows", GROUPS_MAX)
-        return cls(tuple(Outcome.from_body(item) for item in items))
+    rows: Annotated[tuple[Outcome, ...], Meta(max_length=GROUPS_MAX)]

@@ -10,14 +10,22 @@ like `messages`; a shard's part is its `Desk`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Protocol, Self
+from typing import Annotated, Any, Final, Protocol
 
 import msgpack  # type: ignore[import-untyped]
+from msgspec import Meta
 
 from fluxmq.ipc.conversation import Answered, Order
-from fluxmq.ipc.messages import Body, Failure, Fields, MessageError
+from fluxmq.ipc.messages import (
+    Failure,
+    MessageBody,
+    Name,
+    Natural,
+    NaturalOrUnknown,
+    ProcessNames,
+    Word,
+)
 
 ROWS: Final = "rows"
 LIST: Final = "list"
@@ -33,7 +41,6 @@ CONSUMERS: Final = "consumers"
 SHARD_LISTS: Final = (QUEUES, CONNECTIONS, CHANNELS, CONSUMERS)
 """Lists whose rows shards have."""
 
-NAME_CHARACTERS_MAX: Final = 255
 COLUMNS_MAX: Final = 64
 PAGE_ROWS_MAX: Final = 1000
 PAGE_BYTES_MAX: Final = 1 << 20
@@ -44,6 +51,10 @@ CLIENT_ID_CHARACTERS_MAX: Final = 1024
 
 TableRow = dict[str, Any]
 """Column to value: text, number, truth value, None, list or map."""
+Rows = Annotated[tuple[TableRow, ...], Meta(max_length=PAGE_ROWS_MAX)]
+Columns = Annotated[tuple[Name, ...], Meta(max_length=COLUMNS_MAX)]
+Place = Annotated[tuple[Natural, ...], Meta(max_length=2)]
+"""Where a list continues: a shard, and a row's number there."""
 
 
 def plain(value: Any) -> Any:
@@ -61,73 +72,24 @@ def plain(value: Any) -> Any:
     return float(value)
 
 
-@dataclass(frozen=True, slots=True)
-class RowsWanted:
+class RowsWanted(MessageBody, frozen=True):
     """Control's request to a shard: rows of `what` from number `after` on.
 
     `names`, for queues: only those (virtual host and name) that this shard holds; the answer is one
     page and omits the others.
     """
 
-    what: str
-    columns: tuple[str, ...]
-    after: int = 0
-    names: tuple[tuple[str, str], ...] = ()
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {
-            "what": self.what,
-            "columns": list(self.columns),
-            "after": self.after,
-            "names": [list(name) for name in self.names],
-        }
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, ROWS)
-        what = fields.text("what", 32)
-        if what not in SHARD_LISTS:
-            raise MessageError(f"rows.what {what!r} is not supported here")
-        columns = fields.texts("columns", COLUMNS_MAX, NAME_CHARACTERS_MAX)
-        names = tuple(_name(item) for item in fields.items("names", PAGE_ROWS_MAX))
-        return cls(what, columns, fields.integer("after"), names)
+    what: Annotated[str, Meta(pattern=f"^({'|'.join(SHARD_LISTS)})$")]
+    columns: Columns
+    after: Natural = 0
+    names: Annotated[tuple[tuple[str, str], ...], Meta(max_length=PAGE_ROWS_MAX)] = ()
 
 
-def _name(item: object) -> tuple[str, str]:
-    if isinstance(item, list | tuple) and len(item) == 2:
-        vhost, name = item
-        if isinstance(vhost, str) and isinstance(name, str):
-            return vhost, name
-    raise MessageError("rows.names holds something that is not [virtual host, name]")
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(MessageBody, frozen=True):
     """Some rows; `following` is the number of the first row of the next page, -1 after the last."""
 
-    rows: tuple[TableRow, ...]
-    following: int = -1
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"rows": list(self.rows), "next": self.following}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, ROWS)
-        return cls(_rows(fields), fields.integer("next", -1))
-
-
-def _rows(fields: Fields) -> tuple[TableRow, ...]:
-    rows: list[TableRow] = []
-    for item in fields.items("rows", PAGE_ROWS_MAX):
-        if not isinstance(item, dict):
-            raise MessageError("a row is not a map")
-        rows.append(item)
-    return tuple(rows)
+    rows: Rows
+    following: NaturalOrUnknown = -1
 
 
 def page_of(rows: Iterable[TableRow], after: int) -> Page:
@@ -144,162 +106,63 @@ def page_of(rows: Iterable[TableRow], after: int) -> Page:
     return Page(tuple(taken))
 
 
-@dataclass(frozen=True, slots=True)
-class ListWanted:
+class ListWanted(MessageBody, frozen=True):
     """A request of fluxmqctl: rows of `what` in a virtual host (None: in all, or it has none).
 
     `place` is where to continue: empty at first, then from the last answer. `subject` narrows some
     lists: a queue's name for explain_policy.
     """
 
-    what: str
-    columns: tuple[str, ...]
-    vhost: str | None = None
-    place: tuple[int, ...] = ()
-    subject: str = ""
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {
-            "what": self.what,
-            "columns": list(self.columns),
-            "vhost": self.vhost,
-            "place": list(self.place),
-            "subject": self.subject,
-        }
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, LIST)
-        vhost = fields.optional("vhost")
-        return cls(
-            fields.text("what", 32),
-            fields.texts("columns", COLUMNS_MAX, NAME_CHARACTERS_MAX),
-            None if vhost is None else fields.text("vhost", NAME_CHARACTERS_MAX),
-            _place(fields),
-            fields.text("subject", NAME_CHARACTERS_MAX),
-        )
+    what: Word
+    columns: Columns
+    vhost: Name | None = None
+    place: Place = ()
+    subject: Name = ""
 
 
-def _place(fields: Fields) -> tuple[int, ...]:
-    place = fields.items("place", 2)
-    numbers = tuple(each for each in place if type(each) is int and each >= 0)
-    if len(numbers) != len(place):
-        raise MessageError("place is not a list of numbers")
-    return numbers
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(MessageBody, frozen=True):
     """The answer: rows, where to continue (empty: complete), and the shards that did not answer."""
 
-    rows: tuple[TableRow, ...]
-    place: tuple[int, ...] = ()
-    missing: tuple[str, ...] = ()
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {
-            "rows": list(self.rows),
-            "place": list(self.place),
-            "missing": list(self.missing),
-        }
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, LIST)
-        return cls(_rows(fields), _place(fields), fields.texts("missing", 1024))
+    rows: Rows
+    place: Place = ()
+    missing: ProcessNames = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CloseConnections:
+class CloseConnections(MessageBody, frozen=True):
     """Close the connection with this `pid` (as listed), or all (None), of a virtual host (None: of
     any).
 
     Clients get the `reason`. Answered with `Count`: the number of connections.
     """
 
-    pid: str | None
-    vhost: str | None
-    reason: str
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"pid": self.pid, "vhost": self.vhost, "reason": self.reason}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, CLOSE_CONNECTIONS)
-        pid, vhost = fields.optional("pid"), fields.optional("vhost")
-        return cls(
-            None if pid is None else fields.text("pid", NAME_CHARACTERS_MAX),
-            None if vhost is None else fields.text("vhost", NAME_CHARACTERS_MAX),
-            fields.text("reason", REASON_CHARACTERS_MAX),
-        )
+    pid: Name | None
+    vhost: Name | None
+    reason: Annotated[str, Meta(max_length=REASON_CHARACTERS_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(MessageBody, frozen=True):
     """End the session of an MQTT client id, connected or not. Answered with `Count`: 1 if it
     existed, else 0."""
 
-    client_id: str
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"client_id": self.client_id}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        return cls(Fields(body, CLOSE_SESSION).text("client_id", CLIENT_ID_CHARACTERS_MAX))
+    client_id: Annotated[str, Meta(max_length=CLIENT_ID_CHARACTERS_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueOrder:
+class QueueOrder(MessageBody, frozen=True):
     """Purge a queue, or delete it (only if it has no consumers, only if it is empty).
 
     Answered with `Count`: the messages that were ready.
     """
 
-    vhost: str
-    name: str
+    vhost: Name
+    name: Name
     if_unused: bool = False
     if_empty: bool = False
 
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, "queue order")
-        return cls(
-            fields.text("vhost", NAME_CHARACTERS_MAX),
-            fields.text("name", NAME_CHARACTERS_MAX),
-            fields.boolean("if_unused"),
-            fields.boolean("if_empty"),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(MessageBody, frozen=True):
     """Number of affected items."""
 
-    count: int
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"count": self.count}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        return cls(Fields(body, "count").integer("count"))
+    count: Natural
 
 
 class Desk(Protocol):

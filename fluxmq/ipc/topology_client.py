@@ -243,7 +243,7 @@ class TopologyClient:
         part = TopologyPart.from_body(body)
         if part.number == 0:
             self._rows = []
-        self._rows += part.rows
+        self._rows += (Row(*row) for row in part.rows)
         if self.known and part.revision <= self.topology.revision:
             # Held already: this answer reaches control before it sends the rest.
             self._rows = []

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final
 
 import msgpack  # type: ignore[import-untyped]
+from msgspec import Meta
 
-from fluxmq.ipc.messages import Body, Fields, MessageError
+from fluxmq.ipc.messages import Body, MessageBody, Natural, NaturalOrUnknown, ProcessNames
 from fluxmq.routing.topology.changes import Change, pack, unpack
 from fluxmq.routing.topology.records import KINDS
 from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
@@ -35,7 +35,6 @@ SETS_MAX: Final = 1024
 """Sets of changes in one request, and changes in a set."""
 SET_BYTES_MAX: Final = 1 << 20
 """Bytes of one set of changes: an AMQP method, an eighth of this, makes one set."""
-UNCONFIRMED_MAX: Final = 1024
 
 
 def connection_id(shard: int, pid: int, number: int, node: str = "") -> str:
@@ -53,52 +52,29 @@ def shard_of_connection(connection: str, node: str = "") -> tuple[int, int] | No
     return None if found is None or where != node else (int(found[1]), int(found[2]))
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyPart:
+class TopologyPart(MessageBody, frozen=True):
     """Rows that lead from revision `previous` (`FROM_NOTHING`) to `revision`.
 
     `number` counts the parts from 0; `more`: others follow before it takes effect. The shard
-    answers each with the revision it has then (`user_messages.Confirmed`).
+    answers each with the revision it has then (`user_messages.Confirmed`). `rows` are those of
+    `topology.Row`.
     """
 
-    previous: int
-    revision: int
-    rows: tuple[Row, ...]
-    number: int = 0
+    previous: NaturalOrUnknown
+    revision: Natural
+    rows: Annotated[
+        tuple[tuple[str, Annotated[tuple[Any, ...], Meta(min_length=1)], Any], ...],
+        Meta(max_length=PART_ROWS_MAX),
+    ]
+    number: Natural = 0
     more: bool = False
 
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {
-            "previous": self.previous,
-            "revision": self.revision,
-            "rows": [list(row) for row in self.rows],
-            "number": self.number,
-            "more": self.more,
-        }
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, TOPOLOGY)
-        return cls(
-            fields.integer("previous", FROM_NOTHING),
-            fields.integer("revision"),
-            tuple(_row(item) for item in fields.items("rows", PART_ROWS_MAX)),
-            fields.integer("number"),
-            fields.boolean("more"),
-        )
-
-
-def _row(item: object) -> Row:
-    if not isinstance(item, list | tuple) or len(item) != 3:
-        raise MessageError("topology.rows holds something that is not [kind, key, row]")
-    kind, key, row = item
-    if kind not in KINDS or not isinstance(key, list | tuple):
-        raise MessageError("topology.rows holds a row without kind or key")
-    if not key or not all(isinstance(part, str | bytes) for part in key):
-        raise MessageError("topology.rows holds a key that is not texts")
-    return Row(kind, tuple(key), row)
+    def unusable(self) -> str | None:
+        """Return which row is of an unknown kind, or has a key that is not texts."""
+        for kind, key, _ in self.rows:
+            if kind not in KINDS or not all(isinstance(part, str | bytes) for part in key):
+                return f"topology.rows holds a row of kind {kind!r} with the key {key!r}"
+        return None
 
 
 def parts(previous: int, revision: int, rows: Sequence[Row]) -> Iterator[TopologyPart]:
@@ -139,9 +115,15 @@ def change_body(sets: Sequence[Packed]) -> dict[str, object]:
     return {"sets": list(sets)}
 
 
+class _Sets(MessageBody, frozen=True):
+    """Sets of changes as packed by `pack_set`; each is unpacked by itself."""
+
+    sets: Annotated[tuple[Any, ...], Meta(max_length=SETS_MAX)]
+
+
 def read_sets(body: Body) -> list[tuple[Change, ...] | Refusal]:
     """Read a body; a malformed set is refused alone. Raises MessageError."""
-    return [_changes(item) for item in Fields(body, TOPOLOGY_CHANGE).items("sets", SETS_MAX)]
+    return [_changes(item) for item in _Sets.from_body(body).sets]
 
 
 def _changes(item: object) -> tuple[Change, ...] | Refusal:
@@ -153,39 +135,10 @@ def _changes(item: object) -> tuple[Change, ...] | Refusal:
         return Refusal(PRECONDITION_FAILED, str(error))
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyChanged:
+class TopologyChanged(MessageBody, frozen=True):
     """The answer: per set None or its refusal; the revision of all of it; the shards that did not
     confirm in time."""
 
-    revision: int
-    results: tuple[Refusal | None, ...]
-    unconfirmed: tuple[str, ...] = ()
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {
-            "revision": self.revision,
-            "results": [None if each is None else [each.code, each.text] for each in self.results],
-            "unconfirmed": list(self.unconfirmed),
-        }
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, TOPOLOGY_CHANGE)
-        return cls(
-            fields.integer("revision"),
-            tuple(_result(item) for item in fields.items("results", SETS_MAX)),
-            fields.texts("unconfirmed", UNCONFIRMED_MAX),
-        )
-
-
-def _result(item: object) -> Refusal | None:
-    if item is None:
-        return None
-    if isinstance(item, list | tuple) and len(item) == 2:
-        code, text = item
-        if isinstance(code, int) and isinstance(text, str):
-            return Refusal(code, text)
-    raise MessageError(f"{TOPOLOGY_CHANGE}.results holds something that is not [code, text]")
+    revision: Natural
+    results: Annotated[tuple[Refusal | None, ...], Meta(max_length=SETS_MAX)]
+    unconfirmed: ProcessNames = ()

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from fluxmq.control.meta.fields import Fields
 from fluxmq.control.meta.tables import NodeRecord
-from fluxmq.ipc.messages import Body, Fields, MessageError
+from fluxmq.ipc.messages import Body, MessageError
 from fluxmq.routing.topology.changes import Change, DeclareQueue, DeleteQueue
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, Queue, record_of, row_of

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fluxmq.control.meta.fields import Fields
 from fluxmq.control.meta.tables import Standing
 from fluxmq.control.topology_rows import pack, unpack
-from fluxmq.ipc.messages import ID_MAX, Body, Fields, MessageError
+from fluxmq.ipc.messages import ID_MAX, Body, MessageError
 
 RAFT: Final = 0
 """Message of the Raft core, see `fluxmq.cluster.raft_messages`."""

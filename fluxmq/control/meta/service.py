@@ -35,7 +35,6 @@ from fluxmq.ipc.messages import (
     ERROR_INVALID,
     ERROR_UNKNOWN_KIND,
     Body,
-    Fields,
     Message,
 )
 from fluxmq.ipc.topology_messages import (
@@ -45,7 +44,7 @@ from fluxmq.ipc.topology_messages import (
     pack_set,
     read_sets,
 )
-from fluxmq.ipc.user_messages import Users
+from fluxmq.ipc.user_messages import Confirmed, Users
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.raft.types import Membership, MembershipChange, ProposalAccepted, Role
@@ -257,7 +256,7 @@ class Meta:
 
         async def remote(number: int, seconds: float) -> int:
             told = await self._requests.ask(number, message.kind, message.body, seconds)
-            return Fields(told, "answer").integer("revision")
+            return Confirmed.from_body(told).revision
 
         revision = await self._decided(lambda: self._decide_users(message), remote, again=False)
         await self._reached(self._directory.reached(revision))

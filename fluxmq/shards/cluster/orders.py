@@ -9,9 +9,11 @@ transfer, a change of members) are answered when they have taken effect, or have
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fluxmq.ipc.clusters import (
     AUDIT,
@@ -20,7 +22,9 @@ from fluxmq.ipc.clusters import (
     RAFT,
     TRANSFER,
     VOTER,
+    Leaving,
     MemberRow,
+    OfGroup,
     Outcome,
     Outcomes,
     RaftListing,
@@ -37,9 +41,7 @@ from fluxmq.ipc.messages import (
     ERROR_UNKNOWN_KIND,
     Body,
     Failure,
-    Fields,
 )
-from fluxmq.ipc.placements import GROUP_CHARACTERS_MAX
 from fluxmq.net.links import FrameLink
 from fluxmq.shards.cluster.leaders import OWN
 from fluxmq.shards.cluster.questions import Questions
@@ -131,7 +133,7 @@ class ClusterOrders:
 
     def _at_leader(self, kind: str, body: Body, answered: Answered) -> None:
         """Have the shard that leads a group answer."""
-        group = Fields(body, kind).text("group", GROUP_CHARACTERS_MAX)
+        group = OfGroup.from_body(body).group
         cluster = self._cluster
         leader = cluster.leaders.all().get(group)
         if leader is None and group not in cluster.replicas:
@@ -154,7 +156,7 @@ class ClusterOrders:
         if verb is None:
             answered(Failure(ERROR_UNKNOWN_KIND, f"{kind} is not supported here"))
             return
-        group = Fields(body, kind).text("group", GROUP_CHARACTERS_MAX)
+        group = OfGroup.from_body(body).group
         replica = self._cluster.replicas.get(group)
         if replica is None or not replica.hosted.keeper.leading:
             answered(Failure(ERROR_AWAY, f"group {group} is no longer led from here"))
@@ -261,12 +263,12 @@ class ClusterOrders:
         for name, replica in cluster.replicas.items():
             if replica.plan.own in replica.hosted.keeper.node.status().membership.voters:
                 waits += 1
-                question = {"group": name, "node": cluster.node}
+                question = Leaving(name, cluster.node).to_body()
                 self._at_leader(CAN_STOP, question, partial(told, name))
         told("", {})
 
     def _can_stop(self, replica: Replica, body: Body, answered: Answered) -> None:
-        node = Fields(body, CAN_STOP).text("node", GROUP_CHARACTERS_MAX)
+        node = Leaving.from_body(body).node
         row = raft_row(self._cluster, replica)
         answered(
             Outcome(

@@ -1,9 +1,8 @@
 """What `fluxmqctl status` shows."""
 
-from dataclasses import replace
-
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from fluxmq.cli.status_view import lines, state_of, to_json
 from fluxmq.ipc.messages import NodeStatus, ProcessNumbers, ProcessStatus, Resources
@@ -153,4 +152,4 @@ def test_what_the_node_is_short_of():
         "alarm: disk space is low: publishes to durable queues are refused, AMQP publishers are paused",
     ]
     body = to_json(status)
-    assert (body["alarms"], body["memory_held"]) == (["memory", "disk"], 212 << 20)
+    assert (list(body["alarms"]), body["memory_held"]) == (["memory", "disk"], 212 << 20)

@@ -1,9 +1,9 @@
 """Which leaders move, and what control asks shards about replicated groups."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fluxmq.control.clustering import Clustering, meta_row
 from fluxmq.control.meta.agreed import MetaStatus

@@ -33,11 +33,14 @@ from fluxmq.ipc.messages import (
 )
 from fluxmq.ipc.permission_messages import (
     PERMISSION_CLEAR,
+    PERMISSION_SET,
     TOPIC_PERMISSION_CLEAR,
+    TOPIC_PERMISSION_SET,
     USER_HASH,
     USER_TAGS,
     PermissionClear,
     PermissionSet,
+    TopicPermissionSet,
     UserHash,
     UserTags,
 )
@@ -157,15 +160,15 @@ def test_every_kind_of_change(tmp_path):
 def test_tags_and_permissions_reach_the_shards(tmp_path):
     permission = VhostPermission("/", "^a", "", ".*")
     topic = TopicPermission("/", "logs", "^a", "")
-    given, restricted = PermissionSet("ann", permission), PermissionSet("ann", topic)
+    given, restricted = PermissionSet("ann", permission), TopicPermissionSet("ann", topic)
 
     async def scenario(node):
         await node.shard(0)
         requests = [
             (USER_ADD, UserAdd(ANN)),
             (USER_TAGS, UserTags("ann", ("administrator",))),
-            (given.kind, given),
-            (restricted.kind, restricted),
+            (PERMISSION_SET, given),
+            (TOPIC_PERMISSION_SET, restricted),
         ]
         for kind, request in requests:
             await node.ask(kind, request)

@@ -13,7 +13,6 @@ from fluxmq.ipc.messages import (
     SAMPLES_MAX,
     VERSION,
     Failure,
-    Fields,
     Hello,
     Message,
     MessageError,
@@ -134,7 +133,7 @@ def test_values_that_are_no_message_are_refused(value):
     ],
 )
 def test_a_hello_that_is_none(body):
-    with pytest.raises(MessageError, match="hello"):
+    with pytest.raises(MessageError, match="Hello"):
         Hello.from_body(body)
 
 
@@ -154,13 +153,13 @@ def test_a_hello_that_is_none(body):
     ],
 )
 def test_a_report_that_is_none(samples):
-    with pytest.raises(MessageError, match=r"collect\.metrics"):
-        Report.from_body({"metrics": samples})
+    with pytest.raises(MessageError, match=r"Report\.samples"):
+        Report.from_body({"samples": samples})
 
 
 @pytest.mark.parametrize("name", [name for name in PROCESS.to_body() if name != "numbers"])
 def test_each_field_of_a_process_is_checked(name):
-    with pytest.raises(MessageError, match=f"process.{name}"):
+    with pytest.raises(MessageError, match=rf"ProcessStatus\.{name}\b"):
         ProcessStatus.from_body({**PROCESS.to_body(), name: {}})
 
 
@@ -170,24 +169,6 @@ def test_what_is_optional_may_be_absent():
         del body[name]
     process = ProcessStatus.from_body(body)
     assert (process.heartbeat_age, process.last_exit, process.numbers) == (None, None, None)
-
-
-def test_fields_name_what_is_wrong():
-    fields = Fields({"a": 1, "b": b"xx", "c": [1], "d": "x"}, "thing")
-    with pytest.raises(MessageError, match=r"thing\.e is missing"):
-        fields.text("e")
-    with pytest.raises(MessageError, match=r"thing\.b is not a string of at most 1 bytes"):
-        fields.data("b", 1)
-    with pytest.raises(MessageError, match=r"thing\.c is not a list of texts"):
-        fields.texts("c", 5)
-    with pytest.raises(MessageError, match=r"thing\.c is not a list of at most 0"):
-        fields.items("c", 0)
-    with pytest.raises(MessageError, match=r"thing\.d is not a number"):
-        fields.number("d")
-    with pytest.raises(MessageError, match=r"thing\.a is not true or false"):
-        fields.boolean("a")
-    with pytest.raises(MessageError, match="thing is not a map"):
-        Fields([], "thing")
 
 
 junk = st.recursive(

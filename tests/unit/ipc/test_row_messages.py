@@ -77,7 +77,7 @@ def test_there_and_back(value):
         (ListWanted, {**ListWanted("queues", ()).to_body(), "vhost": 3}),
         (CloseConnections, {"pid": None, "vhost": None, "reason": "x" * 256}),
         (CloseSession, {"client_id": "c" * 1025}),
-        (QueueOrder, {"vhost": "/", "name": "q"}),
+        (QueueOrder, {"vhost": "/", "if_empty": True}),
         (Count, {"count": -1}),
     ],
 )

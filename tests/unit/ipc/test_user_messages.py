@@ -106,7 +106,7 @@ def test_what_a_person_may_have_caused_is_marked_invalid():
         UserPassword.from_body({"name": "ann", "hash": "x", "scram": None})
     assert caught.value.code == ERROR_INVALID
     with pytest.raises(MessageError, match="memory_cost") as caught:
-        Hashing.from_body({"time_cost": 1, "memory_cost_kib": 1, "parallelism": 1})
+        Hashing.from_body({"parameters": {"time_cost": 1, "memory_cost_kib": 1, "parallelism": 1}})
     assert caught.value.code == ERROR_INVALID
 
 
@@ -121,5 +121,5 @@ def test_a_pattern_that_cannot_be_used_is_refused_when_entered_and_grants_nothin
 
 
 def test_a_snapshot_is_bounded():
-    with pytest.raises(MessageError, match=r"users\.users"):
+    with pytest.raises(MessageError, match=r"Users\.users"):
         Users.from_body({"revision": 1, "users": [None] * (USERS_MAX + 1)})

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fluxmq.ipc.messages import Body, Failure
 from fluxmq.ipc.placements import (
@@ -446,7 +447,7 @@ def test_a_tail_of_another_move_is_not_taken(pair: Pair) -> None:
     pair.append(9, 5)
     pair.decide(0, 1, moving={GROUP: 1})
     released = pair.release()
-    wrong = replace(released, last=8)
+    wrong = structs.replace(released, last=8)
     answer = pair.order(1, RECEIVE, wrong.to_body())
     assert isinstance(answer, Failure)
     assert "does not belong to the released group" in answer.text
