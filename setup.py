@@ -64,8 +64,8 @@ MYPYC_MODULES = {
         *("group_time", "waiting_answers", "wiring", "writing"),
     ),
     "fluxmq/sessions/amqp091": (
-        *("channel", "channels", "client", "consumers", "consuming", "content", "deliveries"),
-        *("getting", "handler", "publishing", "replying", "settling", "transactions"),
+        *("access", "channel", "client", "consumers", "consuming", "content", "deliveries"),
+        *("handler", "publishing", "replying", "settling", "transactions"),
     ),
     "fluxmq/shards/amqp": (
         *("broker", "consuming", "desk", "entered", "publishing", "replies", "wiring"),

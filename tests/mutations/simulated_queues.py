@@ -16,8 +16,7 @@ MUTATIONS = [
         "An entry is acknowledged when the log is synced, not when it is written.",
         "SharedLog.wrote",
         "self._next[group] = (index, term, number)",
-        "self._next[group] = (index, term, number)\n"
-        "        group.persisted(index, term, number)",
+        "self._next[group] = (index, term, number)\n        group.persisted(index, term, number)",
         SEEDS,
     ),
     Mutation(

@@ -2,7 +2,8 @@
 pulls one.
 
 Both are ports of a queue, which may be on another shard. A consumer writes messages to the
-connection's output while there is room; the rest waits in the channel (see ``consuming``).
+connection's output while there is room; the rest waits in the channel (see ``consuming``). Direct
+replies go straight to the requester's channel, past all queues (see ``ReplyConsumer``).
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Taker:
         elif done is not None:
             done(0)
 
+    def release(self, batch: Batch, first: int, count: int) -> None:
+        """Return messages of a batch to the queue: no client has seen them."""
+        offset = batch.base_offset + first
+        self.settle(Verb.RELEASE, [(offset, offset + count - 1)])
+
     def leave(self) -> None:
         """Detach; the queue requeues unacked messages."""
         held, self.held, self.channel = self.held, None, None
@@ -112,7 +118,7 @@ class Consumer(Taker):
         """Return the maximum of unacked messages: the lower of its own and the channel's limit; 0
         for none."""
         channel = self.channel
-        shared = 0 if channel is None or self.automatic else channel.shared_limit
+        shared = 0 if channel is None or self.automatic else channel.consumers.shared_limit
         own = 0 if self.automatic else self.prefetch
         return min(own, shared) if own and shared else own or shared
 
@@ -137,18 +143,30 @@ class Consumer(Taker):
         """Take messages from the queue."""
         channel = self.channel
         if channel is None or self.stopped:
-            # They crossed the cancellation: no client has seen them.
-            offset = batch.base_offset + first
-            self.settle(Verb.RELEASE, [(offset, offset + count - 1)])
+            self.release(batch, first, count)  # they crossed the cancellation
             return
-        channel.handler.delivered(channel, self, batch, first, count, attempts)
+        channel.consumers.delivered(self, batch, first, count, attempts)
+
+    def wrote(self, offset: int, count: int) -> None:
+        """Note that messages without acknowledgement were handed to the connection."""
+        written = self.written
+        if written and written[-1][1] == offset - 1:
+            written[-1] = (written[-1][0], offset + count - 1)
+        else:
+            written.append((offset, offset + count - 1))
+
+    def settle_written(self) -> None:
+        """Settle the messages handed to the connection, if it is automatic."""
+        if self.written:
+            written, self.written = self.written, []
+            self.settle(Verb.ACK, merged(written))
 
     def cancelled(self) -> None:
         """Handle the end of the queue."""
         channel = self.channel
         self.held = None
         if channel is not None:
-            channel.handler.cancelled(channel, self)
+            channel.consumers.cancelled(self)
             self.channel = None
 
 
@@ -168,8 +186,7 @@ class Getter(Taker):
     ) -> None:
         """Take the requested message."""
         if self.channel is None:
-            offset = batch.base_offset + first
-            self.settle(Verb.RELEASE, [(offset, offset + count - 1)])
+            self.release(batch, first, count)
             return
         self.taken = (batch, first, attempts)
 
@@ -179,4 +196,17 @@ class Getter(Taker):
         self.held = self.channel = None
         if channel is not None:
             channel.ledger.forget(self)
-            channel.getters.pop((self.queue.name, self.automatic), None)
+            channel.consumers.getters.pop((self.queue.name, self.automatic), None)
+
+
+def merged(ranges: list[Range]) -> list[Range]:
+    """Return the same offsets in ascending order, with adjacent ranges merged."""
+    if len(ranges) == 1:
+        return ranges
+    result: list[Range] = []
+    for first, last in sorted(ranges):
+        if result and first == result[-1][1] + 1:
+            result[-1] = (result[-1][0], last)
+        else:
+            result.append((first, last))
+    return result

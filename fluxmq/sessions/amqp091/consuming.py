@@ -1,16 +1,18 @@
-"""Consuming: basic.consume and basic.cancel, limits, and deliveries that wait for room in a
-channel.
+"""Consuming: basic.consume, cancel, get and qos, and deliveries that wait for room in a channel.
 
 Queues deliver up to each consumer's limit. Messages are written at once unless the connection has
 no room, or the limit that the channel's consumers share is reached; then they wait in the channel,
-in order. That is bounded: a consumer that waits for the connection is throttled at its queue.
+in order. That is bounded: a consumer that waits for the connection is throttled at its queue. A
+getter stays attached to its queue for the next basic.get, unless the channel gets from many queues.
 
-Source: AMQP 0-9-1 sections 1.8.3.1 (qos), 1.8.3.3 (consume), 1.8.3.5 (cancel), RabbitMQ's consumer
-prefetch, priorities, cancellation notifications, single active consumers and stream consumers.
+Source: AMQP 0-9-1 sections 1.8.3.1 (qos), 1.8.3.3 (consume), 1.8.3.5 (cancel), 1.8.3.10 (get),
+RabbitMQ's consumer prefetch, cancellation notifications and direct reply-to.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,327 +23,351 @@ from fluxmq.protocols.amqp091.methods import (
     BasicCancelOk,
     BasicConsume,
     BasicConsumeOk,
+    BasicGet,
+    BasicGetEmpty,
     BasicQos,
     BasicQosOk,
+    Method,
 )
-from fluxmq.queues.commands import Verb
-from fluxmq.routing.topology.arguments import QUORUM, STREAM, consumer_timeout
-from fluxmq.routing.topology.records import QUEUE, Queue
+from fluxmq.routing.topology.arguments import QUORUM, STREAM
+from fluxmq.routing.topology.records import QUEUE
 from fluxmq.routing.topology.refusals import Refusal, named
-from fluxmq.routing.topology.values import type_name
-from fluxmq.sessions.amqp091 import access, deliveries, refusals, replying, settling
-from fluxmq.sessions.amqp091.channel import Channel, error_from, precondition
-from fluxmq.sessions.amqp091.consumers import Consumer
+from fluxmq.sessions.amqp091 import refusals, replying
+from fluxmq.sessions.amqp091.consume_request import SINGLE_ACTIVE, consumer_wanted
+from fluxmq.sessions.amqp091.consumers import Consumer, Getter
 from fluxmq.sessions.amqp091.ports import ConsumerWanted, Held
-from fluxmq.sessions.amqp091.queue_names import existing_queue, expanded
-from fluxmq.sessions.amqp091.stream_start import stream_start
+from fluxmq.sessions.amqp091.refusals import error_from, not_implemented, precondition
 
 if TYPE_CHECKING:
     from fluxmq.model.batch_format import Batch
+    from fluxmq.sessions.amqp091.channel import Channel
+    from fluxmq.sessions.amqp091.client import Client
+    from fluxmq.sessions.amqp091.ports import Broker
+    from fluxmq.sessions.amqp091.settling import Settlements
 
 CANCEL_NOTIFY: Final = "consumer_cancel_notify"
-PRIORITY_MAX: Final = (1 << 31) - 1
-"""Consumer priorities are clamped to 32 bits, above and below zero."""
-SINGLE_ACTIVE: Final = "x-single-active-consumer"
+GETTERS_MAX: Final = 64
+"""Maximum getters without unacked messages that a channel keeps."""
 
 
-# --- basic.qos ---
+class Consumers:
+    """A channel's consumers and getters. Methods raise AmqpError.
 
+    ``prefetch``: of new consumers; ``shared_limit``: of all consumers together; 0 for none.
+    ``leaving``: consumers cancelled by the client with unacked messages. ``deferred``: deliveries
+    that wait for room, in order, with their consumer.
+    """
 
-def on_qos(channel: Channel, method: BasicQos) -> None:
-    """Set the limit of future consumers, or of the channel as a whole (RabbitMQ's ``global``)."""
-    if method.prefetch_size:
-        text = f"prefetch_size!=0 ({method.prefetch_size})"
-        raise HardError(ReplyCode.NOT_IMPLEMENTED, text)
-    channel.send(BasicQosOk())
-    if not method.global_:
-        channel.prefetch = method.prefetch_count
-        return
-    channel.shared_limit = method.prefetch_count
-    for consumer in list(channel.consumers.values()):
-        if consumer.held is not None and not consumer.throttled:
-            consumer.held.set_limit(consumer.limit())
-    pump(channel)
+    __deletable__ = ("channel",)
 
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.client: Client = channel.client
+        self.broker: Broker = channel.broker
+        self.settlements: Settlements = channel.settlements
+        self.by_tag: dict[str, Consumer] = {}
+        self.leaving: list[Consumer] = []
+        self.getters: OrderedDict[tuple[str, bool], Getter] = OrderedDict()
+        self.reply: replying.ReplyConsumer | None = None
+        self.deferred: deque[tuple[Consumer, Batch, int, int, int]] = deque()
+        self.prefetch = 0
+        self.shared_limit = 0
 
-# --- basic.consume ---
+    def on_qos(self, method: BasicQos) -> None:
+        """Set the limit of future consumers, or of the channel as a whole (RabbitMQ's
+        ``global``)."""
+        if method.prefetch_size:
+            raise not_implemented(f"prefetch_size!=0 ({method.prefetch_size})")
+        self.channel.send(BasicQosOk())
+        if not method.global_:
+            self.prefetch = method.prefetch_count
+            return
+        self.shared_limit = method.prefetch_count
+        for consumer in list(self.by_tag.values()):
+            if consumer.held is not None and not consumer.throttled:
+                consumer.held.set_limit(consumer.limit())
+        self.pump()
 
+    # --- basic.consume ---
 
-def on_consume(channel: Channel, method: BasicConsume) -> None:
-    """Attach a consumer. Raises AmqpError."""
-    if method.queue == replying.PSEUDO_QUEUE:
-        replying.on_consume(channel, method)
-        return
-    tag = method.consumer_tag
-    if tag in channel.consumers:
-        text = f"attempt to reuse consumer tag '{tag}'"
-        raise HardError(ReplyCode.NOT_ALLOWED, text)
-    check_room(channel)
-    name = expanded(channel, method.queue)
-    access.need_read(channel, QUEUE, name)
-    queue = existing_queue(channel, name)
-    broker = channel.handler.broker
-    tag = tag or f"amq.ctag-{broker.unique()}"
-    wanted = wanted_of(channel, method, queue, tag)
-    consumer = Consumer(
-        channel,
-        queue,
-        tag,
-        method.no_ack,
-        channel.prefetch,
-        method.exclusive,
-        wanted.priority,
-        method.arguments,
-    )
-    channel.consumers[tag] = consumer
-    answer = channel.later(method, partial(attached, channel, consumer, method.no_wait))
+    def on_consume(self, method: BasicConsume) -> None:
+        """Attach a consumer."""
+        channel, tag = self.channel, method.consumer_tag
+        if tag in self.by_tag:
+            raise HardError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        if method.queue == replying.PSEUDO_QUEUE:
+            self._consume_replies(method)
+            return
+        most = self.broker.limits.max_consumers
+        if len(self.by_tag) + len(self.leaving) >= most:
+            text = f"reached maximum ({most}) of consumers per channel"
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
+        name = channel.entities.expanded(method.queue)
+        self.client.access.read(QUEUE, name)
+        queue = channel.entities.existing(name)
+        tag = tag or f"amq.ctag-{self.broker.unique()}"
+        wanted = consumer_wanted(channel, method, queue, tag)
+        consumer = Consumer(
+            channel,
+            queue,
+            tag,
+            method.no_ack,
+            self.prefetch,
+            method.exclusive,
+            wanted.priority,
+            method.arguments,
+        )
+        self.by_tag[tag] = consumer
+        self._attach(method, wanted, consumer, partial(self._attached, consumer, method.no_wait))
 
-    def done(held: Held | Refusal) -> None:
-        if not channel.is_open or consumer.channel is None:
+    def _attach(
+        self,
+        method: Method,
+        wanted: ConsumerWanted,
+        taker: Consumer | Getter,
+        then: Callable[[Held | Refusal], None],
+    ) -> None:
+        """Attach to a queue; both the channel and the queue may end before it answers."""
+        channel = self.channel
+        answer = channel.later(method, then)
+
+        def done(held: Held | Refusal) -> None:
+            if channel.is_open and taker.channel is not None:
+                answer(held)
+                return
             if not isinstance(held, Refusal):
                 held.detach()
             if channel.is_open:
-                answer(refusals.queue_gone(queue))
-            return
-        answer(held)
+                answer(refusals.queue_gone(wanted.queue))
 
-    broker.consume(wanted, consumer, done)
+        self.broker.consume(wanted, taker, done)
 
+    def _attached(self, consumer: Consumer, no_wait: bool, held: Held | Refusal) -> None:
+        """Complete basic.consume with the queue's answer."""
+        if isinstance(held, Refusal):
+            self.by_tag.pop(consumer.tag, None)
+            consumer.channel = None
+            raise error_from(held)
+        consumer.held = held
+        if not no_wait:
+            self.channel.send(BasicConsumeOk(consumer.tag))
 
-def check_room(channel: Channel) -> None:
-    """Raise HardError 530 when the channel has the maximum number of consumers."""
-    most = channel.handler.broker.limits.max_consumers
-    if len(channel.consumers) + len(channel.leaving) >= most:
-        text = f"reached maximum ({most}) of consumers per channel"
-        raise HardError(ReplyCode.NOT_ALLOWED, text)
+    def _consume_replies(self, method: BasicConsume) -> None:
+        """Start to consume direct replies."""
+        if not method.no_ack:
+            raise precondition("reply consumer cannot acknowledge")
+        if self.reply is not None:
+            raise precondition("reply consumer already set")
+        tag = method.consumer_tag or f"amq.ctag-{self.broker.unique()}"
+        self.reply = replying.ReplyConsumer(self.channel, tag, method)
+        self.reply.address = self.broker.reply_open(self.reply)
+        if not method.no_wait:
+            self.channel.send(BasicConsumeOk(tag))
 
+    def reply_to(self) -> str:
+        """Return the address that replaces the pseudo-queue in ``reply_to``. Raises SoftError 406
+        when the channel consumes no replies."""
+        if self.reply is None:
+            raise precondition("fast reply consumer does not exist")
+        return replying.PREFIX + self.reply.address
 
-def wanted_of(channel: Channel, method: BasicConsume, queue: Queue, tag: str) -> ConsumerWanted:
-    """Return the request of basic.consume. Raises AmqpError for what this queue does not
-    support."""
-    arguments = method.arguments
-    what = named(QUEUE, queue.name, queue.vhost)
-    priority = arguments.get("x-priority", 0)
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        text = (
-            f"invalid arg 'x-priority' for {what}: \"expected integer, got {type_name(priority)}\""
-        )
-        raise precondition(text)
-    failover = arguments.get("x-cancel-on-ha-failover", False)
-    if not isinstance(failover, bool):
-        kind = f"{{unacceptable_type,{type_name(failover)}}}"
-        raise precondition(f"invalid arg 'x-cancel-on-ha-failover' for {what}: {kind}")
-    stream = queue.type == STREAM
-    if stream and not channel.prefetch:
-        raise precondition(f"consumer prefetch count is not set for '{what}'")
-    if stream and method.no_ack:
-        text = f"automatic acknowledgement not supported by stream queues {what}"
-        raise HardError(ReplyCode.NOT_IMPLEMENTED, text)
-    if channel.shared_limit and queue.type in (STREAM, QUORUM):
-        raise HardError(ReplyCode.NOT_IMPLEMENTED, f"{what} does not support global qos")
-    if method.exclusive and queue.arguments.get(SINGLE_ACTIVE) is True:
-        raise error_from(refusals.exclusive_use(queue))
-    try:
-        timeout = consumer_timeout(arguments, what)
-    except Refusal as refusal:
-        raise error_from(refusal) from None
-    client = channel.client
-    shared = 0 if method.no_ack else channel.shared_limit
-    own = 0 if method.no_ack else channel.prefetch
-    return ConsumerWanted(
-        queue,
-        tag,
-        f"{client.owner}:{channel.number}:{tag}",
-        limit=min(own, shared) if own and shared else own or shared,
-        group=_text(arguments.get("x-consumer-group", ""), "x-consumer-group", what),
-        priority=max(-PRIORITY_MAX, min(priority, PRIORITY_MAX)),
-        exclusive=method.exclusive,
-        auto_commit=_flag(arguments.get("x-auto-commit", True), "x-auto-commit", what),
-        start=stream_start(arguments.get("x-stream-offset"), queue) if stream else None,
-        filters=_filters(arguments.get("x-stream-filter"), what) if stream else (),
-        timeout=timeout * 1000,
-        asker=client.owner,
-    )
+    # --- cancellation ---
 
+    def on_cancel(self, method: BasicCancel) -> None:
+        """Cancel a consumer at the client's request; the client may still settle its unacked
+        messages."""
+        tag = method.consumer_tag
+        consumer = self.by_tag.pop(tag, None)
+        if consumer is not None:
+            self._stop(consumer)
+        elif self.reply is not None and self.reply.tag == tag:
+            self._close_replies()
+        if not method.no_wait:
+            self.channel.send(BasicCancelOk(tag))
 
-def _text(value: object, key: str, what: str) -> str:
-    if not isinstance(value, str):
-        raise precondition(
-            f"invalid arg '{key}' for {what}: \"expected text, got {type_name(value)}\""
-        )
-    return value
-
-
-def _flag(value: object, key: str, what: str) -> bool:
-    if not isinstance(value, bool):
-        raise precondition(
-            f"invalid arg '{key}' for {what}: {{unacceptable_type,{type_name(value)}}}"
-        )
-    return value
-
-
-def _filters(value: object, what: str) -> tuple[str, ...]:
-    """Return the filters of a stream's consumer: one, or an array of them."""
-    if value is None:
-        return ()
-    listed = value if isinstance(value, list) else [value]
-    return tuple(_text(each, "x-stream-filter", what) for each in listed)
-
-
-def attached(channel: Channel, consumer: Consumer, no_wait: bool, held: Held | Refusal) -> None:
-    """Complete basic.consume with the queue's answer. Raises AmqpError."""
-    if isinstance(held, Refusal):
-        channel.consumers.pop(consumer.tag, None)
-        consumer.channel = None
-        raise error_from(held)
-    consumer.held = held
-    if not no_wait:
-        channel.send(BasicConsumeOk(consumer.tag))
-
-
-# --- cancellation ---
-
-
-def on_cancel(channel: Channel, method: BasicCancel) -> None:
-    """Cancel a consumer at the client's request; the client may still settle its unacked
-    messages."""
-    tag = method.consumer_tag
-    consumer = channel.consumers.pop(tag, None)
-    if consumer is not None:
-        stop(channel, consumer)
-    elif replying.has_tag(channel, tag):
-        replying.close(channel)
-    if not method.no_wait:
-        channel.send(BasicCancelOk(tag))
-
-
-def stop(channel: Channel, consumer: Consumer) -> None:
-    """Stop deliveries to a consumer."""
-    # Earlier acknowledgements take effect first: unacked messages are requeued when the consumer
-    # leaves.
-    settling.pass_on(channel)
-    consumer.stopped = True
-    settling.settle_written(consumer)
-    for each, batch, first, count, _ in channel.deferred:
-        if each is consumer:
-            offset = batch.base_offset + first
-            consumer.settle(Verb.RELEASE, [(offset, offset + count - 1)])
-    if any(item[0] is consumer for item in channel.deferred):
-        kept = [item for item in channel.deferred if item[0] is not consumer]
-        channel.deferred.clear()
-        channel.deferred.extend(kept)
-    if settling.owes(channel, consumer):
-        if consumer.held is not None:
-            consumer.held.stop()
-        channel.leaving.append(consumer)
-    else:
-        consumer.leave()
-    if channel.deferred:
-        pump(channel)
-
-
-def cancelled(channel: Channel, consumer: Consumer) -> None:
-    """Handle the end of a consumer's queue: notify a client with the capability."""
-    channel.ledger.forget(consumer)
-    # There may be room for other consumers now.
-    channel.mark()
-    if consumer in channel.leaving:
-        channel.leaving.remove(consumer)
-    if channel.consumers.get(consumer.tag) is consumer:
-        del channel.consumers[consumer.tag]
-        if CANCEL_NOTIFY in channel.client.capabilities:
-            told = BasicCancel(consumer.tag, True)
-            if channel.deleting and channel.deleting == consumer.queue.name:
-                channel.cancels.append(
-                    told
-                )  # a client that deletes a queue expects delete-ok first
+    def _stop(self, consumer: Consumer) -> None:
+        """Stop deliveries to a consumer."""
+        # Earlier acknowledgements take effect first: unacked messages are requeued when the
+        # consumer leaves.
+        self.settlements.pass_on()
+        consumer.stopped = True
+        consumer.settle_written()
+        for _ in range(len(self.deferred)):
+            item = self.deferred.popleft()
+            if item[0] is consumer:
+                consumer.release(item[1], item[2], item[3])
             else:
-                channel.send(told)
+                self.deferred.append(item)
+        if self.settlements.owes(consumer):
+            if consumer.held is not None:
+                consumer.held.stop()
+            self.leaving.append(consumer)
+        else:
+            consumer.leave()
+        if self.deferred:
+            self.pump()
 
+    def cancelled(self, consumer: Consumer) -> None:
+        """Handle the end of a consumer's queue: notify a client with the capability."""
+        channel, entities = self.channel, self.channel.entities
+        channel.ledger.forget(consumer)
+        # There may be room for other consumers now.
+        channel.mark()
+        if consumer in self.leaving:
+            self.leaving.remove(consumer)
+        if self.by_tag.get(consumer.tag) is not consumer:
+            return
+        del self.by_tag[consumer.tag]
+        if CANCEL_NOTIFY in self.client.capabilities:
+            cancel = BasicCancel(consumer.tag, True)
+            if entities.deleting and entities.deleting == consumer.queue.name:
+                entities.cancels.append(cancel)  # the client expects delete-ok first
+            else:
+                channel.send(cancel)
 
-def release(channel: Channel) -> None:
-    """Release the consumers of a closing channel: pass on acknowledgements, requeue everything
-    else."""
-    settling.pass_on(channel)
-    channel.deferred.clear()
-    takers = [*channel.consumers.values(), *channel.leaving, *channel.getters.values()]
-    channel.consumers.clear()
-    channel.leaving.clear()
-    channel.getters.clear()
-    for taker in takers:
-        taker.leave()
-    replying.close(channel)
+    def _close_replies(self) -> None:
+        reply, self.reply = self.reply, None
+        if reply is not None:
+            reply.close()
 
+    def release(self) -> None:
+        """Release the consumers of a closing channel: pass on acknowledgements, requeue everything
+        else."""
+        self.settlements.pass_on()
+        self.deferred.clear()
+        takers = [*self.by_tag.values(), *self.leaving, *self.getters.values()]
+        self.by_tag.clear()
+        self.leaving.clear()
+        self.getters.clear()
+        for taker in takers:
+            taker.leave()
+        self._close_replies()
 
-# --- deliveries ---
+    # --- basic.get ---
 
+    def on_get(self, method: BasicGet) -> None:
+        """Take one message, or answer get-empty."""
+        channel = self.channel
+        name = channel.entities.expanded(method.queue)
+        self.client.access.read(QUEUE, name)
+        queue = channel.entities.existing(name)
+        if queue.type == STREAM:
+            what = named(QUEUE, name, queue.vhost)
+            raise not_implemented(f"basic.get not supported by stream queues {what}")
+        if queue.type == QUORUM and queue.arguments.get(SINGLE_ACTIVE) is True:
+            raise error_from(refusals.single_active(queue))
+        key = (queue.name, method.no_ack)
+        getter = self.getters.get(key)
+        if getter is not None and getter.held is not None:
+            self.getters.move_to_end(key)
+            self._take(method, getter, getter.held)
+            return
+        self._trim()
+        getter = self.getters[key] = Getter(channel, queue, method.no_ack)
+        wanted = ConsumerWanted(
+            queue,
+            "",
+            f"{self.client.owner}:{channel.number}",
+            limit=0,
+            taking=True,
+            automatic=method.no_ack,
+            asker=self.client.owner,
+        )
+        self._attach(method, wanted, getter, partial(self._getter_attached, method, getter))
 
-def delivered(
-    channel: Channel, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
-) -> None:
-    """Write messages, or queue them behind those that wait."""
-    written = 0 if channel.deferred else give(channel, consumer, batch, first, count, attempts)
-    if written < count:
-        channel.deferred.append((consumer, batch, first + written, count - written, attempts))
-        wait(channel, consumer)
+    def _getter_attached(self, method: BasicGet, getter: Getter, held: Held | Refusal) -> None:
+        """Complete the attachment with the queue's answer."""
+        if isinstance(held, Refusal):
+            self.getters.pop((getter.queue.name, getter.automatic), None)
+            getter.channel = None
+            raise error_from(held)
+        getter.held = held
+        self._take(method, getter, held)
 
+    def _take(self, method: BasicGet, getter: Getter, held: Held) -> None:
+        """Request one message, after passing on acknowledgements, so that the queue's limits count
+        them."""
+        self.settlements.pass_on()
+        held.take(self.channel.later(method, partial(self._taken, getter)))
 
-def give(
-    channel: Channel, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
-) -> int:
-    """Write as many as there is room for; return their number."""
-    if channel.client.connection.room() <= 0:
-        return 0
-    if channel.shared_limit and not consumer.automatic:
-        count = min(count, channel.shared_limit - settling.outstanding(channel))
-        if count <= 0:
+    def _taken(self, getter: Getter, found: bool, ready: int) -> None:
+        """Answer the client with the message, or with get-empty."""
+        message, getter.taken = getter.taken, None
+        if not found or message is None:
+            self.client.connection.tally.amqp_got_empty += 1
+            self.channel.send(BasicGetEmpty())
+            return
+        batch, index, attempts = message
+        heads = self.client.handler.heads
+        heads.write_get_ok(self.channel, getter, batch, index, attempts, ready)
+
+    def _trim(self) -> None:
+        """Detach the least recently used getters without unacked messages."""
+        for key, getter in list(self.getters.items()):
+            if len(self.getters) < GETTERS_MAX:
+                return
+            if not self.settlements.owes(getter):
+                del self.getters[key]
+                getter.leave()
+
+    # --- deliveries ---
+
+    def delivered(
+        self, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
+    ) -> None:
+        """Write messages, or queue them behind those that wait."""
+        written = 0 if self.deferred else self._give(consumer, batch, first, count, attempts)
+        if written < count:
+            self.deferred.append((consumer, batch, first + written, count - written, attempts))
+            self._wait(consumer)
+
+    def _give(self, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int) -> int:
+        """Write as many as there is room for; return their number."""
+        if self.client.connection.room() <= 0:
             return 0
-    deliveries.write(channel, consumer, batch, first, count, attempts)
-    if consumer.automatic:
-        offset = batch.base_offset + first
-        settling.wrote(channel, consumer, offset, count)
-    return count
+        if self.shared_limit and not consumer.automatic:
+            count = min(count, self.shared_limit - self.settlements.outstanding())
+            if count <= 0:
+                return 0
+        self.client.handler.heads.write(self.channel, consumer, batch, first, count, attempts)
+        if consumer.automatic:
+            consumer.wrote(batch.base_offset + first, count)
+            self.channel.mark()
+        return count
 
+    def _wait(self, consumer: Consumer) -> None:
+        """Wait for room: if the connection is full, request a call when drained, and throttle."""
+        connection = self.client.connection
+        if connection.room() <= 0:
+            connection.feeding = True
+            consumer.throttle()
 
-def wait(channel: Channel, consumer: Consumer) -> None:
-    """Wait for room: if the connection is full, request a call when drained, and throttle."""
-    connection = channel.client.connection
-    if connection.room() <= 0:
-        connection.feeding = True
-        consumer.throttle()
+    def pump(self) -> None:
+        """Write waiting deliveries, as far as there is room now."""
+        deferred = self.deferred
+        while deferred and self.channel.is_open:
+            consumer, batch, first, count, attempts = deferred[0]
+            if consumer.channel is None:
+                deferred.popleft()
+                continue
+            written = self._give(consumer, batch, first, count, attempts)
+            if written == count:
+                deferred.popleft()
+                continue
+            if written:
+                deferred[0] = (consumer, batch, first + written, count - written, attempts)
+            self._wait(consumer)
+            return
+        for consumer in list(self.by_tag.values()):
+            consumer.unthrottle()
 
-
-def pump(channel: Channel) -> None:
-    """Write waiting deliveries, as far as there is room now."""
-    deferred = channel.deferred
-    while deferred and channel.is_open:
-        consumer, batch, first, count, attempts = deferred[0]
-        if consumer.channel is None:
-            deferred.popleft()
-            continue
-        written = give(channel, consumer, batch, first, count, attempts)
-        if written == count:
-            deferred.popleft()
-            continue
-        if written:
-            deferred[0] = (consumer, batch, first + written, count - written, attempts)
-        wait(channel, consumer)
-        return
-    for consumer in list(channel.consumers.values()):
-        consumer.unthrottle()
-
-
-def flush(channel: Channel) -> None:
-    """Pass on acknowledgements, detach finished consumers, continue writing; once per tick."""
-    settling.pass_on(channel)
-    if channel.leaving:
-        depart(channel)
-    if channel.deferred:
-        pump(channel)
-
-
-def depart(channel: Channel) -> None:
-    """Detach cancelled consumers that have no unacked messages."""
-    for consumer in [each for each in channel.leaving if not settling.owes(channel, each)]:
-        channel.leaving.remove(consumer)
-        consumer.leave()
+    def flush(self) -> None:
+        """Pass on acknowledgements, detach cancelled consumers without unacked messages, continue
+        writing; once per tick."""
+        self.settlements.pass_on()
+        if self.leaving:
+            for consumer in [each for each in self.leaving if not self.settlements.owes(each)]:
+                self.leaving.remove(consumer)
+                consumer.leave()
+        if self.deferred:
+            self.pump()

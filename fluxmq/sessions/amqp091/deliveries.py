@@ -38,7 +38,7 @@ class Head(NamedTuple):
 
 
 class Heads:
-    """Cache of heads."""
+    """Writes deliveries, and caches heads."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[bytes, bytes, int, bool], Head] = {}
@@ -55,6 +55,80 @@ class Heads:
                     self._kept.clear()
                 self._kept[known] = head
         return head
+
+    def _of(self, taker: Taker, batch: Batch, index: int, attempts: int) -> Head:
+        told = taker.counts_deliveries and attempts >= taker.counts_from
+        again = attempts - 1 if told else -1
+        return self.head(batch.properties(index), batch.key(index), again, taker.is_stream)
+
+    def write(
+        self,
+        channel: Channel,
+        consumer: Consumer,
+        batch: Batch,
+        first: int,
+        count: int,
+        attempts: int,
+    ) -> None:
+        """Write basic.deliver for ``count`` messages from index ``first``, with the next delivery
+        tags."""
+        client = channel.client
+        owner = None if consumer.automatic else consumer
+        index, end = first, first + count
+        while index < end:
+            stop = same_until(batch, index, end)
+            head = self._of(consumer, batch, index, attempts)
+            tag = channel.ledger.given(owner, stop - index, batch.base_offset + index)
+            again = _redelivered(batch, index, attempts)
+            frames = encode_deliveries(
+                batch,
+                index,
+                stop - index,
+                channel.number,
+                consumer.tag_bytes,
+                tag,
+                again,
+                head.exchange,
+                head.routing_key,
+                head.properties,
+                client.connection.frame_max,
+                head.offset_at,
+            )
+            client.connection.append(frames)
+            client.connection.tally.delivered(stop - index, len(frames), again)
+            index = stop
+
+    def write_get_ok(
+        self,
+        channel: Channel,
+        getter: Getter,
+        batch: Batch,
+        index: int,
+        attempts: int,
+        ready: int,
+    ) -> None:
+        """Write basic.get-ok with its message; ``ready``: how many more there are."""
+        client = channel.client
+        head = self._of(getter, batch, index, attempts)
+        owner = None if getter.automatic else getter
+        tag = channel.ledger.given(owner, 1, batch.base_offset + index)
+        again = _redelivered(batch, index, attempts)
+        frames = encode_get_ok(
+            batch,
+            index,
+            channel.number,
+            tag,
+            again,
+            head.exchange,
+            head.routing_key,
+            min(ready, 0xFFFF_FFFF),
+            head.properties,
+            client.connection.frame_max,
+            head.offset_at,
+        )
+        client.connection.append(frames)
+        client.connection.tally.delivered(1, len(frames), again)
+        client.connection.tally.amqp_got += 1
 
 
 def make_head(block: bytes, key: bytes, again: int, stream: bool) -> Head:
@@ -93,70 +167,3 @@ def _redelivered(batch: Batch, index: int, attempts: int) -> bool:
     if attempts > 1:
         return True
     return bool(batch.flags & ATTRIBUTES and batch.attributes(index) & ATTRIBUTE_REDELIVERED)
-
-
-def _head(channel: Channel, taker: Taker, batch: Batch, index: int, attempts: int) -> Head:
-    told = taker.counts_deliveries and attempts >= taker.counts_from
-    again = attempts - 1 if told else -1
-    return channel.handler.heads.head(
-        batch.properties(index), batch.key(index), again, taker.is_stream
-    )
-
-
-def write(
-    channel: Channel, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
-) -> None:
-    """Write basic.deliver for ``count`` messages from index ``first``, with the next delivery
-    tags."""
-    client = channel.client
-    owner = None if consumer.automatic else consumer
-    index, end = first, first + count
-    while index < end:
-        stop = same_until(batch, index, end)
-        head = _head(channel, consumer, batch, index, attempts)
-        tag = channel.ledger.given(owner, stop - index, batch.base_offset + index)
-        again = _redelivered(batch, index, attempts)
-        frames = encode_deliveries(
-            batch,
-            index,
-            stop - index,
-            channel.number,
-            consumer.tag_bytes,
-            tag,
-            again,
-            head.exchange,
-            head.routing_key,
-            head.properties,
-            client.frame_max,
-            head.offset_at,
-        )
-        client.connection.append(frames)
-        client.connection.tally.delivered(stop - index, len(frames), again)
-        index = stop
-
-
-def write_get_ok(
-    channel: Channel, getter: Getter, batch: Batch, index: int, attempts: int, ready: int
-) -> None:
-    """Write basic.get-ok with its message; ``ready``: how many more there are."""
-    client = channel.client
-    head = _head(channel, getter, batch, index, attempts)
-    owner = None if getter.automatic else getter
-    tag = channel.ledger.given(owner, 1, batch.base_offset + index)
-    again = _redelivered(batch, index, attempts)
-    frames = encode_get_ok(
-        batch,
-        index,
-        channel.number,
-        tag,
-        again,
-        head.exchange,
-        head.routing_key,
-        min(ready, 0xFFFF_FFFF),
-        head.properties,
-        client.frame_max,
-        head.offset_at,
-    )
-    client.connection.append(frames)
-    client.connection.tally.delivered(1, len(frames), again)
-    client.connection.tally.amqp_got += 1

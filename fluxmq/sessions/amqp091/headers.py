@@ -1,15 +1,18 @@
-"""A publisher's headers, decoded on demand since most publishes never need them, and the keys in CC
-and BCC.
+"""What a publisher's headers and properties say.
 
-Source: RabbitMQ's sender-selected distribution (CC, BCC).
+Headers are decoded on demand, since most publishes never need them. Source: RabbitMQ's
+sender-selected distribution (CC, BCC), its per-message TTL and its error texts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from fluxmq.model.deduplication import identity_of
 from fluxmq.protocols.amqp091.content import malformed
+from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.protocols.amqp091.tables import (
     Table,
     TableError,
@@ -18,12 +21,18 @@ from fluxmq.protocols.amqp091.tables import (
     write_values,
 )
 from fluxmq.routing.topology.values import type_name
-from fluxmq.sessions.amqp091.channel import precondition
+from fluxmq.sessions.amqp091.refusals import precondition
 
 KEYS_MAX: Final = 1024
 """Maximum routing keys of one message: its own and those of its CC and BCC headers."""
 CC: Final = "CC"
 BCC: Final = "BCC"
+DEDUPLICATION_ID: Final = "x-deduplication-id"
+"""Header that identifies a message, so that duplicates are stored once."""
+EXPIRY_MS_MAX: Final = 10**15
+"""Thirty thousand years: times in microseconds stay far within 64 bits."""
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 
 
 class Headers(Mapping[str, object]):
@@ -69,9 +78,7 @@ class Headers(Mapping[str, object]):
             return ()
         found = self[name]
         if not isinstance(found, list):
-            kind = type_name(found)
-            text = f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}'
-            raise precondition(text)
+            raise _unacceptable(name, found)
         return tuple(each for each in found if isinstance(each, str))
 
     def without(self, name: str) -> bytes:
@@ -86,3 +93,39 @@ def all_keys(routing_key: str, headers: Headers) -> tuple[str, ...]:
     if len(keys) > KEYS_MAX:
         raise precondition(f"more than {KEYS_MAX} routing keys of one message")
     return keys
+
+
+def identity_in(headers: Headers) -> tuple[int, int] | None:
+    """Return producer and sequence from a header, None without it. Raises SoftError 406 if it is
+    malformed."""
+    if DEDUPLICATION_ID not in headers:
+        return None
+    value = headers[DEDUPLICATION_ID]
+    if not isinstance(value, str | bytes):
+        raise _unacceptable(DEDUPLICATION_ID, value)
+    try:
+        return identity_of(value.encode() if isinstance(value, str) else value)
+    except ValueError as error:
+        raise precondition(f"invalid message: {DEDUPLICATION_ID}: {error}") from None
+
+
+def _unacceptable(name: str, value: object) -> SoftError:
+    kind = type_name(value)
+    return precondition(f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}')
+
+
+def expiry_of(text: str) -> int:
+    """Return the milliseconds of an ``expiration``, clamped to the range of times. Raises SoftError 406."""
+    found = _INTEGER.match(text)
+    if found is None:
+        raise _invalid_expiry(text, "no_integer")
+    digits, rest = found[0], text[found.end() :]
+    if rest:
+        raise _invalid_expiry(text, f'{{leftover_string,"{rest}"}}')
+    if digits[0] == "-" and digits.strip("-0"):
+        raise _invalid_expiry(text, f"{{value_negative,-{digits[1:].lstrip('0')}}}")
+    return min(int(digits), EXPIRY_MS_MAX)
+
+
+def _invalid_expiry(text: str, why: str) -> SoftError:
+    return precondition(f"invalid expiration '{text}': {why}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from fluxmq.auth.permissions import Permissions
@@ -108,6 +108,24 @@ class ConsumerWanted:
     filters: tuple[str, ...] = ()
     timeout: int = 0
     asker: str = ""
+
+
+class Routing(NamedTuple):
+    """How to route and store the messages of a run.
+
+    ``block``: their properties. ``keys``: the routing keys, the message's own first (CC and BCC are
+    the others); a queue matched by several gets it once. ``headers`` and ``properties``
+    (correlation_id, message_id, timestamp): inputs of exchanges. ``identity``: the message's
+    producer and sequence, if given; a queue drops duplicates.
+    """
+
+    exchange: Exchange
+    block: bytes
+    keys: Sequence[str]
+    headers: Mapping[str, object] | None = None
+    properties: Mapping[str, object] | None = None
+    expiry_ms: int | None = None
+    identity: tuple[int, int] | None = None
 
 
 class ConsumerPort(Protocol):
@@ -235,31 +253,16 @@ class Broker(Protocol):
         self,
         channel: Channel,
         run: PublishRun,
-        exchange: Exchange,
-        block: bytes,
-        keys: Sequence[str],
-        headers: Mapping[str, object] | None,
+        routing: Routing,
         confirmation: Confirming | None,
-        expiry_ms: int | None,
-        properties: Mapping[str, object] | None = None,
-        identity: tuple[int, int] | None = None,
     ) -> int:
         """Route a run and store it; return the number of queues and subscribers reached.
 
-        ``keys``: the routing keys, the message's own first (CC and BCC are the others); a queue
-        matched by several gets it once. ``headers`` and ``properties`` (correlation_id, message_id,
-        timestamp): inputs of exchanges. ``identity``: the message's producer and sequence, if
-        given; a queue drops duplicates. The run lies in the receive buffer: copy what is kept
-        beyond this call. To delay the answer, call ``confirmation.hold`` within the call.
+        The run lies in the receive buffer: copy what is kept beyond this call. To delay the answer,
+        call ``confirmation.hold`` within the call.
         """
 
-    def may_refuse(
-        self,
-        exchange: Exchange,
-        keys: Sequence[str],
-        headers: Mapping[str, object] | None,
-        properties: Mapping[str, object] | None = None,
-    ) -> bool:
+    def may_refuse(self, routing: Routing) -> bool:
         """Return whether a queue reached by this routing may accept part of a run and refuse the
         rest."""
 

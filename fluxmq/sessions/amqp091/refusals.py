@@ -1,13 +1,45 @@
-"""Refusals of queues in RabbitMQ's words, for the broker, which detects them, and the sessions.
+"""Refusals in RabbitMQ's words, for the broker, which detects them, and the sessions, whose clients
+get them as errors.
 
 Source: RabbitMQ 3.10's behaviour.
 """
 
 from __future__ import annotations
 
-from fluxmq.protocols.amqp091.constants import ReplyCode
+from typing import Final
+
+from fluxmq.protocols.amqp091.constants import SHORT_STRING_BYTES_MAX, ReplyCode
+from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError, error_of
+from fluxmq.routing.topology import refusals
 from fluxmq.routing.topology.records import QUEUE, Queue
-from fluxmq.routing.topology.refusals import Refusal, named, not_found, precondition
+from fluxmq.routing.topology.refusals import Refusal, named, not_found
+
+_CUT: Final = "..."
+
+
+def error_from(refusal: Refusal) -> AmqpError:
+    """Return the error that answers a refusal."""
+    return error_of(ReplyCode(refusal.code), refusal.text)
+
+
+def precondition(text: str) -> SoftError:
+    """Return a 406 error."""
+    return SoftError(ReplyCode.PRECONDITION_FAILED, text)
+
+
+def not_implemented(text: str) -> HardError:
+    """Return a 540 error."""
+    return HardError(ReplyCode.NOT_IMPLEMENTED, text)
+
+
+def close_text(error: AmqpError) -> str:
+    """Return the text of a close method: the code's name and the cause, truncated as RabbitMQ
+    does."""
+    text = f"{error.code.name} - {error.text}"
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= SHORT_STRING_BYTES_MAX:
+        return text
+    return raw[: SHORT_STRING_BYTES_MAX - len(_CUT)].decode("utf-8", "ignore") + _CUT
 
 
 def _named(queue: Queue) -> str:
@@ -35,12 +67,12 @@ def unavailable(queue: Queue, node: str) -> Refusal:
 
 def in_use(queue: Queue) -> Refusal:
     """Return 406: deletion was conditional on no consumers, and there are some."""
-    return precondition(f"{_named(queue)} in use")
+    return refusals.precondition(f"{_named(queue)} in use")
 
 
 def not_empty(queue: Queue) -> Refusal:
     """Return 406: deletion was conditional on an empty queue, and there are messages."""
-    return precondition(f"{_named(queue)} not empty")
+    return refusals.precondition(f"{_named(queue)} not empty")
 
 
 def single_active(queue: Queue) -> Refusal:

@@ -28,7 +28,7 @@ from fluxmq.routing.topology.changes import (
     DeclareQueue,
     DeleteQueue,
 )
-from fluxmq.routing.topology.records import Exchange, Queue
+from fluxmq.routing.topology.records import Queue
 from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091 import refusals
@@ -43,6 +43,7 @@ from fluxmq.sessions.amqp091.ports import (
     ConsumerWanted,
     Held,
     QueueStatus,
+    Routing,
 )
 from fluxmq.sessions.mqtt.ports import Authenticated as Verified
 from fluxmq.settings.schema import Settings
@@ -351,32 +352,18 @@ class AmqpBroker:
         self,
         channel: Channel,
         run: PublishRun,
-        exchange: Exchange,
-        block: bytes,
-        keys: Sequence[str],
-        headers: Mapping[str, object] | None,
+        routing: Routing,
         confirmation: Confirming | None,
-        expiry_ms: int | None,
-        properties: Mapping[str, object] | None = None,
-        identity: tuple[int, int] | None = None,
     ) -> int:
         """Route and store a run."""
-        routed = self._publishing.publish(
-            run, exchange, block, keys, headers, confirmation, expiry_ms, properties, identity
-        )
+        routed = self._publishing.publish(run, routing, confirmation)
         if self._reactor.link_full:
             self._broker.link_full(channel.client.connection)
         return routed
 
-    def may_refuse(
-        self,
-        exchange: Exchange,
-        keys: Sequence[str],
-        headers: Mapping[str, object] | None,
-        properties: Mapping[str, object] | None = None,
-    ) -> bool:
+    def may_refuse(self, routing: Routing) -> bool:
         """Return whether a queue it is routed to rejects messages beyond its limits."""
-        return self._publishing.may_refuse(exchange, keys, headers, properties)
+        return self._publishing.may_refuse(routing)
 
     def consume(
         self,
@@ -416,7 +403,7 @@ class AmqpBroker:
 
     def run_timers(self) -> None:
         """Run due timers; called every tenth of a second."""
-        self.timers.due(self.now(), self.handler.due)
+        self.timers.due(self.now(), Client.due)
 
     def wake(self) -> None:
         """Schedule the sending of written output."""

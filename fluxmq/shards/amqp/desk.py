@@ -30,9 +30,10 @@ from fluxmq.routing.topology.names import internal_name, public_name
 from fluxmq.routing.topology.records import Queue
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091.channel import Channel
-from fluxmq.sessions.amqp091.client import Client, Stage
+from fluxmq.sessions.amqp091.client import Client
+from fluxmq.sessions.amqp091.consume_request import SINGLE_ACTIVE
 from fluxmq.sessions.amqp091.consumers import Consumer
-from fluxmq.sessions.amqp091.consuming import SINGLE_ACTIVE
+from fluxmq.sessions.amqp091.handshake import Stage
 from fluxmq.sessions.mqtt.session import Client as MqttClient
 from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.queues.group import Group
@@ -149,7 +150,7 @@ class ShardDesk:
 
     def _consumers(self) -> Iterator[TableRow]:
         for channel in self._channels():
-            for tag, consumer in channel.consumers.items():
+            for tag, consumer in channel.consumers.by_tag.items():
                 active = self._active(channel, consumer)
                 yield {
                     "queue_name": consumer.queue.name,
@@ -196,7 +197,7 @@ class ShardDesk:
             meant = wanted.pid in (None, client.owner)
             if meant and wanted.vhost in (None, client.vhost) and client.stage is Stage.RUNNING:
                 count += 1
-                self._broker.handler.disconnect(client, wanted.reason)
+                client.disconnect(wanted.reason)
         self._broker.wake()
         done(Count(count))
 
@@ -308,7 +309,7 @@ def _mqtt_row(client: MqttClient) -> TableRow:
 
 def _channel_row(channel: Channel) -> TableRow:
     client = channel.client
-    window, transaction = channel.window, channel.transaction
+    window, transaction = channel.publisher.window, channel.publisher.transaction
     restored = len(transaction.restored) if transaction is not None else 0
     settled = len(transaction.settled) if transaction is not None else 0
     publishes = transaction.publishes if transaction is not None else []
@@ -321,13 +322,13 @@ def _channel_row(channel: Channel) -> TableRow:
         "vhost": client.vhost,
         "transactional": transaction is not None,
         "confirm": window is not None,
-        "consumer_count": len(channel.consumers),
+        "consumer_count": len(channel.consumers.by_tag),
         "messages_unacknowledged": channel.ledger.unsettled + restored,
         "messages_uncommitted": sum(run.count for _, run in publishes),
         "acks_uncommitted": settled,
         "messages_unconfirmed": window.unanswered if window is not None else 0,
-        "prefetch_count": channel.prefetch,
-        "global_prefetch_count": channel.shared_limit,
+        "prefetch_count": channel.consumers.prefetch,
+        "global_prefetch_count": channel.consumers.shared_limit,
         "state": "running",
     }
     return row

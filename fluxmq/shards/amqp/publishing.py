@@ -9,7 +9,7 @@ exchange is no permission for ``$queue/...`` and ``$dlq/...``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -24,10 +24,10 @@ from fluxmq.protocols.mqtt.message_properties import from_block
 from fluxmq.protocols.mqtt.tickets import Ticket
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.names import DEFAULT_VHOST
-from fluxmq.routing.topology.records import Exchange, Queue
-from fluxmq.routing.topology.routing import route
+from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.routing import Routed, route
 from fluxmq.routing.topology.topology import Topology
-from fluxmq.sessions.amqp091.ports import Confirming
+from fluxmq.sessions.amqp091.ports import Confirming, Routing
 from fluxmq.shards.queues.clients import QueueClients
 from fluxmq.shards.queues.ports import QueueHost
 from fluxmq.shards.queues.sinks import QueueSink
@@ -80,25 +80,15 @@ class Publishing:
         self._mqtt_route = mqtt_route
         self._clock = clock
 
-    def publish(
-        self,
-        run: PublishRun,
-        exchange: Exchange,
-        block: bytes,
-        keys: Sequence[str],
-        headers: Mapping[str, object] | None,
-        confirmation: Confirming | None,
-        expiry_ms: int | None,
-        properties: Mapping[str, object] | None,
-        identity: tuple[int, int] | None = None,
-    ) -> int:
+    def publish(self, run: PublishRun, routing: Routing, confirmation: Confirming | None) -> int:
         """Route and store a run; return the number of receivers. See ``ports.Broker.publish``."""
         topology = self._topology()
+        exchange = routing.exchange
         found: dict[Place, Way] = {}
         topics: list[bytes] = []
         first = exchange.vhost == DEFAULT_VHOST
-        for key in keys:
-            routed = route(topology, exchange.vhost, exchange.name, key, headers, properties)
+        for key in routing.keys:
+            routed = self._routed(topology, routing, key)
             for queue in routed.delayed:
                 way = Way(routed.delayed_ms, _deduplicates(queue))
                 found.setdefault(self._place(queue), way)
@@ -120,26 +110,25 @@ class Publishing:
             for sink in each.queues:
                 found.setdefault((sink.info.group, sink.info.name), AT_ONCE)
         if found:
-            self._store(run, block, keys[0], found, headers, confirmation, expiry_ms, identity)
+            self._store(run, routing, found, confirmation)
         if receivers:
-            self._to_subscribers(run, block, routes, confirmation, expiry_ms)
+            self._to_subscribers(run, routing, routes, confirmation)
         return len(found) + receivers
 
-    def may_refuse(
-        self,
-        exchange: Exchange,
-        keys: Sequence[str],
-        headers: Mapping[str, object] | None,
-        properties: Mapping[str, object] | None,
-    ) -> bool:
+    def may_refuse(self, routing: Routing) -> bool:
         """Return whether a queue that it reaches may reject some messages of a run."""
         topology = self._topology()
         return any(
             effective(topology, queue).get("overflow", "").startswith("reject")
-            for key in keys
-            for found in (route(topology, exchange.vhost, exchange.name, key, headers, properties),)
+            for key in routing.keys
+            for found in (self._routed(topology, routing, key),)
             for queue in (*found.queues, *found.delayed)
         )
+
+    def _routed(self, topology: Topology, routing: Routing, key: str) -> Routed:
+        exchange = routing.exchange
+        headers, properties = routing.headers, routing.properties
+        return route(topology, exchange.vhost, exchange.name, key, headers, properties)
 
     def _place(self, queue: Queue) -> Place:
         name = queue.internal_name
@@ -153,22 +142,19 @@ class Publishing:
     def _store(
         self,
         run: PublishRun,
-        block: bytes,
-        key: str,
+        routing: Routing,
         found: Mapping[Place, Way],
-        headers: Mapping[str, object] | None,
         confirmation: Confirming | None,
-        expiry_ms: int | None,
-        identity: tuple[int, int] | None,
     ) -> None:
         """Append a run to queues; batches are built once for all queues with the same terms."""
         now = self._clock()
+        key, expiry_ms = routing.keys[0].encode(), routing.expiry_ms
         expiry = now + max(expiry_ms * 1000, 1) if expiry_ms is not None else 0
         built: dict[tuple[int, int, int], list[bytes]] = {}
-        given = identity or _UNNAMED
+        given = routing.identity or _UNNAMED
         room = True
         for (group, name), way in found.items():
-            value = (headers or {}).get(way.deduplicates) if way.deduplicates else None
+            value = (routing.headers or {}).get(way.deduplicates) if way.deduplicates else None
             named = given if value is None else value_identity(way.deduplicates, value)
             producer, sequence = named
             batches = built.get((way.delay_ms, producer, sequence))
@@ -178,7 +164,7 @@ class Publishing:
                 # first.
                 source = _first_of(run) if producer else run
                 batches = built[way.delay_ms, producer, sequence] = build_amqp_batches(
-                    source, key.encode(), block, now, expiry, delay, producer, sequence
+                    source, key, routing.block, now, expiry, delay, producer, sequence
                 )
             host = self._host(group)
             for batch in batches:
@@ -193,15 +179,15 @@ class Publishing:
     def _to_subscribers(
         self,
         run: PublishRun,
-        block: bytes,
+        routing: Routing,
         routes: Mapping[bytes, Route],
         confirmation: Confirming | None,
-        expiry_ms: int | None,
     ) -> None:
         """Deliver a run to MQTT subscribers, here and on other shards."""
         reactor = self._reactor
         qos = 1 if confirmation is not None else 0
-        properties = from_block(block, reserved=False)
+        expiry_ms = routing.expiry_ms
+        properties = from_block(routing.block, reserved=False)
         for data in build_amqp_batches(run, b"", b"", self._clock()):
             batch = parse(data)
             for topic, each in routes.items():

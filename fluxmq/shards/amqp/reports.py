@@ -57,7 +57,8 @@ class AmqpCensus:
             count.states[state_of(client)] += 1
             count.channels += len(client.channels)
             for channel in client.channels.values():
-                count.consumers += len(channel.consumers) + (channel.reply is not None)
+                consumers = channel.consumers
+                count.consumers += len(consumers.by_tag) + (consumers.reply is not None)
                 count.unsettled += channel.ledger.unsettled
         if not self._left:
             self.result = count

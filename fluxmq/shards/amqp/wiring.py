@@ -18,7 +18,6 @@ from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
-from fluxmq.sessions.amqp091 import blocking
 from fluxmq.sessions.amqp091.client import Client
 from fluxmq.sessions.amqp091.handler import Handler
 from fluxmq.settings.schema import Settings
@@ -95,7 +94,7 @@ class Amqp:
         self.handler = ShardHandler(self.broker)
         self.broker.handler = self.handler
         broker.alarms.on_change.append(self._alarms_changed)
-        broker.alarms.on_relief.append(lambda: blocking.give_up(self.handler))
+        broker.alarms.on_relief.append(self.handler.give_up)
         self.declared = DeclaredQueues(
             queues,
             lambda: self.topology.topology,
@@ -139,7 +138,7 @@ class Amqp:
             sock.detach()
         local = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         owner = connection_id(self._shard, os.getpid(), next(self._numbers), self._node)
-        client = Client(connection, peer, local, connection.listener, owner)
+        client = Client(self.handler, connection, peer, local, connection.listener, owner)
         connection.handler = self.handler
         connection.identity = client
         connection.wire = WIRE
@@ -154,7 +153,7 @@ class Amqp:
         topology = self.topology.topology
         for client in list(self.handler.clients):
             if client.entered and topology.vhost(client.vhost) is None:
-                self.handler.disconnect(client, f"vhost '{client.vhost}' is down")
+                client.disconnect(f"vhost '{client.vhost}' is down")
         self._broker.schedule()
 
     def _routes_changed(self) -> None:
@@ -166,11 +165,9 @@ class Amqp:
             if not client.user:
                 continue
             if self._broker.authentication.user(client.user) is None:
-                self.handler.disconnect(client, f"user '{client.user}' is deleted or disabled")
+                client.disconnect(f"user '{client.user}' is deleted or disabled")
             elif client.entered and self.broker.permissions(client.user, client.vhost) is None:
-                self.handler.disconnect(
-                    client, f"access to vhost '{client.vhost}' of user '{client.user}' ended"
-                )
+                client.disconnect(f"access to vhost '{client.vhost}' of user '{client.user}' ended")
 
     def _dead_letter_route(
         self, vhost: str, exchange: str, routing_key: str, headers: Mapping[str, object]
@@ -193,9 +190,9 @@ class Amqp:
     def _alarms_changed(self, raised: tuple[str, ...]) -> None:
         """Pass a change of the alarms on to the sessions."""
         if raised:
-            blocking.block(self.handler, reason_of(raised))
+            self.handler.block(reason_of(raised))
         else:
-            blocking.unblock(self.handler)
+            self.handler.unblock()
 
     def configure(self, settings: Settings) -> None:
         """Apply new settings."""
@@ -206,4 +203,4 @@ class Amqp:
         for connection in list(self._reactor.connections.values()):
             if isinstance(connection.identity, Client):
                 text = "broker forced connection closure with reason 'shutdown'"
-                self.handler.disconnect(connection.identity, text)
+                connection.identity.disconnect(text)

@@ -6,6 +6,7 @@ A move of these modules in the program changes this file alone.
 from __future__ import annotations
 
 from fluxmq._hot.batches import Batch, build_message
+
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import Overflow, QueueConfig, QueueType
 from fluxmq.queues.machine import Machine

@@ -20,7 +20,7 @@ from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
 from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.routing.topology.changes import AddVhost, Change, DeleteQueue
 from fluxmq.routing.topology.effective import effective
-from fluxmq.routing.topology.records import Exchange, Queue, Vhost
+from fluxmq.routing.topology.records import Queue, Vhost
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Refusal, Topology
 from fluxmq.sessions.amqp091 import refusals
@@ -35,6 +35,7 @@ from fluxmq.sessions.amqp091.ports import (
     ConsumerWanted,
     Held,
     QueueStatus,
+    Routing,
 )
 from tests.unit.sessions.amqp091.memory_queues import MemoryHeld, MemoryQueue
 from tests.unit.sessions.amqp091.peer import Message, Peer
@@ -122,7 +123,7 @@ class MemoryBroker:
             at, client = min(due, key=lambda item: item[0])
             self.time = max(self.time, at)
             del self.schedules[client]
-            self.handler.due(client)
+            client.due()
         self.time = end
 
     def schedule(self, client: Client, at: float) -> None:
@@ -270,25 +271,19 @@ class MemoryBroker:
         self,
         channel: Channel,
         run: PublishRun,
-        exchange: Exchange,
-        block: bytes,
-        keys: Sequence[str],
-        headers: Mapping[str, object] | None,
+        routing: Routing,
         confirmation: Confirming | None,
-        expiry_ms: int | None,
-        properties: Mapping[str, object] | None = None,
-        identity: tuple[int, int] | None = None,
     ) -> int:
         reached: dict[tuple[str, str], MemoryQueue] = {}
-        for key in keys:
-            routed = route(self.topology, exchange.vhost, exchange.name, key, headers, properties)
-            for record in routed.queues:
+        for key in routing.keys:
+            for record in self.routed(routing, key):
                 reached[record.vhost, record.name] = self.queues[record.vhost, record.name]
         for queue in reached.values():
             reason = REFUSED if queue.full(run.count) else 0
             if not reason:
                 for data in build_amqp_batches(
-                    run, keys[0].encode(), block, self.now_us(), 0, 0, *(identity or (0, 0))
+                    *(run, routing.keys[0].encode(), routing.block, self.now_us(), 0, 0),
+                    *(routing.identity or (0, 0)),
                 ):
                     queue.append(data)
             if confirmation is not None:
@@ -296,20 +291,17 @@ class MemoryBroker:
                 self.later.append(partial(confirmation.done, reason))
         return len(reached)
 
-    def may_refuse(
-        self,
-        exchange: Exchange,
-        keys: Sequence[str],
-        headers: Mapping[str, object] | None,
-        properties: Mapping[str, object] | None = None,
-    ) -> bool:
+    def may_refuse(self, routing: Routing) -> bool:
         return any(
             effective(self.topology, queue).get("overflow", "").startswith("reject")
-            for key in keys
-            for queue in route(
-                self.topology, exchange.vhost, exchange.name, key, headers, properties
-            ).queues
+            for key in routing.keys
+            for queue in self.routed(routing, key)
         )
+
+    def routed(self, routing: Routing, key: str) -> Sequence[Queue]:
+        exchange = routing.exchange
+        headers, properties = routing.headers, routing.properties
+        return route(self.topology, exchange.vhost, exchange.name, key, headers, properties).queues
 
     def consume(
         self, wanted: ConsumerWanted, port: ConsumerPort, done: Callable[[Held | Refusal], None]

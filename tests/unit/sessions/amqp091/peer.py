@@ -67,6 +67,7 @@ class Peer:
         self.connection.active = broker.time
         broker.names += 1
         self.client = Client(
+            broker.handler,
             self.connection,
             f"127.0.0.1:{broker.names}",
             "127.0.0.1:5672",
@@ -146,7 +147,7 @@ class Peer:
             kind, channel, size = struct.unpack_from(">BHI", data, at)
             payload = data[at + 7 : at + 7 + size]
             assert data[at + 7 + size] == 0xCE
-            assert size + 8 <= max(self.client.frame_max, 4096)
+            assert size + 8 <= max(self.connection.frame_max, 4096)
             at += size + 8
             if kind == FRAME_METHOD:
                 assert channel not in content, "content is whole"

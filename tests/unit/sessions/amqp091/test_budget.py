@@ -26,7 +26,6 @@ from fluxmq.protocols.amqp091.methods import (
     TxSelectOk,
     frame,
 )
-from fluxmq.sessions.amqp091 import blocking
 from fluxmq.sessions.amqp091.content import PIECE_BYTES
 from fluxmq.sessions.amqp091.ports import AmqpLimits
 from fluxmq.sessions.amqp091.publishing import PREPARED_BYTES_MAX
@@ -166,15 +165,15 @@ def test_long_properties_are_not_remembered_by_each_channel() -> None:
     """Review finding 14: a frame's length of them, several times over, on each of two thousand channels."""
     _, peer = connect()
     peer.publish("", "q", correlation_id="x")
-    assert peer.client.channels[1].prepared is not None
+    assert peer.client.channels[1].publisher.prepared is not None
     peer.publish("", "q", headers={"x": bytes(PREPARED_BYTES_MAX)})
-    assert peer.client.channels[1].prepared is None
+    assert peer.client.channels[1].publisher.prepared is None
 
 
 def test_a_message_that_begins_makes_a_publisher() -> None:
     """Review finding 14: one that never ends would not be stopped otherwise."""
     broker, peer = connect()
-    blocking.block(broker.handler, "low on memory")
+    broker.handler.block("low on memory")
     assert broker.stopped == []
     begin(peer, 1, 50_000, 10_000)
     assert broker.stopped == [peer.connection]
@@ -189,10 +188,10 @@ def test_what_a_stopped_publisher_cannot_complete_is_given_up() -> None:
     peer.receive()
     peer.publish("", "q", bytes(10_000), 2)
     begin(peer, 1, 50_000, 10_000)
-    blocking.give_up(broker.handler)
+    broker.handler.give_up()
     assert peer.client.budget.used > 20_000, "not while it is read"
-    blocking.block(broker.handler, "low on memory")
-    blocking.give_up(broker.handler)
+    broker.handler.block("low on memory")
+    broker.handler.give_up()
     assert peer.receive() == [
         (0, ConnectionBlocked("low on memory")),
         (1, closed(406, SHORT, BasicPublish)),
@@ -232,7 +231,7 @@ def test_a_stopped_publisher_that_is_closed_is_read_again() -> None:
     broker = MemoryBroker()
     peer = Peer(broker)
     peer.publish("", "nowhere")
-    blocking.block(broker.handler, "low on memory")
+    broker.handler.block("low on memory")
     assert broker.stopped == [peer.connection]
-    broker.handler.disconnect(peer.client, "by an operator")
+    peer.client.disconnect("by an operator")
     assert broker.stopped == []

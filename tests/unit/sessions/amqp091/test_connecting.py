@@ -20,7 +20,7 @@ from fluxmq.protocols.amqp091.methods import (
     QueueDeclare,
     frame,
 )
-from fluxmq.sessions.amqp091.client import Stage
+from fluxmq.sessions.amqp091.handshake import Stage
 from fluxmq.sessions.amqp091.ports import AmqpLimits
 from tests.unit.sessions.amqp091.by_hand import body, greeted, opened, start_ok
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
@@ -81,7 +81,7 @@ def test_a_connection_is_tuned_and_opened(method: ConnectionStartOk) -> None:
     ]
     assert [client.user for client in broker.entered] == ["guest"]
     client = broker.entered[0]
-    assert (client.channel_max, client.frame_max, client.heartbeat) == (10, 8192, 7)
+    assert (client.channel_max, client.connection.frame_max, client.heartbeat) == (10, 8192, 7)
     assert client.connection.frame_max == 8192
     assert client.stage is Stage.RUNNING
 
@@ -267,7 +267,7 @@ def test_a_client_that_does_not_answer_our_close() -> None:
 def test_an_operator_closes() -> None:
     broker = MemoryBroker()
     peer = Peer(broker)
-    broker.handler.disconnect(peer.client, "closed by an operator")
+    peer.client.disconnect("closed by an operator")
     assert peer.one(0) == ended(320, "closed by an operator", None)
     peer.send(0, ConnectionCloseOk())
     assert peer.connection.closing
@@ -327,5 +327,5 @@ def test_the_listeners_own_timeout_counts_from_accepting() -> None:
     peer.raw(PROTOCOL_HEADER)
     assert peer.client.deadline == broker.time + 2
     broker.time += 2.5
-    broker.handler.due(peer.client)
+    peer.client.due()
     assert peer.client.stage is Stage.CLOSED

@@ -19,7 +19,6 @@ from fluxmq.protocols.amqp091.methods import (
     QueueDelete,
 )
 from fluxmq.queues.commands import Verb
-from fluxmq.sessions.amqp091 import getting
 from tests.unit.sessions.amqp091.consumers import (
     DECLARED,
     QUORUM,
@@ -131,7 +130,7 @@ def test_get(script: Script) -> None:
 
 @pytest.mark.uncompiled
 def test_getters_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(getting, "GETTERS_MAX", 3)
+    monkeypatch.setattr("fluxmq.sessions.amqp091.consuming.GETTERS_MAX", 3)
     broker = MemoryBroker()
     peer = Peer(broker)
     names = [f"q{number}" for number in range(6)]
@@ -141,7 +140,7 @@ def test_getters_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -
     for name in names:
         peer.send(1, BasicGet(name))
     peer.receive()
-    getters = peer.client.channels[1].getters
+    getters = peer.client.channels[1].consumers.getters
     assert [name for name, _ in getters] == ["q0", "q4", "q5"], "what is owed something stays"
     peer.send(1, BasicAck(1))
     peer.receive()

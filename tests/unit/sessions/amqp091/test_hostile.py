@@ -39,8 +39,7 @@ from fluxmq.protocols.amqp091.methods import (
     encode,
     frame,
 )
-from fluxmq.sessions.amqp091 import blocking
-from fluxmq.sessions.amqp091.client import Stage
+from fluxmq.sessions.amqp091.handshake import Stage
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 
 SEQUENCES: Final = 4 * int(os.environ.get("FLUXMQ_EXAMPLES", "100"))
@@ -214,8 +213,8 @@ def run(seed: int) -> int:
         if sender.flag(0.7):
             peer.receive()
         if sender.flag(0.02):
-            blocking.block(broker.handler, "no room")
-            blocking.unblock(broker.handler)
+            broker.handler.block("no room")
+            broker.handler.unblock()
         lived += peer.client.stage is Stage.RUNNING
     broker.slow = False
     broker.release()

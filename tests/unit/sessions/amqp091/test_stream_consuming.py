@@ -8,7 +8,7 @@ from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.protocols.amqp091.methods import BasicConsume, BasicQos
 from fluxmq.routing.topology.records import Queue
-from fluxmq.sessions.amqp091.stream_start import stream_start
+from fluxmq.sessions.amqp091.consume_request import stream_start
 from tests.unit.sessions.amqp091.consumers import STREAM
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 from tests.unit.sessions.amqp091.scripts import play

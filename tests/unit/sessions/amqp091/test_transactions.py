@@ -291,12 +291,12 @@ def test_a_cancelled_consumer_leaves_when_nothing_is_left_to_roll_back(
     play(peer, [*BEGIN, Publish("", "q"), TxCommit(), BasicConsume("q", "t"), BasicCancel("t")])
     play(peer, [BasicAck(1), TxRollback()])
     channel = peer.client.channels[1]
-    assert [consumer.tag for consumer in channel.leaving] == ["t"]
+    assert [consumer.tag for consumer in channel.consumers.leaving] == ["t"]
     play(peer, [end])
     if isinstance(end, BasicAck):
-        assert [consumer.tag for consumer in channel.leaving] == ["t"], (
+        assert [consumer.tag for consumer in channel.consumers.leaving] == ["t"], (
             "it may be rolled back again"
         )
         play(peer, [TxCommit()])
-    assert channel.leaving == []
+    assert channel.consumers.leaving == []
     assert broker.queues["/", "q"].attached == []

@@ -20,7 +20,6 @@ from fluxmq.protocols.amqp091.methods import (
     frame,
 )
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.sessions.amqp091 import blocking
 from tests.unit.sessions.amqp091.by_hand import PUBLISH, body, greeted, header, start_ok
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 from tests.unit.sessions.amqp091.scripts import closed
@@ -92,13 +91,13 @@ def test_publishers_are_told_that_they_are_blocked_and_when_no_longer() -> None:
     simple = Peer(broker)
     for peer in (knows, simple):
         peer.publish("", "nowhere")
-    blocking.block(broker.handler, "low on disk")
+    broker.handler.block("low on disk")
     assert knows.one(0) == ConnectionBlocked("low on disk")
     assert (simple.receive(), idle.receive()) == ([], [])
     idle.publish("", "nowhere")
     idle.publish("", "nowhere")
     assert idle.one(0) == ConnectionBlocked("low on disk")
-    blocking.unblock(broker.handler)
+    broker.handler.unblock()
     for peer in (knows, idle):
         answer = peer.one(0)
         assert type(answer).__name__ == "ConnectionUnblocked"

@@ -34,7 +34,7 @@ from fluxmq.routing.topology.names import internal_name
 from fluxmq.routing.topology.records import Binding, Exchange, Queue, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Row, Topology
-from fluxmq.sessions.amqp091.ports import ConsumerWanted
+from fluxmq.sessions.amqp091.ports import ConsumerWanted, Routing
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.intake import AMQP
 from tests.broker import merged
@@ -292,17 +292,9 @@ class Publisher:
             run = PublishRun.of(
                 1, exchange.encode(), key.encode(), False, False, properties, payload
             )
-            routed = amqp.broker._publishing.publish(
-                run,
-                found,
-                to_block(properties, exchange, "anna"),
-                [key, *also],
-                headers,
-                confirmation,
-                expiry_ms,
-                None,
-                identity,
-            )
+            block = to_block(properties, exchange, "anna")
+            routing = Routing(found, block, [key, *also], headers, None, expiry_ms, identity)
+            routed = amqp.broker._publishing.publish(run, routing, confirmation)
             confirmation.done(0)
         return routed
 

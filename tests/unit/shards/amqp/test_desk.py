@@ -129,9 +129,9 @@ def test_connections_of_both_protocols(make_amqp: MakeAmqp) -> None:
     assert amqp["connected_at"] > 0
     assert (mqtt["name"], mqtt["state"], mqtt["ssl"]) == ("sensor", "running", False)
     (state,) = node.amqp().handler.clients
-    node.amqp().handler.pause(state)
+    state.pause()
     assert rows(node, CONNECTIONS, "protocol", "state")[0]["state"] == "flow"
-    node.amqp().handler.resume(state)
+    state.resume()
     client.send(0, "connection.close", reply_code=200, reply_text="")
     assert [row["protocol"] for row in rows(node, CONNECTIONS)] == ["MQTT 5.0"]
 

@@ -104,7 +104,7 @@ def test_a_client_that_was_told_to_wait_is_blocked(make_amqp: MakeAmqp) -> None:
     assert [each.name for each in client.read()] == ["connection.blocked"]
     node[0].broker.alarms.set(())
     assert values(told(node).samples(), "fluxmq_amqp_connections") == {"running": 1}
-    node.amqp().handler.pause(state)
+    state.pause()
     assert values(told(node).samples(), "fluxmq_amqp_connections") == {"flow": 1}
     assert {"running", "flow", "blocked"} < set(AMQP_STATES)
 
