@@ -17,17 +17,18 @@ from fluxmq._hot.delivery import EVICT, REJECT, Delivery
 from fluxmq._hot.reactor import PAUSED_LINK, PAUSED_STEP, Reactor
 from fluxmq._hot.route import Route
 from fluxmq._hot.run import Run
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net.tls import TlsStream
 from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.mqtt.packets import Connect
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.handover import abandon
-from fluxmq.sessions.mqtt.ports import Authenticated, SessionLimits
+from fluxmq.sessions.mqtt.outcomes import Cause
+from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
     Client,
@@ -147,7 +148,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             client = connection.identity
             if isinstance(client, Client) and self.alarms.is_large(connection):
                 self.refused_for_memory("incomplete")
-                self.handler.disconnect(client, Reason.SERVER_BUSY, "memory")
+                self.handler.disconnect(client, Cause.MEMORY)
 
     def resume_from_link(self, connection: Connection) -> None:
         """Resume a connection when the link has room again."""
@@ -225,8 +226,8 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """Return the SCRAM keys of an enabled user who may log in from ``peer``."""
         return self.authentication.scram_keys(username, peer)
 
-    def login_refusal(self, username: str, peer: str) -> int:
-        """Return the reason for refusing a SCRAM login now; 0 to allow it."""
+    def login_refusal(self, username: str, peer: str) -> LoginOutcome | None:
+        """Return the reason for refusing a SCRAM login now; None to allow it."""
         return self.authentication.login_refusal(username, peer)
 
     def scram_result(self, username: str, peer: str, success: bool) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from fluxmq import __version__
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.protocols.amqp091 import sasl
 from fluxmq.protocols.amqp091.constants import FRAME_MIN_SIZE, ReplyCode
 from fluxmq.protocols.amqp091.errors import HardError
@@ -31,7 +32,6 @@ from fluxmq.protocols.amqp091.methods import (
 )
 from fluxmq.protocols.amqp091.server import LOCALES, announced, mechanisms, server_properties
 from fluxmq.sessions.amqp091.client import Client, Stage
-from fluxmq.sessions.amqp091.ports import Authenticated
 
 if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.handler import Handler
@@ -101,13 +101,13 @@ def on_start_ok(handler: Handler, client: Client, method: ConnectionStartOk) -> 
 
 def on_authenticated(handler: Handler, client: Client, result: Authenticated) -> None:
     """Propose limits once the credentials are verified, or refuse."""
-    if result.user is None:
-        if result.again:
-            postpone(handler, client)
-        else:
-            refuse(handler, client)
+    if result.outcome in (LoginOutcome.UNAVAILABLE, LoginOutcome.BUSY):
+        postpone(handler, client)
         return
-    client.user = result.user
+    if result.outcome is not LoginOutcome.ACCEPTED:
+        refuse(handler, client)
+        return
+    client.user = result.username
     client.stage = Stage.TUNE_OK
     limits = handler.broker.limits
     tune = ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat)

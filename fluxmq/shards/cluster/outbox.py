@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from fluxmq._hot.batches import Batch, build_message
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import encode
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import DAY, Overflow, QueueConfig
 from fluxmq.queues.origins import Identity
@@ -183,7 +183,7 @@ class Outbox:
             return self._keep(batch, done)
         if len(self._waiting) >= WAITING_MAX:
             if done is not None:
-                done(Reason.QUOTA_EXCEEDED)
+                done(Outcome.OVER_LIMIT)
             return False
         self._waiting.append((batch, done))
         if not self._making and not self._ending:
@@ -342,7 +342,7 @@ class Outbox:
         waiting, self._waiting = self._waiting, deque()
         for _, done in waiting:
             if done is not None:
-                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+                done(Outcome.FAILED)
         if self._ending:
             return
         if self.depth:

@@ -18,6 +18,7 @@ from fluxmq._hot.portion import Portion
 from fluxmq._hot.run import Run
 from fluxmq._hot.tickets import Ticket
 from fluxmq._hot.window import PACKET_ID_MAX
+from fluxmq.model.outcomes import Outcome
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.homes import Home
 from fluxmq.shards.durable.rows import grant_values, message_values, pack, session_values
@@ -26,7 +27,6 @@ from fluxmq.storage.state_store import (
     HEARD,
     LIFE,
     MESSAGES,
-    REASON_FULL,
     RECEIVED,
     RELEASED,
     SESSIONS,
@@ -394,7 +394,10 @@ class SessionKeeper:
         def safe(reason: int) -> None:
             # With a full disk the change waits for room, ahead of everything that could contradict
             # it.
-            if reason in (0, REASON_FULL) and client is self.session.client is not None:
+            if (
+                reason in (Outcome.OK, Outcome.OVER_LIMIT)
+                and client is self.session.client is not None
+            ):
                 answer()
 
         self.home.when_safe(safe)

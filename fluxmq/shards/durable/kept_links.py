@@ -17,9 +17,9 @@ from collections.abc import Callable
 from fluxmq._hot.reactor import Reactor
 from fluxmq._hot.run import Run
 from fluxmq._hot.tickets import Ticket
+from fluxmq.model.outcomes import Outcome
 from fluxmq.net import frames
 from fluxmq.net.links import Link
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.shards.durable.homes import PATIENCE_SECONDS
 from fluxmq.shards.durable.safety import CallbackTicket
 
@@ -65,7 +65,7 @@ class KeptLink:
     def _send(self, run: Run, head: Callable[[int], bytes]) -> None:
         ticket = self._reactor.hold()
         if self._hopeless() or self._bytes > UNANSWERED_BYTES_MAX:
-            ticket.done(Reason.QUOTA_EXCEEDED)
+            ticket.done(Outcome.OVER_LIMIT)
             return
         self._number += 1
         body = bytes(memoryview(run.buffer)[run.start : run.end])
@@ -101,7 +101,7 @@ class KeptLink:
         sent, self._sent = self._sent, {}
         self._bytes = 0
         for _, ticket in sent.values():
-            ticket.done(Reason.QUOTA_EXCEEDED)
+            ticket.done(Outcome.OVER_LIMIT)
 
     def _hopeless(self) -> bool:
         return not self.serving and self._now() > self._away_since + PATIENCE_SECONDS

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from fluxmq._hot.batches import PROTOCOL_MQTT, build_batches, build_message
 from fluxmq._hot.reactor import Reactor
 from fluxmq._hot.run import Run
+from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import Item, Kind, encode
 from fluxmq.protocols.mqtt.message_properties import to_items
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.queue_properties import QueueOptions
 from fluxmq.shards.queues.names import QueueInfo
 from fluxmq.shards.queues.ports import QueueHost
@@ -131,5 +131,5 @@ class QueueSink:
     def _unanswered(self, reason: int) -> None:
         self._waiting -= 1
         if reason:
-            denied = reason == Reason.NOT_AUTHORIZED
+            denied = reason == Outcome.DENIED
             self._dropped("no_permission" if denied else "queue_refused", 1)

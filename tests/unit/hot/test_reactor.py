@@ -21,6 +21,7 @@ from fluxmq._hot.run import Run
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.packets import Connect, Publish, Subscribe, Subscription
 from fluxmq.protocols.mqtt.properties import Properties
+from fluxmq.sessions.mqtt.outcomes import Cause
 from tests.unit.hot.shard import Peer, Shard
 from tests.unit.hot.wire import cut, puback, publish, read, read_all
 
@@ -392,7 +393,7 @@ def test_output_goes_before_a_connection_is_closed(shard: Shards) -> None:
     assert peer.connection.waiting
     client = one.sessions["p"].client
     assert client is not None
-    one.handler.disconnect(client, 0x8B, "shutdown")
+    one.handler.disconnect(client, Cause.SHUTDOWN)
     one.settle()
     found = read_all(peer.received, 5)
     assert [type(packet).__name__ for packet in found] == ["Publish", "Disconnect"]
