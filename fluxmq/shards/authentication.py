@@ -18,14 +18,13 @@ from ipaddress import ip_address
 
 from fluxmq.auth.addresses import key_of_peer
 from fluxmq.auth.guessing import Guessing, GuessingLimits
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.auth.origins import Page
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.protocols.mqtt.packets import Connect
-from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.sessions.mqtt.ports import Authenticated
 from fluxmq.sessions.mqtt.session import Client
 from fluxmq.settings.schema import Auth
 from fluxmq.shards.verifying import Login, Verifications
@@ -46,7 +45,7 @@ INITIAL_USERS = frozenset({"guest"})
 INITIAL_REVISION = 1
 """Users of a node where none was ever added, and their revision, which any change raises for
 good."""
-ANONYMOUS = Authenticated(0)
+ANONYMOUS = Authenticated(LoginOutcome.ACCEPTED)
 
 
 class Authentication:
@@ -155,7 +154,7 @@ class Authentication:
         if self.revision < 0:
             # Users are not known yet: ask to try again, rather than report a wrong password.
             self.results["password", "busy"] += 1
-            done(Authenticated(Reason.SERVER_UNAVAILABLE))
+            done(Authenticated(LoginOutcome.UNAVAILABLE))
             return
         address, now = key_of_peer(peer), self._loop.time()
         if self.guessing.wait_of_user(username, address, now):
@@ -176,12 +175,12 @@ class Authentication:
 
     def _delayed(self, method: str, done: Callable[[Authenticated], None]) -> None:
         self.results[method, "delayed"] += 1
-        done(Authenticated(Reason.SERVER_BUSY))
+        done(Authenticated(LoginOutcome.BUSY))
 
     def _accept(self, username: str, address: str, done: Callable[[Authenticated], None]) -> None:
         self.results["password", "success"] += 1
         self.guessing.succeeded(username, address, self._loop.time())
-        done(Authenticated(0, username))
+        done(Authenticated(LoginOutcome.ACCEPTED, username))
 
     def _failed(self, username: str, address: str) -> None:
         """Record a failed login: it may delay the next ones, and is logged."""
@@ -218,21 +217,21 @@ class Authentication:
         if self.anonymous_allowed(client):
             return ANONYMOUS
         self.results["anonymous", "failure"] += 1
-        return Authenticated(Reason.NOT_AUTHORIZED)
+        return Authenticated(LoginOutcome.DENIED)
 
     def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> Authenticated:
         """Authenticate the holder of a certificate; its name need not be a user's unless
         ``user_needed``."""
         if self.revision < 0:
             self.results["certificate", "busy"] += 1
-            return Authenticated(Reason.SERVER_UNAVAILABLE)
+            return Authenticated(LoginOutcome.UNAVAILABLE)
         known = self._users.get(name)
         allowed = known.enabled if known is not None else not user_needed
         if not allowed or not self.reachable(name, peer):
             self.results["certificate", "failure"] += 1
-            return Authenticated(Reason.NOT_AUTHORIZED)
+            return Authenticated(LoginOutcome.DENIED)
         self.results["certificate", "success"] += 1
-        return Authenticated(0, name)
+        return Authenticated(LoginOutcome.ACCEPTED, name)
 
     def _begin(self, login: Login) -> bool:
         """Return whether a login whose turn has come still needs verification."""
@@ -249,7 +248,7 @@ class Authentication:
     def _refuse(self, login: Login) -> None:
         """Refuse a login because the queue is full."""
         self.results["password", "busy"] += 1
-        login.done(Authenticated(Reason.SERVER_BUSY))
+        login.done(Authenticated(LoginOutcome.BUSY))
 
     def _finish(self, login: Login, matches: bool) -> None:
         username = login.username
@@ -257,7 +256,7 @@ class Authentication:
         if not matches or user is None or user.hash != login.stored:
             self.results["password", "failure"] += 1
             self._failed(username, login.address)
-            login.done(Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD))
+            login.done(Authenticated(LoginOutcome.WRONG))
             return
         if len(self._verified_before) >= REMEMBERED_MAX:
             self._verified_before.clear()
@@ -324,16 +323,16 @@ class Authentication:
         """Return a new exchange with a fresh nonce."""
         return ServerExchange(secrets.token_urlsafe(NONCE_BYTES), self._secret)
 
-    def login_refusal(self, username: str, peer: str) -> int:
-        """Return the reason for refusing a SCRAM login now (users unknown yet, failed logins); 0
-        allows it."""
+    def login_refusal(self, username: str, peer: str) -> LoginOutcome | None:
+        """Return the reason for refusing a SCRAM login now (users unknown yet, failed logins); None
+        to allow it."""
         if self.revision < 0:
             self.results["scram-sha-256", "busy"] += 1
-            return Reason.SERVER_UNAVAILABLE
+            return LoginOutcome.UNAVAILABLE
         if self.guessing.wait(username, key_of_peer(peer), self._loop.time()):
             self.results["scram-sha-256", "delayed"] += 1
-            return Reason.SERVER_BUSY
-        return 0
+            return LoginOutcome.BUSY
+        return None
 
     def scram_result(self, username: str, peer: str, success: bool) -> None:
         """Record the result of a SCRAM login."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.logs import RateLimited, get_logger
@@ -22,19 +23,13 @@ from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.delivery import EVICT, REJECT, Delivery
 from fluxmq.protocols.mqtt.packets import Connect
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.protocols.mqtt.run import Run
 from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.handover import abandon
-from fluxmq.sessions.mqtt.ports import Authenticated, SessionLimits
-from fluxmq.sessions.mqtt.session import (
-    CONNECTED,
-    Client,
-    Grant,
-    Session,
-    Will,
-)
+from fluxmq.sessions.mqtt.outcomes import Cause
+from fluxmq.sessions.mqtt.ports import SessionLimits
+from fluxmq.sessions.mqtt.session import CONNECTED, Client, Grant, Session, Will
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms
 from fluxmq.shards.authentication import Authentication
@@ -147,7 +142,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             client = connection.identity
             if isinstance(client, Client) and self.alarms.is_large(connection):
                 self.refused_for_memory("incomplete")
-                self.handler.disconnect(client, Reason.SERVER_BUSY, "memory")
+                self.handler.disconnect(client, Cause.MEMORY)
 
     def resume_from_link(self, connection: Connection) -> None:
         """Resume a connection when the link has room again."""
@@ -225,8 +220,8 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """Return the SCRAM keys of an enabled user who may log in from ``peer``."""
         return self.authentication.scram_keys(username, peer)
 
-    def login_refusal(self, username: str, peer: str) -> int:
-        """Return the reason for refusing a SCRAM login now; 0 to allow it."""
+    def login_refusal(self, username: str, peer: str) -> LoginOutcome | None:
+        """Return the reason for refusing a SCRAM login now; None to allow it."""
         return self.authentication.login_refusal(username, peer)
 
     def scram_result(self, username: str, peer: str, success: bool) -> None:

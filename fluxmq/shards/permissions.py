@@ -10,13 +10,9 @@ from __future__ import annotations
 
 from fluxmq.auth.users import User
 from fluxmq.net.reactor import Reactor
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.connecting import apply_policy
-from fluxmq.sessions.mqtt.session import (
-    CONNECTED,
-    Client,
-    Session,
-)
+from fluxmq.sessions.mqtt.outcomes import Cause
+from fluxmq.sessions.mqtt.session import CONNECTED, Client, Session
 from fluxmq.settings.schema import Auth
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
@@ -42,7 +38,7 @@ class Permissions:
         for client in self._clients():
             if name_of(client) in changed and client.stage is not CONNECTED:
                 # Still connecting, under rules that no longer hold: it may try again.
-                self._broker.handler.disconnect(client, Reason.NOT_AUTHORIZED, "permissions")
+                self._broker.handler.disconnect(client, Cause.PERMISSIONS)
         for session in list(self._broker.sessions.values()):
             if session.principal in changed:
                 self._apply(session, before.get(session.principal))
@@ -75,7 +71,7 @@ class Permissions:
         client = session.client
         if client is not None:
             if gone or not wanted or not self._may_stay(client, user, before):
-                self._broker.handler.disconnect(client, Reason.NOT_AUTHORIZED, "permissions")
+                self._broker.handler.disconnect(client, Cause.PERMISSIONS)
             else:
                 client.policy = policy
                 apply_policy(client)

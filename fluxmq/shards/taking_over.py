@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.delivery import Delivery
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.handover import abandon
+from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import Client, Grant, Session
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.claims import FOREIGN
@@ -128,7 +128,7 @@ class TakingOver:
             return None
         if session.client is not None:
             self.takeovers += 1
-            self.handler.disconnect(session.client, Reason.SESSION_TAKEN_OVER, "taken_over")
+            self.handler.disconnect(session.client, Cause.TAKEN_OVER)
         return self.sessions.get(client_id)
 
     def export(self, client_id: str, clean: bool, principal: str | None) -> list[Any] | str | None:
@@ -158,7 +158,7 @@ class TakingOver:
             done(0)
             return
         if session.client is not None:
-            self.handler.disconnect(session.client, Reason.ADMINISTRATIVE_ACTION, "administrator")
+            self.handler.disconnect(session.client, Cause.ADMINISTRATOR)
         if self.sessions.get(client_id) is session:
             self.handler.finish(session)
         self.durable.when_gone(client_id, lambda: done(1))

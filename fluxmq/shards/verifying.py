@@ -17,7 +17,7 @@ from functools import partial
 
 from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
 from fluxmq.auth.fair_queue import FairQueue
-from fluxmq.sessions.mqtt.ports import Authenticated
+from fluxmq.auth.logins import Authenticated
 from fluxmq.settings.schema import Auth
 
 VERIFY_NICENESS = 5

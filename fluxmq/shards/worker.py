@@ -40,7 +40,7 @@ from fluxmq.ipc.table import NOT_PINNED, ProcessTable
 from fluxmq.ipc.user_messages import Users
 from fluxmq.net.links import make_links
 from fluxmq.net.tls import TlsSettingsError
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import Client
 from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
@@ -325,9 +325,7 @@ class Worker:
         self.shard.amqp.shut_down()
         for connection in list(self.shard.reactor.connections.values()):
             if isinstance(connection.identity, Client):
-                self.shard.broker.handler.disconnect(
-                    connection.identity, Reason.SERVER_SHUTTING_DOWN, "shutdown"
-                )
+                self.shard.broker.handler.disconnect(connection.identity, Cause.SHUTDOWN)
         # Every connection closes within LINGER_SECONDS; a shorter setting cuts that short.
         deadline = time.monotonic() + self.settings.server.shutdown_timeout
         while self.shard.reactor.connections and time.monotonic() < deadline:

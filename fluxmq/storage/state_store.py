@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.storage.errors import Corruption, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 
@@ -42,9 +43,6 @@ BUSY_MS: Final = 10_000
 """Longest wait for the file's lock: another shard may be reading filters from it."""
 ROW_BYTES: Final = 64
 """Approximate cost of a change beyond its values, in bytes."""
-
-REASON_FAILED: Final = 0x83
-REASON_FULL: Final = 0x97
 
 Key = tuple[Any, ...]
 Row = tuple[Any, ...]
@@ -182,9 +180,9 @@ class StateStore:
     def when_safe(self, done: Callable[[int], object]) -> None:
         """Call ``done`` when all changes made so far are on disk: with 0, or the reason why not."""
         if self.failed:
-            done(REASON_FAILED)
+            done(Outcome.FAILED)
         elif self.full:
-            done(REASON_FULL)
+            done(Outcome.OVER_LIMIT)
         elif not self._changes and not self._busy:
             done(0)
         else:
@@ -194,9 +192,9 @@ class StateStore:
     def refusing(self) -> int:
         """Reason for refusing new data now; 0 when it is accepted."""
         if self.failed:
-            return REASON_FAILED
+            return Outcome.FAILED
         if self.full or self.low or self._changes.size > BUFFER_BYTES_MAX:
-            return REASON_FULL
+            return Outcome.OVER_LIMIT
         return 0
 
     @property
@@ -259,12 +257,12 @@ class StateStore:
         if is_full:
             self.full = True
             self._retry_at = time.monotonic() + RETRY_SECONDS
-            reason = REASON_FULL
+            reason = Outcome.OVER_LIMIT
         elif problem:
             self.failed = problem
             self._changes = no_changes()
             self._again = None
-            reason = REASON_FAILED
+            reason = Outcome.FAILED
         else:
             self.full = False
             self._again = None

@@ -103,11 +103,11 @@ MUTATIONS = [
         "cluster_moved_is_success",
         "That nobody knows what became of an append is no success.",
         "LeaderHost._answered",
-        """if reason == MOVED:
+        """if reason == Outcome.MOVED:
             append.sent = 0""",
-        """if reason == MOVED:
+        """if reason == Outcome.MOVED:
             reason = 0
-        if reason == MOVED:
+        if reason == Outcome.MOVED:
             append.sent = 0""",
         OF_HOSTS + "test_an_answer_of_nobody_knows_is_no_success_and_no_refusal",
     ),
@@ -115,7 +115,7 @@ MUTATIONS = [
         "cluster_timeout_is_success",
         "A timeout is a refusal.",
         "LeaderHost._give_up",
-        "append.done(_REFUSED)",
+        "append.done(Outcome.FAILED)",
         "append.done(0)",
         OF_HOSTS + "test_a_timeout_is_a_refusal_and_each_queue_has_its_own",
     ),
@@ -153,7 +153,7 @@ MUTATIONS = [
         "FollowingHeld.settle",
         """self._held.settle(verb, ranges, delay, reason, _telling(done))
         elif done is not None:
-            done(_REFUSED)""",
+            done(Outcome.FAILED)""",
         """self._held.settle(verb, ranges, delay, reason, _telling(done))
         elif done is not None:
             done(0)""",

@@ -80,9 +80,9 @@ MUTATIONS = [
     Mutation(
         "external_loopback",
         "Nor is it by AMQP (review finding 12).",
-        "AmqpBroker.authenticate.result",
-        "result = authentication.by_certificate(name, client.peer, user_needed=True)",
-        "result = authentication.by_certificate(name, '127.0.0.1:1', user_needed=True)",
+        "AmqpBroker.authenticate",
+        "done(authentication.by_certificate(name, client.peer, user_needed=True))",
+        "done(authentication.by_certificate(name, '127.0.0.1:1', user_needed=True))",
         "tests/unit/shards/amqp/test_wiring.py::test_a_certificate_honours_loopback_users",
     ),
     Mutation(
@@ -115,7 +115,7 @@ MUTATIONS = [
         "busy_is_no_refusal",
         "AMQP clients are not refused for good when the node is busy (review finding 8).",
         "handshake:on_authenticated",
-        "if result.again:",
+        "if result.outcome in (LoginOutcome.UNAVAILABLE, LoginOutcome.BUSY):",
         "if False:",
         "tests/unit/sessions/amqp091/test_connecting.py::"
         "test_credentials_that_cannot_be_checked_now_are_not_refused",

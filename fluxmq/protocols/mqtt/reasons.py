@@ -1,7 +1,8 @@
 """Reason codes: causes of failures, in the numbers of MQTT 5 section 2.4.
 
-The whole broker speaks MQTT 5 reason codes; MQTT 3.1.1 is served by translation at the edge: five
-CONNACK return codes, the SUBACK failure 0x80, and otherwise a closed connection.
+Sessions of both versions use MQTT 5 reason codes, into which they translate the engine's outcomes;
+MQTT 3.1.1 is served by translation at the edge: five CONNACK return codes, the SUBACK failure 0x80,
+and otherwise a closed connection.
 """
 
 from __future__ import annotations

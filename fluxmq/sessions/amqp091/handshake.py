@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from fluxmq import __version__
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.protocols.amqp091 import sasl
 from fluxmq.protocols.amqp091.constants import FRAME_MIN_SIZE, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError
@@ -34,7 +35,7 @@ from fluxmq.sessions.amqp091.access import Access
 
 if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.client import Client
-    from fluxmq.sessions.amqp091.ports import Authenticated, Broker
+    from fluxmq.sessions.amqp091.ports import Broker
 
 AUTHENTICATION_FAILURE_CLOSE: Final = "authentication_failure_close"
 
@@ -121,11 +122,11 @@ class Handshake:
     def _authenticated(self, result: Authenticated) -> None:
         """Propose limits once the credentials are verified, or refuse."""
         client, limits = self.client, self.limits
-        if result.user is not None:
-            client.user = result.user
+        if result.outcome is LoginOutcome.ACCEPTED:
+            client.user = result.username
             client.stage = Stage.TUNE_OK
             client.send(ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
-        elif result.again:
+        elif result.outcome in (LoginOutcome.UNAVAILABLE, LoginOutcome.BUSY):
             # Clients retry after anything but 403.
             text = "the login cannot be checked now, try again later"
             self._refuse(HardError(ReplyCode.CONNECTION_FORCED, text), "busy")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from fluxmq.auth.logins import Authenticated
     from fluxmq.auth.permissions import Permissions
     from fluxmq.model.batch_format import Batch
     from fluxmq.protocols.amqp091.run import PublishRun
@@ -32,7 +33,7 @@ Range = tuple[int, int]
 """First and last offset, inclusive."""
 
 Answer = Callable[[int], object]
-"""Called with 0 when the request is durable, else with a reason of 0x80 or more."""
+"""Called with 0 when the request is durable, else with an `Outcome`."""
 
 
 @dataclass(slots=True)
@@ -60,15 +61,6 @@ class AmqpLimits:
     node_name: str = "fluxmq@localhost"
     product: str = "RabbitMQ"
     product_version: str = "3.10.8"
-
-
-@dataclass(frozen=True, slots=True)
-class Authenticated:
-    """Outcome of checking credentials: the user's name, None when they are wrong, or, with
-    ``again``, when they could not be checked now."""
-
-    user: str | None
-    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +164,8 @@ class Confirming(Protocol):
         """Expect one more ``done``."""
 
     def done(self, reason: int = 0, /) -> object:
-        """Report an outcome. 0: safe. 0x80 or more: refused, and the publisher gets a nack."""
+        """Report an `Outcome`. From `REFUSED_MIN` on the publisher gets basic.nack, below
+        basic.ack."""
 
 
 class Broker(Protocol):

@@ -6,13 +6,15 @@ Source: RabbitMQ 3.10's behaviour.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.protocols.amqp091.constants import SHORT_STRING_BYTES_MAX, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError, error_of
 from fluxmq.routing.topology import refusals
 from fluxmq.routing.topology.records import QUEUE, Queue
-from fluxmq.routing.topology.refusals import Refusal, named, not_found
+from fluxmq.routing.topology.refusals import Refusal, locked, named, not_found
 
 _CUT: Final = "..."
 
@@ -82,3 +84,29 @@ def single_active(queue: Queue) -> Refusal:
         f"cannot obtain access to locked {_named(queue)}. basic.get operations are not supported by quorum queues with "
         "single active consumer",
     )
+
+
+def unsuitable(queue: Queue) -> Refusal:
+    """Return 406: the consumer does not fit the queue or its consumer group."""
+    return precondition(f"{_named(queue)} cannot be consumed from in this way")
+
+
+def unreachable(queue: Queue) -> Refusal:
+    """Return 541: the queue's group does not answer or has failed."""
+    return Refusal(ReplyCode.INTERNAL_ERROR, f"{_named(queue)} cannot be reached now")
+
+
+_REFUSALS: Final[Mapping[int, Callable[[Queue], Refusal]]] = {
+    QueueOutcome.NO_QUEUE: queue_gone,
+    QueueOutcome.UNAVAILABLE: unreachable,
+    QueueOutcome.REFUSED: unsuitable,
+    QueueOutcome.EXCLUSIVE: exclusive_use,
+    QueueOutcome.IN_USE: in_use,
+    QueueOutcome.NOT_EMPTY: not_empty,
+    QueueOutcome.LOCKED: lambda queue: locked(queue.name, queue.vhost),
+}
+
+
+def refusal_of(queue: Queue, outcome: int) -> Refusal:
+    """Return the refusal for the engine's outcome of a request about a queue."""
+    return _REFUSALS[outcome](queue)

@@ -9,8 +9,10 @@ Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 
 from __future__ import annotations
 
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ScramError
+from fluxmq.model.outcomes import Outcome
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.connecting import NO_PROPERTIES, decode_connect, refusal
@@ -21,7 +23,8 @@ from fluxmq.protocols.mqtt.properties import Properties, encode_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.topics import holds_control_characters
 from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
-from fluxmq.sessions.mqtt.ports import Authenticated, Broker
+from fluxmq.sessions.mqtt.outcomes import LOGINS, reason_of
+from fluxmq.sessions.mqtt.ports import Broker
 from fluxmq.sessions.mqtt.queue_properties import queue_options
 from fluxmq.sessions.mqtt.session import (
     AUTHENTICATING,
@@ -230,17 +233,17 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
         return
     assert client.connect is not None
     client.proof = final
-    on_authenticated(broker, client, Authenticated(0, exchange.username))
+    on_authenticated(broker, client, Authenticated(LoginOutcome.ACCEPTED, exchange.username))
 
 
 def login_refused(broker: Broker, client: Client, username: str) -> bool:
     """Return whether a SCRAM login is refused untried; if so, tell the client."""
-    reason = broker.login_refusal(username, client.peer)
-    if reason:
+    refusal = broker.login_refusal(username, client.peer)
+    if refusal is not None:
         fail_authentication(
-            broker, client, reason, "too many failed logins, or users not loaded yet"
+            broker, client, LOGINS[refusal], "too many failed logins, or users not loaded yet"
         )
-    return reason != 0
+    return refusal is not None
 
 
 def fail_authentication(broker: Broker, client: Client, reason: int, text: str) -> None:
@@ -257,8 +260,8 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
     connect = client.connect
     if client.stage is not AUTHENTICATING or connect is None:
         return  # the connection was lost meanwhile
-    if result.reason:
-        refuse(broker, client, result.reason, "not authorised", connect.version)
+    if result.outcome is not LoginOutcome.ACCEPTED:
+        refuse(broker, client, LOGINS[result.outcome], "not authorised", connect.version)
         return
     client.username = result.username
     if not connect.client_id:
@@ -317,11 +320,10 @@ def on_claimed(broker: Broker, client: Client, session: Session | None) -> None:
 def new_session(broker: Broker, connect: Connect) -> Session:
     """Return a new session. Raises ProtocolError if the shard is full or cannot persist it."""
     refusal = broker.refuses_to_keep(connect.client_id) if expiry_of(broker, connect) else 0
-    if refusal == Reason.QUOTA_EXCEEDED:
-        raise ProtocolError(refusal, "no disk space for a session", connect.version)
     if refusal:
-        text = "sessions are no longer persisted"
-        raise ProtocolError(Reason.SERVER_UNAVAILABLE, text, connect.version)
+        full = refusal == Outcome.OVER_LIMIT
+        text = "no disk space for a session" if full else "sessions are no longer persisted"
+        raise ProtocolError(reason_of(refusal, PacketType.CONNACK), text, connect.version)
     session = broker.create(connect.client_id)
     if session is None:
         raise ProtocolError(Reason.QUOTA_EXCEEDED, "too many sessions", connect.version)

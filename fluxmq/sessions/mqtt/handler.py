@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from fluxmq.auth.logins import Authenticated
+from fluxmq.model.outcomes import REFUSED_MIN
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import decode, encode
 from fluxmq.protocols.mqtt.connecting import version_of
 from fluxmq.protocols.mqtt.delivery import Delivery
+from fluxmq.protocols.mqtt.packet_types import PacketType
 from fluxmq.protocols.mqtt.packets import (
     Auth,
     Disconnect,
@@ -31,8 +34,8 @@ from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.run import Run
 from fluxmq.protocols.mqtt.window import PUBACK, PUBCOMP, PUBREC
 from fluxmq.sessions.mqtt import connecting, publishing, subscribing
-from fluxmq.sessions.mqtt.explanations import code_of
-from fluxmq.sessions.mqtt.ports import Authenticated, Broker
+from fluxmq.sessions.mqtt.outcomes import DISCONNECTS, Cause, reason_of
+from fluxmq.sessions.mqtt.ports import Broker
 from fluxmq.sessions.mqtt.session import (
     AUTHENTICATING,
     CLAIMING,
@@ -55,8 +58,8 @@ class Handler:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.explain: Callable[[int], str] = lambda _reason: ""
-        """Returns the text of a reason that has one (`explanations`)."""
+        self.explain: Callable[[int], str] = lambda _outcome: ""
+        """Returns the text of an outcome that has one (`Explanations`)."""
 
     def packet(self, connection: Connection, first: int, body: bytes) -> None:
         """Handle a packet off the hot path."""
@@ -243,8 +246,9 @@ class Handler:
             self.fail(client, error.reason, error.text)
             return False
 
-    def refused(self, connection: Connection, answers: bytes, reason: int) -> None:
-        """Report publishes that failed: ``answers`` are the acknowledgements they would have got.
+    def refused(self, connection: Connection, answers: bytes, outcome: int) -> None:
+        """Report the outcome of publishes that failed: ``answers`` are the acknowledgements they
+        would have got.
 
         A client of 3.1.1 cannot be told; it is disconnected, and republishes unacknowledged
         messages.
@@ -254,27 +258,26 @@ class Handler:
         if client.stage is not CONNECTED or session is None:
             return
         if connection.version == 4:
-            if reason < Reason.UNSPECIFIED_ERROR:
+            if outcome < REFUSED_MIN:
                 connection.append(answers)
                 return
-            text = self.explain(reason)
-            self.broker.count_error(
-                client, code_of(reason), text or "a publish could not be stored"
-            )
-            self.disconnect(client, code_of(reason), "publish_refused")
+            reason = reason_of(outcome, PacketType.PUBACK)
+            text = self.explain(outcome) or "a publish could not be stored"
+            self.broker.count_error(client, reason, text)
+            self._disconnect(client, reason, "publish_refused")
             return
-        code = code_of(reason)
         # Request Problem Information 0 forbids the text [MQTT-3.1.2-29].
-        text = self.explain(reason) if client.problem_information else ""
+        text = self.explain(outcome) if client.problem_information else ""
         for at in range(0, len(answers), 4):
             packet_id = int.from_bytes(answers[at + 2 : at + 4], "big")
             first = answers[at]
+            reason = reason_of(outcome, PacketType(first >> 4))
             if text:
                 kind = Pubrec if first == _PUBREC else Puback
-                connecting.send_explained(connection, kind(packet_id, code), text)
+                connecting.send_explained(connection, kind(packet_id, reason), text)
             else:
-                connection.append(bytes((first, 3)) + answers[at + 2 : at + 4] + bytes((code,)))
-            if first == _PUBREC and code >= Reason.UNSPECIFIED_ERROR and session.received:
+                connection.append(bytes((first, 3)) + answers[at + 2 : at + 4] + bytes((reason,)))
+            if first == _PUBREC and reason >= Reason.UNSPECIFIED_ERROR and session.received:
                 session.received.discard(packet_id)
 
     def broken(self, connection: Connection, reason: int, packet: bytes | bytearray = b"") -> None:
@@ -301,9 +304,13 @@ class Handler:
         if client.stage is CLOSED:
             return
         self.broker.count_error(client, reason, text)
-        self.disconnect(client, reason, "protocol_error", text)
+        self._disconnect(client, reason, "protocol_error", text)
 
-    def disconnect(self, client: Client, reason: int, cause: str, text: str = "") -> None:
+    def disconnect(self, client: Client, cause: Cause) -> None:
+        """Close for a cause that is not the client's fault or request."""
+        self._disconnect(client, DISCONNECTS[cause], cause.value)
+
+    def _disconnect(self, client: Client, reason: int, cause: str, text: str = "") -> None:
         """Close from our side, telling an MQTT 5 client ``reason`` and, for people, ``text``."""
         connection = client.connection
         if client.stage is CONNECTED and connection.version == 5:
@@ -385,7 +392,7 @@ class Handler:
         """Disconnect a client that was silent for too long."""
         if client.stage is CONNECTED:
             self.broker.count_error(client, Reason.KEEP_ALIVE_TIMEOUT, "keep-alive timeout")
-            self.disconnect(client, Reason.KEEP_ALIVE_TIMEOUT, "keep_alive")
+            self._disconnect(client, Reason.KEEP_ALIVE_TIMEOUT, "keep_alive")
         elif client.stage is not CLOSED:
             self.end(client, with_will=False, reason="connect_timeout")
 

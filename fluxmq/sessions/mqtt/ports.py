@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from fluxmq.auth.logins import LoginOutcome
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.protocols.connection import Connection
@@ -48,14 +49,6 @@ class SessionLimits:
     disconnecting."""
 
 
-@dataclass(slots=True, frozen=True)
-class Authenticated:
-    """Outcome of checking credentials: ``reason`` 0 when they are valid, and the principal."""
-
-    reason: int
-    username: str = ""
-
-
 class Broker(Protocol):
     """The shard as sessions see it."""
 
@@ -81,8 +74,8 @@ class Broker(Protocol):
     def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
         """Return the keys of an enabled user who may log in from ``peer`` (address:port)."""
 
-    def login_refusal(self, username: str, peer: str) -> int:
-        """Return why a SCRAM login cannot be tried now; 0 when it can."""
+    def login_refusal(self, username: str, peer: str) -> LoginOutcome | None:
+        """Return why a SCRAM login cannot be tried now; None when it can."""
 
     def scram_result(self, username: str, peer: str, success: bool) -> None:
         """Count a login that ran inside the session."""
@@ -113,8 +106,7 @@ class Broker(Protocol):
         """Return a new, empty session; None when there are too many."""
 
     def refuses_to_keep(self, client_id: str) -> int:
-        """Return why a client's session cannot be persisted now: 0x97 (no room), 0x83; 0 when it
-        can."""
+        """Return why a client's session cannot be persisted now (an `Outcome`); 0 when it can."""
 
     def adopt(self, client: Client, session: Session) -> None:
         """Note that the client is connected with this session."""
@@ -159,7 +151,7 @@ class Broker(Protocol):
         """Persist changed subscriptions of a session.
 
         ``done`` gets 0 when they survive a restart, or need not because the session ends with its
-        connection; else the reason why they do not.
+        connection; else the `Outcome`.
         """
 
     # Queues
@@ -173,11 +165,10 @@ class Broker(Protocol):
     ) -> None:
         """Make the session a consumer of a queue; one of the same filter ends before.
 
-        ``done`` gets the granted QoS, or a reason code for SUBACK: implementation specific error
-        for QoS 0 from a work queue, and for a group that exists with another pattern or mode. An
-        undeclared queue is created, in memory. The grant is in the session's subscriptions before
-        the call, and is removed again when ``done`` gets a reason; it stays there while the client
-        is away.
+        ``done`` gets 0, or the `Outcome`: FAILED for QoS 0 from a work queue, and for a group that
+        exists with another pattern or mode. An undeclared queue is created, in memory. The grant is
+        in the session's subscriptions before the call, and is removed again when it is refused; it
+        stays there while the client is away.
         """
 
     def queue_unsubscribe(self, session: Session, written: bytes) -> None:
@@ -188,9 +179,8 @@ class Broker(Protocol):
     ) -> None:
         """Settle messages that were delivered to the client's session.
 
-        ``done`` gets 0 when that is safe, no matching subscribers (0x10) when some messages are not
-        with this session (the others are settled), or a reason of 0x80 or above that PUBACK may
-        carry.
+        ``done`` gets 0 when that is safe, else the `Outcome`: NOT_PENDING when some messages are
+        not with this session (the others are settled).
         """
 
     def hold(self) -> Ticket:

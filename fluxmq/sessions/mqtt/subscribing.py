@@ -12,11 +12,13 @@ Source: MQTT 5.0 sections 3.8 to 3.11, 4.7, 4.8, 3.3.1.3.
 from __future__ import annotations
 
 from fluxmq.protocols.mqtt.codec import encode
+from fluxmq.protocols.mqtt.packet_types import PacketType
 from fluxmq.protocols.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.run import encode_length
 from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_filter
 from fluxmq.sessions.mqtt.connecting import NO_ROOM
+from fluxmq.sessions.mqtt.outcomes import reason_of
 from fluxmq.sessions.mqtt.ports import Broker
 from fluxmq.sessions.mqtt.queue_subscriptions import is_queue, queue_subscription
 from fluxmq.sessions.mqtt.session import (
@@ -101,13 +103,13 @@ class Answer:
             written = [wanted.filter for wanted in self.packet.subscriptions]
             self.broker.keep_subscriptions(self.session, written, self.kept)
 
-    def kept(self, reason: int) -> None:
-        """Answer the client: its subscriptions are persisted if the session is (``reason``: they
-        cannot be)."""
+    def kept(self, outcome: int) -> None:
+        """Answer the client: its subscriptions are persisted if the session is, or cannot be."""
         client, connection = self.client, self.client.connection
         if client.stage is not CONNECTED:
             return
-        if reason:
+        if outcome:
+            reason = reason_of(outcome, PacketType.SUBACK)
             self.give_up(reason if connection.version == 5 else Reason.UNSPECIFIED_ERROR)
         connection.append(encode(Suback(self.packet.packet_id, self.reasons), connection.version))
         if self.feeds:
@@ -192,13 +194,13 @@ def add_queue(answer: Answer, index: int, parsed: ParsedFilter) -> None:
     session.subscriptions[written] = grant
     answer.waiting += 1
 
-    def answered(reason: int) -> None:
-        answer.reasons[index] = reason
-        if reason <= Reason.GRANTED_QOS_2:
-            grant.qos = reason
-            grant.queue = taken._replace(qos=reason)
-        elif session.subscriptions.get(written) is grant:
-            del session.subscriptions[written]
+    def answered(outcome: int) -> None:
+        if not outcome:
+            answer.reasons[index] = taken.qos
+        else:
+            answer.reasons[index] = reason_of(outcome, PacketType.SUBACK)
+            if session.subscriptions.get(written) is grant:
+                del session.subscriptions[written]
         answer.known()
 
     broker.queue_subscribe(session, written, taken, answered)
@@ -293,11 +295,11 @@ def on_unsubscribe(broker: Broker, client: Client, packet: Unsubscribe) -> None:
             reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
     version = client.connection.version
 
-    def kept(reason: int) -> None:
+    def kept(outcome: int) -> None:
         if client.stage is not CONNECTED:
             return
-        if reason and version == 5:
-            reasons[:] = [reason] * len(reasons)
+        if outcome and version == 5:
+            reasons[:] = [reason_of(outcome, PacketType.UNSUBACK)] * len(reasons)
         client.connection.append(encode(Unsuback(packet.packet_id, reasons), version))
         broker.resume(client.connection)
 

@@ -14,20 +14,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fluxmq.auth.logins import Authenticated
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.protocols.connection import Connection
-from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.routing.topology.changes import (
-    Bind,
-    Change,
-    DeclareExchange,
-    DeclareQueue,
-    DeleteQueue,
-)
+from fluxmq.routing.topology.changes import Bind, Change, DeclareExchange, DeclareQueue, DeleteQueue
 from fluxmq.routing.topology.records import Queue
 from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
@@ -37,7 +32,6 @@ from fluxmq.sessions.amqp091.client import Client
 from fluxmq.sessions.amqp091.handler import Handler
 from fluxmq.sessions.amqp091.ports import (
     AmqpLimits,
-    Authenticated,
     Confirming,
     ConsumerPort,
     ConsumerWanted,
@@ -45,7 +39,6 @@ from fluxmq.sessions.amqp091.ports import (
     QueueStatus,
     Routing,
 )
-from fluxmq.sessions.mqtt.ports import Authenticated as Verified
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp import consuming
 from fluxmq.shards.amqp.entered import Entered
@@ -53,7 +46,7 @@ from fluxmq.shards.amqp.groups import group_for
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.queues.ports import Outcome, QueueHost, Status, Told
+from fluxmq.shards.queues.ports import QueueHost, Status, Told
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.timers import DueTimes
 
@@ -63,10 +56,10 @@ PATIENCE_SECONDS = 10.0
 """Time to retry an unavailable queue host: more than a shard's start or a group's move takes."""
 AGAIN_SECONDS = 0.05
 """Time between two such retries."""
-AWAY = frozenset({Outcome.UNAVAILABLE})
+AWAY = frozenset({QueueOutcome.UNAVAILABLE})
 GROWING = (Bind, DeclareExchange, DeclareQueue)
 """Changes that make every shard hold more."""
-MISSING = AWAY | {Outcome.NO_QUEUE}
+MISSING = AWAY | {QueueOutcome.NO_QUEUE}
 """Outcomes that do not last for a queue of the topology: host or topology catch up."""
 
 _log = get_logger("fluxmq.amqp")
@@ -155,12 +148,11 @@ class AmqpBroker:
         authentication = self._broker.authentication
         if mechanism == "EXTERNAL":
             name = client.certificate_name if user in ("", client.certificate_name) else ""
-            result = authentication.by_certificate(name, client.peer, user_needed=True)
-            done(authenticated(result, name))
+            done(authentication.by_certificate(name, client.peer, user_needed=True))
             return
 
-        def verified(result: Verified) -> None:
-            done(authenticated(result, user))
+        def verified(result: Authenticated) -> None:
+            done(result)
             self._broker.schedule()
 
         authentication.verify(user, password, client.peer, verified)
@@ -222,15 +214,15 @@ class AmqpBroker:
             return
 
         def told(status: Status) -> None:
-            gone = status.outcome == Outcome.NO_QUEUE and self._has_gone(queue)
-            if status.outcome == Outcome.OK or gone:
+            gone = status.outcome == QueueOutcome.NO_QUEUE and self._has_gone(queue)
+            if status.outcome == QueueOutcome.OK or gone:
                 done(None)
-            elif status.outcome == Outcome.UNAVAILABLE and queue.group != wanted.group:
+            elif status.outcome == QueueOutcome.UNAVAILABLE and queue.group != wanted.group:
                 # It existed before, and its home cannot be reached: answer like a passive
                 # declaration.
                 done(refusals.unavailable(queue, self.limits.node_name))
             else:
-                done(consuming.refusal_of(queue, status.outcome))
+                done(refusals.refusal_of(queue, status.outcome))
 
         self._ask(queue, lambda host, told: host.status(queue.internal_name, told), told, MISSING)
 
@@ -244,7 +236,7 @@ class AmqpBroker:
         queue: Queue,
         ask: Callable[[QueueHost, Told], None],
         done: Callable[[Status], None],
-        again: frozenset[Outcome],
+        again: frozenset[QueueOutcome],
     ) -> None:
         """Send a request to a queue's host, and retry outcomes that may improve over time.
 
@@ -258,7 +250,7 @@ class AmqpBroker:
         queue: Queue,
         ask: Callable[[QueueHost, Told], None],
         done: Callable[[Status], None],
-        again: frozenset[Outcome],
+        again: frozenset[QueueOutcome],
         deadline: float,
     ) -> None:
         """Make one attempt. A retry is a new call: closures naming each other would be garbage."""
@@ -274,7 +266,7 @@ class AmqpBroker:
 
         now = self.topology.queue(queue.vhost, queue.name)
         if now is not None and now.owner != queue.owner:
-            told(Status(Outcome.NO_QUEUE))
+            told(Status(QueueOutcome.NO_QUEUE))
         else:
             ask(self._host(now or queue), told)
 
@@ -314,8 +306,8 @@ class AmqpBroker:
         """Remove the ready messages."""
 
         def told(status: Status) -> None:
-            wrong = status.outcome != Outcome.OK
-            done(consuming.refusal_of(queue, status.outcome) if wrong else status.ready)
+            wrong = status.outcome != QueueOutcome.OK
+            done(refusals.refusal_of(queue, status.outcome) if wrong else status.ready)
 
         self._ask(queue, lambda host, told: host.purge(queue.internal_name, told), told, AWAY)
 
@@ -329,8 +321,8 @@ class AmqpBroker:
         """Delete a queue, first in the engine, which knows whether it is used or empty."""
 
         def told(status: Status) -> None:
-            if status.outcome not in (Outcome.OK, Outcome.NO_QUEUE):
-                done(consuming.refusal_of(queue, status.outcome))
+            if status.outcome not in (QueueOutcome.OK, QueueOutcome.NO_QUEUE):
+                done(refusals.refusal_of(queue, status.outcome))
                 return
 
             def changed(refusal: Refusal | None) -> None:
@@ -500,12 +492,6 @@ class AmqpBroker:
     def count_method(self, name: str) -> None:
         """Count a method received off the hot path."""
         self.methods[name] += 1
-
-
-def authenticated(result: Verified, user: str) -> Authenticated:
-    """Return a login's outcome for AMQP sessions: a reason to try again later is no refusal."""
-    again = result.reason in (Reason.SERVER_UNAVAILABLE, Reason.SERVER_BUSY)
-    return Authenticated(None if result.reason else user, again)
 
 
 def permissions_of(user: User | None, vhost: str) -> Permissions | None:

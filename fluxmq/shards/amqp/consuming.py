@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluxmq.routing.topology.records import Queue
-from fluxmq.routing.topology.refusals import (
-    PRECONDITION_FAILED,
-    Refusal,
-    locked,
-    named,
-    not_found,
-)
+from fluxmq.model.outcomes import QueueOutcome
+from fluxmq.routing.topology.refusals import Refusal, precondition
+from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.ports import ConsumerPort, ConsumerWanted, Held, QueueStatus
-from fluxmq.shards.queues.ports import Attached, Outcome, QueueHost, Status, Wanted
+from fluxmq.shards.queues.ports import Attached, QueueHost, Status, Wanted
 from fluxmq.shards.queues.ports import Held as QueueHeld
 
-ACCESS_REFUSED = 403
-INTERNAL_ERROR = 541
 QOS = 1
 """AMQP consumers settle their messages, as MQTT's do at QoS 1."""
 
@@ -30,11 +23,11 @@ def consume(
 ) -> None:
     """Attach a consumer to the queue's host."""
     if len(wanted.filters) > 1:
-        done(Refusal(PRECONDITION_FAILED, "a consumer has one filter at most"))
+        done(precondition("a consumer has one filter at most"))
         return
 
     def attached(answer: Attached, held: QueueHeld | None) -> None:
-        done(held if held is not None else refusal_of(wanted.queue, answer.outcome))
+        done(held if held is not None else refusals.refusal_of(wanted.queue, answer.outcome))
 
     host.attach(wanted_of(wanted), port, attached)
 
@@ -70,26 +63,8 @@ def _start(wanted: ConsumerWanted) -> tuple[str, int] | None:
     return wanted.start
 
 
-def refusal_of(queue: Queue, outcome: int) -> Refusal:
-    """Return the refusal for a queue's outcome."""
-    where = named("queue", queue.name, queue.vhost)
-    if outcome == Outcome.NO_QUEUE:
-        return not_found("queue", queue.name, queue.vhost)
-    if outcome == Outcome.EXCLUSIVE:
-        return Refusal(ACCESS_REFUSED, f"{where} in exclusive use")
-    if outcome == Outcome.LOCKED:
-        return locked(queue.name, queue.vhost)
-    if outcome == Outcome.IN_USE:
-        return Refusal(PRECONDITION_FAILED, f"{where} in use")
-    if outcome == Outcome.NOT_EMPTY:
-        return Refusal(PRECONDITION_FAILED, f"{where} not empty")
-    if outcome == Outcome.REFUSED:
-        return Refusal(PRECONDITION_FAILED, f"{where} cannot be consumed from in this way")
-    return Refusal(INTERNAL_ERROR, f"{where} cannot be reached now")
-
-
 def status_of(told: Status) -> QueueStatus | None:
     """Return a queue's numbers; None if it could not be asked."""
-    if told.outcome != Outcome.OK:
+    if told.outcome != QueueOutcome.OK:
         return None
     return QueueStatus(told.ready, told.consumers)

@@ -12,15 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fluxmq.model.batch_format import Batch
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.shards.queues.ports import (
-    FENCED,
-    MOVED,
     Answer,
     Attached,
     ConsumerPort,
     Held,
-    Outcome,
     QueueHost,
     Range,
     Taken,
@@ -30,7 +27,6 @@ from fluxmq.shards.queues.ports import (
 if TYPE_CHECKING:
     from fluxmq.shards.cluster.leader_host import LeaderHost
 
-_REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
 Attaching = Callable[[Attached, Held | None], None]
 
@@ -75,7 +71,7 @@ class FollowingHeld:
         self._host.forget(self)
         done, self._done = self._done, None
         if done is not None:
-            done(Attached(_REFUSED, outcome=Outcome.UNAVAILABLE), None)
+            done(Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
 
     def attach(self, target: QueueHost) -> None:
         """Ask the current leader to attach it."""
@@ -112,7 +108,7 @@ class FollowingHeld:
             held.detach()
 
     def _attached(self, answer: Attached, held: Held | None) -> None:
-        if held is None and answer.outcome == Outcome.UNAVAILABLE and self._host_may_change():
+        if held is None and answer.outcome == QueueOutcome.UNAVAILABLE and self._host_may_change():
             self.waiting = True
             return
         done, self._done = self._done, None
@@ -163,14 +159,14 @@ class FollowingHeld:
         if self._held is not None:
             self._held.settle(verb, ranges, delay, reason, _telling(done))
         elif done is not None:
-            done(_REFUSED)
+            done(Outcome.FAILED)
 
     def commit(self, offset: int, done: Answer | None) -> None:
         """Commit a stream's offset."""
         if self._held is not None:
             self._held.commit(offset, _telling(done))
         elif done is not None:
-            done(_REFUSED)
+            done(Outcome.FAILED)
 
     def set_limit(self, limit: int) -> None:
         """Set the maximum number of unacked messages."""
@@ -203,7 +199,7 @@ class FollowingHeld:
 
 def _told(reason: int) -> int:
     """Return the reason for the client: an unknown outcome is a refusal, as nothing is retried."""
-    return _REFUSED if reason in (MOVED, FENCED) else reason
+    return Outcome.FAILED if reason in (Outcome.MOVED, Outcome.FENCED) else reason
 
 
 def _telling(done: Answer | None) -> Answer | None:

@@ -10,9 +10,8 @@ from collections.abc import Set as AbstractSet
 from enum import IntEnum
 
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.model.outcomes import Explanations, Outcome
 from fluxmq.net.links import FrameLink
-from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.sessions.mqtt.explanations import Explanations
 from fluxmq.settings.plans import GroupPlans, UnknownGroup
 from fluxmq.shards.cluster.leader_host import NUMBERS_APART, LeaderHost
 from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
@@ -191,7 +190,7 @@ class GroupHosts:
         return host
 
     def _refusal(self, group: str, leader: Leader) -> int:
-        """Return the reason to refuse an append here (`write_policy: reject`); 0 if the group is
+        """Return the outcome to refuse an append here (`write_policy: reject`); 0 if the group is
         led on this node.
 
         PUBACK has no code that names another server, and no property but a text (MQTT 5, sections
@@ -205,7 +204,7 @@ class GroupHosts:
         self.refused.event(
             logging.WARNING, group, "appends are refused here", group=group, leader=led_by or "-"
         )
-        return self.explanations.reason(Reason.IMPLEMENTATION_SPECIFIC_ERROR, text)
+        return self.explanations.explain(Outcome.FAILED, text)
 
     def target(self, group: str, leader: Leader) -> QueueHost | None:
         """Return the leader of a group; None while it is unknown or cannot be reached."""

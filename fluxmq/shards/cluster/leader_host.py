@@ -13,16 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues.origins import Identity
 from fluxmq.shards.cluster.following import Attaching, FollowingHeld
 from fluxmq.shards.cluster.leaders import Leader
 from fluxmq.shards.queues.ports import (
-    FENCED,
-    MOVED,
     Answer,
     ConsumerPort,
-    Outcome,
     QueueHost,
     Status,
     Told,
@@ -37,7 +34,6 @@ WAITING_BYTES_MAX = 16 << 20
 """Bytes of batches kept for a leader that has not answered; publishers pause above it, and are
 refused above four times as much.
 """
-_REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
 _PARKED = -1
 
@@ -168,7 +164,7 @@ class LeaderHost:
             return True
         if self._bytes > 4 * WAITING_BYTES_MAX:
             if done is not None:
-                done(Reason.QUOTA_EXCEEDED)
+                done(Outcome.OVER_LIMIT)
             return True
         number = next(self._numbers)
         patience = self._ack_timeout(queue)
@@ -205,11 +201,11 @@ class LeaderHost:
         append = self._appends.get(number)
         if append is None or (reason and append.sent != sending):
             return  # acknowledgements count from any leader, anything else from the current one
-        if reason == MOVED:
+        if reason == Outcome.MOVED:
             append.sent = 0
             self._unsent += 1
             return
-        if reason == FENCED:
+        if reason == Outcome.FENCED:
             append.sent = _PARKED
             self._fenced[append.queue] = None
             return
@@ -287,7 +283,7 @@ class LeaderHost:
                 self._drop(number, append)
                 self.timeouts += 1
                 if append.done is not None:
-                    append.done(_REFUSED)
+                    append.done(Outcome.FAILED)
 
     # Consumers
 
@@ -313,7 +309,7 @@ class LeaderHost:
         """Count a queue's messages and consumers."""
         target = self._target_for(queue)
         if target is None:
-            done(Status(Outcome.UNAVAILABLE))
+            done(Status(QueueOutcome.UNAVAILABLE))
         else:
             target.status(queue, done)
 
@@ -321,7 +317,7 @@ class LeaderHost:
         """Drop the ready messages."""
         target = self._target_for(queue)
         if target is None:
-            done(Status(Outcome.UNAVAILABLE))
+            done(Status(QueueOutcome.UNAVAILABLE))
         else:
             target.purge(queue, done)
 
@@ -329,7 +325,7 @@ class LeaderHost:
         """Delete a queue."""
         target = self._target_for(queue)
         if target is None:
-            done(Status(Outcome.UNAVAILABLE))
+            done(Status(QueueOutcome.UNAVAILABLE))
         else:
             target.delete(queue, if_unused, if_empty, done)
 

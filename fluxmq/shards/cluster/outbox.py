@@ -28,8 +28,8 @@ from typing import NamedTuple
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.message_batch import build_message
+from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import encode
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import DAY, Overflow, QueueConfig
 from fluxmq.queues.origins import Identity
@@ -184,7 +184,7 @@ class Outbox:
             return self._keep(batch, done)
         if len(self._waiting) >= WAITING_MAX:
             if done is not None:
-                done(Reason.QUOTA_EXCEEDED)
+                done(Outcome.OVER_LIMIT)
             return False
         self._waiting.append((batch, done))
         if not self._making and not self._ending:
@@ -343,7 +343,7 @@ class Outbox:
         waiting, self._waiting = self._waiting, deque()
         for _, done in waiting:
             if done is not None:
-                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+                done(Outcome.FAILED)
         if self._ending:
             return
         if self.depth:

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.net.links import Link
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.storage.state_store import Key, Row, Table
 
 Done = Callable[[int], object]
@@ -95,7 +95,7 @@ class RemoteHome:
             return self.told
         away = not self._link.up and self._now() > self._away_since + PATIENCE_SECONDS
         if away or self._bytes + self._size > UNCONFIRMED_BYTES_MAX:
-            return Reason.QUOTA_EXCEEDED
+            return Outcome.OVER_LIMIT
         return 0
 
     def put(self, table: Table, row: Row) -> None:
@@ -162,4 +162,4 @@ class RemoteHome:
         for sent in self._sent:
             dones, sent.dones = sent.dones, []
             for done in dones:
-                done(Reason.QUOTA_EXCEEDED)
+                done(Outcome.OVER_LIMIT)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.protocols.mqtt.portion import Portion
 from fluxmq.protocols.mqtt.run import Run
 from fluxmq.protocols.mqtt.tickets import Ticket
@@ -26,7 +27,6 @@ from fluxmq.storage.state_store import (
     HEARD,
     LIFE,
     MESSAGES,
-    REASON_FULL,
     RECEIVED,
     RELEASED,
     SESSIONS,
@@ -394,7 +394,10 @@ class SessionKeeper:
         def safe(reason: int) -> None:
             # With a full disk the change waits for room, ahead of everything that could contradict
             # it.
-            if reason in (0, REASON_FULL) and client is self.session.client is not None:
+            if (
+                reason in (Outcome.OK, Outcome.OVER_LIMIT)
+                and client is self.session.client is not None
+            ):
                 answer()
 
         self.home.when_safe(safe)

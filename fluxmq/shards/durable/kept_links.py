@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.net import frames
 from fluxmq.net.links import Link
 from fluxmq.net.reactor import Reactor
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.protocols.mqtt.run import Run
 from fluxmq.protocols.mqtt.tickets import Ticket
 from fluxmq.shards.durable.homes import PATIENCE_SECONDS
@@ -65,7 +65,7 @@ class KeptLink:
     def _send(self, run: Run, head: Callable[[int], bytes]) -> None:
         ticket = self._reactor.hold()
         if self._hopeless() or self._bytes > UNANSWERED_BYTES_MAX:
-            ticket.done(Reason.QUOTA_EXCEEDED)
+            ticket.done(Outcome.OVER_LIMIT)
             return
         self._number += 1
         body = bytes(memoryview(run.buffer)[run.start : run.end])
@@ -101,7 +101,7 @@ class KeptLink:
         sent, self._sent = self._sent, {}
         self._bytes = 0
         for _, ticket in sent.values():
-            ticket.done(Reason.QUOTA_EXCEEDED)
+            ticket.done(Outcome.OVER_LIMIT)
 
     def _hopeless(self) -> bool:
         return not self.serving and self._now() > self._away_since + PATIENCE_SECONDS

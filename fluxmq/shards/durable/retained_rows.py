@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.net import frames
 from fluxmq.net.links import Link
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.protocols.mqtt.run import Run
 from fluxmq.protocols.sniff import shard_of
 from fluxmq.shards.durable.homes import PATIENCE_SECONDS, Done, Store
@@ -71,7 +71,7 @@ class RetainedRows:
         if home == self._shard:
             return self._store.refusing
         full = len(self._unconfirmed[home]) >= UNCONFIRMED_MAX
-        return Reason.QUOTA_EXCEEDED if full and topic not in self._unconfirmed[home] else 0
+        return Outcome.OVER_LIMIT if full and topic not in self._unconfirmed[home] else 0
 
     def applied(self, message: Run, stamp: Stamp) -> None:
         """Store a message, or a deletion (count 0), that this shard has applied as the newest."""
@@ -170,7 +170,7 @@ class RetainedRows:
                     break
                 dones, entry.dones = entry.dones, []
                 for done in dones:
-                    done(Reason.QUOTA_EXCEEDED)
+                    done(Outcome.OVER_LIMIT)
 
     # The start
 

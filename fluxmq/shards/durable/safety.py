@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from fluxmq.model.outcomes import REFUSED_MIN
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.mqtt.portion import Portion
 from fluxmq.protocols.mqtt.tickets import Ticket
@@ -37,7 +38,6 @@ PASS_ON_SECONDS = 1.0
 """Interval at which messages of a shared group that other members refused are offered again: a full
 disk may have room by then.
 """
-REFUSED_FROM = 0x80
 
 
 class CallbackTicket(Ticket):
@@ -182,7 +182,7 @@ class Safety:
         settle: Owed | None = portion.settle
 
         def safe(reason: int) -> None:
-            if reason >= REFUSED_FROM:
+            if reason >= REFUSED_MIN:
                 if settle is not None and settle.ticket is not None:
                     settle.safe(reason)
                 else:
@@ -232,7 +232,7 @@ class Safety:
             local = gate.keeper.home is self.store
             if others and not (local and others == self._fresh.get(gate.ticket)):
                 self._gates.append(gate)
-            elif gate.ticket.reason >= REFUSED_FROM:
+            elif gate.ticket.reason >= REFUSED_MIN:
                 self._close(gate, gate.ticket.reason)
             else:
                 self._write(gate)
@@ -245,7 +245,7 @@ class Safety:
         def safe(reason: int) -> None:
             # The messages may have been refused in the same transaction.
             reason = max(reason, gate.ticket.reason)
-            if reason >= REFUSED_FROM:
+            if reason >= REFUSED_MIN:
                 for packet_id in gate.packet_ids:
                     keeper.home.remove(RECEIVED, (keeper.client_id, packet_id))
                 self.lazily()
@@ -257,7 +257,7 @@ class Safety:
     def _close(self, gate: Gate, reason: int) -> None:
         del self._unwritten[gate]
         session = gate.keeper.session
-        if reason >= REFUSED_FROM and session.received:
+        if reason >= REFUSED_MIN and session.received:
             # The client may resend it, and then it is new, whether the client is still connected or
             # not.
             session.received -= gate.packet_ids

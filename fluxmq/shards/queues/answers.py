@@ -1,47 +1,49 @@
-"""Translation of command results into what clients receive."""
+"""Outcomes of command results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues.results import Code, Result
-from fluxmq.shards.queues.ports import FENCED, MOVED, Answer, Outcome
+from fluxmq.shards.queues.ports import Answer
 
 Done = Callable[[Result], None]
 """Called with a command's result."""
 
 REFUSED = {
-    Code.FULL: Reason.QUOTA_EXCEEDED,
-    Code.LIMIT: Reason.QUOTA_EXCEEDED,
-    Code.TOO_LARGE: Reason.QUOTA_EXCEEDED,
-    Code.NOT_PENDING: Reason.NO_MATCHING_SUBSCRIBERS,
-    Code.LOST: MOVED,
-    Code.CLOSED: FENCED,
+    Code.FULL: Outcome.OVER_LIMIT,
+    Code.LIMIT: Outcome.OVER_LIMIT,
+    Code.TOO_LARGE: Outcome.OVER_LIMIT,
+    Code.NOT_PENDING: Outcome.NOT_PENDING,
+    Code.LOST: Outcome.MOVED,
+    Code.CLOSED: Outcome.FENCED,
 }
-"""Reason code by result; any other result is an implementation specific error."""
+"""Outcome by result; any other result is `Outcome.FAILED`."""
 
 
-def reason_of(result: Result) -> int:
-    """Return the MQTT reason code for a command's result; 0 if it took effect."""
-    return 0 if result.ok else REFUSED.get(Code(result.code), Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+def reason_of(result: Result) -> Outcome:
+    """Return the outcome of a command's result."""
+    return Outcome.OK if result.ok else REFUSED.get(Code(result.code), Outcome.FAILED)
 
 
 _OUTCOMES = {
-    Code.NO_QUEUE: Outcome.NO_QUEUE,
-    Code.NO_GROUP: Outcome.NO_QUEUE,
-    Code.IN_USE: Outcome.IN_USE,
-    Code.NOT_EMPTY: Outcome.NOT_EMPTY,
+    Code.NO_QUEUE: QueueOutcome.NO_QUEUE,
+    Code.NO_GROUP: QueueOutcome.NO_QUEUE,
+    Code.IN_USE: QueueOutcome.IN_USE,
+    Code.NOT_EMPTY: QueueOutcome.NOT_EMPTY,
 }
 
 
-def outcome_of(result: Result) -> Outcome:
+def outcome_of(result: Result) -> QueueOutcome:
     """Return the outcome of a command's result, for requests that name a queue."""
-    return Outcome.OK if result.ok else _OUTCOMES.get(Code(result.code), Outcome.UNAVAILABLE)
+    return (
+        QueueOutcome.OK if result.ok else _OUTCOMES.get(Code(result.code), QueueOutcome.UNAVAILABLE)
+    )
 
 
 def answering(done: Answer) -> Done:
-    """Return a callback that gives ``done`` the result's reason code."""
+    """Return a callback that gives ``done`` the result's outcome."""
 
     def applied(result: Result) -> None:
         done(reason_of(result))
@@ -50,7 +52,7 @@ def answering(done: Answer) -> Done:
 
 
 def worst_of(count: int, done: Answer | None) -> Answer:
-    """Return a callback for ``count`` parts; it calls ``done`` once, with the worst reason of
+    """Return a callback for ``count`` parts; it calls ``done`` once, with the worst outcome of
     all."""
     waiting, worst = count, 0
 

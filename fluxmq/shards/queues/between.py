@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues.origins import Identity
 from fluxmq.shards.queues.ports import (
     Answer,
     Attached,
     ConsumerPort,
     Held,
-    Outcome,
     QueueHost,
     Status,
     Told,
@@ -53,7 +52,7 @@ class Waiting:
         """Buffer a batch. Return False above the high watermark: the publisher should pause."""
         if self._bytes > 4 * WAITING_BYTES_MAX:
             if done is not None:
-                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+                done(Outcome.FAILED)
             return True
         self._appends.append((queue, batch, done, identity, by_address))
         self._bytes += len(batch)
@@ -62,7 +61,7 @@ class Waiting:
     def attach(self, wanted: Wanted, port: ConsumerPort, done: AttachDone) -> None:
         """Buffer an attach."""
         if len(self._attaches) >= ATTACHES_MAX:
-            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
+            done(Attached(Outcome.FAILED), None)
         else:
             self._attaches.append((wanted, port, done))
 
@@ -80,7 +79,7 @@ class Waiting:
 
     def _keep(self, request: Callable[[QueueHost], None], done: Told) -> None:
         if len(self._requests) >= ATTACHES_MAX:
-            done(Status(Outcome.UNAVAILABLE))
+            done(Status(QueueOutcome.UNAVAILABLE))
         else:
             self._requests.append((request, done))
 

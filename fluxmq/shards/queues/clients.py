@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.connection import Connection
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.commands import Verb
 from fluxmq.routing.queue_addresses import MalformedAddressError, parse_publish
 from fluxmq.routing.subscriptions import SubscriptionTree
@@ -155,11 +155,11 @@ class QueueClients:
         wanted: QueueSubscription,
         done: Callable[[int], None],
     ) -> None:
-        """Make a connected session a consumer; ``done`` gets the granted QoS or a reason code."""
+        """Make a connected session a consumer; ``done`` gets the outcome."""
         self.unsubscribe(session, written)
         name = wanted.queue.decode()
         if self.names.find(name) is None and not self._ephemeral:
-            done(Reason.QUOTA_EXCEEDED)
+            done(Outcome.OVER_LIMIT)
             return
         limit = self._limit(session, wanted)
         consumer = QueueConsumer(
@@ -183,15 +183,15 @@ class QueueClients:
         def attached(answer: Attached, held: Held | None) -> None:
             if answer.reason or held is None:
                 self._forget(session, written, consumer)
-                done(answer.reason or Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+                done(answer.reason or Outcome.FAILED)
             elif consumer.ended:
                 held.detach()
-                done(Reason.UNSPECIFIED_ERROR)
+                done(Outcome.CANCELLED)
             else:
                 consumer.held = held
                 consumer.stream = answer.stream
                 consumer.primary = answer.primary.encode()
-                done(wanted.qos)
+                done(Outcome.OK)
 
         self._hosts.host(info.group).attach(asked, consumer, attached)
 
@@ -234,7 +234,7 @@ class QueueClients:
             meant = wanted.queue == settlement.queue and wanted.group == settlement.group
             if meant and self._order(consumer, settlement, done):
                 return
-        done(Reason.NO_MATCHING_SUBSCRIBERS)
+        done(Outcome.NOT_PENDING)
 
     def _order(
         self, consumer: QueueConsumer, settlement: Settlement, done: Callable[[int], object]
@@ -290,7 +290,7 @@ class QueueClients:
         self.subscribe(session, written, wanted._replace(start=None), again)
 
     def _attached_again(self, session: Session, written: bytes, reason: int) -> None:
-        if reason >= Reason.UNSPECIFIED_ERROR and session.client is not None:
+        if reason and session.client is not None:
             self._orphans[session, written] = self._clock() + RETRY_US
 
     # The tick

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues import commands, migration
 from fluxmq.queues.attaching import AttachError, CommitError, ExclusiveError
 from fluxmq.queues.commands import Kind, Mode, Verb
@@ -30,14 +30,11 @@ from fluxmq.shards.queues.group_time import GroupTime
 from fluxmq.shards.queues.keeping import Keeper, Store
 from fluxmq.shards.queues.local_held import LocalHeld
 from fluxmq.shards.queues.ports import (
-    FENCED,
-    MOVED,
     NOTHING,
     Answer,
     Attached,
     ConsumerPort,
     Held,
-    Outcome,
     Range,
     Status,
     Taken,
@@ -48,8 +45,6 @@ from fluxmq.storage.errors import StorageError
 
 EARLY_MAX = 65_536
 """Maximum number of consumers that wait for a leader; further ones are refused and retry."""
-
-_REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 class Consuming(ABC):
@@ -147,10 +142,10 @@ class Consuming(ABC):
     ) -> None:
         """Attach a consumer, once the group leads: a new leader drops earlier consumers."""
         if self.absent and not self.failed:
-            done(Attached(MOVED, outcome=Outcome.UNAVAILABLE), None)
+            done(Attached(Outcome.MOVED, outcome=QueueOutcome.UNAVAILABLE), None)
             return
         if self.gate.is_closed_to(wanted.queue, wanted.asker):
-            done(Attached(Reason.NOT_AUTHORIZED, outcome=Outcome.LOCKED), None)
+            done(Attached(Outcome.DENIED, outcome=QueueOutcome.LOCKED), None)
             return
         if not self.failed and not self.keeper.leading and len(self._early) < EARLY_MAX:
             self._early.append((wanted, port, done))
@@ -158,15 +153,15 @@ class Consuming(ABC):
         state = self.machine.queue(wanted.queue)
         if self.failed or state is None or not self.keeper.leading:
             gone = state is None and not self.failed and not self.gate.moved_away(wanted.queue)
-            outcome = Outcome.NO_QUEUE if gone else Outcome.UNAVAILABLE
-            done(Attached(_REFUSED, outcome=outcome), None)
+            outcome = QueueOutcome.NO_QUEUE if gone else QueueOutcome.UNAVAILABLE
+            done(Attached(Outcome.FAILED, outcome=outcome), None)
             return
         if state.closed:
-            done(Attached(MOVED, outcome=Outcome.UNAVAILABLE), None)
+            done(Attached(Outcome.MOVED, outcome=QueueOutcome.UNAVAILABLE), None)
             return
         stream = state.config.type == QueueType.STREAM
         if not stream and wanted.qos == 0:
-            done(Attached(_REFUSED, outcome=Outcome.REFUSED), None)
+            done(Attached(Outcome.FAILED, outcome=QueueOutcome.REFUSED), None)
             return
         try:
             consumer, needed = self.dispatch.attach(
@@ -187,8 +182,8 @@ class Consuming(ABC):
             )
         except (AttachError, StorageError) as error:
             in_use = isinstance(error, ExclusiveError)
-            outcome = Outcome.EXCLUSIVE if in_use else Outcome.REFUSED
-            done(Attached(_REFUSED, outcome=outcome), None)
+            outcome = QueueOutcome.EXCLUSIVE if in_use else QueueOutcome.REFUSED
+            done(Attached(Outcome.FAILED, outcome=outcome), None)
             return
         self.ports[consumer] = port
         held = LocalHeld(self, consumer)
@@ -236,7 +231,7 @@ class Consuming(ABC):
         """Settle messages that a consumer holds."""
         if self.closed:
             if done is not None:
-                done(_REFUSED)
+                done(Outcome.FAILED)
             return
         settlement = self.dispatch.settle(consumer, verb, ranges, self.clock(), delay, reason)
         self.counts.settled[verb] += settlement.settled
@@ -247,7 +242,7 @@ class Consuming(ABC):
             missing = settlement.missing
 
             def applied(result: Result) -> None:
-                asked(Reason.NO_MATCHING_SUBSCRIBERS if missing else reason_of(result))
+                asked(Outcome.NOT_PENDING if missing else reason_of(result))
 
             answer = applied
         if verb == Verb.ACK or not settlement.commands:
@@ -260,13 +255,13 @@ class Consuming(ABC):
         answer = None if done is None else answering(done)
         if self.closed:
             if done is not None:
-                done(_REFUSED)
+                done(Outcome.FAILED)
             return
         try:
             needed = self.dispatch.commit(consumer, offset)
         except CommitError:
             if done is not None:
-                done(Reason.NO_MATCHING_SUBSCRIBERS)
+                done(Outcome.NOT_PENDING)
             return
         self._submit_all(needed, answer)
 
@@ -317,7 +312,7 @@ class Consuming(ABC):
     def status(self, queue: str, done: Told) -> None:
         """Count a queue's messages and consumers; counts as a use. Waits until the group leads."""
         if self.closed:
-            done(Status(Outcome.UNAVAILABLE))
+            done(Status(QueueOutcome.UNAVAILABLE))
             return
         if not self.keeper.leading and len(self._early_statuses) < EARLY_MAX:
             self._early_statuses.append((queue, done))
@@ -375,12 +370,12 @@ class Consuming(ABC):
     def _status(self, queue: str) -> Status:
         state = self.machine.queue(queue)
         if self.failed or not self.keeper.leading:
-            return Status(Outcome.UNAVAILABLE)
+            return Status(QueueOutcome.UNAVAILABLE)
         if state is None or state.closed:
             moves = state is not None or self.gate.moved_away(queue)
-            return Status(Outcome.UNAVAILABLE) if moves else NOTHING
+            return Status(QueueOutcome.UNAVAILABLE) if moves else NOTHING
         self._touch(state.id)
-        return Status(Outcome.OK, *self.dispatch.counts(state.id))
+        return Status(QueueOutcome.OK, *self.dispatch.counts(state.id))
 
     def _touch(self, queue_id: int) -> None:
         state = self.machine.queues.get(queue_id)
@@ -395,7 +390,7 @@ class Consuming(ABC):
         for _, taken in takes:
             taken(False, 0)
         for _, told in statuses:
-            told(Status(Outcome.UNAVAILABLE))
+            told(Status(QueueOutcome.UNAVAILABLE))
 
     # Removing
 
@@ -415,10 +410,10 @@ class Consuming(ABC):
         """Return a queue's id, or None after ``done`` got the reason why it is unavailable here."""
         state = self.machine.queue(queue)
         if self.failed or not self.keeper.leading:
-            done(Status(Outcome.UNAVAILABLE))
+            done(Status(QueueOutcome.UNAVAILABLE))
         elif state is None:
             moved = self.gate.moved_away(queue)
-            done(Status(Outcome.UNAVAILABLE) if moved else NOTHING)
+            done(Status(QueueOutcome.UNAVAILABLE) if moved else NOTHING)
         else:
             return state.id
         return None
@@ -427,7 +422,7 @@ class Consuming(ABC):
     def _telling(done: Told) -> Done:
         def applied(result: Result) -> None:
             outcome = outcome_of(result)
-            if outcome is Outcome.IN_USE:
+            if outcome is QueueOutcome.IN_USE:
                 done(Status(outcome, consumers=result.value))
             else:
                 done(Status(outcome, result.value))
@@ -457,7 +452,7 @@ class Consuming(ABC):
         if self.closed or not self.gate.holds(queue, state, identity):
             return False
         if done is not None:
-            done(FENCED)
+            done(Outcome.FENCED)
         return True
 
     def _is_of_another_term(self, identity: Identity) -> bool:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fluxmq.model.batch_format import Batch, parse
 from fluxmq.model.message_batch import build_message
+from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import Item, Kind, decode, encode
 from fluxmq.protocols.amqp091.message_properties import block_headers
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Reason as DeathReason
 from fluxmq.queues.config import QueueConfig
@@ -111,7 +111,7 @@ class DeadLetters:
         if target is None:
             # Unknown (yet): an ephemeral queue of this name is no place for messages that must not
             # be lost.
-            answered(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+            answered(Outcome.FAILED)
             return
         self._host(target.group).append(dead.target, data, answered)
 
@@ -162,7 +162,7 @@ class DeadLetters:
         def answered(reason: int) -> None:
             nonlocal waiting, worst
             waiting -= 1
-            if reason == Reason.QUOTA_EXCEEDED and not keeps:
+            if reason == Outcome.OVER_LIMIT and not keeps:
                 self.dropped += 1  # a full queue refuses for good
             elif reason:
                 worst = reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.model.outcomes import Outcome
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Result
@@ -92,12 +92,12 @@ class EphemeralGroup(Group):
         waiting = self._waiting.get(queue)
         if waiting is not None:
             if len(waiting) >= WAITING_MAX:
-                action(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+                action(Outcome.FAILED)
             else:
                 waiting.append(action)
             return
         if len(self.machine.queues) + len(self._waiting) >= self.queues_max:
-            action(Reason.QUOTA_EXCEEDED)
+            action(Outcome.OVER_LIMIT)
             return
         self._waiting[queue] = deque((action,))
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fluxmq.logs import get_logger
 from fluxmq.model.batch_format import Batch
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.model.outcomes import Outcome
 from fluxmq.queues import commands, migration
 from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.consumers import DeadLetter
@@ -34,7 +34,7 @@ from fluxmq.shards.queues.counts import LOCKED, REFUSALS, QueueCounts
 from fluxmq.shards.queues.cutting import apart, is_timed, shifted
 from fluxmq.shards.queues.group_time import GroupTime
 from fluxmq.shards.queues.keeping import Stores
-from fluxmq.shards.queues.ports import MOVED, Answer
+from fluxmq.shards.queues.ports import Answer
 from fluxmq.shards.queues.waiting_answers import WaitingAnswers, is_early
 from fluxmq.shards.queues.writing import StoreWrites
 from fluxmq.storage.errors import Corruption, StorageError
@@ -142,7 +142,7 @@ class Group(Consuming):
         ``by_address``: reject it if the queue is closed to MQTT clients."""
         if identity is not None and self._is_of_another_term(identity):
             if done is not None:
-                done(MOVED)
+                done(Outcome.MOVED)
             return True
         if by_address and self.gate.is_closed_to(queue, ""):
             self._refuse_stranger(done)
@@ -200,7 +200,7 @@ class Group(Consuming):
         """Reject a publish by an MQTT client to the address of a queue that is closed to it."""
         self.counts.refused[LOCKED] += 1
         if done is not None:
-            done(Reason.NOT_AUTHORIZED)
+            done(Outcome.DENIED)
 
     def _or_bury(self, config: QueueConfig, batch: bytes, done: Done | None) -> Done:
         """Return a callback that dead-letters the batch if the queue is full."""
@@ -214,16 +214,16 @@ class Group(Consuming):
         return applied
 
     def refusal(self, state: Queue | None, batch: bytes) -> int:
-        """Return the reason code for rejecting an append up front; 0 to accept it."""
+        """Return the outcome of an append that is rejected up front; 0 to accept it."""
         if self.failed:
-            return Reason.IMPLEMENTATION_SPECIFIC_ERROR
+            return Outcome.FAILED
         if self.absent:
-            return MOVED
+            return Outcome.MOVED
         if state is None:
-            return Reason.IMPLEMENTATION_SPECIFIC_ERROR
+            return Outcome.FAILED
         if self.full:
-            return Reason.QUOTA_EXCEEDED
-        return Reason.QUOTA_EXCEEDED if len(batch) > self.batch_max else 0
+            return Outcome.OVER_LIMIT
+        return Outcome.OVER_LIMIT if len(batch) > self.batch_max else 0
 
     def _refused_for(self, state: Queue | None) -> str:
         if self.failed or state is None:

@@ -14,6 +14,7 @@ from dataclasses import astuple
 from typing import Any
 
 from fluxmq.model.batch_format import Batch
+from fluxmq.model.outcomes import Outcome
 from fluxmq.net import frames
 from fluxmq.net.links import BACKLOG_BYTES_MAX, FrameLink
 from fluxmq.queues.config import QueueConfig
@@ -24,7 +25,7 @@ from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
 from fluxmq.shards.queues.cutting import cut
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import QueueNames
-from fluxmq.shards.queues.ports import MOVED, Attached, Held, QueueHost, Status, Told, Wanted
+from fluxmq.shards.queues.ports import Attached, Held, QueueHost, Status, Told, Wanted
 from fluxmq.shards.queues.remote import APPEND_HEAD, DELIVER_HEAD, REFER
 from fluxmq.shards.queues.replica_host import ReplicaHost
 from fluxmq.shards.queues.service import QueueService
@@ -237,7 +238,7 @@ class Hosting:
         peer = link.peer
         host = self._host_of(queue)
         if not isinstance(host, (Group, ReplicaHost)):  # it has moved, or is about to
-            link.send_control("attached", number, *astuple(Attached(MOVED)))
+            link.send_control("attached", number, *astuple(Attached(Outcome.MOVED)))
             return
         where = None if start is None else (str(start[0]), int(start[1]))
         wanted = Wanted(queue, group, member, pattern, where, limit, qos, explicit, *kind)
@@ -286,7 +287,7 @@ class Hosting:
         port = self._consumers[link.peer].get(number)
         if port is None or port.held is None:
             if request:
-                link.send_control("settled", request, 0x10)
+                link.send_control("settled", request, Outcome.NOT_PENDING)
             return
         ranges = list(zip(flat[::2], flat[1::2], strict=True))
         port.held.settle(verb, ranges, delay, reason, self._settled(link, request))
@@ -296,7 +297,7 @@ class Hosting:
         if port is not None and port.held is not None:
             port.held.commit(offset, self._settled(link, request))
         elif request:
-            link.send_control("settled", request, 0x10)
+            link.send_control("settled", request, Outcome.NOT_PENDING)
 
     def _settled(self, link: FrameLink, request: int) -> Callable[[int], None] | None:
         if not request:

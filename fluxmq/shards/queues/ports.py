@@ -4,58 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from fluxmq.model.batch_format import Batch
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.queues.origins import Identity
-
-MOVED: Final = 1 << 8 | Reason.IMPLEMENTATION_SPECIFIC_ERROR
-"""Between hosts only, not an MQTT reason code: this host does not (or no longer) lead the queue's
-group and the request's fate is unknown. The caller locates the leader and retries."""
-
-FENCED: Final = 2 << 8 | Reason.IMPLEMENTATION_SPECIFIC_ERROR
-"""Between hosts only, as `MOVED`: the queue is moving to another group and the request had no
-effect. The caller retries, there or here."""
 
 Range = tuple[int, int]
 """First and last offset, both inclusive."""
 
 Answer = Callable[[int], object]
-"""Called with 0 once the request is durable, else with an MQTT reason code (0x80 or more:
-refused)."""
-
-
-class Outcome(IntEnum):
-    """Result of a request about a queue, finer than reason codes. The values cross links between
-    shards."""
-
-    OK = 0
-    NO_QUEUE = 1
-    UNAVAILABLE = 2
-    """The queue's group is unreachable or has failed."""
-    REFUSED = 3
-    """The consumer group has another mode or filter, or a limit is reached."""
-    EXCLUSIVE = 4
-    """The queue has an exclusive consumer, or other consumers where an exclusive one was
-    requested."""
-    IN_USE = 5
-    NOT_EMPTY = 6
-    LOCKED = 7
-    """The queue is exclusive to another connection."""
+"""Called with 0 once the request is durable, else with an `Outcome`, which may carry an explanation."""
 
 
 class Status(NamedTuple):
     """A queue's counts of ready messages, unacked messages and consumers; or the error."""
 
-    outcome: Outcome
+    outcome: QueueOutcome
     ready: int = 0
     unsettled: int = 0
     consumers: int = 0
 
 
-NOTHING = Status(Outcome.NO_QUEUE)
+NOTHING = Status(QueueOutcome.NO_QUEUE)
 
 Told = Callable[[Status], object]
 
@@ -100,7 +71,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """Answer to an attach. ``reason``: 0, or an MQTT reason code. ``group``: the group's effective
+    """Answer to an attach. ``reason``: an `Outcome`. ``group``: the group's effective
     name.
 
     ``primary``: the stream's group whose progress its consumers see; empty for none. ``outcome``
@@ -111,7 +82,7 @@ class Attached:
     group: str = ""
     stream: bool = False
     primary: str = ""
-    outcome: int = Outcome.OK
+    outcome: int = QueueOutcome.OK
 
 
 class ReferencePort(Protocol):

@@ -20,21 +20,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.net import frames
 from fluxmq.net.links import FrameLink
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Code, Result
 from fluxmq.shards.queues.answers import Done
 from fluxmq.shards.queues.cutting import received
 from fluxmq.shards.queues.names import QueueInfo, QueueNames
 from fluxmq.shards.queues.ports import (
-    MOVED,
     Answer,
     Attached,
     ConsumerPort,
     Held,
-    Outcome,
     QueueHost,
     Range,
     Status,
@@ -49,7 +47,7 @@ REFER = struct.Struct("<BQIqQI")
 NO_IDENTITY = Identity(0, 0, 0)
 WAITING_BYTES_MAX = 16 << 20
 """Unanswered bytes per host above which publishers pause; at four times, appends are refused."""
-ASTRAY = Attached(MOVED, outcome=Outcome.UNAVAILABLE)
+ASTRAY = Attached(Outcome.MOVED, outcome=QueueOutcome.UNAVAILABLE)
 """The host does not lead the queue's group."""
 PATIENCE_SECONDS = 10.0
 """Time for which requests wait for a host that is away before they are refused."""
@@ -93,11 +91,11 @@ class RemoteHost:
         """Append a batch there. ``once``: answer `MOVED` instead of keeping it for a retry."""
         if once and not self.serving:
             if done is not None:
-                done(MOVED)
+                done(Outcome.MOVED)
             return True
         if self._hopeless() or self._bytes > 4 * WAITING_BYTES_MAX:
             if done is not None:
-                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+                done(Outcome.FAILED)
             return True
         number = next(self._numbers)
         name = queue.encode()
@@ -126,7 +124,7 @@ class RemoteHost:
             done(ASTRAY, None)
             return
         if self._hopeless():
-            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR, outcome=Outcome.UNAVAILABLE), None)
+            done(Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
             return
         number = next(self._numbers)
         self._ports[number] = port
@@ -199,7 +197,7 @@ class RemoteHost:
 
     def _ask(self, done: Told, name: str, *arguments: Any) -> None:
         if not self.serving:
-            done(Status(Outcome.UNAVAILABLE))
+            done(Status(QueueOutcome.UNAVAILABLE))
             return
         request = next(self._numbers)
         self._told[request] = done
@@ -256,10 +254,10 @@ class RemoteHost:
             return
         once = number in self._once
         self._once.discard(number)
-        if reason == MOVED and once:
+        if reason == Outcome.MOVED and once:
             self._ports.pop(number, None)
             found[1](ASTRAY, None)
-        elif reason == MOVED:
+        elif reason == Outcome.MOVED:
             self.astray.append((found[0], self._ports.pop(number), found[1]))
         elif reason:
             self._ports.pop(number, None)
@@ -279,7 +277,7 @@ class RemoteHost:
         """Handle the answer to a status, purge or delete request."""
         done = self._told.pop(request, None)
         if done is not None:
-            done(Status(Outcome(outcome), ready, unsettled, consumers))
+            done(Status(QueueOutcome(outcome), ready, unsettled, consumers))
 
     def on_carried(self, request: int, code: int, value: int) -> None:
         """Handle the answer to a command about a moving queue."""
@@ -336,10 +334,10 @@ class RemoteHost:
         self._away_since = self._now()
         requests, self._requests = self._requests, {}
         for done in requests.values():
-            done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+            done(Outcome.FAILED)
         told, self._told = self._told, {}
         for tell in told.values():
-            tell(Status(Outcome.UNAVAILABLE))
+            tell(Status(QueueOutcome.UNAVAILABLE))
         taken, self._taken = self._taken, {}
         for take in taken.values():
             take(False, 0)
@@ -355,7 +353,7 @@ class RemoteHost:
         """Answer fail-fast requests, whose fate is unknown: their callers ask elsewhere."""
         once, self._once = self._once, set()
         for number in sorted(once):
-            self._answer(number, MOVED)
+            self._answer(number, Outcome.MOVED)
             attaching = self._attaching.pop(number, None)
             if attaching is not None:
                 self._ports.pop(number, None)
@@ -369,13 +367,11 @@ class RemoteHost:
         self._bytes = 0
         for _, done in appends.values():
             if done is not None:
-                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+                done(Outcome.FAILED)
         attaching, self._attaching = self._attaching, {}
         for number, (_, attached) in attaching.items():
             self._ports.pop(number, None)
-            attached(
-                Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR, outcome=Outcome.UNAVAILABLE), None
-            )
+            attached(Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
 
 
 class RemoteHeld:

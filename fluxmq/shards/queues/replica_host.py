@@ -13,15 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fluxmq.model.errors import FluxmqError
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.origins import Identity
 from fluxmq.shards.queues.ports import (
-    MOVED,
     Answer,
     Attached,
     ConsumerPort,
     Held,
-    Outcome,
     QueueHost,
     Range,
     Status,
@@ -34,7 +33,7 @@ from fluxmq.storage.errors import Corruption
 if TYPE_CHECKING:
     from fluxmq.shards.queues.group import Group
 
-ASTRAY = Attached(MOVED, outcome=Outcome.UNAVAILABLE)
+ASTRAY = Attached(Outcome.MOVED, outcome=QueueOutcome.UNAVAILABLE)
 
 
 class ReplicaHost:
@@ -61,7 +60,7 @@ class ReplicaHost:
     ) -> bool:
         """Refuse: appends go to the leader."""
         if done is not None:
-            done(MOVED)
+            done(Outcome.MOVED)
         return True
 
     def attach(
@@ -93,15 +92,15 @@ class ReplicaHost:
 
     def status(self, queue: str, done: Told) -> None:
         """Refuse: the leader answers this."""
-        done(Status(Outcome.UNAVAILABLE))
+        done(Status(QueueOutcome.UNAVAILABLE))
 
     def purge(self, queue: str, done: Told) -> None:
         """Refuse: the leader answers this."""
-        done(Status(Outcome.UNAVAILABLE))
+        done(Status(QueueOutcome.UNAVAILABLE))
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
         """Refuse: the leader answers this."""
-        done(Status(Outcome.UNAVAILABLE))
+        done(Status(QueueOutcome.UNAVAILABLE))
 
     def applied(self) -> None:
         """Deliver what the replica has received meanwhile."""

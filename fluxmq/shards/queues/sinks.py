@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from fluxmq.model.batch_format import PROTOCOL_MQTT
 from fluxmq.model.message_batch import build_message
+from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import Item, Kind, encode
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.mqtt.batches import build_batches
 from fluxmq.protocols.mqtt.message_properties import to_items
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.protocols.mqtt.run import Run
 from fluxmq.sessions.mqtt.queue_properties import QueueOptions
 from fluxmq.shards.queues.names import QueueInfo
@@ -133,5 +133,5 @@ class QueueSink:
     def _unanswered(self, reason: int) -> None:
         self._waiting -= 1
         if reason:
-            denied = reason == Reason.NOT_AUTHORIZED
+            denied = reason == Outcome.DENIED
             self._dropped("no_permission" if denied else "queue_refused", 1)

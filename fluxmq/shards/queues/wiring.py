@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from fluxmq.ipc.conversation import Order
 from fluxmq.logs import get_logger
 from fluxmq.model.errors import FluxmqError
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.net.links import Link
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.connection import Connection
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.backups import Backups
@@ -26,12 +26,10 @@ from fluxmq.shards.queues.listing import Listing
 from fluxmq.shards.queues.names import QueueNames
 from fluxmq.shards.queues.placement import Places
 from fluxmq.shards.queues.ports import (
-    MOVED,
     Answer,
     Attached,
     ConsumerPort,
     Held,
-    Outcome,
     QueueHost,
     Status,
     Told,
@@ -61,26 +59,26 @@ class Nowhere:
     ) -> bool:
         """Refuse; MOVED tells callers whose appends have an identity to retry."""
         if done is not None:
-            done(Reason.IMPLEMENTATION_SPECIFIC_ERROR if identity is None else MOVED)
+            done(Outcome.FAILED if identity is None else Outcome.MOVED)
         return True
 
     def attach(
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
         """Refuse."""
-        done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR, outcome=Outcome.UNAVAILABLE), None)
+        done(Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
 
     def status(self, queue: str, done: Told) -> None:
         """Refuse."""
-        done(Status(Outcome.UNAVAILABLE))
+        done(Status(QueueOutcome.UNAVAILABLE))
 
     def purge(self, queue: str, done: Told) -> None:
         """Refuse."""
-        done(Status(Outcome.UNAVAILABLE))
+        done(Status(QueueOutcome.UNAVAILABLE))
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
         """Refuse."""
-        done(Status(Outcome.UNAVAILABLE))
+        done(Status(QueueOutcome.UNAVAILABLE))
 
 
 NOWHERE = Nowhere()

@@ -5,8 +5,8 @@ A move of these modules in the program changes this file alone.
 
 from __future__ import annotations
 
-from fluxmq._hot.batches import Batch, build_message
-
+from fluxmq.model.batch_format import Batch
+from fluxmq.model.message_batch import build_message
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import Overflow, QueueConfig, QueueType
 from fluxmq.queues.machine import Machine

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.auth.policy import Policy
 from fluxmq.protocols.mqtt.codec import Limits, encode
 from fluxmq.protocols.mqtt.packets import Connect, Publish, Subscribe, Subscription
@@ -24,7 +25,8 @@ from fluxmq.protocols.mqtt.tickets import Ticket
 from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_topic
 from fluxmq.routing.subscriptions import SubscriptionTree
 from fluxmq.sessions.mqtt.handler import Handler
-from fluxmq.sessions.mqtt.ports import Authenticated, SessionLimits
+from fluxmq.sessions.mqtt.outcomes import Cause
+from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Client, Grant, Session, Will
 from fluxmq.sessions.mqtt.settlement import Settlement
@@ -213,7 +215,7 @@ class Shard:
 
     def authenticate(self, client: Client, connect: Connect) -> None:
         """Everybody may come in."""
-        self.handler.authenticated(client, Authenticated(0))
+        self.handler.authenticated(client, Authenticated(LoginOutcome.ACCEPTED))
 
     def scram_exchange(self) -> Any:
         """There is none."""
@@ -222,9 +224,8 @@ class Shard:
     def scram_keys(self, username: str, peer: str) -> None:
         """Nobody has any."""
 
-    def login_refusal(self, username: str, peer: str) -> int:
+    def login_refusal(self, username: str, peer: str) -> None:
         """Anybody may try."""
-        return 0
 
     def scram_result(self, username: str, peer: str, success: bool) -> None:
         """Not counted."""
@@ -250,7 +251,7 @@ class Shard:
         assert client.connect is not None
         session = self.sessions.get(client.connect.client_id)
         if session is not None and session.client is not None:
-            self.handler.disconnect(session.client, 0x8E, "taken_over")
+            self.handler.disconnect(session.client, Cause.TAKEN_OVER)
             session = self.sessions.get(client.connect.client_id)
         if session is not None and clean:
             self.handler.finish(session)

@@ -15,6 +15,7 @@ from fluxmq.protocols.mqtt.packets import Connect, Publish, Subscribe, Subscript
 from fluxmq.protocols.mqtt.portion import Target
 from fluxmq.protocols.mqtt.properties import Properties
 from fluxmq.protocols.mqtt.run import Run
+from fluxmq.sessions.mqtt.outcomes import Cause
 from tests.unit.net.shard import Peer, Shard
 from tests.unit.protocols.mqtt.wire import cut, puback, publish, read, read_all
 
@@ -386,7 +387,7 @@ def test_output_goes_before_a_connection_is_closed(shard: Shards) -> None:
     assert peer.connection.waiting
     client = one.sessions["p"].client
     assert client is not None
-    one.handler.disconnect(client, 0x8B, "shutdown")
+    one.handler.disconnect(client, Cause.SHUTDOWN)
     one.settle()
     found = read_all(peer.received, 5)
     assert [type(packet).__name__ for packet in found] == ["Publish", "Disconnect"]

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from fluxmq.auth.credentials import HashParameters, hash_password
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.auth.origins import Page
 from fluxmq.auth.scram import StoredKeys, derive_keys
 from fluxmq.auth.users import User
 from fluxmq.net import sockets
 from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.protocols.mqtt.packets import Connect
-from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.sessions.mqtt.ports import Authenticated
 from fluxmq.sessions.mqtt.session import Client
 from fluxmq.settings.schema import Auth
 from fluxmq.shards.authentication import Authentication, is_loopback
@@ -75,9 +74,9 @@ class Outcome:
         self.results.append(result)
 
     @property
-    def reason(self) -> int:
+    def outcome(self) -> LoginOutcome:
         (result,) = self.results
-        return result.reason
+        return result.outcome
 
 
 def check(
@@ -107,8 +106,10 @@ def wait(authentication: Authentication, loop: asyncio.AbstractEventLoop) -> Non
 
 def test_passwords(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     authentication = make(user(), user("off", enabled=False))
-    assert check(authentication, loop, "anna", b"secret") == Authenticated(0, "anna")
-    bad = Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD)
+    assert check(authentication, loop, "anna", b"secret") == Authenticated(
+        LoginOutcome.ACCEPTED, "anna"
+    )
+    bad = Authenticated(LoginOutcome.WRONG)
     assert check(authentication, loop, "anna", b"Secret") == bad
     assert check(authentication, loop, "anna", b"") == bad
     assert check(authentication, loop, "anna", None) == bad
@@ -126,11 +127,11 @@ def test_too_many_verifications_at_once(make: Make, loop: asyncio.AbstractEventL
     for outcome in outcomes:
         authentication.check(client(), connect, outcome)
     assert [bool(outcome.results) for outcome in outcomes] == [False] * 3 + [True] * 2
-    assert {outcome.reason for outcome in outcomes[3:]} == {Reason.SERVER_BUSY}
+    assert {outcome.outcome for outcome in outcomes[3:]} == {LoginOutcome.BUSY}
     wait(authentication, loop)
-    assert {outcome.reason for outcome in outcomes[:3]} == {0}
+    assert {outcome.outcome for outcome in outcomes[:3]} == {LoginOutcome.ACCEPTED}
     assert authentication.results["password", "busy"] == 2
-    assert check(authentication, loop, "anna", b"secret").reason == 0
+    assert check(authentication, loop, "anna", b"secret").outcome is LoginOutcome.ACCEPTED
 
 
 def test_a_user_that_changes_while_the_password_is_verified(
@@ -143,21 +144,23 @@ def test_a_user_that_changes_while_the_password_is_verified(
         authentication.check(client(), connect, outcome)
         authentication.set_users(2, changed)
         wait(authentication, loop)
-        assert outcome.reason == Reason.BAD_USER_NAME_OR_PASSWORD
+        assert outcome.outcome is LoginOutcome.WRONG
 
 
 def test_before_the_users_are_known(loop: asyncio.AbstractEventLoop) -> None:
     """A client is told to come again, not that its password is wrong."""
     authentication = Authentication(Auth.model_validate({"argon2": CHEAP}), loop)
     result = check(authentication, loop, "anna", b"secret")
-    assert result.reason == Reason.SERVER_UNAVAILABLE
+    assert result.outcome is LoginOutcome.UNAVAILABLE
     certificate = authentication.without_name(client(certificate="device"))
-    assert certificate.reason == Reason.SERVER_UNAVAILABLE
-    assert check(authentication, loop, None).reason == 0, "anonymous ones need no users"
+    assert certificate.outcome is LoginOutcome.UNAVAILABLE
+    assert check(authentication, loop, None).outcome is LoginOutcome.ACCEPTED, (
+        "anonymous ones need no users"
+    )
     authentication.set_users(1, ())
     away = client(REMOTE)
     result = check(authentication, loop, "anna", b"x", away)
-    assert result.reason == Reason.BAD_USER_NAME_OR_PASSWORD
+    assert result.outcome is LoginOutcome.WRONG
     authentication.close()
 
 
@@ -170,7 +173,7 @@ def test_verifications_under_way_survive_new_settings_and_the_loops_end(
     authentication.check(client(), connect, outcome)
     authentication.configure(Auth.model_validate({"argon2": CHEAP, "verify_threads": 1}))
     wait(authentication, loop)
-    assert outcome.reason == 0
+    assert outcome.outcome is LoginOutcome.ACCEPTED
     other = asyncio.new_event_loop()
     late = Authentication(Auth.model_validate({"argon2": CHEAP}), other)
     late.set_users(1, (user(),))
@@ -192,7 +195,7 @@ def test_anonymous_clients(
     authentication = make(anonymous={"allow": allow})
     for peer, allowed in ((LOCAL, local), (REMOTE, remote)):
         result = check(authentication, loop, None, who=client(peer))
-        assert result == Authenticated(0 if allowed else Reason.NOT_AUTHORIZED)
+        assert result == Authenticated(LoginOutcome.ACCEPTED if allowed else LoginOutcome.DENIED)
 
 
 @pytest.mark.parametrize(
@@ -222,11 +225,15 @@ def test_certificates(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     """The name in a certificate is who the client is, unless it names itself, or that user is disabled."""
     authentication = make(user(), user("off", enabled=False), anonymous={"allow": "never"})
     device = client(REMOTE, "device")
-    assert check(authentication, loop, None, who=device) == Authenticated(0, "device")
-    assert check(authentication, loop, "anna", b"secret", device) == Authenticated(0, "anna")
-    assert check(authentication, loop, "anna", b"no", device).reason
+    assert check(authentication, loop, None, who=device) == Authenticated(
+        LoginOutcome.ACCEPTED, "device"
+    )
+    assert check(authentication, loop, "anna", b"secret", device) == Authenticated(
+        LoginOutcome.ACCEPTED, "anna"
+    )
+    assert check(authentication, loop, "anna", b"no", device).outcome is LoginOutcome.WRONG
     off = client(LOCAL, "off")
-    assert check(authentication, loop, None, who=off) == Authenticated(Reason.NOT_AUTHORIZED)
+    assert check(authentication, loop, None, who=off) == Authenticated(LoginOutcome.DENIED)
 
 
 def test_policies(make: Make) -> None:
@@ -290,10 +297,13 @@ def test_some_users_are_let_in_from_this_machine_only(
         user("guest", scram=keys), user("anna", scram=keys), loopback_users=("guest",)
     )
     away = "192.0.2.7:1000"
-    assert check(authentication, loop, "guest", b"secret").reason == 0
+    assert check(authentication, loop, "guest", b"secret").outcome is LoginOutcome.ACCEPTED
     refused = check(authentication, loop, "guest", b"secret", client(away))
     assert refused == check(authentication, loop, "nobody", b"secret", client(away))
-    assert check(authentication, loop, "anna", b"secret", client(away)).reason == 0
+    assert (
+        check(authentication, loop, "anna", b"secret", client(away)).outcome
+        is LoginOutcome.ACCEPTED
+    )
     assert authentication.scram_keys("guest", LOCAL) == keys
     assert authentication.scram_keys("guest", away) is None
     assert authentication.scram_keys("anna", away) == keys
@@ -303,17 +313,17 @@ def test_a_verified_password_is_known_again_until_the_user_changes(
     make: Make, loop: asyncio.AbstractEventLoop
 ) -> None:
     authentication = make(user())
-    assert check(authentication, loop, "anna", b"secret").reason == 0
+    assert check(authentication, loop, "anna", b"secret").outcome is LoginOutcome.ACCEPTED
     again = Outcome()
     connect = Connect(client_id="c", version=5, username="anna", password=b"secret")
     authentication.check(client(), connect, again)
-    assert (authentication.pending, again.reason) == (0, 0), "answered at once"
-    assert check(authentication, loop, "anna", b"other").reason != 0
+    assert (authentication.pending, again.outcome) == (0, LoginOutcome.ACCEPTED), "answered at once"
+    assert check(authentication, loop, "anna", b"other").outcome is LoginOutcome.WRONG
     changed = replace(user(), hash=hash_password("new", b"s" * 16, HashParameters(1, 8, 1)))
     authentication.set_users(2, (changed,))
-    assert check(authentication, loop, "anna", b"secret").reason != 0
+    assert check(authentication, loop, "anna", b"secret").outcome is LoginOutcome.WRONG
     authentication.set_users(3, (user("anna", enabled=False),))
-    assert check(authentication, loop, "anna", b"secret").reason != 0
+    assert check(authentication, loop, "anna", b"secret").outcome is LoginOutcome.WRONG
 
 
 @pytest.mark.parametrize(
@@ -342,27 +352,27 @@ def test_pages_from_elsewhere_are_not_anonymous(
         authentication = make(user(), anonymous={"allow": allow})
         who = client(peer)
         who.page = page
-        let_in = check(authentication, loop, None, who=who).reason == 0
+        let_in = check(authentication, loop, None, who=who).outcome is LoginOutcome.ACCEPTED
         assert let_in is expected, allow
-        assert check(authentication, loop, "anna", b"secret", who).reason == 0
+        assert check(authentication, loop, "anna", b"secret", who).outcome is LoginOutcome.ACCEPTED
 
 
 def test_an_empty_name_is_none(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     """Many small clients send one where nothing was configured; a password beside it is nobody's."""
     authentication = make(user())
-    assert check(authentication, loop, "") == Authenticated(0)
-    assert check(authentication, loop, "", b"secret") == Authenticated(0)
-    refused = Authenticated(Reason.NOT_AUTHORIZED)
+    assert check(authentication, loop, "") == Authenticated(LoginOutcome.ACCEPTED)
+    assert check(authentication, loop, "", b"secret") == Authenticated(LoginOutcome.ACCEPTED)
+    refused = Authenticated(LoginOutcome.DENIED)
     assert check(authentication, loop, "", who=client(REMOTE)) == refused
 
 
 def test_an_unknown_name_is_none_until_somebody_adds_a_user(
     make: Make, loop: asyncio.AbstractEventLoop
 ) -> None:
-    bad = Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD)
+    bad = Authenticated(LoginOutcome.WRONG)
     for users in ((), (user("guest"),)):
         authentication = make(*users)
-        assert check(authentication, loop, "sensor", b"x") == Authenticated(0)
+        assert check(authentication, loop, "sensor", b"x") == Authenticated(LoginOutcome.ACCEPTED)
         assert check(authentication, loop, "sensor", b"x", client(REMOTE)) == bad
     assert check(authentication, loop, "guest", b"wrong") == bad
     page = client()
@@ -379,18 +389,24 @@ def test_an_unknown_name_is_none_until_somebody_adds_a_user(
 def test_certificates_honour_loopback_users(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     """Review finding 12: a certificate that names guest is no way round, whatever the protocol."""
     authentication = make(user("guest"), user())
-    refused = Authenticated(Reason.NOT_AUTHORIZED)
+    refused = Authenticated(LoginOutcome.DENIED)
     assert check(authentication, loop, None, who=client(REMOTE, "guest")) == refused
     assert check(authentication, loop, None, who=client(LOCAL, "guest")).username == "guest"
     for needed in (False, True):
         assert authentication.by_certificate("guest", REMOTE, needed) == refused
-        assert authentication.by_certificate("guest", LOCAL, needed) == Authenticated(0, "guest")
-        assert authentication.by_certificate("anna", REMOTE, needed) == Authenticated(0, "anna")
-    assert authentication.by_certificate("device", REMOTE) == Authenticated(0, "device")
+        assert authentication.by_certificate("guest", LOCAL, needed) == Authenticated(
+            LoginOutcome.ACCEPTED, "guest"
+        )
+        assert authentication.by_certificate("anna", REMOTE, needed) == Authenticated(
+            LoginOutcome.ACCEPTED, "anna"
+        )
+    assert authentication.by_certificate("device", REMOTE) == Authenticated(
+        LoginOutcome.ACCEPTED, "device"
+    )
     assert authentication.by_certificate("device", REMOTE, True) == refused
     assert authentication.by_certificate("", REMOTE, True) == refused
     early = Authentication(Auth.model_validate({"argon2": CHEAP}), loop)
-    assert early.by_certificate("anna", LOCAL, True).reason == Reason.SERVER_UNAVAILABLE
+    assert early.by_certificate("anna", LOCAL, True).outcome is LoginOutcome.UNAVAILABLE
     early.close()
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.sessions.mqtt.ports import Authenticated
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.shards.authentication import Authentication
 from tests.unit.shards.test_authentication import (
     LOCAL,
@@ -38,12 +37,12 @@ def test_a_password_verified_before_does_not_queue(
 ) -> None:
     """Review finding 8: however many made-up names wait, from the same address too."""
     authentication = make(user(), max_pending_verifications=8, verify_threads=1)
-    assert check(authentication, loop, "anna", b"secret").reason == 0
+    assert check(authentication, loop, "anna", b"secret").outcome is LoginOutcome.ACCEPTED
     flood = [ask(authentication, f"x{number}", b"x", LOCAL) for number in range(50)]
     assert authentication.pending == 8
-    assert ask(authentication, "anna", b"secret", LOCAL).reason == 0
+    assert ask(authentication, "anna", b"secret", LOCAL).outcome is LoginOutcome.ACCEPTED
     wait(authentication, loop)
-    busy = [outcome.reason for outcome in flood].count(Reason.SERVER_BUSY)
+    busy = [outcome.outcome for outcome in flood].count(LoginOutcome.BUSY)
     assert busy == 42
 
 
@@ -53,21 +52,23 @@ def test_addresses_take_turns(make: Make, loop: asyncio.AbstractEventLoop) -> No
     order: list[str] = []
 
     def note(name: str) -> Callable[[Authenticated], None]:
-        return lambda result: order.append(f"{name} {result.reason:#x}")
+        return lambda result: order.append(f"{name} {result.outcome.value}")
 
     for number in range(30):
         authentication.verify(f"x{number}", b"x", REMOTE, note("x"))
-    assert order == ["x 0x89"] * 21
+    assert order == ["x busy"] * 21
     authentication.verify("anna", b"secret", "[2001:db8::1]:1", note("anna"))
     wait(authentication, loop)
-    assert order.index("anna 0x0") == 21 + 1 + 2, "the last one made room, two were before it"
-    assert order.count("x 0x86") == 8
+    assert order.index("anna accepted") == 21 + 1 + 2, "the last one made room, two were before it"
+    assert order.count("x wrong") == 8
     bounded = make(user(), max_pending_per_address=4, verify_threads=1)
     flood = [ask(bounded, f"y{number}", b"x", f"192.0.2.7:{number}") for number in range(9)]
     assert bounded.pending == 5
     assert not ask(bounded, "anna", b"secret", "192.0.2.8:1").results
     wait(bounded, loop)
-    assert [outcome.reason for outcome in flood] == [0x86] * 5 + [0x89] * 4
+    assert [outcome.outcome for outcome in flood] == [LoginOutcome.WRONG] * 5 + [
+        LoginOutcome.BUSY
+    ] * 4
 
 
 def test_logins_that_wait_for_the_same_password_are_verified_once(
@@ -85,7 +86,7 @@ def test_logins_that_wait_for_the_same_password_are_verified_once(
 
     authentication._verifications._verifier = Counting()  # type: ignore[assignment]
     wait(authentication, loop)
-    assert {outcome.reason for outcome in outcomes} == {0}
+    assert {outcome.outcome for outcome in outcomes} == {LoginOutcome.ACCEPTED}
     assert not asked
 
 
@@ -101,15 +102,20 @@ def test_guessing_is_slowed_down(
     for name in ("anna", "nobody"):
         for _ in range(4):
             result = check(authentication, loop, name, b"guess", client(REMOTE))
-            assert result.reason == Reason.BAD_USER_NAME_OR_PASSWORD
+            assert result.outcome is LoginOutcome.WRONG
         for password in (b"guess", b"secret"):
             again = check(authentication, loop, name, password, client("192.0.2.7:6000"))
-            assert again.reason == Reason.SERVER_BUSY
+            assert again.outcome is LoginOutcome.BUSY
     assert authentication.results["password", "delayed"] == 4
     assert authentication.results["password", "failure"] == 8
-    assert check(authentication, loop, "anna", b"secret", client("192.0.2.8:1")).reason == 0
+    assert (
+        check(authentication, loop, "anna", b"secret", client("192.0.2.8:1")).outcome
+        is LoginOutcome.ACCEPTED
+    )
     assert [record.getMessage() for record in caplog.records] == ["login failed"]
-    assert check(authentication, loop, "anna", b"secret", client(REMOTE)).reason == 0x89
+    assert (
+        check(authentication, loop, "anna", b"secret", client(REMOTE)).outcome is LoginOutcome.BUSY
+    )
 
 
 def test_guessing_at_many_names_is_slowed_down(make: Make, loop: asyncio.AbstractEventLoop) -> None:
@@ -118,16 +124,22 @@ def test_guessing_at_many_names_is_slowed_down(make: Make, loop: asyncio.Abstrac
         user(), user("bob"), failed_logins={**GUESSES, "per_user": 2, "per_address": 3}
     )
     elsewhere = client("192.0.2.8:1")
-    assert check(authentication, loop, "anna", b"secret", elsewhere).reason == 0
+    assert (
+        check(authentication, loop, "anna", b"secret", elsewhere).outcome is LoginOutcome.ACCEPTED
+    )
     who = client(REMOTE)
     for number in range(4):
-        assert check(authentication, loop, f"x{number}", b"x", who).reason == 0x86
-    assert check(authentication, loop, "bob", b"secret", who).reason == 0x89
-    assert check(authentication, loop, "bob", b"secret", elsewhere).reason == 0
+        assert check(authentication, loop, f"x{number}", b"x", who).outcome is LoginOutcome.WRONG
+    assert check(authentication, loop, "bob", b"secret", who).outcome is LoginOutcome.BUSY
+    assert check(authentication, loop, "bob", b"secret", elsewhere).outcome is LoginOutcome.ACCEPTED
     for _ in range(3):
-        assert check(authentication, loop, "anna", b"guess", who).reason == 0x89
-    assert check(authentication, loop, "anna", b"secret", who).reason == 0x89, "an oracle"
-    assert check(authentication, loop, "anna", b"secret", elsewhere).reason == 0
+        assert check(authentication, loop, "anna", b"guess", who).outcome is LoginOutcome.BUSY
+    assert check(authentication, loop, "anna", b"secret", who).outcome is LoginOutcome.BUSY, (
+        "an oracle"
+    )
+    assert (
+        check(authentication, loop, "anna", b"secret", elsewhere).outcome is LoginOutcome.ACCEPTED
+    )
 
 
 def test_attempts_at_once_are_not_all_tried(make: Make, loop: asyncio.AbstractEventLoop) -> None:
@@ -135,20 +147,22 @@ def test_attempts_at_once_are_not_all_tried(make: Make, loop: asyncio.AbstractEv
     authentication = make(user(), failed_logins=GUESSES, verify_threads=1)
     outcomes = [ask(authentication, "anna", b"%d" % number, REMOTE) for number in range(20)]
     wait(authentication, loop)
-    assert [outcome.reason for outcome in outcomes] == [0x86] * 4 + [0x89] * 16
+    assert [outcome.outcome for outcome in outcomes] == [LoginOutcome.WRONG] * 4 + [
+        LoginOutcome.BUSY
+    ] * 16
 
 
 def test_guessing_by_scram_is_slowed_down(make: Make) -> None:
     """Review finding 15: its work is all the client's."""
     authentication = make(user(), failed_logins=GUESSES)
     for _ in range(4):
-        assert authentication.login_refusal("anna", REMOTE) == 0
+        assert authentication.login_refusal("anna", REMOTE) is None
         authentication.scram_result("anna", REMOTE, False)
-    assert authentication.login_refusal("anna", REMOTE) == Reason.SERVER_BUSY
-    assert authentication.login_refusal("anna", LOCAL) == 0
+    assert authentication.login_refusal("anna", REMOTE) == LoginOutcome.BUSY
+    assert authentication.login_refusal("anna", LOCAL) is None
     assert authentication.results == {
         ("scram-sha-256", "failure"): 4,
         ("scram-sha-256", "delayed"): 1,
     }
     authentication.revision = -1
-    assert authentication.login_refusal("anna", LOCAL) == Reason.SERVER_UNAVAILABLE
+    assert authentication.login_refusal("anna", LOCAL) == LoginOutcome.UNAVAILABLE

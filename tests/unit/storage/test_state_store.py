@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.protocols.sniff import shard_of
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, StorageError
@@ -20,8 +21,6 @@ from fluxmq.storage.state_store import (
     HEARD,
     LIFE,
     MESSAGES,
-    REASON_FAILED,
-    REASON_FULL,
     RETAINED,
     ROWS_PER_STATEMENT,
     SESSIONS,
@@ -117,17 +116,17 @@ def test_everything_is_there_after_closing(tmp_path: Path) -> None:
 def test_a_failed_commit_ends_the_store(store: StateStore) -> None:
     store._write = lambda *_: ("disk I/O error", False)  # type: ignore[method-assign]
     store.put(SESSIONS, ("c", b"s"))
-    assert settle(store) == REASON_FAILED
-    assert store.refusing == REASON_FAILED
+    assert settle(store) == Outcome.FAILED
+    assert store.refusing == Outcome.FAILED
     store.put(SESSIONS, ("d", b"s"))
-    assert settle(store) == REASON_FAILED
+    assert settle(store) == Outcome.FAILED
     assert on_disk(store, "sessions") == []
 
 
 def test_nothing_new_is_taken_while_little_space_is_left(store: StateStore) -> None:
     """Review, likely defects: ``min_free_bytes`` did not hold for sessions and retained messages."""
     store.low = True
-    assert store.refusing == REASON_FULL
+    assert store.refusing == Outcome.OVER_LIMIT
     store.low = False
     assert store.refusing == 0
 
@@ -145,8 +144,8 @@ def test_a_full_disk_is_refused_and_tried_again(store: StateStore) -> None:
 
     store._write = limited  # type: ignore[method-assign]
     store.put(MESSAGES, ("c", 1, bytes(1 << 20)))
-    assert settle(store) == REASON_FULL
-    assert store.refusing == REASON_FULL
+    assert settle(store) == Outcome.OVER_LIMIT
+    assert store.refusing == Outcome.OVER_LIMIT
     limit[0] = 1 << 20
     store._retry_at = 0.0
     store.flush()
@@ -158,7 +157,7 @@ def test_a_full_disk_is_refused_and_tried_again(store: StateStore) -> None:
 
 def test_what_waits_is_bounded(store: StateStore) -> None:
     store.put(RETAINED, (b"t", 0.0, bytes(BUFFER_BYTES_MAX)))
-    assert store.refusing == REASON_FULL
+    assert store.refusing == Outcome.OVER_LIMIT
     settle(store)
     assert store.refusing == 0
 
@@ -261,5 +260,5 @@ def test_a_file_system_that_takes_no_writes_after_a_commit_ends_the_store(
     os.dup2(readonly, store._mark)
     os.close(readonly)
     store.put(MESSAGES, ("c", 1, b"payload"))
-    assert settle(store) == REASON_FAILED
-    assert store.refusing == REASON_FAILED
+    assert settle(store) == Outcome.FAILED
+    assert store.refusing == Outcome.FAILED

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import TopicPermission, VhostPermission
 from fluxmq.model.batch_format import parse
@@ -29,7 +30,6 @@ from fluxmq.sessions.amqp091.client import Client
 from fluxmq.sessions.amqp091.handler import Handler
 from fluxmq.sessions.amqp091.ports import (
     AmqpLimits,
-    Authenticated,
     Confirming,
     ConsumerPort,
     ConsumerWanted,
@@ -171,11 +171,13 @@ class MemoryBroker:
         done: Callable[[Authenticated], None],
     ) -> None:
         if self.busy:
-            result = Authenticated(None, again=True)
+            result = Authenticated(LoginOutcome.BUSY)
         elif mechanism == "EXTERNAL":
-            result = Authenticated(client.certificate_name)
+            result = Authenticated(LoginOutcome.ACCEPTED, client.certificate_name)
+        elif self.users.get(user) == password:
+            result = Authenticated(LoginOutcome.ACCEPTED, user)
         else:
-            result = Authenticated(user if self.users.get(user) == password else None)
+            result = Authenticated(LoginOutcome.WRONG)
         self.answer(lambda: done(result))
 
     def permissions(self, user: str, vhost: str) -> Permissions | None:

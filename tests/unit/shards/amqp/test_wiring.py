@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.auth.users import User, VhostPermission
 from fluxmq.ipc.user_messages import Users
+from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, DeleteVhost, SetVhostLimits
 from fluxmq.routing.topology.records import Queue, Vhost
-from fluxmq.sessions.amqp091.ports import Authenticated
-from fluxmq.shards.amqp.consuming import refusal_of, status_of
-from fluxmq.shards.queues.ports import Outcome, Status
+from fluxmq.sessions.amqp091.refusals import refusal_of
+from fluxmq.shards.amqp.consuming import status_of
+from fluxmq.shards.queues.ports import Status
 from tests.unit.shards.amqp.support import (
     EVERYTHING,
     AmqpClient,
@@ -299,15 +301,16 @@ def test_groups_of_new_queues(make_amqp: MakeAmqp) -> None:
 @pytest.mark.parametrize(
     ("outcome", "code"),
     [
-        (Outcome.NO_QUEUE, 404),
-        (Outcome.EXCLUSIVE, 403),
-        (Outcome.IN_USE, 406),
-        (Outcome.NOT_EMPTY, 406),
-        (Outcome.REFUSED, 406),
-        (Outcome.UNAVAILABLE, 541),
+        (QueueOutcome.NO_QUEUE, 404),
+        (QueueOutcome.EXCLUSIVE, 403),
+        (QueueOutcome.IN_USE, 406),
+        (QueueOutcome.NOT_EMPTY, 406),
+        (QueueOutcome.REFUSED, 406),
+        (QueueOutcome.UNAVAILABLE, 541),
+        (QueueOutcome.LOCKED, 405),
     ],
 )
-def test_outcomes_are_reply_codes(outcome: Outcome, code: int) -> None:
+def test_outcomes_are_reply_codes(outcome: QueueOutcome, code: int) -> None:
     refusal = refusal_of(Queue("/", "q"), outcome)
     assert refusal.code == code
     assert "queue 'q' in vhost '/'" in refusal.text
@@ -335,7 +338,8 @@ def test_a_certificate_names_its_user(
     client.certificate_name = certificate
     told: list[Any] = []
     broker.authenticate(client, "EXTERNAL", asked, b"", told.append)
-    assert [each.user for each in told] == ["anna" if valid else None]
+    accepted = Authenticated(LoginOutcome.ACCEPTED, "anna")
+    assert told == [accepted if valid else Authenticated(LoginOutcome.DENIED)]
 
 
 def test_a_certificate_honours_loopback_users(make_amqp: MakeAmqp) -> None:
@@ -351,7 +355,8 @@ def test_a_certificate_honours_loopback_users(make_amqp: MakeAmqp) -> None:
     broker.authenticate(client, "EXTERNAL", "", b"", told.append)
     client.certificate_name = "nobody"
     broker.authenticate(client, "EXTERNAL", "", b"", told.append)
-    assert told == [Authenticated("guest"), Authenticated(None), Authenticated(None)]
+    denied = Authenticated(LoginOutcome.DENIED)
+    assert told == [Authenticated(LoginOutcome.ACCEPTED, "guest"), denied, denied]
 
 
 def test_what_cannot_be_checked_now_is_not_refused(make_amqp: MakeAmqp) -> None:
@@ -370,7 +375,8 @@ def test_what_cannot_be_checked_now_is_not_refused(make_amqp: MakeAmqp) -> None:
     client.certificate_name = "anna"
     broker.authenticate(client, "EXTERNAL", "", b"", told.append)
     broker.authenticate(client, "PLAIN", "anna", b"x", told.append)
-    assert told == [Authenticated(None, again=True)] * 3
+    outcomes = [each.outcome for each in told]
+    assert outcomes == [LoginOutcome.BUSY, LoginOutcome.UNAVAILABLE, LoginOutcome.UNAVAILABLE]
 
 
 def test_a_new_secret_ends_nothing(make_amqp: MakeAmqp) -> None:

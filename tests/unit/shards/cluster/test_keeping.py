@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.origins import Identity
-from fluxmq.shards.queues.ports import MOVED
 from fluxmq.shards.queues.waiting_answers import Wish
 from tests.unit.shards.cluster.trio import TICKS, Trio, message
 
@@ -112,7 +112,7 @@ def test_what_was_sent_to_an_earlier_leadership_is_not_taken_by_a_later_one(trio
     ask(b"first", 1, later)
     ask(b"late", 2, later)
     ask(b"whichever", 3, 0)
-    assert said == [(b"late", MOVED), (b"first", 0), (b"late", 0), (b"whichever", 0)]
+    assert said == [(b"late", Outcome.MOVED), (b"first", 0), (b"late", 0), (b"whichever", 0)]
     assert depth(trio, 2) == 3
 
 
@@ -128,7 +128,7 @@ def test_what_was_not_committed_is_lost_with_its_leader_and_said_to_be_so(trio: 
     trio.cut = set()
     for _ in range(5):
         trio.tick()
-    assert (lost, kept) == ([MOVED], [0])
+    assert (lost, kept) == ([Outcome.MOVED], [0])
     assert [depth(trio, number) for number in (1, 2, 3)] == [1, 1, 1]
 
 
@@ -162,7 +162,7 @@ def test_a_held_answer_of_a_leader_that_is_no_longer_is_never_positive(trio: Tri
     trio.cut = set()
     for _ in range(5):
         trio.tick()
-    assert said == [MOVED]
+    assert said == [Outcome.MOVED]
 
 
 @pytest.mark.parametrize("early", [True, False])

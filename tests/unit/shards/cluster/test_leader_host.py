@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.origins import Identity
-from fluxmq.sessions.mqtt.explanations import EXPLANATIONS_MAX, Explanations, code_of
 from fluxmq.shards.cluster.leader_host import NUMBERS_APART, WAITING_BYTES_MAX, LeaderHost
 from fluxmq.shards.cluster.leaders import Leader, Leaders
 from fluxmq.shards.queues.ports import (
-    MOVED,
     Answer,
     Attached,
     ConsumerPort,
     Held,
-    Outcome,
     QueueHost,
     Range,
     Status,
@@ -28,7 +25,7 @@ from fluxmq.shards.queues.ports import (
     Wanted,
 )
 
-REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
+REFUSED = Outcome.FAILED
 TIMEOUT = 5.0
 WANTED = Wanted("q", "g", "member", b"", None, 10, 1)
 
@@ -68,13 +65,13 @@ class Somebody:
 
     def status(self, queue: str, done: Told) -> None:
         """Something is there."""
-        done(Status(Outcome.OK, 1))
+        done(Status(QueueOutcome.OK, 1))
 
     purge = status
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
         """As if it were deleted."""
-        done(Status(Outcome.OK, 1))
+        done(Status(QueueOutcome.OK, 1))
 
     @property
     def bodies(self) -> list[bytes]:
@@ -190,7 +187,7 @@ def test_what_is_asked_before_anybody_leads_goes_to_the_first_who_does(case: Cas
 def test_an_answer_of_nobody_knows_is_no_success_and_no_refusal(case: Case) -> None:
     one = case.lead(1)
     case.append(b"1")
-    one.appends[0][2](MOVED)
+    one.appends[0][2](Outcome.MOVED)
     assert case.said == []
     two = case.lead(2)
     assert two.bodies == [b"1"]
@@ -229,10 +226,10 @@ def test_what_a_former_leader_has_not_answered_goes_before_what_is_newer(case: C
     two = case.lead(2)  # and the former leader says nothing: it is cut off
     case.append(b"3")
     assert two.bodies == [b"1", b"2", b"3"]
-    one.appends[0][2](MOVED)
+    one.appends[0][2](Outcome.MOVED)
     case.wait(0.1)
     assert two.bodies == [b"1", b"2", b"3"]
-    one.appends[1][2](Reason.QUOTA_EXCEEDED)  # what a former leader refuses may be stored by now
+    one.appends[1][2](Outcome.OVER_LIMIT)  # what a former leader refuses may be stored by now
     assert case.said == []
     one.appends[0][2](0)  # that it was committed is true whoever says so
     assert case.said == [(b"1", 0)]
@@ -242,7 +239,7 @@ def test_what_a_former_leader_has_not_answered_goes_before_what_is_newer(case: C
 
 
 def test_nothing_overtakes_what_came_back_at_once(case: Case) -> None:
-    case.nodes[1].at_once = MOVED
+    case.nodes[1].at_once = Outcome.MOVED
     for body in (b"1", b"2", b"3"):
         case.append(body)
     one = case.lead(1)
@@ -289,7 +286,7 @@ def test_publishers_pause_and_are_refused_while_nobody_answers(case: Case) -> No
     case.append(bytes(3 * WAITING_BYTES_MAX))
     assert case.said == []
     case.append(b"too much")
-    assert case.said == [(b"too much", Reason.QUOTA_EXCEEDED)]
+    assert case.said == [(b"too much", Outcome.OVER_LIMIT)]
 
 
 def test_refusals_are_given_before_anything_is_kept() -> None:
@@ -319,7 +316,7 @@ def test_a_consumer_follows_the_leader_and_settles_only_there(case: Case) -> Non
     assert held is not None
     said: list[int] = []
     held.settle(Verb.ACK, [(0, 0)], 0, b"", said.append)
-    first.settled[0][1](MOVED)  # type: ignore[misc]  # leadership was lost before it was committed
+    first.settled[0][1](Outcome.MOVED)  # type: ignore[misc]  # leadership was lost before it was committed
     assert said == [REFUSED]
     one.attached[0][1].cancelled()
     case.leaders.ends("g", case.term, 1)
@@ -341,7 +338,7 @@ def test_a_consumer_nobody_takes_in_time_is_told(case: Case) -> None:
     case.wait(TIMEOUT - 0.1)
     assert answers == []
     case.wait(0.2)
-    assert answers == [(Attached(REFUSED, outcome=Outcome.UNAVAILABLE), None)]
+    assert answers == [(Attached(REFUSED, outcome=QueueOutcome.UNAVAILABLE), None)]
 
 
 def test_a_consumer_that_goes_while_it_is_being_attached_leaves_nothing_behind(case: Case) -> None:
@@ -364,12 +361,12 @@ def test_questions_without_a_leader_have_an_answer(case: Case) -> None:
     case.host.status("q", said.append)
     case.host.purge("q", said.append)
     case.host.delete("q", False, False, said.append)
-    assert [status.outcome for status in said] == [Outcome.UNAVAILABLE] * 3
+    assert [status.outcome for status in said] == [QueueOutcome.UNAVAILABLE] * 3
     case.lead(1)
     case.host.status("q", said.append)
     case.host.purge("q", said.append)
     case.host.delete("q", False, False, said.append)
-    assert said[3:] == [Status(Outcome.OK, 1)] * 3
+    assert said[3:] == [Status(QueueOutcome.OK, 1)] * 3
 
 
 def test_the_greatest_term_is_believed() -> None:
@@ -386,16 +383,3 @@ def test_the_greatest_term_is_believed() -> None:
     leaders.lost(7)
     leaders.lost(6)
     assert told == [5, None, 6, None]
-
-
-def test_reasons_between_hosts_are_none_of_clients() -> None:
-    explanations = Explanations()
-    reason = explanations.reason(0x83, "group g is led by b")
-    assert (code_of(reason), explanations.text(reason)) == (0x83, "group g is led by b")
-    assert explanations.reason(0x83, "group g is led by b") == reason != MOVED
-    assert (code_of(MOVED), explanations.text(MOVED)) == (0x83, "")
-    assert [explanations.text(plain) for plain in (0, 0x10, 0x97)] == [""] * 3
-    assert [code_of(plain) for plain in (0, 0x10, 0x97)] == [0, 0x10, 0x97]
-    for number in range(EXPLANATIONS_MAX):
-        last = explanations.reason(0x83, str(number))
-    assert last == 0x83  # of more texts than can be known the code is told

@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.shards.cluster.leader_host import NUMBERS_APART, LeaderHost
-from fluxmq.shards.queues.ports import FENCED, MOVED, Attached, Outcome
+from fluxmq.shards.queues.ports import Attached
 from tests.unit.shards.cluster.test_leader_host import REFUSED, TIMEOUT, WANTED, Case, Holding, Port
 
 
@@ -22,13 +23,13 @@ def test_a_queue_that_moves_holds_up_its_own_appends_and_no_others(case: Case) -
     for body in (b"1", b"2"):
         case.append(body)
     for _, _, done in one.appends:
-        done(FENCED)
+        done(Outcome.FENCED)
     case.append(b"3")
     case.append(b"other", "hasty")
     assert one.bodies == [b"1", b"2", b"other"]
     case.wait(0.1)
     assert one.bodies[3:] == [b"1"]  # asked for now and then: perhaps it stays
-    one.appends[3][2](FENCED)
+    one.appends[3][2](Outcome.FENCED)
     case.wait(0.1)
     assert one.bodies[4:] == [b"1"]
     one.appends[4][2](0)
@@ -41,7 +42,7 @@ def test_a_queue_that_moves_holds_up_its_own_appends_and_no_others(case: Case) -
 def test_a_new_leader_is_asked_for_what_was_held_up(case: Case) -> None:
     one = case.lead(1)
     case.append(b"1")
-    one.appends[0][2](FENCED)
+    one.appends[0][2](Outcome.FENCED)
     case.append(b"2")
     assert case.lead(2).bodies == [b"1", b"2"]
 
@@ -80,7 +81,7 @@ def test_what_is_not_answered_moves_with_its_queue_in_order_and_under_its_names(
     case.append(b"stays", "hasty")
     case.append(b"2")
     case.append_there(b"theirs", "hasty")
-    case.here.appends[2][2](FENCED)
+    case.here.appends[2][2](Outcome.FENCED)
     case.append(b"3")
     case.host.hand_over("q", case.other)
     assert case.there.bodies == [b"theirs", b"1", b"2", b"3"]
@@ -142,7 +143,7 @@ def test_consumers_move_with_their_queue() -> None:
     case.here.attached[0][2](Attached(0, "g"), held)
     case.here.attached[0][1].cancelled()  # fenced
     case.host.housekeeping()
-    unavailable = Attached(MOVED, outcome=Outcome.UNAVAILABLE)
+    unavailable = Attached(Outcome.MOVED, outcome=QueueOutcome.UNAVAILABLE)
     case.here.attached[1][2](unavailable, None)
     case.host.hand_over("q", case.other)
     assert len(case.there.attached) == 1

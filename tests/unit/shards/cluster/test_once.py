@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.net import frames
 from fluxmq.queues.origins import Identity
 from fluxmq.shards.queues.once import Once
-from fluxmq.shards.queues.ports import MOVED, Attached, Wanted
+from fluxmq.shards.queues.ports import Attached, Wanted
 from fluxmq.shards.queues.remote import APPEND_HEAD, RemoteHost
 
 WANTED = Wanted("q", "g", "member", b"", None, 10, 1)
@@ -68,7 +69,7 @@ def test_who_is_not_there_is_asked_nothing(host: RemoteHost) -> None:
     said: list[int] = []
     Once(host).append("q", b"batch", said.append, IDENTITY)
     Once(host).attach(WANTED, Port(), lambda answer, _held: said.append(answer.reason))
-    assert said == [MOVED, MOVED]
+    assert said == [Outcome.MOVED, Outcome.MOVED]
     host.serve()
     assert (link_of(host).frames, link_of(host).controls) == ([], [])
 
@@ -82,11 +83,11 @@ def test_an_append_crosses_with_its_identity_and_is_not_kept(host: RemoteHost) -
     assert (Identity(*identity), frame[APPEND_HEAD.size :]) == (IDENTITY, b"qbatch")
     assert length == 1
     host.lose()
-    assert said == [MOVED]
+    assert said == [Outcome.MOVED]
     host.serve()
     assert len(link_of(host).frames) == 1  # who asked asks whoever leads by now
     host.on_appended([number], [])  # what a former life answers concerns nobody
-    assert said == [MOVED]
+    assert said == [Outcome.MOVED]
 
 
 @pytest.mark.parametrize("by_address", [False, True])
@@ -104,8 +105,8 @@ def test_answers_of_a_host_that_stays_are_handed_on(host: RemoteHost) -> None:
     for _ in range(3):
         Once(host).append("q", b"batch", said.append, IDENTITY)
     first, second, third = (APPEND_HEAD.unpack_from(frame)[1] for frame in link_of(host).frames)
-    host.on_appended([first], [second, MOVED, third, 0x97])
-    assert said == [0, MOVED, 0x97]
+    host.on_appended([first], [second, Outcome.MOVED, third, 0x97])
+    assert said == [0, Outcome.MOVED, 0x97]
     assert not host.crowded
     assert host.last_number == 0
 
@@ -118,5 +119,5 @@ def test_consumers_of_a_host_that_goes_are_told_or_ask_another(host: RemoteHost)
     (_, number, *_), _ = link_of(host).controls
     host.on_attached(number, 0, "g", False, "", 0)
     host.lose()
-    assert [answer.reason for answer in answers] == [0, MOVED]
+    assert [answer.reason for answer in answers] == [0, Outcome.MOVED]
     assert (attached.ended, waiting.ended) == (True, False)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fluxmq.model.message_batch import build_message
+from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import encode
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.commands import append_header_once, declare, delete, encode_entry
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.machine import Machine
@@ -235,7 +235,7 @@ def test_a_refusal_is_asked_again_in_order_and_loses_nothing(begin: Begin) -> No
     life.keep(b"a")
     life.leader = Somebody()
     life.work()
-    life.leader.appends[0][2](Reason.QUOTA_EXCEEDED)
+    life.leader.appends[0][2](Outcome.OVER_LIMIT)
     before = life.now
     life.outboxes.append("q", b"b", None)
     while life.now < before + RETRY_SECONDS - 0.5:
@@ -263,7 +263,7 @@ def test_it_holds_no_more_than_it_may(begin: Begin) -> None:
     life = begin(bytes_max=4096)
     answers = life.keep(*[bytes(1000)] * (ENVELOPES_MAX + 8))
     assert answers.count(0) < len(answers) == ENVELOPES_MAX + 8
-    assert set(answers) == {0, Reason.QUOTA_EXCEEDED}
+    assert set(answers) == {0, Outcome.OVER_LIMIT}
     assert life.outboxes.depths() == [answers.count(0)]
 
 
@@ -272,7 +272,7 @@ def test_only_so_many_wait_for_it_to_be_made(begin: Begin) -> None:
     answers: list[int] = []
     for _ in range(WAITING_MAX + 1):
         life.outboxes.append("q", b"", answers.append)
-    assert answers == [Reason.QUOTA_EXCEEDED]
+    assert answers == [Outcome.OVER_LIMIT]
 
 
 def test_with_its_queue_goes_what_is_kept_for_it(begin: Begin) -> None:
@@ -441,7 +441,7 @@ def test_a_queue_deleted_while_its_outbox_is_made_leaves_none(begin: Begin) -> N
     answers: list[int] = []
     life.outboxes.append("q", b"a", answers.append)
     life.outboxes.deleted("q")
-    assert answers == [Reason.IMPLEMENTATION_SPECIFIC_ERROR]
+    assert answers == [Outcome.FAILED]
     life.work()
     assert life.group.machine.queue(name_of(GROUP, "q")) is None
     assert life.outboxes.depths() == []
@@ -449,7 +449,7 @@ def test_a_queue_deleted_while_its_outbox_is_made_leaves_none(begin: Begin) -> N
     life.outboxes.deleted("q")
     life.outboxes.append("q", b"c", answers.append)
     life.work()
-    assert answers[1:] == [Reason.IMPLEMENTATION_SPECIFIC_ERROR, 0]
+    assert answers[1:] == [Outcome.FAILED, 0]
     assert life.outboxes.depths() == [1]
 
 

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
+from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues import commands
 from fluxmq.queues.commands import encode_entry
 from fluxmq.queues.config import QueueConfig
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.memory import MemoryStores
 from fluxmq.shards.queues.ports import (
-    MOVED,
     Answer,
     Attached,
     Held,
-    Outcome,
     Range,
     Status,
     Taken,
@@ -218,10 +217,10 @@ def test_everything_else_is_the_leaders(copy: Copy) -> None:
     copy.host.status("work", said.append)
     copy.host.purge("work", said.append)
     copy.host.delete("work", False, False, said.append)
-    assert said == [MOVED, *[Status(Outcome.UNAVAILABLE)] * 3]
+    assert said == [Outcome.MOVED, *[Status(QueueOutcome.UNAVAILABLE)] * 3]
     copy.leader = None
     copy.host.attach(WANTED, copy.port, lambda answer, _held: said.append(answer.reason))
-    assert said[4:] == [MOVED]
+    assert said[4:] == [Outcome.MOVED]
 
 
 def test_consumers_of_a_copy_that_is_replaced_are_let_go(copy: Copy) -> None:
@@ -236,7 +235,7 @@ def test_consumers_of_a_copy_that_is_replaced_are_let_go(copy: Copy) -> None:
     assert copy.port.got == []
     answers: list[tuple[Attached, Held | None]] = []
     copy.host.attach(WANTED, copy.port, lambda *answer: answers.append(answer))
-    assert [(each.reason, held) for each, held in answers] == [(MOVED, None)]
+    assert [(each.reason, held) for each, held in answers] == [(Outcome.MOVED, None)]
 
 
 def test_a_consumer_that_a_copy_took_too_late_is_attached_to_the_next(copy: Copy) -> None:
@@ -253,7 +252,7 @@ def test_a_consumer_that_a_copy_took_too_late_is_attached_to_the_next(copy: Copy
     copy.host.close()
     waiting[0]()
     assert leader.detached
-    assert [(each.reason, held) for each, held in answers] == [(MOVED, None)]
+    assert [(each.reason, held) for each, held in answers] == [(Outcome.MOVED, None)]
 
 
 @pytest.mark.uncompiled

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.limits import UNSETTLED_MAX
 from fluxmq.shards.queues import hosting
-from fluxmq.shards.queues.ports import Outcome, Status
+from fluxmq.shards.queues.ports import Status
 from tests.unit.shards.queues.asking import Asker, ask, host_of, publish
 from tests.unit.shards.queues.conftest import MakeQueues
 from tests.unit.shards.queues.support import QueueNode
@@ -37,7 +38,7 @@ def test_one_message_is_taken_after_what_was_published_before(
     assert asker.take() == (b"a", 2, 2), "given back, it has its place again"
     assert asker.take() == (b"b", 1, 1)
     asker.settle(Verb.ACK, 0, 1)
-    assert ask(node, shard, "status") == Status(Outcome.OK, 1, 0, 0)
+    assert ask(node, shard, "status") == Status(QueueOutcome.OK, 1, 0, 0)
     assert asker.take() == (b"c", 1, 0)
     assert asker.take() is None
     assert asker.held is not None
@@ -85,7 +86,7 @@ def test_an_automatic_taker_settles_what_it_takes(make_queues: MakeQueues, elsew
     assert asker.take() == (b"a", 1, 1)
     assert asker.take() == (b"b", 1, 0)
     assert asker.take() is None
-    assert ask(node, shard, "status") == Status(Outcome.OK, 0, 0, 0)
+    assert ask(node, shard, "status") == Status(QueueOutcome.OK, 0, 0, 0)
     assert asker.held is not None
     asker.held.detach()
     assert Asker(node, shard).payloads == []
@@ -113,18 +114,18 @@ def test_an_automatic_consumer_of_another_shard(make_queues: MakeQueues, elsewhe
 def test_counts_follow_what_was_asked_before(make_queues: MakeQueues, elsewhere: bool) -> None:
     node = make_queues({"name": "work"}, workers=2)
     shard = place(node, elsewhere)
-    assert ask(node, shard, "status") == Status(Outcome.OK)
+    assert ask(node, shard, "status") == Status(QueueOutcome.OK)
     publish(node, shard, b"a", b"b", b"c")
-    assert ask(node, shard, "status") == Status(Outcome.OK, 3)
+    assert ask(node, shard, "status") == Status(QueueOutcome.OK, 3)
     consumer = Asker(node, shard, limit=2)
-    assert ask(node, shard, "status") == Status(Outcome.OK, 1, 2, 1)
+    assert ask(node, shard, "status") == Status(QueueOutcome.OK, 1, 2, 1)
     consumer.settle(Verb.RELEASE, 1)
     assert consumer.held is not None
     consumer.held.stop()
-    assert ask(node, shard, "status") == Status(Outcome.OK, 2, 1, 0)
+    assert ask(node, shard, "status") == Status(QueueOutcome.OK, 2, 1, 0)
     consumer.settle(Verb.ACK, 0)
-    assert ask(node, shard, "purge") == Status(Outcome.OK, 2)
-    assert ask(node, shard, "status") == Status(Outcome.OK)
+    assert ask(node, shard, "purge") == Status(QueueOutcome.OK, 2)
+    assert ask(node, shard, "status") == Status(QueueOutcome.OK)
 
 
 @BOTH
@@ -133,10 +134,12 @@ def test_a_queue_is_deleted_as_asked(make_queues: MakeQueues, elsewhere: bool) -
     shard = place(node, elsewhere)
     consumer = Asker(node, shard, limit=1)
     publish(node, shard, b"a", b"b")
-    assert ask(node, shard, "delete", "work", True, False) == Status(Outcome.IN_USE, consumers=1)
-    assert ask(node, shard, "delete", "work", False, True) == Status(Outcome.NOT_EMPTY, 1)
+    assert ask(node, shard, "delete", "work", True, False) == Status(
+        QueueOutcome.IN_USE, consumers=1
+    )
+    assert ask(node, shard, "delete", "work", False, True) == Status(QueueOutcome.NOT_EMPTY, 1)
     assert consumer.cancellations == 0
-    assert ask(node, shard, "delete", "work", False, False) == Status(Outcome.OK, 1)
+    assert ask(node, shard, "delete", "work", False, False) == Status(QueueOutcome.OK, 1)
     assert consumer.cancellations == 1
     assert node.machine("work", 0) is None
     assert node.machine("work", 1) is None
@@ -153,7 +156,7 @@ def test_a_queue_that_is_not_there(make_queues: MakeQueues, elsewhere: bool) -> 
     host.delete("nothing", False, False, answers.append)
     node.run()
     # Which group a name belongs to is looked up where the question arrives: an unknown one is an ephemeral queue's.
-    assert answers == [Status(Outcome.NO_QUEUE)] * 3
+    assert answers == [Status(QueueOutcome.NO_QUEUE)] * 3
 
 
 @BOTH
@@ -165,12 +168,12 @@ def test_refusals_say_why(make_queues: MakeQueues, elsewhere: bool) -> None:
     second = Asker(node, shard)
     assert second.held is None
     assert second.answer is not None
-    assert (second.answer.reason, second.answer.outcome) == (0x83, Outcome.EXCLUSIVE)
+    assert (second.answer.reason, second.answer.outcome) == (0x83, QueueOutcome.EXCLUSIVE)
     only.held.detach()
     node.run()
     pattern = Asker(node, shard, qos=0)
     assert pattern.answer is not None
-    assert pattern.answer.outcome == Outcome.REFUSED
+    assert pattern.answer.outcome == QueueOutcome.REFUSED
 
 
 @BOTH
@@ -261,10 +264,10 @@ def test_a_host_that_dies_answers_who_waits(make_queues: MakeQueues) -> None:
     assert (told, found) == ([], [])
     node.kill(host)
     node.advance(1)
-    assert (told, found) == ([Status(Outcome.UNAVAILABLE)], [False])
+    assert (told, found) == ([Status(QueueOutcome.UNAVAILABLE)], [False])
     host_of(node, other).status("work", told.append)
     asker.held.take(lambda got, _ready: found.append(got))
-    assert (told[1:], found[1:]) == ([Status(Outcome.UNAVAILABLE)], [False])
+    assert (told[1:], found[1:]) == ([Status(QueueOutcome.UNAVAILABLE)], [False])
 
 
 def test_a_group_that_fails_answers_who_waits(make_queues: MakeQueues) -> None:
@@ -280,9 +283,9 @@ def test_a_group_that_fails_answers_who_waits(make_queues: MakeQueues) -> None:
     group.status("work", told.append)
     group.fail("for a test")
     node.run()
-    assert (told, found) == ([Status(Outcome.UNAVAILABLE)], [False])
+    assert (told, found) == ([Status(QueueOutcome.UNAVAILABLE)], [False])
     for what in ("status", "purge"):
-        assert ask(node, 0, what) == Status(Outcome.UNAVAILABLE)
+        assert ask(node, 0, what) == Status(QueueOutcome.UNAVAILABLE)
     asker.held.take(lambda got, _ready: found.append(got))
     assert found == [False, False]
     node.held = False

@@ -21,7 +21,7 @@ from fluxmq.ipc.placements import (
     Released,
     placement_to_body,
 )
-from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.model.outcomes import Outcome
 from fluxmq.shards.queues.between import ATTACHES_MAX, Crossing, Departed
 from fluxmq.shards.queues.ports import Attached, Wanted
 from fluxmq.shards.queues.remote import WAITING_BYTES_MAX
@@ -417,7 +417,7 @@ def test_what_waits_is_bounded() -> None:
         waiting.append("d", half, reasons.append)
     assert reasons == []
     assert waiting.append("e", b"", reasons.append)
-    assert reasons == [Reason.IMPLEMENTATION_SPECIFIC_ERROR]
+    assert reasons == [Outcome.FAILED]
     host = Host()
     waiting.hand_on(host)
     assert "".join(host.taken) == "abcdddddd"
@@ -438,7 +438,7 @@ def test_consumers_that_wait_are_bounded() -> None:
     wanted = Wanted("q", "g", "m", b"", None, 1, 1)
     for _ in range(ATTACHES_MAX + 1):
         waiting.attach(wanted, None, lambda answer, held: answers.append(answer))  # type: ignore[arg-type]
-    assert answers == [Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR)]
+    assert answers == [Attached(Outcome.FAILED)]
 
 
 def test_the_placement_is_read_at_the_start(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.queues.config import QueueConfig
 from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.ports import Outcome, Status
+from fluxmq.shards.queues.ports import Status
 from tests.unit.shards.queues.asking import Asker, ask, host_of, publish
 from tests.unit.shards.queues.conftest import MakeQueues
 
@@ -23,12 +24,12 @@ def test_a_queue_takes_the_place_of_one_of_its_name(make_queues: MakeQueues) -> 
     group.declare(QueueConfig("work"))
     node.hold_syncs(False)
     node.run()
-    assert [each.outcome for each in told] == [Outcome.OK]
+    assert [each.outcome for each in told] == [QueueOutcome.OK]
     assert not group.failed
-    assert ask(node, 0, "status") == Status(Outcome.OK, 0, 0, 0)
+    assert ask(node, 0, "status") == Status(QueueOutcome.OK, 0, 0, 0)
     publish(node, 0, b"new")
     node.run()
     assert Asker(node, 0).payloads == [b"new"]
     node.restart(0)
     node.run()
-    assert ask(node, 0, "status").outcome is Outcome.OK
+    assert ask(node, 0, "status").outcome is QueueOutcome.OK

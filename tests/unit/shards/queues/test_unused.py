@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq.shards.queues.ports import Outcome
+from fluxmq.model.outcomes import QueueOutcome
 from tests.unit.shards.queues.asking import Asker, ask
 from tests.unit.shards.queues.conftest import MakeQueues
 from tests.unit.shards.queues.test_asking import place
@@ -36,5 +36,5 @@ def test_the_end_of_a_queue_is_noticed(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"})
     told: list[str] = []
     node[0].queues.service.deleted = told.append
-    assert ask(node, 0, "delete", "work", False, False).outcome is Outcome.OK
+    assert ask(node, 0, "delete", "work", False, False).outcome is QueueOutcome.OK
     assert told == ["work"]
