@@ -28,7 +28,7 @@ CLUSTER_OPTIONS := --bind never --workers $(if $(filter auto,$(WORKERS)),1,$(WOR
 KEYS := setup.cfg setup.py pyproject.toml
 HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot_*.py perf/_hot_*.pxd \
   fluxmq/raft/*.py fluxmq/queues/*.py fluxmq/storage/*.py fluxmq/cluster/*.py fluxmq/metrics/*.py \
-  fluxmq/shards/queues/*.py fluxmq/shards/cluster/*.py fluxmq/shards/durable/*.py fluxmq/shards/amqp/*.py \
+  fluxmq/replication/*.py fluxmq/engine/*.py fluxmq/shards/durable/*.py fluxmq/shards/amqp/*.py \
   fluxmq/sessions/amqp091/*.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fluxmq._hot.reactor import Reactor
+from fluxmq.engine.wiring import Queues
 from fluxmq.net.links import Blocked, Link, Received
+from fluxmq.replication.disk import Disk
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
@@ -22,13 +24,11 @@ from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
-from fluxmq.shards.queues.disk import Disk
-from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.storage.directory import Placement
 
 if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster
+    from fluxmq.replication.wiring import Cluster
 
 
 @dataclass(frozen=True, slots=True)

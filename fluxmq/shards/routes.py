@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fluxmq._hot.portion import Target
 from fluxmq._hot.reactor import Reactor
 from fluxmq._hot.route import Route
+from fluxmq.engine.sinks import QueueSink
 from fluxmq.net.links import Link
 from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.protocols.mqtt.topics import validate_topic
@@ -24,7 +25,6 @@ from fluxmq.routing.subscriptions import SubscriptionTree
 from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 from fluxmq.shards.groups import Group
-from fluxmq.shards.queues.sinks import QueueSink
 from fluxmq.shards.retained import SYSTEM_PREFIX
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ import uvloop
 
 from fluxmq import logs
 from fluxmq.cluster.errors import ClusterError
+from fluxmq.engine.wiring import Queues
 from fluxmq.ipc import memory
 from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.conversation import Handlers
@@ -41,6 +42,8 @@ from fluxmq.ipc.user_messages import Users
 from fluxmq.net.links import make_links
 from fluxmq.net.tls import TlsSettingsError
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.replication.disk import disk_beside
+from fluxmq.replication.placement import placement_of
 from fluxmq.sessions.mqtt.session import Client
 from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
@@ -49,9 +52,6 @@ from fluxmq.shards.amqp.reports import AmqpReports
 from fluxmq.shards.composition import Shard, Surroundings, Times
 from fluxmq.shards.durable.wiring import StoreWatch, expect_others, open_store
 from fluxmq.shards.garbage import Garbage
-from fluxmq.shards.queues.disk import disk_beside
-from fluxmq.shards.queues.placement import placement_of
-from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.steady import make_clock
 from fluxmq.shards.system_topics import SystemTopics
@@ -71,7 +71,7 @@ QUIET_TICKS = 4 * QUIET_TIMERS
 """Maximum number of ticks of a quiet shard in that time, including its own."""
 
 if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster
+    from fluxmq.replication.wiring import Cluster
 
 _log = logs.get_logger("fluxmq.shard")
 
@@ -160,7 +160,7 @@ class Worker:
         if not (settings.cluster.enabled and settings.cluster.raft.enabled):
             return None
         # Imported only where it is used: it costs time and memory.
-        from fluxmq.shards.cluster.wiring import Cluster
+        from fluxmq.replication.wiring import Cluster
 
         self.clock.on_settled = queues.go_on
         return Cluster(

@@ -15,8 +15,8 @@ from random import Random
 
 from fluxmq.queues.machine import Machine
 from fluxmq.raft.types import COMMAND, Entry
+from fluxmq.replication.hosted import Hosted
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.queue_log import QueueLog
 from tests.damage.shard import Clock, Shard, Tracked, TrackedPowerCut

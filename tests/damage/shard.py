@@ -16,13 +16,13 @@ from typing import Any
 
 from fluxmq._hot.batches import Batch
 from fluxmq._hot.reactor import Reactor
+from fluxmq.engine.asked import ALONE_US
+from fluxmq.engine.ports import Held
+from fluxmq.engine.wiring import Queues
+from fluxmq.replication.disk import Disk
+from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.placement import placement_of
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.queues.asked import ALONE_US
-from fluxmq.shards.queues.disk import Disk
-from fluxmq.shards.queues.hosted import Hosted
-from fluxmq.shards.queues.placement import placement_of
-from fluxmq.shards.queues.ports import Held
-from fluxmq.shards.queues.wiring import Queues
 from fluxmq.storage.directory import DataPaths, check_unplaced, check_version, write_placement
 from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 from tests.faults import Crash, FailingFiles, ManualSyncer, Naming, PowerCutFiles

@@ -9,12 +9,12 @@ from random import Random
 import pytest
 
 from fluxmq._hot.batches import build_message
+from fluxmq.engine.group import Group
+from fluxmq.engine.ports import Attached, Held, Wanted
 from fluxmq.queues import commands
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.results import Code, Result
-from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.ports import Attached, Held, Wanted
-from fluxmq.shards.queues.stores import DiskStores
+from fluxmq.replication.stores import DiskStores
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, DiskFull, StorageError

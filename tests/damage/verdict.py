@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from xxhash import xxh3_128_digest
 
+from fluxmq.replication.hosted import Hosted
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.storage.errors import StorageError
 from tests.damage.shard import Clock, Shard, Tracked
 from tests.damage.workload import Place, Record

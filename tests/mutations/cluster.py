@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-FOLDER = "tests/unit/shards/cluster/"
-OF_COPIES = FOLDER + "test_replica_host.py::"
-OF_HOSTS = FOLDER + "test_leader_host.py::"
+FOLDER = "tests/unit/replication/"
+ENGINE = "tests/unit/engine/"
+OF_COPIES = ENGINE + "test_replica_host.py::"
+OF_HOSTS = ENGINE + "test_leader_host.py::"
 OF_INCARNATIONS = FOLDER + "test_incarnation.py::"
 OF_SPREAD = FOLDER + "test_spread.py::"
 OF_AUDIT = FOLDER + "test_ordered_audit.py::"
@@ -14,10 +15,8 @@ OF_KEEPING = FOLDER + "test_keeping.py::"
 OF_DAMAGES = FOLDER + "test_damages.py::"
 OF_OFFERS = FOLDER + "test_snapshot_offers.py::"
 OF_SCRUBS = FOLDER + "test_scrub.py::"
-OF_OUTBOX = FOLDER + "test_outbox.py::"
-OF_CALLS = "tests/unit/shards/queues/test_snapshot_calls.py::"
-CLUSTER = "fluxmq/shards/cluster/"
-QUEUES = "fluxmq/shards/queues/"
+OF_OUTBOX = ENGINE + "test_outbox.py::"
+OF_CALLS = "tests/unit/replication/test_snapshot_calls.py::"
 
 MUTATIONS = [
     Mutation(

@@ -12,7 +12,7 @@ EXPLANATIONS_MAX = 4096
 """Maximum number of texts; further codes are sent without. Texts name groups and nodes, which are
 few."""
 _FIRST = 2
-"""Lower numbers are internal and not sent to clients (`fluxmq.shards.queues.ports.MOVED`)."""
+"""Lower numbers are internal and not sent to clients (`fluxmq.engine.ports.MOVED`)."""
 
 
 class Explanations:

@@ -18,6 +18,8 @@ from fluxmq._hot.amqp_run import PublishRun
 from fluxmq._hot.connection import Connection
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
+from fluxmq.engine.ports import Outcome, QueueHost, Status, Told
+from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.protocols.mqtt.reasons import Reason
@@ -52,8 +54,6 @@ from fluxmq.shards.amqp.groups import group_for
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.queues.ports import Outcome, QueueHost, Status, Told
-from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.timers import DueTimes
 
 UNIQUE_BYTES = 16

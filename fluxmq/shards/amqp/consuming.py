@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fluxmq.engine.ports import Attached, Outcome, QueueHost, Status, Wanted
+from fluxmq.engine.ports import Held as QueueHeld
 from fluxmq.routing.topology.records import Queue
 from fluxmq.routing.topology.refusals import (
     PRECONDITION_FAILED,
@@ -13,8 +15,6 @@ from fluxmq.routing.topology.refusals import (
     not_found,
 )
 from fluxmq.sessions.amqp091.ports import ConsumerPort, ConsumerWanted, Held, QueueStatus
-from fluxmq.shards.queues.ports import Attached, Outcome, QueueHost, Status, Wanted
-from fluxmq.shards.queues.ports import Held as QueueHeld
 
 ACCESS_REFUSED = 403
 INTERNAL_ERROR = 541

@@ -19,6 +19,9 @@ from fluxmq._hot.batches import delivery_runs, parse
 from fluxmq._hot.reactor import Reactor
 from fluxmq._hot.route import Route
 from fluxmq._hot.tickets import Ticket
+from fluxmq.engine.clients import QueueClients
+from fluxmq.engine.ports import QueueHost
+from fluxmq.engine.sinks import QueueSink
 from fluxmq.protocols.amqp091.message_properties import routing_key_to_topic, topic_to_routing_key
 from fluxmq.protocols.mqtt.message_properties import from_block
 from fluxmq.routing.topology.effective import effective
@@ -27,9 +30,6 @@ from fluxmq.routing.topology.records import Exchange, Queue
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.ports import Confirming
-from fluxmq.shards.queues.clients import QueueClients
-from fluxmq.shards.queues.ports import QueueHost
-from fluxmq.shards.queues.sinks import QueueSink
 
 TOPIC_EXCHANGE = "amq.topic"
 """The exchange whose routing keys are MQTT's topics."""

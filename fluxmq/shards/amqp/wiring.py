@@ -9,6 +9,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from fluxmq._hot.connection import Connection
+from fluxmq.engine.names import EPHEMERAL
+from fluxmq.engine.wiring import Queues, microseconds_now
 from fluxmq.ipc.conversation import Order
 from fluxmq.ipc.row_messages import orders_of
 from fluxmq.ipc.topology_client import TopologyClient
@@ -31,8 +33,6 @@ from fluxmq.shards.amqp.migrations import Migrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.queues.names import EPHEMERAL
-from fluxmq.shards.queues.wiring import Queues, microseconds_now
 
 WIRE = 1
 """The reactor's protocol number of AMQP 0.9.1."""

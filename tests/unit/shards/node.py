@@ -22,12 +22,12 @@ from fluxmq.auth.users import User
 from fluxmq.ipc import handoff
 from fluxmq.net.links import Blocked, Link, Received
 from fluxmq.protocols.sniff import shard_of
+from fluxmq.replication.disk import Disk as QueueDisk
 from fluxmq.settings.schema import Settings
 from fluxmq.shards import composition
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.durable.rows import group_members
 from fluxmq.shards.intake import TCP
-from fluxmq.shards.queues.disk import Disk as QueueDisk
 from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.directory import Placement
 from tests.broker import merged

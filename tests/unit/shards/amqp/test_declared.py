@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from fluxmq.engine.between import Departed
+from fluxmq.engine.names import QueueInfo, dead_letter_config
 from fluxmq.ipc.topology_client import AWAY_SECONDS
 from fluxmq.routing.topology.changes import (
     AddVhost,
@@ -20,10 +22,8 @@ from fluxmq.routing.topology.changes import (
 )
 from fluxmq.routing.topology.records import Policy, Queue, Vhost
 from fluxmq.shards.amqp.declared import LEFT_SECONDS, of_clients
-from fluxmq.shards.queues.between import Departed
-from fluxmq.shards.queues.names import QueueInfo, dead_letter_config
+from tests.unit.engine.asking import ask
 from tests.unit.shards.amqp.support import AmqpNode, Consumer, Publisher, contents
-from tests.unit.shards.queues.asking import ask
 
 MakeAmqp = Callable[..., AmqpNode]
 

@@ -16,9 +16,9 @@ import pytest
 
 from fluxmq._hot.amqp_ledger import ChannelLedger
 from fluxmq.auth.permissions import Permissions
+from fluxmq.engine.counts import SyncTimes
 from fluxmq.queues import dispatch
 from fluxmq.sessions.amqp091.deliveries import Heads
-from fluxmq.shards.queues.counts import SyncTimes
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.wal_cache import Entry, RecentEntries
 from tests.differential import wire

@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from fluxmq.engine.group import Group
+from fluxmq.engine.memory import MemoryStores
+from fluxmq.engine.ports import FENCED
 from fluxmq.queues import migration
 from fluxmq.queues.commands import Kind, Verb
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.results import Code, Result
 from fluxmq.queues.states import Queue as State
+from fluxmq.replication.raft_keeper import MemoryKeeper
 from fluxmq.routing.topology.changes import (
     AbortMigration,
     AddVhost,
@@ -26,10 +30,6 @@ from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.shards.amqp import migrations
 from fluxmq.shards.amqp.migrations import FENCED_SECONDS_MAX, LATER_SECONDS, Migrations
-from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.memory import MemoryStores
-from fluxmq.shards.queues.ports import FENCED
-from fluxmq.shards.queues.raft_keeper import MemoryKeeper
 from tests.unit.queues.support import NOW, singles
 
 MESSAGES = 50

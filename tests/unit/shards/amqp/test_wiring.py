@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fluxmq.auth.users import User, VhostPermission
+from fluxmq.engine.ports import Outcome, Status
 from fluxmq.ipc.user_messages import Users
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, DeleteVhost, SetVhostLimits
 from fluxmq.routing.topology.records import Queue, Vhost
 from fluxmq.sessions.amqp091.ports import Authenticated
 from fluxmq.shards.amqp.consuming import refusal_of, status_of
-from fluxmq.shards.queues.ports import Outcome, Status
 from tests.unit.shards.amqp.support import (
     EVERYTHING,
     AmqpClient,

@@ -1,0 +1,56 @@
+"""Queues' traffic over links to other shards, as host to clients there and as client to hosts
+there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq.engine.hosting import Hosting
+from fluxmq.engine.remote import RemoteHosts
+from fluxmq.net import frames
+from fluxmq.net.links import FrameLink
+
+
+class QueueLinks:
+    """Connects ``Hosting`` and ``RemoteHosts`` to the links."""
+
+    def __init__(self, hosting: Hosting, remote: RemoteHosts) -> None:
+        self._hosting = hosting
+        self._remote = remote
+        self.more: dict[str, Callable[..., None]] = {}
+        """Handlers of further control frames."""
+        self.came: Callable[[FrameLink], None] = lambda _link: None
+        """Called with a shard that has connected and learned which queues are here."""
+        self.went: Callable[[int], None] = lambda _peer: None
+        """Called with a shard that has died, before its state is dropped."""
+
+    def add(self, peer: int, link: FrameLink) -> None:
+        """Add a shard of another node."""
+        self._hosting.add(peer, link)
+        self._remote.add(peer, link)
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return the handlers of control frames."""
+        return {**self._hosting.handlers(), **self._remote.handlers(), **self.more}
+
+    def received(self, link: FrameLink, frame: bytes) -> None:
+        """Handle a frame that is not a control frame."""
+        if frame[0] in (frames.APPEND, frames.APPEND_BY_ADDRESS):
+            self._hosting.append(link, frame)
+        elif frame[0] == frames.DELIVER:
+            self._remote.deliver(link, frame)
+        elif frame[0] == frames.REFER:
+            self._remote.refer(link, frame)
+        else:
+            raise AssertionError(f"unknown frame kind {frame[0]}")
+
+    def tell_everything(self, link: FrameLink) -> None:
+        """Announce this shard's queues to one that has connected."""
+        self._hosting.tell_everything(link)
+        self.came(link)
+
+    def lose(self, peer: int) -> None:
+        """Handle the loss of a shard."""
+        self.went(peer)
+        self._hosting.lose(peer)
+        self._remote.lose(peer)

@@ -1,0 +1,537 @@
+"""The replication groups that a shard hosts, and the order of work at the end of a tick.
+
+At the end of a tick, clients' answers become settlements, every group with work delivers messages
+and proposes its entry, all entries go to the log in one write, and answers to other shards are
+sent. Then connections are written. Meanwhile the log syncs; the end of the sync wakes the shard
+again.
+
+Longer than 500 lines because the groups' coming and going and the order of a tick work on the same
+tables.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.reactor import Reactor
+from fluxmq.engine.counts import QueueCounts
+from fluxmq.engine.dead_letters import DeadLetters
+from fluxmq.engine.ephemeral import EphemeralGroup
+from fluxmq.engine.group import ENTRY_BYTES_MAX, Group
+from fluxmq.engine.group_files import GroupFiles
+from fluxmq.engine.memory import MemoryStores
+from fluxmq.engine.names import BUFFERED, EPHEMERAL, QueueInfo, QueueNames, microseconds
+from fluxmq.engine.ports import QueueHost
+from fluxmq.logs import get_logger
+from fluxmq.queues.config import QueueConfig, ephemeral
+from fluxmq.queues.migration import is_arriving
+from fluxmq.replication.checkpoints import Checkpoints, snapshot_rule
+from fluxmq.replication.disk import Disk
+from fluxmq.replication.hosted import ALONE, Hosted, Member, open_group
+from fluxmq.replication.raft_keeper import MemoryKeeper
+from fluxmq.replication.shard_logs import WAL, WAL_BUFFERED, ShardLogs
+from fluxmq.replication.stores import DiskStores, segment_options
+from fluxmq.replication.strays import forget, forget_marks
+from fluxmq.settings.schema import Settings
+from fluxmq.storage.batch_cache import BatchCache
+from fluxmq.storage.directory import DataPaths, place_group
+from fluxmq.storage.errors import Corruption, OutOfDescriptors, StorageError
+from fluxmq.storage.hand_over import discard, groups_of
+from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.open_files import OpenFiles
+
+ROOM_SECONDS = 1.0
+"""Seconds between checks of free disk space."""
+TIMER_AHEAD_US = 500_000
+"""Timers due later than this are left to housekeeping, which runs ten times a second. Nearly all of
+them (consumer timeouts of half an hour) are for messages settled long before."""
+BEGIN_SECONDS = 0.02
+"""Time budget for beginning checkpoints, per tenth of a second: each takes some microseconds per
+queue, during which the shard serves nobody."""
+PAUSED_QUEUE = 16
+"""Reason for pausing a connection: a group's appends exceed the high watermark."""
+OVERHEAD_BYTES = 4096
+"""Upper bound of the overhead of an entry or segment beside its batch."""
+
+_log = get_logger("fluxmq.queues")
+
+
+class QueueService:
+    """The groups that one shard hosts."""
+
+    low: bool = False
+    """True while the file system has less free space than ``storage.min_free_bytes``."""
+
+    def __init__(
+        self,
+        shard: int,
+        settings: Settings,
+        names: QueueNames,
+        paths: DataPaths,
+        hosts: Callable[[str], QueueHost],
+        reactor: Reactor,
+        executor: Executor,
+        clock: Callable[[], int],
+        later: Callable[[float, Callable[[], None]], None],
+        disk: Disk,
+    ) -> None:
+        self.shard = shard
+        self.names = names
+        self.groups: dict[str, Hosted] = {}
+        self.held: set[Connection] = set()
+        """Connections paused because appends in flight exceed the high watermark."""
+        self.dead_letters = DeadLetters(names, hosts, clock)
+        self.is_elsewhere: Callable[[str], bool] = lambda _name: False
+        """Returns whether a group is assigned to another shard."""
+        self.before_groups: Callable[[], None] = lambda: None
+        self.after_groups: Callable[[], None] = lambda: None
+        self.crowded_elsewhere: Callable[[], bool] = lambda: False
+        self.told: Callable[[str, QueueConfig | None], None] = lambda _name, _config: None
+        self.deleted: Callable[[str], None] = lambda _name: None
+        """Called when a queue is deleted from a group here."""
+        self.unused: Callable[[str], None] = lambda _name: None
+        """Called when the last consumer of a queue here leaves."""
+        self.broken: dict[str, str] = {}
+        """Groups assigned to this shard that could not be opened, with the reason."""
+        self.counts = self.dead_letters.counts = QueueCounts()
+        self.member_of: Callable[[str], Member] = lambda _group: ALONE
+        """Returns this node's membership of a group."""
+        self.opened: Callable[[Hosted], None] = lambda _hosted: None
+        """Called with a newly opened group, before it is started."""
+        self.closed: Callable[[Hosted], None] = lambda _hosted: None
+        """Called with a group that this shard no longer hosts."""
+        self.mend: Callable[[str, Corruption], bool] = lambda _group, _damage: False
+        """Called with a damaged group that could not be opened; returns whether to try again."""
+        self.replacing: set[str] = set()
+        """Groups whose files are being replaced and which must not be opened meanwhile."""
+        self._settings, self._paths = settings, paths
+        self._files = disk.files
+        self._reactor = reactor
+        self._executor, self._clock, self._later = executor, clock, later
+        self._marked: dict[Group, None] = {}
+        self._blocked: dict[Group, None] = {}
+        """Groups with commands that wait for the log's sync to end."""
+        self._patient: dict[Group, None] = {}
+        """Groups whose only pending commands are ones that no caller waits for."""
+        self._undeclared: set[str] = set()
+        self._gathers = False
+        """True while groups that are marked get their turn in this tick anyway."""
+        self._next_look = 0.0
+        self._timer_at = 0
+        self.logs = ShardLogs(
+            shard, settings, paths, disk, reactor, self.wake, lambda: bool(self._blocked)
+        )
+        self._cache = BatchCache(settings.queue_manager.cache_bytes)
+        self._segments = OpenSegments(OpenFiles(self._files, disk.places))
+        self._segment_options = segment_options(settings)
+        self.checkpoints = Checkpoints(
+            self._files, paths, executor, lambda: reactor.tally.now, self.wake
+        )
+        self.group_files = GroupFiles(self._files, paths, clock)
+        self.ephemeral = self._memory_group()
+
+    # Groups
+
+    def _new(self, kind: type[Group], name: str, stores: DiskStores | MemoryStores) -> Group:
+        manager = self._settings.queue_manager
+        group = kind(
+            name,
+            stores,
+            self.mark,
+            self.dead_letters.bury,
+            self._clock,
+            microseconds(manager.auto_commit_interval),
+            manager.uncommitted_bytes,
+            min(ENTRY_BYTES_MAX, self._settings.storage.wal_file_bytes // 4),
+        )
+        group.counts = self.counts
+        group.on_refused = self.dead_letters.refused
+        group.on_unused = self._unused
+        group.gate.owner_of = self.names.owner_of
+        return group
+
+    def _memory_group(self) -> EphemeralGroup:
+        manager = self._settings.queue_manager
+        group = self._new(EphemeralGroup, f"{EPHEMERAL}-{self.shard}", MemoryStores())
+        assert isinstance(group, EphemeralGroup)
+        group.keeper = MemoryKeeper(group)
+        group.asked.patience_us = group.asked.alone_us = 0
+        group.on_deleted = self._gone
+        group.make(
+            lambda name: ephemeral(
+                name,
+                expires=microseconds(manager.ephemeral_expiry),
+                retention_bytes=manager.ephemeral_max_bytes,
+            ),
+            manager.max_ephemeral_queues,
+        )
+        group.lead()
+        return group
+
+    def open(self, name: str) -> None:
+        """Host a group: recover and start it. Raises StorageError."""
+        if name in self.replacing:
+            raise StorageError(f"group {name} is being replaced")
+        try:
+            self._open(name)
+        except Corruption as damage:
+            if name in self.groups:
+                self.release(name)
+            if not self.mend(name, damage):
+                raise
+            self._open(name)
+
+    def _open(self, name: str) -> None:
+        stores = DiskStores(
+            self._files,
+            self._paths,
+            name,
+            self._segment_options,
+            self._cache,
+            self._segments,
+            self.logs.settle if name.startswith(BUFFERED) else None,
+        )
+        group = self._new(Group, name, stores)
+        wal_body = self._settings.storage.wal_file_bytes // 2
+        group.batch_max = min(wal_body, self._segment_options.batch_bytes_max) - OVERHEAD_BYTES
+        group.on_leading = self._declare
+        group.on_declared = self._declared
+        group.on_deleted = self._gone
+        group.gate.moved_away = lambda queue: self.names.is_in_another(queue, name)
+        member = self.member_of(name)
+        place_group(self._files, self._paths, name, member.data_dir)
+        try:
+            hosted = open_group(group, stores, self.logs.of(name), self._files, self._paths, member)
+        except StorageError:
+            stores.close()
+            raise
+        hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
+        hosted.checkpointed_at = self._reactor.tally.now
+        self.groups[name] = hosted
+        if member.alone:
+            self._undeclared.add(name)
+        self.opened(hosted)
+        for queue in group.machine.queues.values():
+            if not is_arriving(queue):
+                self._declared(group, queue.config)
+        hosted.keeper.start()
+
+    def release(self, name: str) -> None:
+        """Stop hosting a group and close its files. Its log entries stay until `forget_strays`."""
+        hosted = self.groups.pop(name)
+        self.closed(hosted)
+        hosted.group.fail("the group has moved to another shard")
+        hosted.shared.leave(hosted.keeper)
+        hosted.stores.close()
+        self._marked.pop(hosted.group, None)
+
+    def leave(self, name: str) -> None:
+        """Stop hosting a group that this node left, and remove it from the log."""
+        self.release(name)
+        self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """Remove a group that is not hosted here from this shard's logs."""
+        for log in self.logs.all():
+            discard(log.wal, name)
+        self.wake()
+
+    def forget_strays(self) -> None:
+        """Drop groups that live elsewhere from the logs. Raises Corruption to avoid loss."""
+        for kind in (WAL, WAL_BUFFERED):
+            if kind not in self.logs.opened and not self._files.exists(self.logs.directory(kind)):
+                continue
+            wal = self.logs.open(kind).wal
+            forget_marks(wal)
+            for name in groups_of(wal):
+                if name not in self.groups and self.is_elsewhere(name):
+                    forget(self._files, self._paths, wal, name)
+                    self.wake()
+
+    def unhosted(self) -> list[str]:
+        """Return the groups with entries in this shard's logs that are not open here."""
+        names = {name for log in self.logs.all() for name in groups_of(log.wal)}
+        return sorted(names - self.groups.keys())
+
+    def _declare(self, group: Group) -> None:
+        """Declare the configured queues of a group that this node now leads."""
+        self._undeclared.discard(group.name)
+        for config in self.names.configured(group.name):
+            state = group.machine.queue(config.name)
+            if state is None or state.config != config:
+                group.declare(config)
+                if state is None and not group.replicated:
+                    self._undeclared.add(config.name)
+
+    def _declared(self, group: Group, config: QueueConfig) -> None:
+        if self.names.is_hidden(config.name):
+            return
+        self._undeclared.discard(config.name)
+        topics = tuple(topic.encode() for topic in config.topics)
+        self.names.add(QueueInfo(config.name, group.name, config.type, topics))
+        self.told(config.name, config)
+
+    def _unused(self, queue: str) -> None:
+        self.unused(queue)
+
+    def _gone(self, group: Group, queue: str) -> None:
+        if self.names.is_hidden(queue) or self.names.is_in_another(queue, group.name):
+            return  # a leftover of a queue that moved, or of a move that was cancelled
+        self.told(queue, None)
+        self.names.remove(queue)
+        self.counts.dead.pop(queue, None)
+        if group.keeper.leading or not group.replicated:
+            self.deleted(queue)
+
+    @property
+    def ready(self) -> bool:
+        """True once all groups lead and configured queues exist, or a log has failed."""
+        return not self._undeclared or any(log.failed for log in self.logs.all())
+
+    @property
+    def open_files(self) -> OpenFiles:
+        """The table of open files of queues' logs."""
+        return self._segments.table
+
+    @property
+    def full(self) -> bool:
+        """True while a group here rejects appends for lack of space, or would."""
+        return self.low or any(hosted.group.full for hosted in self.groups.values())
+
+    @property
+    def failure(self) -> str:
+        """Error of a failed group here whose log works and that is not being repaired; or empty."""
+        for hosted in self.groups.values():
+            if hosted.group.failed and not (hosted.shared.failed or hosted.mending):
+                return f"group {hosted.group.name}: {hosted.group.failed}"
+        return ""
+
+    def all_groups(self) -> list[Group]:
+        """Return all groups of this shard, including the in-memory one."""
+        return self._all()
+
+    def find(self, group: str) -> Group | None:
+        """Return a group of this shard, or None."""
+        if group == self.ephemeral.name:
+            return self.ephemeral
+        hosted = self.groups.get(group)
+        return hosted.group if hosted is not None else None
+
+    # The tick
+
+    def wake(self) -> None:
+        """Have ``finish`` called at the end of this tick; schedule a tick if none is running."""
+        reactor = self._reactor
+        reactor.unfinished = True
+        if not reactor.ticking:
+            reactor.host.schedule()
+
+    def mark(self, group: Group) -> None:
+        """Schedule work for a group at the end of the tick."""
+        self._marked[group] = None
+        if not self._gathers:  # otherwise its turn is about to come anyway
+            self.wake()
+
+    def finish(self) -> None:
+        """End a tick.
+
+        Publishers come first: their syncs that have ended are answered and the log is written, so
+        that the disk works while messages are delivered.
+        """
+        reactor = self._reactor
+        logs = self.logs.all()
+        for log in logs:
+            log.begin_tick()
+        reactor.unfinished = False
+        self._gathers = True
+        try:
+            self.before_groups()  # confirms are made there
+            if reactor.dirty:
+                reactor.flush()
+        finally:
+            self._gathers = False
+        marked = self._take_marked()
+        for group in marked:
+            group.propose()
+        for log in logs:
+            log.flush()
+        for group in marked:
+            self._work(group)
+        awaited = 0.0
+        for log in logs:
+            awaited = max(awaited, log.end_tick())
+        reactor.awaited = awaited
+        self.after_groups()
+        if self.held:
+            self.let_go(self.crowded_elsewhere())
+        if marked:
+            self._set_timer(marked)
+
+    def _take_marked(self) -> dict[Group, None]:
+        """Take the groups that have work now."""
+        marked, self._marked = self._marked, {}
+        if self._blocked:
+            for group in [each for each in self._blocked if each.keeper.writable]:
+                del self._blocked[group]
+                marked[group] = None
+        return marked
+
+    def _work(self, group: Group) -> None:
+        if group.work():
+            self.mark(group)
+        elif group.blocked:
+            self._blocked[group] = None
+        elif group.patient:
+            self._wait_with(group)
+
+    def _wait_with(self, group: Group) -> None:
+        """Schedule another look at a group for when its pending commands become due."""
+        if not self._patient:
+            self._later(group.asked.alone_us / 1_000_000, self._patience_ends)
+        self._patient[group] = None
+
+    def _patience_ends(self) -> None:
+        patient, self._patient = self._patient, {}
+        for group in patient:
+            self.mark(group)
+
+    def _set_timer(self, groups: Iterable[Group]) -> None:
+        """Schedule a wake-up for the first of the groups' timers."""
+        due: int | None = None
+        for group in groups:
+            at = group.next_due
+            if at is not None and (due is None or at < due):
+                due = at
+        now = self._clock()
+        if due is None or due > now + TIMER_AHEAD_US or now < self._timer_at <= due:
+            return
+        self._timer_at = due
+        self._later(max((due - now) / 1_000_000, 0.001), self._timers)
+
+    def _timers(self) -> None:
+        self._timer_at = 0
+        now = self._clock()
+        groups = self._all()
+        for group in groups:
+            due = group.next_due
+            if due is not None and due <= now:
+                self.mark(group)
+        self._set_timer(group for group in groups if (group.next_due or 0) > now)
+
+    def _all(self) -> list[Group]:
+        return [self.ephemeral, *(hosted.group for hosted in self.groups.values())]
+
+    # Flow
+
+    def hold(self, connection: Connection, remote: bool) -> bool:
+        """Pause a connection until groups (``remote``: elsewhere) have room; False if they do."""
+        if not remote and not any(group.crowded for group in self._all()):
+            return False
+        self.held.add(connection)
+        self._reactor.pause(connection, PAUSED_QUEUE)
+        return True
+
+    def let_go(self, remote: bool) -> None:
+        """Resume paused connections once all groups are below the low watermark."""
+        if remote or not all(group.roomy for group in self._all()):
+            return
+        held, self.held = self.held, set()
+        for connection in held:
+            self._reactor.resume(connection, PAUSED_QUEUE)
+
+    # Housekeeping
+
+    def housekeeping(self) -> None:
+        """Do periodic work; runs every tenth of a second."""
+        now = self._reactor.tally.now
+        storage = self._settings.storage
+        self._timers()
+        table = self._segments.table
+        table.attended = True  # set at the first run: groups are recovered before
+        if self.groups:
+            table.keep_spares()
+        for hosted in self.groups.values():
+            if hosted.group.writes.waiting:
+                hosted.group.write()
+        self.group_files.housekeeping(self.groups, now)
+        if now >= self._next_look:
+            self._next_look = now + ROOM_SECONDS
+            self._look_for_room()
+            self._try_again()
+        elif self.held and not self.crowded_elsewhere():
+            self.wake()  # answers from other shards make room here
+        lagging = self._lagging()
+        began = time.perf_counter()
+        for hosted in self.checkpoints.due(
+            self.groups.values(), storage.checkpoint_interval, lambda each: each in lagging
+        ):
+            self.checkpoints.begin(hosted)
+            if time.perf_counter() - began > BEGIN_SECONDS:
+                break  # groups with very many queues begin one after another
+        self.checkpoints.look(self.groups.values())
+        self.checkpoints.relieve(table)
+        self.logs.sync_later(now, self._executor)
+
+    def _try_again(self) -> None:
+        """Retry writes that wait for space and commands that wait for a busy log."""
+        for log in self.logs.all():
+            if log.wal.buffered_bytes and not log.failed:
+                self.wake()
+        for group in self._all():
+            if group.waiting:
+                self.mark(group)
+
+    def _lagging(self) -> list[Hosted]:
+        storage = self._settings.storage
+        files = max(storage.checkpoint_bytes // storage.wal_file_bytes, 2)
+        numbers = {log: set(log.wal.lagging(files)) for log in self.logs.all()}
+        return [
+            hosted for hosted in self.groups.values() if hosted.log.number in numbers[hosted.shared]
+        ]
+
+    def _look_for_room(self) -> None:
+        """Reject appends while the file system is nearly full, before a write fails."""
+        wanted = self._settings.storage.min_free_bytes
+        if not self._files.exists(self._paths.root):
+            return  # nothing is stored yet
+        free = shutil.disk_usage(self._paths.root).free
+        self.low = low = wanted > 0 and free < wanted
+        for hosted in self.groups.values():
+            full = not hosted.group.write() or hosted.shared.full or low
+            hosted.group.full = full
+            if hosted.told_full != full:  # an append may have set it earlier
+                hosted.told_full = full
+                shared = hosted.shared
+                problem = shared.problem if shared.full else hosted.group.writes.problem
+                if not full:
+                    what = "appends are taken again"
+                elif not low and isinstance(problem, OutOfDescriptors):
+                    what = f"appends are refused: {problem}"
+                else:
+                    what = "appends are refused: the disk is nearly full"
+                _log.warning(what, extra={"group": hosted.group.name, "free": free})
+
+    # The end
+
+    async def stop(self) -> None:
+        """Finish pending writes, checkpoint every group and close."""
+        await self.checkpoints.drain()
+        for hosted in self.groups.values():
+            self.checkpoints.begin(hosted)
+        await self.checkpoints.drain()
+        self.finish()
+        self.group_files.write_all(self.groups)
+        self.logs.close()
+        for hosted in self.groups.values():
+            hosted.stores.close()
+        self._segments.close()
+        self._segments.table.close_spares()
+
+    @property
+    def idle(self) -> bool:
+        """True while nothing is in flight in any group."""
+        return all(group.idle for group in self._all() if not group.failed)

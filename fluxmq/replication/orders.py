@@ -1,0 +1,312 @@
+"""Operators' questions and orders about replicated groups, answered by the shard that leads the
+group, whichever is asked.
+
+A shard passes on questions about a group that is led elsewhere. Orders that take a moment (a
+transfer, a change of members) are answered when they have taken effect, or have not within
+`ORDER_SECONDS_MAX`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fluxmq.ipc.clusters import (
+    AUDIT,
+    CAN_STOP,
+    MEMBER_CHANGE,
+    RAFT,
+    TRANSFER,
+    VOTER,
+    MemberRow,
+    Outcome,
+    Outcomes,
+    RaftListing,
+    RaftRow,
+    RaftWanted,
+    Transfer,
+)
+from fluxmq.ipc.conversation import Answered, Order
+from fluxmq.ipc.messages import (
+    ERROR_AWAY,
+    ERROR_FAILED,
+    ERROR_INVALID,
+    ERROR_NOT_FOUND,
+    ERROR_UNKNOWN_KIND,
+    Body,
+    Failure,
+    Fields,
+)
+from fluxmq.ipc.placements import GROUP_CHARACTERS_MAX
+from fluxmq.net.links import FrameLink
+from fluxmq.replication.leaders import OWN
+from fluxmq.replication.questions import Questions
+from fluxmq.replication.reports import leader_of, name_of, raft_row
+
+if TYPE_CHECKING:
+    from fluxmq.replication.replica import Replica
+    from fluxmq.replication.wiring import Cluster
+
+ORDER_SECONDS_MAX = 1.5
+"""Time after which an order has failed: less than the asker waits for an answer."""
+
+Answer = Body | Failure
+Verb = Callable[["Replica", Body, Answered], None]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """An order under way: ``outcome`` returns its answer, if any, ``late`` answers a timeout."""
+
+    deadline: float
+    outcome: Callable[[], Answer | None]
+    late: Failure
+    answered: Answered
+
+
+class ClusterOrders:
+    """Answers questions and orders for one shard."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._waiting: list[Waiting] = []
+        self._questions = Questions(self._serve, cluster.now)
+        self._verbs: dict[str, Verb] = {
+            RAFT: self._tell,
+            TRANSFER: self._transfer,
+            CAN_STOP: self._can_stop,
+        }
+        self._of_members: dict[str, Order] = {}
+
+    def orders(self) -> dict[str, Order]:
+        """Return the handlers of control's questions and orders by kind."""
+        return {
+            RAFT: self._on_raft,
+            CAN_STOP: self._on_can_stop,
+            TRANSFER: lambda body, answered: self._at_leader(TRANSFER, body, answered),
+            AUDIT: lambda body, answered: self._at_leader(AUDIT, body, answered),
+            MEMBER_CHANGE: lambda body, answered: self._at_leader(MEMBER_CHANGE, body, answered),
+        }
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return the handlers of control frames of other shards by name."""
+        return self._questions.handlers()
+
+    def serve(self, kind: str, verb: Verb) -> None:
+        """Register a kind of question that the group's leader answers."""
+        self._verbs[kind] = verb
+
+    def serve_member(self, kind: str, order: Order) -> None:
+        """Register a kind of question of other shards that any member answers, leader or not."""
+        self._of_members[kind] = order
+
+    def ask(self, link: FrameLink, kind: str, body: Body, answered: Answered) -> None:
+        """Ask another shard; ``answered`` is called once."""
+        self._questions.ask(link, kind, body, answered)
+
+    def wait(self, outcome: Callable[[], Answer | None], late: str, answered: Answered) -> None:
+        """Answer when there is an outcome, or when it is too late."""
+        deadline = self._cluster.now() + ORDER_SECONDS_MAX
+        self._waiting.append(Waiting(deadline, outcome, Failure(ERROR_FAILED, late), answered))
+
+    def lost(self, peer: int) -> None:
+        """Fail the questions to a shard that has gone."""
+        self._questions.lost(peer)
+
+    def housekeeping(self) -> None:
+        """Answer orders that are done or late; called every tenth of a second."""
+        self._questions.housekeeping()
+        waiting, self._waiting = self._waiting, []
+        now = self._cluster.now()
+        for each in waiting:
+            answer = each.outcome()
+            if answer is None and now < each.deadline:
+                self._waiting.append(each)
+            else:
+                each.answered(answer or each.late)
+
+    # Routing
+
+    def _at_leader(self, kind: str, body: Body, answered: Answered) -> None:
+        """Have the shard that leads a group answer."""
+        group = Fields(body, kind).text("group", GROUP_CHARACTERS_MAX)
+        cluster = self._cluster
+        leader = cluster.leaders.all().get(group)
+        if leader is None and group not in cluster.replicas:
+            answered(Failure(ERROR_NOT_FOUND, f"there is no replicated group {group}"))
+        elif leader is None or leader.peer is None:
+            answered(Failure(ERROR_AWAY, f"group {group} has no leader now"))
+        elif leader.peer == OWN:
+            self._serve(kind, body, answered)
+        elif (link := cluster.link_to(leader.peer)) is None:
+            answered(Failure(ERROR_AWAY, f"the leader of group {group} cannot be reached"))
+        else:
+            self._questions.ask(link, kind, body, answered)
+
+    def _serve(self, kind: str, body: Body, answered: Answered) -> None:
+        order = self._of_members.get(kind)
+        if order is not None:
+            order(body, answered)
+            return
+        verb = self._verbs.get(kind)
+        if verb is None:
+            answered(Failure(ERROR_UNKNOWN_KIND, f"{kind} is not known here"))
+            return
+        group = Fields(body, kind).text("group", GROUP_CHARACTERS_MAX)
+        replica = self._cluster.replicas.get(group)
+        if replica is None or not replica.hosted.keeper.leading:
+            answered(Failure(ERROR_AWAY, f"group {group} is led from here no longer"))
+            return
+        verb(replica, body, answered)
+
+    # Group status
+
+    def _tell(self, replica: Replica, _body: Body, answered: Answered) -> None:
+        answered(raft_row(self._cluster, replica).to_body())
+
+    def _on_raft(self, body: Body, answered: Answered) -> None:
+        wanted = RaftWanted.from_body(body)
+        cluster = self._cluster
+        names = [wanted.group] if wanted.group else list(cluster.replicas)
+        if wanted.everywhere and not wanted.group:
+            led = (name for name in cluster.leaders.all() if "@" not in name)
+            names += [name for name in led if name not in cluster.replicas]
+        rows: dict[str, RaftRow] = {}
+        waits = 1
+
+        def told(name: str, answer: Answer) -> None:
+            nonlocal waits
+            if name and not isinstance(answer, Failure):
+                rows[name] = _joined(rows.get(name), answer)
+            waits -= 1
+            if not waits:
+                answered(RaftListing(tuple(rows.values())).to_body())
+
+        for name in names:
+            replica = cluster.replicas.get(name)
+            if replica is not None:
+                rows[name] = raft_row(cluster, replica)
+            elif not wanted.everywhere:
+                continue
+            if replica is None or not replica.hosted.keeper.leading:
+                waits += 1
+                question = {"group": name}
+                self._at_leader(RAFT, question, partial(told, name))
+        told("", {})
+
+    # Leadership
+
+    def _transfer(self, replica: Replica, body: Body, answered: Answered) -> None:
+        wanted = Transfer.from_body(body)
+        group = wanted.group
+        try:
+            to = self._successor(replica, wanted.node)
+        except ValueError as problem:
+            answered(Failure(ERROR_INVALID, f"group {group}: {problem}"))
+            return
+        node = name_of(replica, to)
+        if to == replica.plan.own:
+            answered(Transfer(group, node).to_body())
+            return
+        self._cluster.transfer(replica, to)
+
+        def outcome() -> Answer | None:
+            if replica.hosted.keeper.leading:
+                return None
+            leader = leader_of(replica)
+            return Transfer(group, leader).to_body() if leader else None
+
+        self.wait(outcome, f"group {group} was not taken over by {node} in time", answered)
+
+    def _successor(self, replica: Replica, node: str) -> int:
+        """Return the next leader: the node given, or the most advanced voter. Raises ValueError."""
+        status = replica.hosted.keeper.node.status()
+        reachable = {
+            number: peer.match
+            for number, peer in status.progress.items()
+            if not peer.learner and replica.acquaintances.believed(number)
+        }
+        if not node:
+            if not reachable:
+                raise ValueError("no other voter can be reached")
+            return max(reachable, key=lambda number: reachable[number])
+        for number in status.membership.voters:
+            if name_of(replica, number) == node:
+                if number != status.id and number not in reachable:
+                    raise ValueError(f"{node} cannot be reached")
+                return number
+        raise ValueError(f"{node} is none of its voters")
+
+    # Stopping
+
+    def _on_can_stop(self, _body: Body, answered: Answered) -> None:
+        """List the groups that vote here, with the reason, if any, why they need this node."""
+        cluster = self._cluster
+        outcomes: list[Outcome] = []
+        waits = 1
+
+        def told(name: str, answer: Answer) -> None:
+            nonlocal waits
+            if isinstance(answer, Failure):
+                why = answer.text.removeprefix(f"group {name} ")
+                outcomes.append(Outcome(name, cluster.node, why))
+            elif name:
+                outcomes.append(Outcome.from_body(answer))
+            waits -= 1
+            if not waits:
+                answered(Outcomes(tuple(outcomes)).to_body())
+
+        for name, replica in cluster.replicas.items():
+            if replica.plan.own in replica.hosted.keeper.node.status().membership.voters:
+                waits += 1
+                question = {"group": name, "node": cluster.node}
+                self._at_leader(CAN_STOP, question, partial(told, name))
+        told("", {})
+
+    def _can_stop(self, replica: Replica, body: Body, answered: Answered) -> None:
+        node = Fields(body, CAN_STOP).text("node", GROUP_CHARACTERS_MAX)
+        row = raft_row(self._cluster, replica)
+        answered(
+            Outcome(
+                row.group, node, quorum_problem(row, node, replica.plan.election_timeout)
+            ).to_body()
+        )
+
+
+LAG_ENTRIES_MAX = 1000
+"""Maximum lag of a member that counts among those that could go on at once."""
+
+
+def quorum_problem(row: RaftRow, node: str, contact_seconds: float) -> str:
+    """Return why a group could not go on without a node, by its leader's row; empty if it could."""
+    voters = [member for member in row.members if member.kind == VOTER]
+    needed = len(voters) // 2 + 1
+    others = [member for member in voters if member.node != node]
+    fit = [member for member in others if not _unfit(member, row.node, contact_seconds)]
+    if len(fit) >= needed:
+        return ""
+    left = ", ".join(
+        f"{member.node} {why}"
+        for member in others
+        if (why := _unfit(member, row.node, contact_seconds))
+    )
+    count = f"{len(fit)} of {len(voters)} voters would be left, and {needed} are needed"
+    return f"{count}: {left}" if left else count
+
+
+def _unfit(member: MemberRow, leader: str, contact_seconds: float) -> str:
+    if member.node == leader:
+        return ""
+    if member.doubt:
+        return member.doubt
+    if not member.connected or not 0 <= member.contact <= contact_seconds * 1000:
+        return "is not in contact"
+    return f"is {member.lag} entries behind" if member.lag > LAG_ENTRIES_MAX else ""
+
+
+def _joined(own: RaftRow | None, answer: Body) -> RaftRow:
+    """Return this node's row, or else the leader's, with the members as the leader sees them."""
+    leader = RaftRow.from_body(answer)
+    return leader if own is None else replace(own, members=leader.members)
