@@ -37,8 +37,8 @@ EVERYDAY = {
     ),
     "fluxmq/metrics": ("instruments",),
     "fluxmq/replication": (
-        *("audit", "carrier", "group_log", "incarnation", "queue_plans", "raft_keeper"),
-        *("shard_logs", "shared_log", "stores", "wiring"),
+        *("audit", "carrier", "group_log", "incarnation", "ports", "queue_plans", "raft_keeper"),
+        *("replica", "replicated_groups", "shard_logs", "shared_log", "stores"),
     ),
     "fluxmq/shards/durable": ("kept_links", "links", "retained_rows"),
     "fluxmq/queues": ("*",),
@@ -48,7 +48,8 @@ EVERYDAY = {
         *("wal_options", "wal_records", "wal_supply", "wal_writer"),
     ),
     "fluxmq/engine": (
-        *("answers", "asked", "clients", "consumers", "consuming", "counts", "ephemeral"),
+        *("answers", "asked", "clients", "cluster_hosts", "consumers", "consuming", "counts"),
+        *("ephemeral",),
         *("following", "gates", "group", "group_time", "hosting", "hosts", "keeping"),
         *("leader_host", "local_held", "memory", "names", "replica_host", "service", "sinks"),
         *("waiting_answers", "wiring", "writing"),

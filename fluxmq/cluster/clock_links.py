@@ -9,13 +9,12 @@ decides what follows from the readings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from fluxmq.cluster.clocks import ROUND_TRIP_US_MAX, PeerClocks, Reading, offset
 from fluxmq.cluster.node_links import NodeLink
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
-from fluxmq.shards.steady import NodeClock
 
 TELL_US: Final = 5_000_000
 """Interval between two readings over a link: a clock that was set is noticed within it, and a
@@ -25,11 +24,37 @@ reading is a frame of a few dozen bytes.
 _log = get_logger("fluxmq.clock")
 
 
+class SteeredClock(Protocol):
+    """This process's steady time, which other nodes' clocks correct. Times are µs."""
+
+    target: Callable[[int], int | None]
+    """Maps the wall clock's reading to what it ought to show; None if that cannot be known."""
+
+    @property
+    def settled(self) -> bool:
+        """True once the time needs no other node's confirmation any more."""
+
+    def is_known(self) -> bool:
+        """Return whether the time is settled; the first call starts a limited wait."""
+
+    def now(self) -> int:
+        """Return steady time."""
+
+    def wall(self) -> int:
+        """Return the wall clock."""
+
+    def elapsed(self) -> int:
+        """Return the time since boot."""
+
+    def settle(self, correction: int) -> None:
+        """Adopt the other nodes' time, once: `correction` is their lead."""
+
+
 class ClockLinks:
     """Sends clock readings to other nodes, takes theirs, and steers this process's clock."""
 
     def __init__(
-        self, clock: NodeClock, nodes: int, links: Callable[[], Iterator[NodeLink]]
+        self, clock: SteeredClock, nodes: int, links: Callable[[], Iterator[NodeLink]]
     ) -> None:
         self._clock = clock
         self._links = links

@@ -16,9 +16,9 @@ from fluxmq.cluster.connection import Connection, Hello
 from fluxmq.cluster.dialer import Dialer
 from fluxmq.cluster.endpoint import Endpoint
 from fluxmq.cluster.security import Security
-from fluxmq.engine.hosting import SHARDS_MAX
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net import frames
+from fluxmq.net.links import SHARDS_MAX
 from fluxmq.settings.claims import shifted
 
 PURPOSE = "shard"

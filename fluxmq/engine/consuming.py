@@ -16,7 +16,7 @@ from fluxmq.engine.answers import Done, answering, outcome_of, reason_of
 from fluxmq.engine.counts import QueueCounts
 from fluxmq.engine.gates import Gate
 from fluxmq.engine.group_time import GroupTime
-from fluxmq.engine.keeping import Keeper, Store
+from fluxmq.engine.keeping import Store
 from fluxmq.engine.local_held import LocalHeld
 from fluxmq.engine.ports import (
     FENCED,
@@ -44,6 +44,7 @@ from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Code, Result
 from fluxmq.queues.states import Queue
+from fluxmq.replication.ports import Driver
 from fluxmq.storage.errors import StorageError
 
 EARLY_MAX = 65_536
@@ -56,7 +57,7 @@ class Consuming(ABC):
     """A group as its consumers see it. ``uncommitted``: bytes of appends not yet applied."""
 
     time: GroupTime
-    keeper: Keeper
+    keeper: Driver
     machine: Machine
     dispatch: Dispatch
     logs: dict[int, Store]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter
 
 from fluxmq.queues.results import Code
-
-RECENT_SYNCS = 1024
-"""Number of syncs behind a log's percentile: some seconds under load, minutes at rest."""
 
 REFUSALS = {
     Code.FULL: "queue_full",
@@ -39,23 +35,3 @@ class QueueCounts:
         """Batches not stored, by reason."""
         self.dead: Counter[str] = Counter()
         """Dead letters that were moved, by source queue."""
-
-
-class SyncTimes:
-    """Durations of a log's syncs. ``observe``: further observer of each duration."""
-
-    def __init__(self, observe: Callable[[float], None] = lambda _seconds: None) -> None:
-        self._recent: deque[float] = deque(maxlen=RECENT_SYNCS)
-        self._observe = observe
-
-    def __call__(self, seconds: float) -> None:
-        """Record a sync's duration."""
-        self._recent.append(seconds)
-        self._observe(seconds)
-
-    @property
-    def p99(self) -> float:
-        """The 99th percentile of recent syncs, in seconds; 0 before the first."""
-        if not self._recent:
-            return 0.0
-        return sorted(self._recent)[(len(self._recent) * 99 - 1) // 100]

@@ -33,11 +33,12 @@ from fluxmq.queues import commands, migration
 from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.consumers import DeadLetter
 from fluxmq.queues.dispatch import Dispatch
-from fluxmq.queues.machine import Machine
+from fluxmq.queues.machine import Machine, NewerSnapshotError, SnapshotError
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
-from fluxmq.storage.errors import Corruption, StorageError
+from fluxmq.replication.ports import Driver
+from fluxmq.storage.errors import Corruption, Misfit, StorageError
 
 ENTRY_BYTES_MAX = 4 << 20
 """Maximum bytes of commands per entry, unless one command is larger; bounds writes and recovery."""
@@ -88,9 +89,6 @@ class Group(Consuming):
         self.answers = WaitingAnswers()
         self.on_applied: Callable[[], None] = lambda: None
         """Called after an entry is applied and its effects on queues are carried out."""
-        self.on_following: Callable[[Group], None] = lambda _group: None
-        self.on_damaged: Callable[[str], None] = lambda _why: None
-        """Called when this group's files prove corrupt; the group may already have failed."""
         self.leaving = False
         """True while the group prepares to move to another shard; nothing is delivered any more."""
         self.counts = QueueCounts()
@@ -281,7 +279,7 @@ class Group(Consuming):
             _log.exception("a group has failed", extra={"group": self.name})
             self.fail(repr(error))
             if isinstance(error, Corruption):
-                self.on_damaged(str(error))
+                self.keeper.damaged(str(error))
             return False
 
     def _work(self) -> bool:
@@ -308,16 +306,6 @@ class Group(Consuming):
             pass
         return True
 
-    @property
-    def blocked(self) -> bool:
-        """True while commands are due but the log is busy; later ones will share their entry."""
-        return not self.keeper.writable and self.asked.due(at_once=self.leaving)
-
-    @property
-    def patient(self) -> bool:
-        """True while the only pending commands have no caller waiting, and are not due yet."""
-        return self.asked.patient
-
     def _hand_out(self, queue_id: int) -> bool:
         step = self.dispatch.run(queue_id, self.clock(), RUN_MESSAGES_MAX)
         for command in step.commands:
@@ -343,11 +331,53 @@ class Group(Consuming):
         self.keeper.pump()
         return True
 
+    # State
+
+    def join(self, driver: Driver, replicated: bool) -> None:
+        """Use this driver. ``replicated``: other nodes have replicas too."""
+        self.keeper = driver
+        self.replicated = replicated
+        self.answers.in_sync = driver.in_sync
+
+    def restore(self, index: int, term: int, snapshot: bytes, origin: str) -> None:
+        """Begin with the state after an entry, and open the stores of its queues.
+
+        Raises Corruption, Misfit if a newer version wrote the snapshot, and other StorageErrors.
+        """
+        try:
+            self.machine.restore(snapshot)
+        except NewerSnapshotError as error:
+            raise Misfit(origin, 0, str(error)) from error
+        except (ValueError, SnapshotError) as error:
+            raise Corruption(origin, 0, str(error)) from error
+        for queue_id, queue in self.machine.queues.items():
+            self._open(queue_id, queue.config.name)
+        self.applied_index, self.applied_term = index, term
+
+    def snapshot(self) -> bytes:
+        """Return the state after the last entry applied."""
+        self.applied_bytes = 0
+        return self.machine.snapshot()
+
+    def digest(self) -> int:
+        """Return a hash of everything applied so far."""
+        return self.machine.state_hash()
+
+    def flush(self) -> bool:
+        """Write buffered data; return False if some waits for space or a descriptor."""
+        if self.writes.waiting:
+            self.write()
+        return not (self.writes.refused or self.writes.held)
+
     # Committed entries
 
-    def apply(self, index: int, term: int, data: bytes) -> None:
-        """Apply a committed entry."""
+    def apply(self, index: int, term: int, data: bytes | None) -> None:
+        """Apply a committed entry; None: one of the driver's own, without commands."""
         answers = self._answers_of(index, term)
+        if data is None:
+            self.applied_index, self.applied_term = index, term
+            self.on_applied()
+            return
         try:
             applied = self.machine.apply(index, term, data)
             self._carry_out(applied)
@@ -369,12 +399,6 @@ class Group(Consuming):
             return  # followers deliver nothing, and a new leader looks at every queue
         if woken or self.asked or self.asked_to_serve or applied.deleted or applied.voided:
             self._mark(self)
-
-    def skip(self, index: int, term: int) -> None:
-        """Record a committed entry without commands."""
-        self._answers_of(index, term)
-        self.applied_index, self.applied_term = index, term
-        self.on_applied()
 
     def _answers_of(self, index: int, term: int) -> list[tuple[Done | None, int]]:
         proposed = self._proposed
@@ -432,7 +456,7 @@ class Group(Consuming):
         for queue_id in applied.declared:
             if queue_id not in gone:
                 state = self.machine.queues[queue_id]
-                self.open(queue_id, state.name)
+                self._open(queue_id, state.name)
                 if migration.is_arriving(state):
                     self.logs[queue_id].begin_at(state.kept)
                 else:
@@ -462,7 +486,7 @@ class Group(Consuming):
         self.full = self.full or bool(self.writes.refused)
         return not self.writes.refused
 
-    def open(self, queue_id: int, name: str) -> None:
+    def _open(self, queue_id: int, name: str) -> None:
         """Open a queue's store."""
         if queue_id not in self.logs:
             self.logs[queue_id] = self.stores.open(queue_id, name)
@@ -489,7 +513,6 @@ class Group(Consuming):
 
     def follow(self) -> None:
         """Step down; pending requests may or may not take effect."""
-        self.on_following(self)
         self._end(Result(Code.LOST))
 
     def _end(self, result: Result) -> None:
@@ -517,11 +540,6 @@ class Group(Consuming):
         """True below the low watermark, so that paused publishers may resume."""
         under_way = self.uncommitted + self.writes.held_bytes
         return under_way * 2 <= self._uncommitted_max or bool(self.failed)
-
-    @property
-    def waiting(self) -> bool:
-        """True while commands wait to be proposed."""
-        return bool(self.asked)
 
     @property
     def idle(self) -> bool:

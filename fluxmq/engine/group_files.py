@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
+from fluxmq.engine.group import Group
 from fluxmq.logs import get_logger
 from fluxmq.logs.rate import RateLimited
 from fluxmq.model.group_states import (
@@ -75,7 +76,7 @@ class GroupFiles:
         self._due: list[tuple[float, Key]] = []
         self._log = RateLimited(get_logger("fluxmq.queues"), per_second=LINES_PER_SECOND, burst=1)
 
-    def housekeeping(self, hosted: Mapping[str, Hosted], now: float) -> None:
+    def housekeeping(self, hosted: Mapping[str, Hosted[Group]], now: float) -> None:
         """Write some of the changed files that are due; `now`: seconds of any monotonic clock."""
         self._collect(hosted, now)
         due, written = self._due, 0
@@ -96,14 +97,14 @@ class GroupFiles:
             else:
                 heappush(due, (now + again, key))
 
-    def write_all(self, hosted: Mapping[str, Hosted]) -> None:
+    def write_all(self, hosted: Mapping[str, Hosted[Group]]) -> None:
         """Write all changed files, at the end, when the state no longer changes."""
         self._collect(hosted, 0.0)
         for key, changed in self._changed.items():
             if changed:
                 self._write(hosted, key)
 
-    def _collect(self, hosted: Mapping[str, Hosted], now: float) -> None:
+    def _collect(self, hosted: Mapping[str, Hosted[Group]], now: float) -> None:
         """Collect the groups' changed queues."""
         for name, each in hosted.items():
             machine = each.group.machine
@@ -116,7 +117,7 @@ class GroupFiles:
                 self._changed[key] = True
             machine.changed.clear()
 
-    def _write(self, hosted: Mapping[str, Hosted], key: Key) -> float | None:
+    def _write(self, hosted: Mapping[str, Hosted[Group]], key: Key) -> float | None:
         """Write a queue's file; return seconds until the next write, or None if the queue is
         gone."""
         group, queue_id = key

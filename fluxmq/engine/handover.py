@@ -116,7 +116,8 @@ class Receipt:
 
 
 class Handovers:
-    """Groups moving from and to one shard. ``known``: returns the existing groups placed here."""
+    """Groups moving from and to one shard. ``known`` returns the existing groups placed here,
+    ``is_elsewhere`` whether a group is assigned to another shard."""
 
     def __init__(
         self,
@@ -124,6 +125,7 @@ class Handovers:
         places: Places,
         service: QueueService,
         known: Callable[[], list[str]],
+        is_elsewhere: Callable[[str], bool],
         files: Files,
         paths: DataPaths,
         executor: Executor,
@@ -132,6 +134,8 @@ class Handovers:
         self._places = places
         self._service = service
         self._known = known
+        self._is_elsewhere = is_elsewhere
+        self._durable = service.durable
         self._files = files
         self._paths = paths
         self._executor = executor
@@ -201,12 +205,12 @@ class Handovers:
 
     async def _leave(self, name: str) -> Released:
         """Release a group. Raises HandoverError, after which it stays as it was."""
-        hosted = self._service.groups.get(name)
+        hosted = self._durable.groups.get(name)
         if hosted is None or name in self.departed:
             raise HandoverError(ERROR_NOT_FOUND, f"group {name} is not on this shard")
         await self._checkpoint(hosted)  # so that the last one has little to do
         await self._have_another_lead(hosted)
-        if self._service.groups.get(name) is not hosted or name in self.departed:
+        if self._durable.groups.get(name) is not hosted or name in self.departed:
             raise HandoverError(ERROR_NOT_FOUND, f"group {name} is on this shard no longer")
         group = hosted.group
         departed = self.departed[name] = Departed(complete=False)
@@ -218,7 +222,7 @@ class Handovers:
         except BaseException:
             self._stay(hosted, departed)
             raise
-        self._service.release(name)
+        self._durable.release(name)
         departed.complete = True
         self.moved += 1
         stopped = time.monotonic() - begun
@@ -233,7 +237,7 @@ class Handovers:
         )
         return Released(name, *position, stopped)
 
-    async def _have_another_lead(self, hosted: Hosted) -> None:
+    async def _have_another_lead(self, hosted: Hosted[Group]) -> None:
         """Transfer leadership, if another member can lead, so that the group works while it
         moves."""
         keeper = hosted.keeper
@@ -241,13 +245,13 @@ class Handovers:
             deadline = time.monotonic() + LEAD_SECONDS_MAX
             await self._until(hosted.group, lambda: not keeper.leading, deadline)
 
-    def _stay(self, hosted: Hosted, departed: Departed) -> None:
+    def _stay(self, hosted: Hosted[Group], departed: Departed) -> None:
         """Cancel a group's move."""
         group, name = hosted.group, hosted.group.name
         group.leaving = False
         if self.departed.get(name) is departed:
             del self.departed[name]
-        if self._service.groups.get(name) is hosted:
+        if self._durable.groups.get(name) is hosted:
             with contextlib.suppress(StorageError):  # then the log accepts nothing else either
                 unmark(hosted.shared.wal, name)
             if hosted.keeper.halted:
@@ -255,7 +259,7 @@ class Handovers:
         departed.hand_on(self._service.find(name) or group)
         self._service.mark(group)
 
-    async def _come_to_rest(self, hosted: Hosted, begun: float) -> None:
+    async def _come_to_rest(self, hosted: Hosted[Group], begun: float) -> None:
         """Wait until earlier requests are applied, none is accepted, and a snapshot has everything.
 
         Consumers may settle messages for a moment and are then detached. A follower applies as long
@@ -273,7 +277,7 @@ class Handovers:
         if group.failed or not group.idle or hosted.snapshot_index != group.applied_index:
             raise HandoverError(ERROR_FAILED, f"no checkpoint of group {group.name} could be taken")
 
-    async def _hand_out(self, hosted: Hosted) -> Position:
+    async def _hand_out(self, hosted: Hosted[Group]) -> Position:
         """Make entries behind the snapshot durable for the next shard and mark the group as handed
         over."""
         name = hosted.group.name
@@ -289,20 +293,20 @@ class Handovers:
         except StorageError as problem:
             raise HandoverError(ERROR_FAILED, str(problem)) from problem
         await Receipt(hosted.shared).wait()
-        if hosted.group.failed or self._service.groups.get(name) is not hosted:
+        if hosted.group.failed or self._durable.groups.get(name) is not hosted:
             raise HandoverError(ERROR_FAILED, f"{name}: {hosted.group.failed or 'it has gone'}")
         if position != _position(hosted):
             raise HandoverError(ERROR_FAILED, f"group {name} was told of a new term while it left")
         return position
 
-    async def _checkpoint(self, hosted: Hosted) -> None:
+    async def _checkpoint(self, hosted: Hosted[Group]) -> None:
         """Take a checkpoint of everything applied so far."""
         deadline = time.monotonic() + CHECKPOINT_SECONDS_MAX
         if not await self._until(hosted.group, lambda: not hosted.checkpointing, deadline):
             raise HandoverError(ERROR_FAILED, f"a checkpoint of {hosted.group.name} takes too long")
         if hosted.group.failed:
             raise HandoverError(ERROR_FAILED, f"{hosted.group.name}: {hosted.group.failed}")
-        task = self._service.checkpoints.begin(hosted)
+        task = self._durable.checkpoints.begin(hosted)
         if task is not None:
             await task
 
@@ -321,7 +325,7 @@ class Handovers:
         """Open the log a group will write to while the group still works elsewhere: creation takes
         a moment."""
         try:
-            self._service.logs.of(Release.from_body(body).group)
+            self._durable.logs.of(Release.from_body(body).group)
         except StorageError as problem:
             answered(Failure(ERROR_FAILED, str(problem)))
         else:
@@ -332,7 +336,7 @@ class Handovers:
 
     async def _receive(self, coming: Released, answered: Answered) -> None:
         name = coming.group
-        if name in self._service.groups or name in self._coming:
+        if name in self._durable.groups or name in self._coming:
             answered(Failure(ERROR_EXISTS, f"group {name} is on this shard already"))
             return
         self._coming[name] = coming
@@ -355,7 +359,7 @@ class Handovers:
         position = Position(
             coming.term, coming.vote, coming.commit, coming.index, coming.index_term, coming.last
         )
-        shared = self._service.logs.of(name)
+        shared = self._durable.logs.of(name)
         entries = read_tail(self._files, self._paths, name, position)
         number = begin_copy(shared.wal, name, position)
         for piece in in_pieces(entries):
@@ -398,25 +402,19 @@ class Handovers:
         self._service.wake()
 
     def _come(self, name: str) -> None:
-        if name in self._service.groups or name not in self._known():
+        if name in self._durable.groups or name not in self._known():
             return
-        try:
-            self._service.open(name)
-        except StorageError as problem:
-            self._service.broken[name] = str(problem)
-            _log.error("group not opened", extra={"group": name, "problem": str(problem)})
-        else:
-            self._service.broken.pop(name, None)
+        if self._durable.reopen(name):
             _log.info("group taken over", extra={"group": name})
 
     def _go(self, name: str) -> None:
-        hosted = self._service.groups.get(name)
+        hosted = self._durable.groups.get(name)
         if hosted is not None:
             # Two shards must never lead one group: this one gives it up in any case.
             hosted.group.fail("the group is placed on another shard")
             _log.error("group given up: it is placed elsewhere", extra={"group": name})
         try:
-            self._service.forget_strays()
+            self._durable.forget_strays(self._is_elsewhere)
         except StorageError as problem:
             # The log keeps the group's entries; the next start tries again.
             _log.error("group not forgotten", extra={"group": name, "problem": str(problem)})
@@ -427,7 +425,7 @@ class Handovers:
             self.crossings.setdefault(name, Crossing()).wait_for(host)
 
 
-def _position(hosted: Hosted) -> Position:
+def _position(hosted: Hosted[Group]) -> Position:
     """Return the log position of a member at rest, all of it durable. Raises HandoverError."""
     if not hosted.keeper.at_rest():
         raise HandoverError(ERROR_FAILED, f"the log of group {hosted.group.name} is not at rest")
@@ -444,7 +442,7 @@ def _position(hosted: Hosted) -> Position:
     )
 
 
-def _tail(hosted: Hosted, position: Position) -> list[RecoveredEntry]:
+def _tail(hosted: Hosted[Group], position: Position) -> list[RecoveredEntry]:
     """Return the entries behind the snapshot, which are in memory since they are not applied."""
     if position.last == position.index:
         return []

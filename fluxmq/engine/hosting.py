@@ -22,16 +22,13 @@ from fluxmq.engine.remote import APPEND_HEAD, DELIVER_HEAD, REFER
 from fluxmq.engine.replica_host import ReplicaHost
 from fluxmq.engine.service import QueueService
 from fluxmq.net import frames
-from fluxmq.net.links import BACKLOG_BYTES_MAX, FrameLink
+from fluxmq.net.links import BACKLOG_BYTES_MAX, SHARDS_MAX, FrameLink
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.limits import UNSETTLED_MAX
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Code, Result
 from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
 
-SHARDS_MAX = 256
-"""Maximum number of shards per node; links to other nodes' shards have higher numbers. Those nodes
-have queues of their own, under any name."""
 QUEUES_PER_FRAME = 500
 """Maximum number of queues announced in one frame."""
 

@@ -1,7 +1,5 @@
-"""Ports of a replication group: one makes its entries durable, the other stores its batches.
-
-Both are files on disk, or memory for ephemeral queues; the group does not know which.
-"""
+"""Ports by which a group stores the batches of its queues: in files, or in memory for ephemeral
+queues; the group does not know which."""
 
 from __future__ import annotations
 
@@ -55,24 +53,3 @@ class Stores(Protocol):
 
     def delete(self, queue_id: int, name: str) -> None:
         """Delete a queue's batches."""
-
-
-class Keeper(Protocol):
-    """Makes entries durable and commits them."""
-
-    def propose(self, data: bytes) -> tuple[int, int] | None:
-        """Propose an entry; return its index and term, or None if it cannot be accepted now."""
-
-    def pump(self) -> None:
-        """Continue with proposed entries."""
-
-    def catch_up(self) -> None:
-        """Apply entries that waited for the log write, on a follower."""
-
-    @property
-    def writable(self) -> bool:
-        """True if an entry proposed now would be written in this tick."""
-
-    @property
-    def leading(self) -> bool:
-        """True while this group accepts commands on this node."""

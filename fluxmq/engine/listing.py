@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fluxmq.engine.group import Group
-from fluxmq.engine.names import BUFFERED
 from fluxmq.ipc.conversation import Answered, Order
 from fluxmq.ipc.messages import Body
 from fluxmq.ipc.placements import (
@@ -23,8 +22,8 @@ from fluxmq.ipc.placements import (
 from fluxmq.queues.commands import Mode
 from fluxmq.queues.config import QueueType
 from fluxmq.queues.states import Queue
-from fluxmq.raft.types import Role
 from fluxmq.replication.hosted import Hosted
+from fluxmq.settings.clustering import BUFFERED
 from fluxmq.storage.queue_log import QueueLog
 
 if TYPE_CHECKING:
@@ -45,30 +44,13 @@ def durability_of(group: str) -> str:
 def promised_by(queues: Queues, group: str) -> str:
     """Return the durability that this node's clients get from a group's queues: ``local`` if
     possibly this node's disk alone."""
-    cluster = queues.cluster
-    if cluster is not None and cluster.keeps_here(group):
-        return KEPT_HERE
-    return durability_of(group)
+    return KEPT_HERE if queues.elsewhere.keeps_here(group) else durability_of(group)
 
 
 def bytes_of(group: Group, queue: Queue) -> int:
     """Return a queue's size in bytes: of its segments, or of its batches in memory."""
     log = group.logs.get(queue.id)
     return log.bytes if isinstance(log, QueueLog) else queue.size
-
-
-def role_of(hosted: Hosted) -> str:
-    """Return this node's role in a group: leader, follower, candidate, starting (about to lead),
-    leaving, failed."""
-    if hosted.group.failed:
-        return "failed"
-    if hosted.group.leaving:
-        return "leaving"
-    if hosted.keeper.leading:
-        return "leader"
-    if not hosted.group.replicated or hosted.keeper.node.status().role is Role.LEADER:
-        return "starting"
-    return "follower" if hosted.keeper.node.status().leader else "candidate"
 
 
 class Listing:
@@ -85,18 +67,17 @@ class Listing:
     def _on_groups(self, _body: Body, answered: Answered) -> None:
         service = self._queues.service
         rows = [self._group(hosted) for hosted in service.groups.values()]
-        rows += [self._broken(name, problem) for name, problem in service.broken.items()]
+        rows += [self._broken(name, problem) for name, problem in service.durable.broken.items()]
         answered(GroupListing(tuple(rows)).to_body())
 
-    def _group(self, hosted: Hosted) -> GroupRow:
+    def _group(self, hosted: Hosted[Group]) -> GroupRow:
         group, status = hosted.group, hosted.keeper.node.status()
-        cluster = self._queues.cluster
         return GroupRow(
             group=group.name,
             shard=self._queues.shard,
             core=self._core,
             pinned=group.name in self._queues.places.placement.pins,
-            role=role_of(hosted),
+            role=hosted.role,
             problem=group.failed,
             durability=promised_by(self._queues, group.name),
             queues=len(group.machine.queues),
@@ -109,7 +90,7 @@ class Listing:
             snapshot=hosted.snapshot_index,
             uncommitted=group.uncommitted,
             fsync_p99=hosted.shared.times.p99,
-            leader=None if cluster is None else cluster.leader_of(group.name),
+            leader=self._queues.nodes.leader_of(group.name),
         )
 
     def _broken(self, name: str, problem: str) -> GroupRow:

@@ -1,11 +1,15 @@
-"""Batches of queues that live in memory."""
+"""What is in place of the disk for queues that live in memory: their batches, and their keeper."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import TYPE_CHECKING
 
 from fluxmq._hot.batches import Batch, parse
 from fluxmq.model.errors import FluxmqError
+
+if TYPE_CHECKING:
+    from fluxmq.engine.group import Group
 
 
 class OffsetGoneError(FluxmqError):
@@ -75,3 +79,45 @@ class MemoryStores:
 
     def delete(self, queue_id: int, name: str) -> None:
         """Do nothing: the store has no other copy."""
+
+
+class MemoryKeeper:
+    """Commits at once, for queues in memory that end with the shard."""
+
+    leading = True
+    writable = True
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._index = 0
+        self._applied = 0
+        self._taken: list[bytes] = []
+        self._pumping = False
+
+    def propose(self, data: bytes) -> tuple[int, int]:
+        """Accept an entry."""
+        self._index += 1
+        self._taken.append(data)
+        return self._index, 1
+
+    def in_sync(self, members: int) -> int:
+        """Return the last entry accepted: there are no members."""
+        return self._index
+
+    def damaged(self, why: str) -> None:
+        """Do nothing: there are no files."""
+
+    def catch_up(self) -> None:
+        """Do nothing: no entry ever waits."""
+
+    def pump(self) -> None:
+        """Apply accepted entries."""
+        if self._pumping:
+            return  # the outer call continues until nothing is left
+        self._pumping = True
+        try:
+            while self._taken:
+                self._applied += 1
+                self._group.apply(self._applied, 1, self._taken.pop(0))
+        finally:
+            self._pumping = False

@@ -11,16 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from fluxmq.ipc.placements import number_of
-from fluxmq.queues.config import SECOND, Overflow, QueueConfig, QueueType
+from fluxmq.queues.config import Overflow, QueueConfig, QueueType
+from fluxmq.settings.clustering import BUFFERED, EPHEMERAL, LOCAL
 from fluxmq.settings.queues import Queue
 from fluxmq.settings.schema import Settings
+from fluxmq.settings.values import microseconds
 
-EPHEMERAL = "ephemeral"
-"""Prefix of the in-memory groups; the shard's number follows."""
-BUFFERED = "buffered"
-"""Prefix of the local groups that confirm publishes before the disk has synced."""
-LOCAL = "local"
-"""Prefix of the local groups, for queues that are not replicated; numbers follow."""
 OUTBOX_PREFIX = "$outbox/"
 """Prefix of queues that hold a node's messages for queues it does not lead. Clients cannot name
 them; only their group knows them."""
@@ -45,11 +41,6 @@ class QueueInfo:
     def stream(self) -> bool:
         """True if consumers read without removing messages."""
         return self.type == QueueType.STREAM
-
-
-def microseconds(seconds: float) -> int:
-    """Convert a duration of the settings to the state machine's µs."""
-    return round(seconds * SECOND)
 
 
 def group_of(queue: Queue, settings: Settings, local_groups: int) -> str:

@@ -386,19 +386,8 @@ class Outboxes:
         """By queue and group: a queue may have two after groups moved between shards."""
         self._homeless = RateLimited(_log, per_second=0.1, burst=1)
 
-    def opened(self, group: Group, prefix: str) -> None:
-        """Register an own group that was opened; names with ``prefix`` mark holders of outboxes."""
-        if not group.name.startswith(prefix):
-            return
-        before = group.on_leading
-
-        def leading(led: Group) -> None:
-            before(led)
-            self._leads(led)
-
-        group.on_leading = leading
-
-    def _leads(self, group: Group) -> None:
+    def leads(self, group: Group) -> None:
+        """Use a group of this node alone that leads here."""
         self._groups[group.name] = group
         beginning = name_of(group.name, "")
         for state in list(group.machine.queues.values()):

@@ -9,20 +9,16 @@ from fluxmq.engine.hosting import Hosting
 from fluxmq.engine.remote import RemoteHosts
 from fluxmq.net import frames
 from fluxmq.net.links import FrameLink
+from fluxmq.replication.nodes import Nodes
 
 
 class QueueLinks:
-    """Connects ``Hosting`` and ``RemoteHosts`` to the links."""
+    """Connects ``Hosting`` and ``RemoteHosts`` to the links, and replicated groups, if any."""
 
-    def __init__(self, hosting: Hosting, remote: RemoteHosts) -> None:
+    def __init__(self, hosting: Hosting, remote: RemoteHosts, nodes: Nodes) -> None:
         self._hosting = hosting
         self._remote = remote
-        self.more: dict[str, Callable[..., None]] = {}
-        """Handlers of further control frames."""
-        self.came: Callable[[FrameLink], None] = lambda _link: None
-        """Called with a shard that has connected and learned which queues are here."""
-        self.went: Callable[[int], None] = lambda _peer: None
-        """Called with a shard that has died, before its state is dropped."""
+        self._nodes = nodes
 
     def add(self, peer: int, link: FrameLink) -> None:
         """Add a shard of another node."""
@@ -31,7 +27,7 @@ class QueueLinks:
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames."""
-        return {**self._hosting.handlers(), **self._remote.handlers(), **self.more}
+        return {**self._hosting.handlers(), **self._remote.handlers(), **self._nodes.handlers()}
 
     def received(self, link: FrameLink, frame: bytes) -> None:
         """Handle a frame that is not a control frame."""
@@ -47,10 +43,10 @@ class QueueLinks:
     def tell_everything(self, link: FrameLink) -> None:
         """Announce this shard's queues to one that has connected."""
         self._hosting.tell_everything(link)
-        self.came(link)
+        self._nodes.came(link)
 
     def lose(self, peer: int) -> None:
         """Handle the loss of a shard."""
-        self.went(peer)
+        self._nodes.went(peer)
         self._hosting.lose(peer)
         self._remote.lose(peer)

@@ -132,7 +132,7 @@ class ReplicaHost:
         leader."""
         self._forwarding = True
         self._let_go()
-        self._group.on_damaged(why)
+        self._group.keeper.damaged(why)
 
     def _let_go(self) -> None:
         for port in list(self._ports):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fluxmq.engine.counts import REFUSED_REASONS
 from fluxmq.engine.group import Group
-from fluxmq.engine.listing import MEMORY, bytes_of, durability_of, promised_by, role_of
+from fluxmq.engine.listing import MEMORY, bytes_of, durability_of, promised_by
 from fluxmq.engine.wiring import Queues
 from fluxmq.metrics.instruments import Histogram, Instruments
 from fluxmq.metrics.registry import OTHER_QUEUES, QUEUE_SERIES_MAX, Sample
@@ -25,7 +25,6 @@ class QueueReports:
         self._queues = queues
         self._instruments = instruments
         self._sync_seconds: dict[str, Histogram] = {}
-        self._cluster = None if queues.cluster is None else queues.cluster.reports
         queues.service.logs.observe_sync = self._synced
 
     def _synced(self, log: str, seconds: float) -> None:
@@ -51,22 +50,21 @@ class QueueReports:
             "groups_leaderless": states["leaderless"],
             "queues": len(names) + len(service.ephemeral.machine.queues),
             "queues_buffered": sum(durability_of(name) == "buffered" for name in names),
-            "outbox_batches": sum(self._cluster.outboxes()) if self._cluster is not None else 0,
-            "clocks_apart": self._cluster.clocks_apart if self._cluster is not None else 0,
+            "outbox_batches": self._queues.elsewhere.outbox_batches,
+            "clocks_apart": self._queues.nodes.clocks_apart,
         }
 
     def _states(self) -> Counter[str]:
         service = self._queues.service
-        states = Counter({"leading": 0, "starting": 0, "failed": len(service.broken)})
-        if self._cluster is not None:
-            states.update({"following": 0, "leaderless": 0})
+        states = Counter(dict.fromkeys(("leading", "starting", *self._queues.nodes.states), 0))
+        states["failed"] = len(service.durable.broken)
         for hosted in service.groups.values():
             if hosted.group.failed:
                 states["failed"] += 1
             elif hosted.keeper.leading:
                 states["leading"] += 1
             else:
-                states[_STATES.get(role_of(hosted), "starting")] += 1
+                states[_STATES.get(hosted.role, "starting")] += 1
         return states
 
     def samples(self) -> Iterator[Sample]:
@@ -88,15 +86,15 @@ class QueueReports:
         for state, count in self._states().items():
             yield "fluxmq_groups", {"state": state}, count
         yield "fluxmq_groups_released_total", {}, self._queues.handovers.moved
-        if self._cluster is not None:
-            yield from self._cluster.samples()
+        yield from self._queues.nodes.samples()
+        yield from self._queues.elsewhere.samples()
         full = any(hosted.group.full for hosted in service.groups.values())
         yield "fluxmq_group_disk_full", {}, int(full)
-        table = service.open_files
+        table = service.durable.open_files
         yield "fluxmq_queue_files_open", {"state": "unsynced"}, table.unsynced
         yield "fluxmq_queue_files_open", {"state": "synced"}, len(table) - table.unsynced
-        yield "fluxmq_checkpoints_total", {}, service.checkpoints.taken
-        yield "fluxmq_checkpoints_failed_total", {}, service.checkpoints.failed
+        yield "fluxmq_checkpoints_total", {}, service.durable.checkpoints.taken
+        yield "fluxmq_checkpoints_failed_total", {}, service.durable.checkpoints.failed
         yield "fluxmq_group_files_failed_total", {}, service.group_files.failures
         for kind, log in service.logs.opened.items():
             stats, labels = log.wal.stats, {"log": kind}

@@ -1,57 +1,45 @@
-"""The replication groups that a shard hosts, and the order of work at the end of a tick.
+"""The queues of the groups that a shard hosts, and the order of work at the end of a tick.
 
 At the end of a tick, clients' answers become settlements, every group with work delivers messages
 and proposes its entry, all entries go to the log in one write, and answers to other shards are
 sent. Then connections are written. Meanwhile the log syncs; the end of the sync wakes the shard
 again.
-
-Longer than 500 lines because the groups' coming and going and the order of a tick work on the same
-tables.
 """
 
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.reactor import Reactor
+from fluxmq.engine.cluster_hosts import OWN_GROUPS, GroupObserver
 from fluxmq.engine.counts import QueueCounts
 from fluxmq.engine.dead_letters import DeadLetters
 from fluxmq.engine.ephemeral import EphemeralGroup
 from fluxmq.engine.group import ENTRY_BYTES_MAX, Group
 from fluxmq.engine.group_files import GroupFiles
-from fluxmq.engine.memory import MemoryStores
-from fluxmq.engine.names import BUFFERED, EPHEMERAL, QueueInfo, QueueNames, microseconds
+from fluxmq.engine.memory import MemoryKeeper, MemoryStores
+from fluxmq.engine.names import QueueInfo, QueueNames
 from fluxmq.engine.ports import QueueHost
 from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, ephemeral
 from fluxmq.queues.migration import is_arriving
-from fluxmq.replication.checkpoints import Checkpoints, snapshot_rule
 from fluxmq.replication.disk import Disk
-from fluxmq.replication.hosted import ALONE, Hosted, Member, open_group
-from fluxmq.replication.raft_keeper import MemoryKeeper
-from fluxmq.replication.shard_logs import WAL, WAL_BUFFERED, ShardLogs
+from fluxmq.replication.hosted import Hosted, Member
+from fluxmq.replication.hosted_groups import HostedGroups
 from fluxmq.replication.stores import DiskStores, segment_options
-from fluxmq.replication.strays import forget, forget_marks
+from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.schema import Settings
-from fluxmq.storage.batch_cache import BatchCache
-from fluxmq.storage.directory import DataPaths, place_group
-from fluxmq.storage.errors import Corruption, OutOfDescriptors, StorageError
-from fluxmq.storage.hand_over import discard, groups_of
-from fluxmq.storage.log_reader import OpenSegments
-from fluxmq.storage.open_files import OpenFiles
+from fluxmq.settings.values import microseconds
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import OutOfDescriptors
 
 ROOM_SECONDS = 1.0
 """Seconds between checks of free disk space."""
 TIMER_AHEAD_US = 500_000
 """Timers due later than this are left to housekeeping, which runs ten times a second. Nearly all of
 them (consumer timeouts of half an hour) are for messages settled long before."""
-BEGIN_SECONDS = 0.02
-"""Time budget for beginning checkpoints, per tenth of a second: each takes some microseconds per
-queue, during which the shard serves nobody."""
 PAUSED_QUEUE = 16
 """Reason for pausing a connection: a group's appends exceed the high watermark."""
 OVERHEAD_BYTES = 4096
@@ -71,22 +59,17 @@ class QueueService:
         shard: int,
         settings: Settings,
         names: QueueNames,
-        paths: DataPaths,
         hosts: Callable[[str], QueueHost],
         reactor: Reactor,
-        executor: Executor,
         clock: Callable[[], int],
         later: Callable[[float, Callable[[], None]], None],
         disk: Disk,
     ) -> None:
         self.shard = shard
         self.names = names
-        self.groups: dict[str, Hosted] = {}
         self.held: set[Connection] = set()
         """Connections paused because appends in flight exceed the high watermark."""
         self.dead_letters = DeadLetters(names, hosts, clock)
-        self.is_elsewhere: Callable[[str], bool] = lambda _name: False
-        """Returns whether a group is assigned to another shard."""
         self.before_groups: Callable[[], None] = lambda: None
         self.after_groups: Callable[[], None] = lambda: None
         self.crowded_elsewhere: Callable[[], bool] = lambda: False
@@ -95,23 +78,13 @@ class QueueService:
         """Called when a queue is deleted from a group here."""
         self.unused: Callable[[str], None] = lambda _name: None
         """Called when the last consumer of a queue here leaves."""
-        self.broken: dict[str, str] = {}
-        """Groups assigned to this shard that could not be opened, with the reason."""
         self.counts = self.dead_letters.counts = QueueCounts()
-        self.member_of: Callable[[str], Member] = lambda _group: ALONE
-        """Returns this node's membership of a group."""
-        self.opened: Callable[[Hosted], None] = lambda _hosted: None
-        """Called with a newly opened group, before it is started."""
-        self.closed: Callable[[Hosted], None] = lambda _hosted: None
-        """Called with a group that this shard no longer hosts."""
-        self.mend: Callable[[str, Corruption], bool] = lambda _group, _damage: False
-        """Called with a damaged group that could not be opened; returns whether to try again."""
-        self.replacing: set[str] = set()
-        """Groups whose files are being replaced and which must not be opened meanwhile."""
-        self._settings, self._paths = settings, paths
+        self.observer: GroupObserver = OWN_GROUPS
+        """Learns which groups are open here and lead."""
+        self._settings = settings
         self._files = disk.files
         self._reactor = reactor
-        self._executor, self._clock, self._later = executor, clock, later
+        self._clock, self._later = clock, later
         self._marked: dict[Group, None] = {}
         self._blocked: dict[Group, None] = {}
         """Groups with commands that wait for the log's sync to end."""
@@ -122,16 +95,16 @@ class QueueService:
         """True while groups that are marked get their turn in this tick anyway."""
         self._next_look = 0.0
         self._timer_at = 0
-        self.logs = ShardLogs(
-            shard, settings, paths, disk, reactor, self.wake, lambda: bool(self._blocked)
+        self.executor = disk.executor()
+        self.durable: HostedGroups[Group] = HostedGroups(
+            *(shard, settings, disk, self.executor, reactor, self),
+            self.wake,
+            lambda: bool(self._blocked),
         )
-        self._cache = BatchCache(settings.queue_manager.cache_bytes)
-        self._segments = OpenSegments(OpenFiles(self._files, disk.places))
-        self._segment_options = segment_options(settings)
-        self.checkpoints = Checkpoints(
-            self._files, paths, executor, lambda: reactor.tally.now, self.wake
-        )
-        self.group_files = GroupFiles(self._files, paths, clock)
+        self.groups = self.durable.groups
+        self.logs = self.durable.logs
+        self._paths = DataPaths(settings.storage.data_dir)
+        self.group_files = GroupFiles(self._files, self._paths, clock)
         self.ephemeral = self._memory_group()
 
     # Groups
@@ -172,90 +145,35 @@ class QueueService:
         group.lead()
         return group
 
-    def open(self, name: str) -> None:
-        """Host a group: recover and start it. Raises StorageError."""
-        if name in self.replacing:
-            raise StorageError(f"group {name} is being replaced")
-        try:
-            self._open(name)
-        except Corruption as damage:
-            if name in self.groups:
-                self.release(name)
-            if not self.mend(name, damage):
-                raise
-            self._open(name)
-
-    def _open(self, name: str) -> None:
-        stores = DiskStores(
-            self._files,
-            self._paths,
-            name,
-            self._segment_options,
-            self._cache,
-            self._segments,
-            self.logs.settle if name.startswith(BUFFERED) else None,
-        )
+    def make(self, name: str, stores: DiskStores, member: Member) -> Group:
+        """Return a durable group that is about to be recovered."""
         group = self._new(Group, name, stores)
-        wal_body = self._settings.storage.wal_file_bytes // 2
-        group.batch_max = min(wal_body, self._segment_options.batch_bytes_max) - OVERHEAD_BYTES
+        storage = self._settings.storage
+        batch_max = segment_options(self._settings).batch_bytes_max
+        group.batch_max = min(storage.wal_file_bytes // 2, batch_max) - OVERHEAD_BYTES
         group.on_leading = self._declare
         group.on_declared = self._declared
         group.on_deleted = self._gone
         group.gate.moved_away = lambda queue: self.names.is_in_another(queue, name)
-        member = self.member_of(name)
-        place_group(self._files, self._paths, name, member.data_dir)
-        try:
-            hosted = open_group(group, stores, self.logs.of(name), self._files, self._paths, member)
-        except StorageError:
-            stores.close()
-            raise
-        hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
-        hosted.checkpointed_at = self._reactor.tally.now
-        self.groups[name] = hosted
-        if member.alone:
-            self._undeclared.add(name)
-        self.opened(hosted)
+        if not member.alone:
+            group.is_timed = self.durable.nodes.is_timed
+            group.answers.configure(member.wish, member.wishes)
+        return group
+
+    def opened(self, hosted: Hosted[Group]) -> None:
+        """Announce the queues of a group that was recovered."""
+        group = hosted.group
+        if hosted.keeper.alone:
+            self._undeclared.add(group.name)
+        self.observer.opened(group)
         for queue in group.machine.queues.values():
             if not is_arriving(queue):
                 self._declared(group, queue.config)
-        hosted.keeper.start()
 
-    def release(self, name: str) -> None:
-        """Stop hosting a group and close its files. Its log entries stay until `forget_strays`."""
-        hosted = self.groups.pop(name)
-        self.closed(hosted)
-        hosted.group.fail("the group has moved to another shard")
-        hosted.shared.leave(hosted.keeper)
-        hosted.stores.close()
+    def closed(self, hosted: Hosted[Group]) -> None:
+        """Drop a group that this shard no longer hosts."""
         self._marked.pop(hosted.group, None)
-
-    def leave(self, name: str) -> None:
-        """Stop hosting a group that this node left, and remove it from the log."""
-        self.release(name)
-        self.forget(name)
-
-    def forget(self, name: str) -> None:
-        """Remove a group that is not hosted here from this shard's logs."""
-        for log in self.logs.all():
-            discard(log.wal, name)
-        self.wake()
-
-    def forget_strays(self) -> None:
-        """Drop groups that live elsewhere from the logs. Raises Corruption to avoid loss."""
-        for kind in (WAL, WAL_BUFFERED):
-            if kind not in self.logs.opened and not self._files.exists(self.logs.directory(kind)):
-                continue
-            wal = self.logs.open(kind).wal
-            forget_marks(wal)
-            for name in groups_of(wal):
-                if name not in self.groups and self.is_elsewhere(name):
-                    forget(self._files, self._paths, wal, name)
-                    self.wake()
-
-    def unhosted(self) -> list[str]:
-        """Return the groups with entries in this shard's logs that are not open here."""
-        names = {name for log in self.logs.all() for name in groups_of(log.wal)}
-        return sorted(names - self.groups.keys())
+        self.observer.closed(hosted.group)
 
     def _declare(self, group: Group) -> None:
         """Declare the configured queues of a group that this node now leads."""
@@ -266,6 +184,7 @@ class QueueService:
                 group.declare(config)
                 if state is None and not group.replicated:
                     self._undeclared.add(config.name)
+        self.observer.leads(group)
 
     def _declared(self, group: Group, config: QueueConfig) -> None:
         if self.names.is_hidden(config.name):
@@ -293,22 +212,9 @@ class QueueService:
         return not self._undeclared or any(log.failed for log in self.logs.all())
 
     @property
-    def open_files(self) -> OpenFiles:
-        """The table of open files of queues' logs."""
-        return self._segments.table
-
-    @property
     def full(self) -> bool:
         """True while a group here rejects appends for lack of space, or would."""
         return self.low or any(hosted.group.full for hosted in self.groups.values())
-
-    @property
-    def failure(self) -> str:
-        """Error of a failed group here whose log works and that is not being repaired; or empty."""
-        for hosted in self.groups.values():
-            if hosted.group.failed and not (hosted.shared.failed or hosted.mending):
-                return f"group {hosted.group.name}: {hosted.group.failed}"
-        return ""
 
     def all_groups(self) -> list[Group]:
         """Return all groups of this shard, including the in-memory one."""
@@ -383,9 +289,9 @@ class QueueService:
     def _work(self, group: Group) -> None:
         if group.work():
             self.mark(group)
-        elif group.blocked:
-            self._blocked[group] = None
-        elif group.patient:
+        elif not group.keeper.writable and group.asked.due(at_once=group.leaving):
+            self._blocked[group] = None  # later commands will share their entry
+        elif group.asked.patient:
             self._wait_with(group)
 
     def _wait_with(self, group: Group) -> None:
@@ -448,15 +354,8 @@ class QueueService:
     def housekeeping(self) -> None:
         """Do periodic work; runs every tenth of a second."""
         now = self._reactor.tally.now
-        storage = self._settings.storage
         self._timers()
-        table = self._segments.table
-        table.attended = True  # set at the first run: groups are recovered before
-        if self.groups:
-            table.keep_spares()
-        for hosted in self.groups.values():
-            if hosted.group.writes.waiting:
-                hosted.group.write()
+        self.durable.begin_housekeeping()
         self.group_files.housekeeping(self.groups, now)
         if now >= self._next_look:
             self._next_look = now + ROOM_SECONDS
@@ -464,17 +363,7 @@ class QueueService:
             self._try_again()
         elif self.held and not self.crowded_elsewhere():
             self.wake()  # answers from other shards make room here
-        lagging = self._lagging()
-        began = time.perf_counter()
-        for hosted in self.checkpoints.due(
-            self.groups.values(), storage.checkpoint_interval, lambda each: each in lagging
-        ):
-            self.checkpoints.begin(hosted)
-            if time.perf_counter() - began > BEGIN_SECONDS:
-                break  # groups with very many queues begin one after another
-        self.checkpoints.look(self.groups.values())
-        self.checkpoints.relieve(table)
-        self.logs.sync_later(now, self._executor)
+        self.durable.housekeeping()
 
     def _try_again(self) -> None:
         """Retry writes that wait for space and commands that wait for a busy log."""
@@ -482,16 +371,8 @@ class QueueService:
             if log.wal.buffered_bytes and not log.failed:
                 self.wake()
         for group in self._all():
-            if group.waiting:
+            if group.asked:
                 self.mark(group)
-
-    def _lagging(self) -> list[Hosted]:
-        storage = self._settings.storage
-        files = max(storage.checkpoint_bytes // storage.wal_file_bytes, 2)
-        numbers = {log: set(log.wal.lagging(files)) for log in self.logs.all()}
-        return [
-            hosted for hosted in self.groups.values() if hosted.log.number in numbers[hosted.shared]
-        ]
 
     def _look_for_room(self) -> None:
         """Reject appends while the file system is nearly full, before a write fails."""
@@ -519,17 +400,10 @@ class QueueService:
 
     async def stop(self) -> None:
         """Finish pending writes, checkpoint every group and close."""
-        await self.checkpoints.drain()
-        for hosted in self.groups.values():
-            self.checkpoints.begin(hosted)
-        await self.checkpoints.drain()
+        await self.durable.checkpoint_all()
         self.finish()
         self.group_files.write_all(self.groups)
-        self.logs.close()
-        for hosted in self.groups.values():
-            hosted.stores.close()
-        self._segments.close()
-        self._segments.table.close_spares()
+        self.durable.close()
 
     @property
     def idle(self) -> bool:

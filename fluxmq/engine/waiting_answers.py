@@ -9,19 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from fluxmq.engine.answers import Done
 from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.results import Result
-
-
-class Wish(NamedTuple):
-    """Condition of an answer. ``early``: this node has the entry on disk; ``members``: beyond the
-    commit, this many members have it on disk, 0 for as many as the commit needs."""
-
-    early: bool = False
-    members: int = 0
+from fluxmq.raft.commits import Wish
 
 
 class Append:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.reactor import Reactor
 from fluxmq.engine.clients import QueueClients
+from fluxmq.engine.cluster_hosts import OWN_GROUPS, ClusterHosts
 from fluxmq.engine.handover import Handovers
 from fluxmq.engine.hosting import Hosting
 from fluxmq.engine.listing import Listing
@@ -38,12 +38,10 @@ from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
 from fluxmq.replication.backups import Backups
 from fluxmq.replication.disk import Disk
+from fluxmq.replication.nodes import Nodes
 from fluxmq.replication.placement import Places
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, Placement, name_of
-
-if TYPE_CHECKING:
-    from fluxmq.replication.wiring import Cluster
 
 _log = get_logger("fluxmq.queues")
 
@@ -110,21 +108,19 @@ class Queues:
         self._disk = disk or Disk()
         self.places = Places(placement)
         self.names = QueueNames(settings, placement.workers, placement.local_groups)
-        self.executor = self._disk.executor()
         self.paths = DataPaths(settings.storage.data_dir)
         self.remote: RemoteHosts
         self.service = QueueService(
             shard,
             settings,
             self.names,
-            self.paths,
             self.sender,
             reactor,
-            self.executor,
             clock,
             later,
             self._disk,
         )
+        self.durable = self.service.durable
         self.clients = QueueClients(
             settings,
             self.names,
@@ -135,31 +131,40 @@ class Queues:
             dropped,
         )
         self.service.before_groups = self._before_groups
-        self.service.is_elsewhere = self._is_elsewhere
         self.flush_others: Callable[[], None] = lambda: None
         """Turns what clients of protocols other than MQTT answered in this tick into
         settlements."""
-        self.cluster: Cluster | None = None
-        """The cluster's other nodes, if any."""
+        self.elsewhere: ClusterHosts = OWN_GROUPS
+        """The groups that other nodes have too, if any."""
         self.handovers = Handovers(
             shard,
             self.places,
             self.service,
             self.groups_here,
+            self._is_elsewhere,
             self._disk.files,
             self.paths,
-            self.executor,
+            self.service.executor,
         )
-        self._backups = Backups(shard, settings, self._disk.files, self.paths, self.service)
+        self._backups = Backups(shard, settings, self._disk.files, self.paths, self.durable)
         self._drain_seconds = settings.queue_manager.capture_drain_timeout
+
+    @property
+    def nodes(self) -> Nodes:
+        """The cluster's other nodes, if any."""
+        return self.durable.nodes
+
+    def share(self, nodes: Nodes, elsewhere: ClusterHosts) -> None:
+        """Share groups with other nodes. Called before `join` and `open`."""
+        self.durable.nodes = nodes
+        self.elsewhere = self.service.observer = elsewhere
 
     def groups_here(self) -> list[str]:
         """Return the durable groups that this shard hosts: those of the settings, and those on
         disk."""
         files = self._disk.files
         names = set(self.names.configured_groups())
-        if self.cluster is not None:
-            names.update(self.cluster.groups_here())
+        names.update(self.nodes.groups_here())
         if files.exists(self.paths.groups):
             found = (name_of(directory) for directory in files.listdir(self.paths.groups))
             names.update(name for name in found if name is not None)
@@ -178,18 +183,15 @@ class Queues:
 
     def is_member(self, group: str) -> bool:
         """Return whether this node is a member of a group."""
-        if "@" in group:
-            return False
-        return self.cluster is None or self.cluster.is_member(group)
+        return "@" not in group and self.nodes.is_member(group)
 
     def orders(self, core: int) -> dict[str, Order]:
         """Return the control process's commands for this shard, which is bound to ``core``."""
-        more = {} if self.cluster is None else self.cluster.orders.orders()
         return {
             **self.handovers.orders(),
             **self._backups.orders(),
             **Listing(self, core).orders(),
-            **more,
+            **self.nodes.orders(),
         }
 
     def _is_elsewhere(self, group: str) -> bool:
@@ -198,27 +200,26 @@ class Queues:
     def open(self, beat: Callable[[], None]) -> None:
         """Recover and start this shard's groups. Raises StorageError."""
         for name in self.groups_here():
-            self.service.open(name)
+            self.durable.open(name)
             beat()
-        self.service.forget_strays()
+        self.durable.forget_strays(self._is_elsewhere)
         # Groups that are left only in the logs: open them too, or their entries would stay for
         # ever.
-        for name in self.service.unhosted():
+        for name in self.durable.unhosted():
             if self.places.shard_of(name) == self.shard and not self.places.is_moving(name):
-                if self.cluster is not None and self.cluster.members.left(name):
-                    self.service.forget(name)
+                if self.nodes.left(name):
+                    self.durable.forget(name)
                     continue
-                self.service.open(name)
+                self.durable.open(name)
                 beat()
 
     # Where groups live
 
     def host(self, group: str) -> QueueHost:
         """Return the host of a group, for clients of this shard."""
-        if self.cluster is not None:
-            found = self.cluster.host(group)
-            if found is not None:
-                return found
+        found = self.elsewhere.host(group)
+        if found is not None:
+            return found
         handovers = self.handovers
         if handovers.crossings and group in handovers.crossings:
             return handovers.crossings[group]
@@ -227,14 +228,12 @@ class Queues:
     def moved(self, queue: str, before: str, after: str) -> None:
         """Redirect this shard's requests and consumers of a queue that has moved to another
         group."""
-        if self.cluster is not None:
-            self.cluster.moved(queue, before, after)
+        self.elsewhere.moved(queue, before, after)
 
     def sender(self, group: str) -> QueueHost:
         """Return the target for what queues themselves send to a group: its leader, also where
         clients are refused."""
-        found = None if self.cluster is None else self.cluster.sender(group)
-        return found or self.host(group)
+        return self.elsewhere.sender(group) or self.host(group)
 
     def arrived(self, group: str) -> QueueHost:
         """Return the host of a group for forwarded requests, which may not wait for their own
@@ -242,14 +241,12 @@ class Queues:
         handovers = self.handovers
         if handovers.departed and group in handovers.departed:
             return handovers.departed[group]
-        if self.cluster is not None:
-            group = self.cluster.own_name(group)
-            if "@" in group:
-                return NOWHERE  # another node's own group
+        group = self.elsewhere.own_name(group)
+        if "@" in group:
+            return NOWHERE  # another node's own group
         found = self.service.find(group)
         if found is not None:
-            copy = self.cluster.copy_of(found) if self.cluster is not None else None
-            return copy or found
+            return self.elsewhere.copy_of(found) or found
         return self.remote.hosts.get(self.places.shard_of(group), NOWHERE)
 
     def join(self, links: dict[int, Link]) -> QueueLinks:
@@ -259,14 +256,14 @@ class Queues:
         )
         self.remote.answered = self.handovers.answered
         self.service.crowded_elsewhere = self._crowded_elsewhere
-        found = QueueLinks(Hosting(links, self.service, self.names, self.arrived), self.remote)
-        if self.cluster is not None:
-            self.cluster.join(links, found, self.remote)
+        self.elsewhere.join(self.remote)
+        hosting = Hosting(links, self.service, self.names, self.arrived)
+        found = QueueLinks(hosting, self.remote, self.nodes)
+        self.nodes.join(links, found)
         return found
 
     def _crowded_elsewhere(self) -> bool:
-        crowded = self.remote.crowded or self.handovers.crowded
-        return crowded or (self.cluster is not None and self.cluster.crowded)
+        return self.remote.crowded or self.handovers.crowded or self.elsewhere.crowded
 
     def hold(self, connection: Connection) -> bool:
         """Pause a connection until there is room for its appends; return False if there is."""
@@ -286,16 +283,15 @@ class Queues:
         self.clients.housekeeping()
         self.handovers.answered()
         self.remote.housekeeping()
-        if self.cluster is not None:
-            self.cluster.housekeeping()
+        self.elsewhere.housekeeping()
+        self.nodes.housekeeping()
         self.service.housekeeping()
         self.service.after_groups()
 
     async def drain(self, tick: Callable[[], None]) -> None:
         """Wait, for a bounded time, until appends in flight are durable and their publishers
         answered."""
-        if self.cluster is not None:
-            await self.cluster.hand_over(tick)
+        await self.nodes.hand_over(tick)
         deadline = time.monotonic() + self._drain_seconds
         while not self.service.idle and time.monotonic() < deadline:
             tick()
@@ -303,10 +299,9 @@ class Queues:
 
     async def close(self) -> None:
         """Checkpoint every group and close its files."""
-        if self.cluster is not None:
-            await self.cluster.stop()
+        await self.nodes.stop()
         try:
             await self.service.stop()
         except FluxmqError as error:
             _log.error("queues did not close in order", extra={"problem": str(error)})
-        self.executor.shutdown()
+        self.service.executor.shutdown()

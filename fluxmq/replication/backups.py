@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from fluxmq.cluster.errors import CallRefused
-from fluxmq.engine.names import BUFFERED
-from fluxmq.engine.service import QueueService
 from fluxmq.ipc.backups import BACKUP, BackedUp, Backup
 from fluxmq.ipc.conversation import Answered, Order
 from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, Body, Failure
-from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.hosted import AnyHosted
+from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.shard_logs import WAL, WAL_BUFFERED
+from fluxmq.settings.clustering import BUFFERED
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.backup import CopiedGroup, copy_file, copy_group, declare_groups
 from fluxmq.storage.directory import DataPaths
@@ -37,13 +37,18 @@ class Backups:
     """Writes one shard's groups into the backups that the control process makes, one at a time."""
 
     def __init__(
-        self, shard: int, settings: Settings, files: Files, paths: DataPaths, service: QueueService
+        self,
+        shard: int,
+        settings: Settings,
+        files: Files,
+        paths: DataPaths,
+        groups: AnyHostedGroups,
     ) -> None:
         self._shard = shard
         self._file_bytes = settings.storage.wal_file_bytes
         self._files = files
         self._paths = paths
-        self._service = service
+        self._hosting = groups
         self._task: asyncio.Task[None] | None = None
 
     def orders(self) -> dict[str, Order]:
@@ -75,15 +80,15 @@ class Backups:
         from fluxmq.replication.snapshot_fetch import Pace
 
         loop = asyncio.get_running_loop()
-        service, files, target = self._service, self._files, DataPaths(wanted.directory)
+        hosting, files, target = self._hosting, self._files, DataPaths(wanted.directory)
         calls = SnapshotCalls(
-            files, self._paths, service.checkpoints, thread, service.groups.get, loop.time
+            files, self._paths, hosting.checkpoints, thread, hosting.groups.get, loop.time
         )
         pace = Pace(wanted.rate)
         copied: list[CopiedGroup] = []
         queues = size = 0
-        for name in sorted(service.groups):
-            hosted = service.groups.get(name)
+        for name in sorted(hosting.groups):
+            hosted = hosting.groups.get(name)
             if hosted is None or not (hosted.group.applied_index or hosted.group.failed):
                 continue
             if hosted.group.failed:
@@ -99,7 +104,7 @@ class Backups:
             member = f"{self._paths.group(name)}/{_MEMBER}", f"{target.group(name)}/{_MEMBER}"
             await _in(thread, copy_file, files, *member)
             copied.append(_state_of(hosted, source))
-            queues += len(hosted.group.logs)
+            queues += len(hosted.stores.by_number)
         await _in(thread, self._declare, target, copied)
         return BackedUp(len(copied), queues, size)
 
@@ -113,7 +118,7 @@ class Backups:
                 declare_groups(self._files, directory, groups, self._file_bytes)
 
 
-def _state_of(hosted: Hosted, source: SnapshotSource) -> CopiedGroup:
+def _state_of(hosted: AnyHosted, source: SnapshotSource) -> CopiedGroup:
     """Return a group's state with its current hard state: a later vote counts, later entries do
     not."""
     term, vote = hosted.keeper.hard_state

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from itertools import islice
 
-from fluxmq.engine.names import BUFFERED, LOCAL
 from fluxmq.logs import get_logger
-from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.hosted import AnyHosted
+from fluxmq.settings.clustering import BUFFERED, LOCAL
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
@@ -52,7 +52,7 @@ Parts = dict[str, tuple[QueueLog, Unsynced]]
 Captured = Callable[[Snapshot, Parts], None]
 
 
-def capture(hosted: Hosted) -> tuple[int, int, bytes, Parts]:
+def capture(hosted: AnyHosted) -> tuple[int, int, bytes, Parts]:
     """Capture a group at the last applied entry: index, term, snapshot, and what to sync.
 
     Raises StorageError.
@@ -61,12 +61,11 @@ def capture(hosted: Hosted) -> tuple[int, int, bytes, Parts]:
     parts = hosted.stores.unsynced()
     membership = hosted.keeper.node.membership_at(group.applied_index)
     state = GroupState(
-        group.machine.snapshot(),
+        group.snapshot(),
         membership.voters,
         membership.learners,
         {queue: part.state for queue, (_, part) in parts.items()},
     )
-    group.applied_bytes = 0
     return group.applied_index, group.applied_term, state.encode(), parts
 
 
@@ -112,7 +111,9 @@ class Checkpoints:
         self.taken = 0
         self.failed = 0
 
-    def begin(self, hosted: Hosted, captured: Captured | None = None) -> asyncio.Task[None] | None:
+    def begin(
+        self, hosted: AnyHosted, captured: Captured | None = None
+    ) -> asyncio.Task[None] | None:
         """Begin a checkpoint in the background; return None if there is nothing new or one is in
         progress.
 
@@ -126,9 +127,7 @@ class Checkpoints:
             captured is None or not group.applied_index
         ):
             return None
-        if group.writes.waiting:
-            group.write()
-        if group.writes.refused or group.writes.held:
+        if not group.flush():
             return None  # what waits for space or a descriptor is only in the log
         hosted.checkpointing = True
         try:
@@ -146,7 +145,7 @@ class Checkpoints:
         return task
 
     async def _take(
-        self, hosted: Hosted, index: int, term: int, content: bytes, parts: Parts
+        self, hosted: AnyHosted, index: int, term: int, content: bytes, parts: Parts
     ) -> None:
         loop = asyncio.get_running_loop()
         name = hosted.group.name
@@ -176,7 +175,7 @@ class Checkpoints:
         self.taken += 1
         self._wake()
 
-    def look(self, groups: Iterable[Hosted]) -> None:
+    def look(self, groups: Iterable[AnyHosted]) -> None:
         """Write out data in the page cache that is not new; runs every tenth of a second."""
         if self._writing_out:
             return
@@ -225,7 +224,7 @@ class Checkpoints:
             self._relieving = False
         self._wake()
 
-    def _give_up(self, hosted: Hosted, error: StorageError) -> None:
+    def _give_up(self, hosted: AnyHosted, error: StorageError) -> None:
         """Record a failed checkpoint; the log keeps what it holds, and a later attempt follows."""
         self.failed += 1
         hosted.checkpointing = False
@@ -238,8 +237,8 @@ class Checkpoints:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def due(
-        self, groups: Iterable[Hosted], interval: float, lagging: Callable[[Hosted], bool]
-    ) -> list[Hosted]:
+        self, groups: Iterable[AnyHosted], interval: float, lagging: Callable[[AnyHosted], bool]
+    ) -> list[AnyHosted]:
         """Return groups whose checkpoint is due: those that hold back the log, have not had one for
         the interval, or have most entries behind their last one."""
         now = self._now()
@@ -292,7 +291,7 @@ def _gathered(log: QueueLog) -> Iterator[tuple[OpenFile, int]]:
             yield file, aged
 
 
-def trim(hosted: Hosted) -> None:
+def trim(hosted: AnyHosted) -> None:
     """Trim the log to the last checkpoint, or to an earlier one while a member fetches that."""
     until = hosted.snapshot_index
     if hosted.keep_behind and not hosted.pressed:
@@ -305,7 +304,7 @@ def trim(hosted: Hosted) -> None:
     hosted.keeper.node.compact(until, term)
 
 
-def _has_many_entries(hosted: Hosted, now: float) -> bool:
+def _has_many_entries(hosted: AnyHosted, now: float) -> bool:
     """Return whether a look at a group's entries is due and they make a checkpoint due."""
     if not hosted.entries_max or now < hosted.looked_at + hosted.look_interval:
         return False

@@ -22,45 +22,53 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-from fluxmq.engine.names import BUFFERED
-from fluxmq.engine.service import QueueService
 from fluxmq.logs import get_logger
+from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.incarnation import (
     MemberRecord,
     read_record,
     record_path,
     write_record,
 )
+from fluxmq.replication.replica import Replica
+from fluxmq.replication.shard_links import ShardLinks
 from fluxmq.replication.shard_logs import WAL
-from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
-from fluxmq.settings.plans import UnknownGroup, member_number
+from fluxmq.settings.clustering import BUFFERED, OWN_GROUP_PREFIXES
+from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 from fluxmq.storage.directory import DataPaths, name_of
 from fluxmq.storage.errors import Corruption, FileMissing, Misfit
 from fluxmq.storage.files import Files
 from fluxmq.storage.set_aside import groups_in_log, set_group_aside, set_log_aside
 from fluxmq.storage.snapshots import GroupState, find_snapshots
 
-if TYPE_CHECKING:
-    from fluxmq.replication.wiring import Cluster
-
 _log = get_logger("fluxmq.cluster")
 
 
 class Damages:
-    """Handling of damaged copies of one shard's groups."""
+    """Handling of damaged copies of one shard's groups. ``refetch`` begins to replace a copy by
+    the leader's; it returns False if that is under way."""
 
     def __init__(
-        self, cluster: Cluster, files: Files, paths: DataPaths, service: QueueService
+        self,
+        replicas: Mapping[str, Replica],
+        links: ShardLinks,
+        plans: GroupPlans,
+        hosting: AnyHostedGroups,
+        refetch: Callable[[str], bool],
+        files: Files,
+        paths: DataPaths,
     ) -> None:
         self.found: Counter[str] = Counter()
         """By group, the number of times a copy was found damaged."""
-        self._cluster = cluster
+        self._replicas = replicas
+        self._links = links
+        self._plans = plans
+        self._hosting = hosting
+        self._refetch = refetch
         self._files = files
         self._paths = paths
-        self._service = service
-        service.mend = self.mend
 
     # When a group is opened
 
@@ -73,13 +81,13 @@ class Damages:
         if not others or isinstance(damage, Misfit):
             return False
         try:
-            self._service.logs.of(group)
+            self._hosting.logs.of(group)
         except Misfit:
             return False
         except Corruption as of_log:
-            return self._mend_log(self._service.logs.directory(WAL), of_log)
+            return self._mend_log(self._hosting.logs.directory(WAL), of_log)
         self._begin_anew(group, others, damage)
-        self._service.forget(group)
+        self._hosting.forget(group)
         return True
 
     def _mend_log(self, directory: str, damage: Corruption) -> bool:
@@ -109,17 +117,17 @@ class Damages:
 
     def _is_placed_here(self, group: str) -> bool:
         buffered = group.startswith(BUFFERED)  # in the other log
-        return not buffered and self._cluster.place_of(group) == self._cluster.shard
+        return not buffered and self._links.place_of(group) == self._links.shard
 
     def _others(self, group: str) -> tuple[int, ...]:
         """Return the other members that a group begins with; none for this node's own groups."""
         if group.startswith(OWN_GROUP_PREFIXES):
             return ()
         try:
-            plan = self._cluster.plans.of(group)
+            plan = self._plans.of(group)
         except UnknownGroup:
             return ()
-        own = member_number(self._cluster.node)
+        own = member_number(self._links.node)
         if self._voters(group) == (own,):
             return ()  # the others were removed from it
         members = plan.members if plan.own else plan.nodes
@@ -169,10 +177,10 @@ class Damages:
 
     def met(self, group: str, why: str) -> None:
         """Fetch a copy anew that proved damaged when read; quarantine it if its group failed."""
-        replica = self._cluster.replicas.get(group)
-        if replica is None or not self._cluster.snapshots.refetch(group):
+        replica = self._replicas.get(group)
+        if replica is None or not self._refetch(group):
             return
         self.found[group] += 1
         _log.error("a copy is damaged, and fetched anew", extra={"group": group, "problem": why})
         if replica.hosted.group.failed:
-            self._cluster.audits.give_up(replica, why)
+            replica.give_up(why)

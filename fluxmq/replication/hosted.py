@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic
 
-from fluxmq.engine.group import Group
-from fluxmq.queues.machine import NewerSnapshotError, SnapshotError
+from fluxmq.raft.commits import AT_COMMIT, Wish
 from fluxmq.raft.errors import InconsistentLog
 from fluxmq.raft.node import Config, Node
-from fluxmq.raft.types import Entry, HardState, Membership
+from fluxmq.raft.types import Entry, HardState, Membership, Role
 from fluxmq.replication.group_log import GroupLog
+from fluxmq.replication.ports import Machine, Made, StateMachine
 from fluxmq.replication.raft_keeper import RaftKeeper
 from fluxmq.replication.shared_log import SharedLog
 from fluxmq.replication.stores import DiskStores
@@ -45,6 +46,9 @@ class Member:
     heartbeat_ticks: int = HEARTBEAT_TICKS
     data_dir: str | None = None
     eager_commit: bool = True
+    wish: Wish = AT_COMMIT
+    """When appends are answered, unless `wishes` has another condition for their queue."""
+    wishes: Mapping[str, Wish] = field(default_factory=dict)
 
     @property
     def alone(self) -> bool:
@@ -56,10 +60,10 @@ ALONE = Member()
 
 
 @dataclass(slots=True)
-class Hosted:
+class Hosted(Generic[Machine]):
     """One durable group. ``checkpointing``: a checkpoint of it is being written."""
 
-    group: Group
+    group: Machine
     keeper: RaftKeeper
     log: GroupLog
     stores: DiskStores
@@ -89,15 +93,34 @@ class Hosted:
         """Entries applied since the last checkpoint, which a restart would have to apply again."""
         return self.group.applied_index - self.snapshot_index
 
+    @property
+    def role(self) -> str:
+        """This node's role in the group: leader, follower, candidate, starting (about to lead),
+        leaving, failed."""
+        if self.group.failed:
+            return "failed"
+        if self.group.leaving:
+            return "leaving"
+        if self.keeper.leading:
+            return "leader"
+        status = self.keeper.node.status()
+        if self.keeper.alone or status.role is Role.LEADER:
+            return "starting"
+        return "follower" if status.leader else "candidate"
+
+
+AnyHosted = Hosted[StateMachine]
+"""A group whatever it replicates."""
+
 
 def open_group(
-    group: Group,
+    group: Made,
     stores: DiskStores,
     shared: SharedLog,
     files: Files,
     paths: DataPaths,
     member: Member = ALONE,
-) -> Hosted:
+) -> Hosted[Made]:
     """Recover a group from its snapshot and log, ready to be started. Raises StorageError.
 
     Another member's snapshot whose installation was interrupted is installed first. If that happens
@@ -122,21 +145,19 @@ def open_group(
     membership = Membership(member.voters)
     if snapshot is not None:
         index, term = snapshot.index, snapshot.term
-        state = _restore(group, snapshot, directory)
-        stores.restore(state.logs)
+        state = _decoded(snapshot, directory)
         membership = Membership(state.voters, state.learners)
         _check_members(directory, group.name, membership, member)
+        stores.restore(state.logs)
+        group.restore(index, term, state.machine, directory)
     else:
         stores.restore({})
-    for queue_id, queue in group.machine.queues.items():
-        group.open(queue_id, queue.config.name)
-    group.applied_index, group.applied_term = index, term
     arrive(files, paths, wal, group.name)
     wal.append_checkpoint(number, index, term)
     log = GroupLog(wal, number, index, term)
     hard_state = HardState(term, 0, 0)
     if recovered is not None:
-        hard_state = HardState(*_hard_state(recovered.hard_state))
+        hard_state = HardState(*recovered.hard_state)
         _note_entries(log, recovered, index, directory, group.name)
     config = Config(
         member.number,
@@ -153,22 +174,16 @@ def open_group(
         raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
     keeper = RaftKeeper(group, node, log, shared, stores.recovered)
     keeper.alone = member.alone
-    group.replicated = not member.alone
-    group.keeper = keeper
+    group.join(keeper, not member.alone)
     return Hosted(group, keeper, log, stores, shared, snapshot_index=index)
 
 
-def _restore(group: Group, snapshot: Snapshot, directory: str) -> GroupState:
-    """Restore a group's machine from a snapshot; return the state. Raises Corruption, or Misfit if
-    a newer version wrote it."""
+def _decoded(snapshot: Snapshot, directory: str) -> GroupState:
+    """Return the state that a snapshot holds. Raises Corruption."""
     try:
-        state = GroupState.decode(snapshot.content)
-        group.machine.restore(state.machine)
-    except NewerSnapshotError as error:
-        raise Misfit(directory, 0, str(error)) from error
-    except (ValueError, SnapshotError) as error:
+        return GroupState.decode(snapshot.content)
+    except ValueError as error:
         raise Corruption(directory, 0, str(error)) from error
-    return state
 
 
 def _note_entries(
@@ -217,11 +232,3 @@ def _check_reaches(directory: str, snapshot: Snapshot | None, recovered: Recover
             0,
             f"the log begins behind this snapshot, and the newest there is has entries up to {index}",
         )
-
-
-def _hard_state(found: tuple[int, int, int]) -> tuple[int, int, int]:
-    term, vote, commit = found
-    return term, vote, commit
-
-
-Opened = Callable[[Hosted], None]

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fluxmq.net.links import FrameLink
+from fluxmq.replication.shard_links import ShardLinks
+
 OWN = -1
 """Stands for this shard in place of a peer number."""
 
@@ -63,3 +66,41 @@ class Leaders:
 def _tell(leader: Leader) -> None:
     for listener in list(leader.listeners):
         listener()
+
+
+class LeaderNews:
+    """Tells all shards which groups lead here, and learns from them which lead there."""
+
+    def __init__(self, leaders: Leaders, links: ShardLinks) -> None:
+        self.leaders = leaders
+        self._links = links
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return the handlers of control frames by name."""
+        return {"leads": self._on_leads, "follows": self._on_follows}
+
+    def leads(self, group: str, term: int) -> None:
+        """Announce that a group leads here."""
+        self.leaders.leads(group, term, OWN)
+        self._links.say("leads", group, term)
+
+    def follows(self, group: str, term: int) -> None:
+        """Announce that a group leads here no longer."""
+        self.leaders.ends(group, term, OWN)
+        self._links.say("follows", group, term)
+
+    def is_own(self, group: str) -> bool:
+        """Return whether a group is known to lead here."""
+        return self.leaders.of(group).peer == OWN
+
+    def tell(self, link: FrameLink) -> None:
+        """Tell a shard that has connected which groups lead here."""
+        for name, leader in self.leaders.all().items():
+            if leader.peer == OWN:
+                link.send_control("leads", name, leader.term)
+
+    def _on_leads(self, link: FrameLink, group: str, term: int) -> None:
+        self.leaders.leads(group, term, link.peer)
+
+    def _on_follows(self, link: FrameLink, group: str, term: int) -> None:
+        self.leaders.ends(group, term, link.peer)

@@ -10,9 +10,9 @@ them) and nodes that were removed (they close it).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fluxmq.ipc.clusters import ADD, MEMBER_CHANGE, MemberChange
 from fluxmq.ipc.conversation import Answered
@@ -29,6 +29,7 @@ from fluxmq.raft.types import (
     Replication,
     Status,
 )
+from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.incarnation import (
     NEVER_FORCED,
     Acquaintances,
@@ -38,18 +39,16 @@ from fluxmq.replication.incarnation import (
     record_path,
     write_record,
 )
-from fluxmq.replication.reports import name_of
-from fluxmq.settings.plans import GroupMember, GroupPlan, UnknownGroup, member_number
+from fluxmq.replication.orders import ClusterOrders
+from fluxmq.replication.replica import Replica, committed_membership, name_of
+from fluxmq.replication.shard_links import ShardLinks
+from fluxmq.settings.plans import GroupMember, GroupPlan, GroupPlans, UnknownGroup, member_number
 from fluxmq.storage.directory import DataPaths, delete_directory
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.set_aside import set_group_aside
 from fluxmq.storage.transfer import TransferPaths
 from fluxmq.storage.transfer_install import clean, forget_install
-
-if TYPE_CHECKING:
-    from fluxmq.replication.replica import Replica
-    from fluxmq.replication.wiring import Cluster
 
 LOOK_SECONDS: Final = 0.2
 """Interval between two checks of the memberships here."""
@@ -66,23 +65,29 @@ _log = get_logger("fluxmq.cluster")
 
 
 class GroupMembers:
-    """The memberships of one shard's groups. ``opens`` starts hosting a group, ``closes`` stops."""
+    """The memberships of one shard's groups."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        replicas: Mapping[str, Replica],
+        links: ShardLinks,
+        orders: ClusterOrders,
+        plans: GroupPlans,
+        hosting: AnyHostedGroups,
         files: Files,
         paths: DataPaths,
-        opens: Callable[[str], None],
-        closes: Callable[[str], None],
+        now: Callable[[], float],
     ) -> None:
-        self._cluster = cluster
+        self._replicas = replicas
+        self._links = links
+        self._orders = orders
+        self._plans = plans
+        self._hosting = hosting
         self._files = files
         self._paths = paths
-        self._opens = opens
-        self._closes = closes
+        self._now = now
         self._next_look = 0.0
-        cluster.orders.serve(MEMBER_CHANGE, self._change)
+        orders.serve(MEMBER_CHANGE, self._change)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames by name."""
@@ -92,7 +97,7 @@ class GroupMembers:
 
     def record(self, group: str) -> MemberRecord | None:
         """Return this node's record as a member of a group, None if none. Raises StorageError."""
-        replica = self._cluster.replicas.get(group)
+        replica = self._replicas.get(group)
         if replica is not None:
             return replica.acquaintances.record
         return read_record(self._files, self._paths, group)
@@ -193,11 +198,11 @@ class GroupMembers:
 
     def housekeeping(self) -> None:
         """Check memberships when due; called every tenth of a second."""
-        now = self._cluster.now()
+        now = self._now()
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        for replica in list(self._cluster.replicas.values()):
+        for replica in list(self._replicas.values()):
             if not replica.hosted.group.failed:
                 self._look(replica, now)
 
@@ -239,7 +244,7 @@ class GroupMembers:
         try:
             raw = self._files.read_file(record_path(self._paths, group))
             write_record(self._files, self._paths, group, fresh)
-            self._closes(group)
+            self._hosting.leave(group)
             kept = set_group_aside(self._files, self._paths, group, raw)
         except StorageError as problem:
             replica.hosted.group.fail(str(problem))
@@ -301,7 +306,7 @@ class GroupMembers:
                 self._send(node, "removed", group, keeper.node.term)
 
     def _send(self, node: str, what: str, *arguments: object) -> None:
-        for link in self._cluster.links.of(node)[:1]:
+        for link in self._links.of(node)[:1]:
             link.send_control(what, *arguments)
 
     # Requested changes
@@ -331,7 +336,7 @@ class GroupMembers:
                 return wanted.to_body() if there is adding else None
 
             late = f"group {wanted.group}: the change is not committed yet; see its members"
-            self._cluster.orders.wait(done, late, answered)
+            self._orders.wait(done, late, answered)
 
     def _problem(self, replica: Replica, wanted: MemberChange, found: GroupMember | None) -> str:
         """Return why a change is not tried; empty if nothing is against it."""
@@ -347,7 +352,7 @@ class GroupMembers:
             return f"{wanted.node} is a voter already"
         if number in status.membership.learners:
             return f"{wanted.node} is a learner already, and will be a voter when it has caught up"
-        return "" if self._cluster.links.of(wanted.node) else f"{wanted.node} is not connected"
+        return "" if self._links.of(wanted.node) else f"{wanted.node} is not connected"
 
     # Announcements of leaders on other nodes
 
@@ -355,12 +360,12 @@ class GroupMembers:
         self, link: FrameLink, group: str, voters: list[int], learners: list[int]
     ) -> None:
         """Join a group of which this node is a member, as its leader announces."""
-        cluster = self._cluster
-        if self._elsewhere(group, "member", group, voters, learners) or group in cluster.hosted:
+        forwarded = self._links.forward(group, "member", group, voters, learners)
+        if forwarded or group in self._hosting.groups:
             return
-        own = member_number(cluster.node)
+        own = member_number(self._links.node)
         try:
-            plan = cluster.plans.of(group)
+            plan = self._plans.of(group)
             record = read_record(self._files, self._paths, group)
             if own not in (*voters, *learners) or (record is not None and record.hosted):
                 return
@@ -372,7 +377,7 @@ class GroupMembers:
             # It learns from the log that it is a member, and is none before.
             fresh = MemberRecord(_random(), 0, 0, True, others)
             write_record(self._files, self._paths, group, fresh)
-            self._opens(group)
+            self._hosting.open(group)
         except (UnknownGroup, StorageError) as problem:
             _log.error(
                 "a group could not be joined",
@@ -396,10 +401,9 @@ class GroupMembers:
 
     def _on_removed(self, _link: FrameLink, group: str, term: int) -> None:
         """Leave a group from which this node was removed, as its leader announces."""
-        cluster = self._cluster
-        if self._elsewhere(group, "removed", group, term):
+        if self._links.forward(group, "removed", group, term):
             return
-        replica = cluster.replicas.get(group)
+        replica = self._replicas.get(group)
         if replica is None or replica.hosted.checkpointing:
             return  # the leader repeats it
         if replica.hosted.keeper.node.term > term or replica.hosted.keeper.leading:
@@ -407,22 +411,11 @@ class GroupMembers:
         record = replica.acquaintances.record
         try:
             write_record(self._files, self._paths, group, replace(record, hosted=False))
-            self._closes(group)
+            self._hosting.leave(group)
         except StorageError as problem:
             replica.hosted.group.fail(str(problem))
             return
         _log.warning("a group is left: this node was removed from it", extra={"group": group})
-
-    def _elsewhere(self, group: str, what: str, *arguments: object) -> bool:
-        """Return whether another shard of this node has the group, and forward to it."""
-        cluster = self._cluster
-        shard = cluster.place_of(group)
-        if shard == cluster.shard:
-            return False
-        link = cluster.link_to(shard)
-        if link is not None and link.up:
-            link.send_control(what, *arguments)
-        return True
 
 
 def next_change(
@@ -448,12 +441,6 @@ def standing_of(replica: Replica) -> Standing:
     status = _status(replica)
     committed = committed_membership(replica)
     return Standing(status.commit, committed.voters, status.membership.voters)
-
-
-def committed_membership(replica: Replica) -> Membership:
-    """Return the latest committed membership."""
-    node = replica.hosted.keeper.node
-    return node.membership_at(node.status().commit)
 
 
 def _status(replica: Replica) -> Status:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from fluxmq.ipc.clusters import (
     DIFFERS,
@@ -27,15 +27,10 @@ from fluxmq.ipc.clusters import (
 from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure, MessageError
 from fluxmq.raft.types import Membership
-from fluxmq.replication.reports import name_of
-
-if TYPE_CHECKING:
-    from fluxmq.cluster.node_links import NodeLinks
-    from fluxmq.net.links import FrameLink
-    from fluxmq.replication.audit import Audit
-    from fluxmq.replication.leaders import Leaders
-    from fluxmq.replication.orders import ClusterOrders
-    from fluxmq.replication.replica import Replica
+from fluxmq.replication.audit import Audit
+from fluxmq.replication.orders import ClusterOrders
+from fluxmq.replication.replica import Replica, name_of
+from fluxmq.replication.shard_links import ShardLinks
 
 MEMBER_SECONDS_MAX: Final = 1.0
 """Time that a member takes to reach the index before it answers that it is behind."""
@@ -48,62 +43,30 @@ Answers = dict[int, int | str]
 """The answer of each member: its hash, or why there is none."""
 
 
-class Refetching(Protocol):
-    """Replaces a group's copy by the leader's."""
-
-    def refetch(self, group: str) -> None:
-        """Fetch it anew."""
-
-
-class Audited(Protocol):
-    """The part of a shard's `Cluster` that audits use."""
-
-    @property
-    def now(self) -> Callable[[], float]:
-        """Clock in monotonic seconds."""
-
-    @property
-    def replicas(self) -> Mapping[str, Replica]:
-        """The replicated groups here."""
-
-    @property
-    def leaders(self) -> Leaders:
-        """The leaders of groups."""
-
-    @property
-    def links(self) -> NodeLinks:
-        """The streams to other nodes' shards."""
-
-    @property
-    def orders(self) -> ClusterOrders:
-        """Questions to members."""
-
-    @property
-    def snapshots(self) -> Refetching:
-        """Snapshots fetched from other members."""
-
-    def link_to(self, peer: int) -> FrameLink | None:
-        """Return the link to a shard of this node, or of another."""
-
-    def place_of(self, group: str) -> int:
-        """Return the shard of this node that hosts a group."""
-
-
 class OrderedAudits:
     """One shard's part in requested audits. ``of``: the audits of the groups here."""
 
-    def __init__(self, cluster: Audited, of: Mapping[str, Audit]) -> None:
-        self._cluster = cluster
+    def __init__(
+        self,
+        replicas: Mapping[str, Replica],
+        links: ShardLinks,
+        orders: ClusterOrders,
+        of: Mapping[str, Audit],
+        now: Callable[[], float],
+    ) -> None:
+        self._replicas = replicas
+        self._links = links
+        self._orders = orders
         self._of = of
+        self._now = now
 
     def audit(self, replica: Replica, _body: Body, answered: Answered) -> None:
         """Compare the copies of a group that is led here."""
-        cluster = self._cluster
         group = replica.hosted.group
         own = replica.plan.own or replica.hosted.keeper.node.status().id
         index = group.applied_index
-        answers: Answers = {own: group.machine.state_hash()}
-        deadline = cluster.now() + AUDIT_SECONDS_MAX
+        answers: Answers = {own: group.digest()}
+        deadline = self._now() + AUDIT_SECONDS_MAX
 
         def told(member: int, answer: Body | Failure) -> None:
             answers[member] = _read(answer)
@@ -111,25 +74,25 @@ class OrderedAudits:
         wanted = HashWanted(group.name, index).to_body()
         others = [number for number in _numbers(replica) if number != own]
         for number in others:
-            links = cluster.links.of(name_of(replica, number))
+            links = self._links.of(name_of(replica, number))
             if links:
-                cluster.orders.ask(links[0], HASH, wanted, partial(told, number))
+                self._orders.ask(links[0], HASH, wanted, partial(told, number))
             else:
                 answers[number] = "it is not connected"
 
         def outcome() -> Body | None:
-            if any(number not in answers for number in others) and cluster.now() < deadline:
+            if any(number not in answers for number in others) and self._now() < deadline:
                 return None
             return self._compared(replica, own, index, answers).to_body()
 
-        cluster.orders.wait(outcome, "the copies could not be compared in time", answered)
+        self._orders.wait(outcome, "the copies could not be compared in time", answered)
 
     def _compared(self, replica: Replica, own: int, index: int, answers: Answers) -> AuditListing:
         status = replica.hosted.keeper.node.status()
         differing = deviating(own, status.membership, answers)
         if replica.hosted.keeper.leading:
             for number in differing:
-                links = self._cluster.links.of(name_of(replica, number))
+                links = self._links.of(name_of(replica, number))
                 self._of[replica.plan.name].found(number, links[0] if links else None)
         rows = []
         for number in _numbers(replica):
@@ -142,20 +105,19 @@ class OrderedAudits:
 
     def hash(self, body: Body, answered: Answered) -> None:
         """Answer with the hash of this node's copy, once it has reached the index."""
-        cluster = self._cluster
         wanted = HashWanted.from_body(body)
-        replica = cluster.replicas.get(wanted.group)
+        replica = self._replicas.get(wanted.group)
         if replica is None:
-            link = cluster.link_to(cluster.place_of(wanted.group))
+            link = self._links.to(self._links.place_of(wanted.group))
             if wanted.passed or link is None:
                 answered(Failure(ERROR_AWAY, "it does not host the group now"))
                 return
             passed = HashWanted(wanted.group, wanted.index, passed=True)
-            cluster.orders.ask(link, HASH, passed.to_body(), answered)
+            self._orders.ask(link, HASH, passed.to_body(), answered)
             return
         audit = self._of[wanted.group]
         group = replica.hosted.group
-        deadline = cluster.now() + MEMBER_SECONDS_MAX
+        deadline = self._now() + MEMBER_SECONDS_MAX
 
         def outcome() -> Body | Failure | None:
             if group.failed:
@@ -165,7 +127,7 @@ class OrderedAudits:
                 return HashTold(f"{rolling:016x}").to_body()
             if group.applied_index > wanted.index:
                 return Failure(ERROR_FAILED, "it knows its hash there no longer: ask again")
-            if cluster.now() < deadline:
+            if self._now() < deadline:
                 return None
             behind = wanted.index - group.applied_index
             return Failure(ERROR_FAILED, f"it is {behind} entries behind")
@@ -173,7 +135,7 @@ class OrderedAudits:
         if (answer := outcome()) is not None:
             answered(answer)
         else:
-            cluster.orders.wait(outcome, "it did not come so far in time", answered)
+            self._orders.wait(outcome, "it did not come so far in time", answered)
 
 
 def _numbers(replica: Replica) -> list[int]:

@@ -8,10 +8,9 @@ transfer, a change of members) are answered when they have taken effect, or have
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from fluxmq.ipc.clusters import (
     AUDIT,
@@ -41,13 +40,11 @@ from fluxmq.ipc.messages import (
 )
 from fluxmq.ipc.placements import GROUP_CHARACTERS_MAX
 from fluxmq.net.links import FrameLink
-from fluxmq.replication.leaders import OWN
+from fluxmq.replication.leaders import OWN, Leaders
 from fluxmq.replication.questions import Questions
-from fluxmq.replication.reports import leader_of, name_of, raft_row
-
-if TYPE_CHECKING:
-    from fluxmq.replication.replica import Replica
-    from fluxmq.replication.wiring import Cluster
+from fluxmq.replication.replica import Replica, leader_of, name_of
+from fluxmq.replication.reports import raft_row
+from fluxmq.replication.shard_links import ShardLinks
 
 ORDER_SECONDS_MAX = 1.5
 """Time after which an order has failed: less than the asker waits for an answer."""
@@ -69,10 +66,19 @@ class Waiting:
 class ClusterOrders:
     """Answers questions and orders for one shard."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(
+        self,
+        replicas: Mapping[str, Replica],
+        leaders: Leaders,
+        links: ShardLinks,
+        now: Callable[[], float],
+    ) -> None:
+        self._replicas = replicas
+        self._leaders = leaders
+        self._links = links
+        self._now = now
         self._waiting: list[Waiting] = []
-        self._questions = Questions(self._serve, cluster.now)
+        self._questions = Questions(self._serve, now)
         self._verbs: dict[str, Verb] = {
             RAFT: self._tell,
             TRANSFER: self._transfer,
@@ -108,7 +114,7 @@ class ClusterOrders:
 
     def wait(self, outcome: Callable[[], Answer | None], late: str, answered: Answered) -> None:
         """Answer when there is an outcome, or when it is too late."""
-        deadline = self._cluster.now() + ORDER_SECONDS_MAX
+        deadline = self._now() + ORDER_SECONDS_MAX
         self._waiting.append(Waiting(deadline, outcome, Failure(ERROR_FAILED, late), answered))
 
     def lost(self, peer: int) -> None:
@@ -119,7 +125,7 @@ class ClusterOrders:
         """Answer orders that are done or late; called every tenth of a second."""
         self._questions.housekeeping()
         waiting, self._waiting = self._waiting, []
-        now = self._cluster.now()
+        now = self._now()
         for each in waiting:
             answer = each.outcome()
             if answer is None and now < each.deadline:
@@ -132,15 +138,14 @@ class ClusterOrders:
     def _at_leader(self, kind: str, body: Body, answered: Answered) -> None:
         """Have the shard that leads a group answer."""
         group = Fields(body, kind).text("group", GROUP_CHARACTERS_MAX)
-        cluster = self._cluster
-        leader = cluster.leaders.all().get(group)
-        if leader is None and group not in cluster.replicas:
+        leader = self._leaders.all().get(group)
+        if leader is None and group not in self._replicas:
             answered(Failure(ERROR_NOT_FOUND, f"there is no replicated group {group}"))
         elif leader is None or leader.peer is None:
             answered(Failure(ERROR_AWAY, f"group {group} has no leader now"))
         elif leader.peer == OWN:
             self._serve(kind, body, answered)
-        elif (link := cluster.link_to(leader.peer)) is None:
+        elif (link := self._links.to(leader.peer)) is None:
             answered(Failure(ERROR_AWAY, f"the leader of group {group} cannot be reached"))
         else:
             self._questions.ask(link, kind, body, answered)
@@ -155,7 +160,7 @@ class ClusterOrders:
             answered(Failure(ERROR_UNKNOWN_KIND, f"{kind} is not known here"))
             return
         group = Fields(body, kind).text("group", GROUP_CHARACTERS_MAX)
-        replica = self._cluster.replicas.get(group)
+        replica = self._replicas.get(group)
         if replica is None or not replica.hosted.keeper.leading:
             answered(Failure(ERROR_AWAY, f"group {group} is led from here no longer"))
             return
@@ -164,15 +169,14 @@ class ClusterOrders:
     # Group status
 
     def _tell(self, replica: Replica, _body: Body, answered: Answered) -> None:
-        answered(raft_row(self._cluster, replica).to_body())
+        answered(raft_row(self._links, replica, self._now()).to_body())
 
     def _on_raft(self, body: Body, answered: Answered) -> None:
         wanted = RaftWanted.from_body(body)
-        cluster = self._cluster
-        names = [wanted.group] if wanted.group else list(cluster.replicas)
+        names = [wanted.group] if wanted.group else list(self._replicas)
         if wanted.everywhere and not wanted.group:
-            led = (name for name in cluster.leaders.all() if "@" not in name)
-            names += [name for name in led if name not in cluster.replicas]
+            led = (name for name in self._leaders.all() if "@" not in name)
+            names += [name for name in led if name not in self._replicas]
         rows: dict[str, RaftRow] = {}
         waits = 1
 
@@ -185,9 +189,9 @@ class ClusterOrders:
                 answered(RaftListing(tuple(rows.values())).to_body())
 
         for name in names:
-            replica = cluster.replicas.get(name)
+            replica = self._replicas.get(name)
             if replica is not None:
-                rows[name] = raft_row(cluster, replica)
+                rows[name] = raft_row(self._links, replica, self._now())
             elif not wanted.everywhere:
                 continue
             if replica is None or not replica.hosted.keeper.leading:
@@ -210,7 +214,7 @@ class ClusterOrders:
         if to == replica.plan.own:
             answered(Transfer(group, node).to_body())
             return
-        self._cluster.transfer(replica, to)
+        replica.transfer(to)
 
         def outcome() -> Answer | None:
             if replica.hosted.keeper.leading:
@@ -243,7 +247,6 @@ class ClusterOrders:
 
     def _on_can_stop(self, _body: Body, answered: Answered) -> None:
         """List the groups that vote here, with the reason, if any, why they need this node."""
-        cluster = self._cluster
         outcomes: list[Outcome] = []
         waits = 1
 
@@ -251,23 +254,23 @@ class ClusterOrders:
             nonlocal waits
             if isinstance(answer, Failure):
                 why = answer.text.removeprefix(f"group {name} ")
-                outcomes.append(Outcome(name, cluster.node, why))
+                outcomes.append(Outcome(name, self._links.node, why))
             elif name:
                 outcomes.append(Outcome.from_body(answer))
             waits -= 1
             if not waits:
                 answered(Outcomes(tuple(outcomes)).to_body())
 
-        for name, replica in cluster.replicas.items():
+        for name, replica in self._replicas.items():
             if replica.plan.own in replica.hosted.keeper.node.status().membership.voters:
                 waits += 1
-                question = {"group": name, "node": cluster.node}
+                question = {"group": name, "node": self._links.node}
                 self._at_leader(CAN_STOP, question, partial(told, name))
         told("", {})
 
     def _can_stop(self, replica: Replica, body: Body, answered: Answered) -> None:
         node = Fields(body, CAN_STOP).text("node", GROUP_CHARACTERS_MAX)
-        row = raft_row(self._cluster, replica)
+        row = raft_row(self._links, replica, self._now())
         answered(
             Outcome(
                 row.group, node, quorum_problem(row, node, replica.plan.election_timeout)

@@ -6,8 +6,8 @@ writer. Updates carry a revision and may arrive twice or late; older ones are ig
 
 from __future__ import annotations
 
-from fluxmq.engine.names import EPHEMERAL
 from fluxmq.ipc.placements import shard_of
+from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, Placement, read_placement
 from fluxmq.storage.files import Files

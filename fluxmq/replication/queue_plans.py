@@ -4,7 +4,7 @@ values.
 
 from __future__ import annotations
 
-from fluxmq.engine.waiting_answers import Wish
+from fluxmq.raft.commits import Wish
 from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup
 from fluxmq.settings.schema import Settings
 
@@ -13,7 +13,7 @@ class QueuePlans:
     """The plans of queues. Those that clients declare have their group's plan."""
 
     def __init__(self, settings: Settings, plans: GroupPlans) -> None:
-        self._plans = plans
+        self.groups = plans
         self._ack_timeout = settings.cluster.raft.ack_timeout
         self._timeouts: dict[str, float] = {}
         """Append timeouts of queues without a plan of their own, cached by group."""
@@ -25,7 +25,7 @@ class QueuePlans:
 
     def of(self, group: str, queue: str) -> GroupPlan:
         """Return a queue's plan. Raises UnknownGroup."""
-        return self._own.get((group, queue)) or self._plans.of(group)
+        return self._own.get((group, queue)) or self.groups.of(group)
 
     def ack_timeout(self, group: str, queue: str) -> float:
         """Return the seconds after which an unanswered append is refused."""
@@ -35,7 +35,7 @@ class QueuePlans:
         found = self._timeouts.get(group)
         if found is None:
             try:
-                found = self._plans.of(group).ack_timeout
+                found = self.groups.of(group).ack_timeout
             except UnknownGroup:  # another node's own
                 return self._ack_timeout
             self._timeouts[group] = found
@@ -48,7 +48,7 @@ class QueuePlans:
         Raises UnknownGroup.
         """
         own = (plan for (of, _), plan in self._own.items() if of == group)
-        return any(plan.distribution_mode == "replicate" for plan in (self._plans.of(group), *own))
+        return any(plan.distribution_mode == "replicate" for plan in (self.groups.of(group), *own))
 
     def wishes(self, group: str) -> dict[str, Wish]:
         """Return when the queues of a group want appends acknowledged, by name."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fluxmq.engine.group import Group
 from fluxmq.logs import get_logger
 from fluxmq.raft.errors import MalformedMessage
 from fluxmq.raft.node import Node
 from fluxmq.raft.types import COMMAND, Entry, Message, ProposalAccepted, Ready, Role
 from fluxmq.replication.group_log import GroupLog
+from fluxmq.replication.ports import UNOBSERVED, ReplicaObserver, StateMachine
 from fluxmq.replication.shared_log import SharedLog
 from fluxmq.storage.errors import Corruption
 
@@ -35,11 +35,11 @@ applied at once, and a new leader applies the rest in negligible time."""
 
 
 class RaftKeeper:
-    """Implements ``Keeper`` for a durable group."""
+    """Implements ``Driver`` for a durable group."""
 
     def __init__(
         self,
-        group: Group,
+        group: StateMachine,
         node: Node,
         log: GroupLog,
         shared: SharedLog,
@@ -55,12 +55,9 @@ class RaftKeeper:
         self.leading = False
         """True while this node leads and has applied everything before its term: it accepts
         proposals."""
-        self.send: Callable[[Sequence[Message]], None] = _nobody
+        self.observer: ReplicaObserver = UNOBSERVED
+        self.send: Callable[[Sequence[Message]], None] = UNOBSERVED.send
         """Sends messages to the group's other members."""
-        self.on_snapshot_wanted: Callable[[int], None] = lambda _member: None
-        """Called with a member that needs entries which only a snapshot still has."""
-        self.on_unannounced: Callable[[], None] | None = None
-        """Called when others do not know the whole commit index; `announce` tells them."""
         self.alone = True
         """True if this node is the group's only member and leads without elections."""
         self.elections = 0
@@ -89,11 +86,21 @@ class RaftKeeper:
         self._commit_written = 0
         self.halted = False
         """True while this member is out of the group, because its log is about to be copied."""
-        self._send_again: Callable[[Sequence[Message]], None] = _nobody
-        self.hand_lead: Callable[[], bool] = lambda: False
-        """Asks another member to lead; returns whether one was asked."""
-        group.answers.in_sync = self.in_sync
+        self._send_again: Callable[[Sequence[Message]], None] = UNOBSERVED.send
         shared.join(self)
+
+    def join(self, observer: ReplicaObserver) -> None:
+        """Follow the group on behalf of its other members."""
+        self.observer = observer
+        self.send = observer.send
+
+    def hand_lead(self) -> bool:
+        """Ask another member to lead; return whether one was asked."""
+        return self.observer.hand_lead()
+
+    def damaged(self, why: str) -> None:
+        """Report that a file of this member proved corrupt; the group may already have failed."""
+        self.observer.damaged(why)
 
     @property
     def writable(self) -> bool:
@@ -170,7 +177,7 @@ class RaftKeeper:
             _log.exception("a group has failed", extra={"group": self.group.name})
             self.log_failed(repr(error))
             if isinstance(error, Corruption):
-                self.group.on_damaged(str(error))
+                self.observer.damaged(str(error))
 
     def propose(self, data: bytes) -> tuple[int, int] | None:
         """Propose an entry."""
@@ -207,14 +214,14 @@ class RaftKeeper:
                 if self._confirming:
                     self._confirmed(ready)
                 for member in ready.snapshot_wanted:
-                    self.on_snapshot_wanted(member)
+                    self.observer.snapshot_wanted(member)
                 if not self._again and (self._unapplied or not self.node.behind):
                     break  # the node's output is complete, except what is read in pieces
             if self.leading and self.group.answers.held:
                 self.changed = True
                 self.group.answers.advance()  # also after a member's answer without effect
-            if self.on_unannounced is not None and self.node.unannounced:
-                self.on_unannounced()
+            if self.gathers and self.node.unannounced:
+                self.observer.unannounced()
         finally:
             self._pumping = False
 
@@ -288,10 +295,9 @@ class RaftKeeper:
     def _apply(self, committed: Sequence[Entry]) -> None:
         group = self.group
         for entry in committed:
-            if entry.kind == COMMAND:
-                group.apply(entry.index, entry.term, entry.data)
-            else:
-                group.skip(entry.index, entry.term)
+            data = entry.data if entry.kind == COMMAND else None
+            group.apply(entry.index, entry.term, data)
+            self.observer.applied()
         last = committed[-1].index
         self.log.applied(last)
         self.node.advance(applied=last)
@@ -311,8 +317,10 @@ class RaftKeeper:
             self.leading = True
             self.elections += 1
             group.lead()
+            self.observer.leads()
         elif not leader and self.leading:
             self.leading = False
+            self.observer.follows()
             group.follow()
 
     def persisted(self, index: int, term: int, number: int) -> None:
@@ -352,7 +360,7 @@ class RaftKeeper:
         `at_rest`.
         """
         self.halted = True
-        self._send_again, self.send = self.send, _nobody
+        self._send_again, self.send = self.send, UNOBSERVED.send
         self._lead(False)
 
     def resume(self) -> None:
@@ -374,44 +382,5 @@ class RaftKeeper:
     def log_failed(self, why: str) -> None:
         """Handle a failed log: step down for good and send nothing to the others any more."""
         self.leading = False
-        self.send = _nobody
+        self.send = UNOBSERVED.send
         self.group.fail(why)
-
-
-def _nobody(messages: Sequence[Message]) -> None:
-    """Drop the messages of a group without other members, or of one that must stay silent."""
-
-
-class MemoryKeeper:
-    """Commits at once, for queues in memory that end with the shard."""
-
-    leading = True
-    writable = True
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._index = 0
-        self._applied = 0
-        self._taken: list[bytes] = []
-        self._pumping = False
-
-    def propose(self, data: bytes) -> tuple[int, int]:
-        """Accept an entry."""
-        self._index += 1
-        self._taken.append(data)
-        return self._index, 1
-
-    def catch_up(self) -> None:
-        """Do nothing: no entry ever waits."""
-
-    def pump(self) -> None:
-        """Apply accepted entries."""
-        if self._pumping:
-            return  # the outer call continues until nothing is left
-        self._pumping = True
-        try:
-            while self._taken:
-                self._applied += 1
-                self._group.apply(self._applied, 1, self._taken.pop(0))
-        finally:
-            self._pumping = False

@@ -14,22 +14,19 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fluxmq.model.segments import segment_name
 from fluxmq.net.links import FrameLink
+from fluxmq.replication.replica import Replica
 from fluxmq.replication.snapshot_calls import live_logs
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.inspect import read_through
 from fluxmq.storage.log_state import SegmentState
-
-if TYPE_CHECKING:
-    from fluxmq.replication.replica import Replica
-    from fluxmq.replication.wiring import Cluster
 
 BYTES_PER_SECOND: Final = 8 << 20
 """Maximum read rate: little beside the throughput of disks, and a terabyte in a day and a half."""
@@ -89,11 +86,20 @@ class Pacer:
 
 
 class Scrub:
-    """Scrubs the segments of one shard's groups."""
+    """Scrubs the segments of one shard's groups. ``met`` is called with a damaged group, and the
+    damage."""
 
-    def __init__(self, cluster: Cluster, files: Files) -> None:
-        self._cluster = cluster
+    def __init__(
+        self,
+        replicas: Mapping[str, Replica],
+        met: Callable[[str, str], None],
+        files: Files,
+        now: Callable[[], float],
+    ) -> None:
+        self._replicas = replicas
+        self._met = met
         self._files = files
+        self._now = now
         self._thread = ThreadPoolExecutor(1, "scrub")
         self._stopping = threading.Event()
         self._pacer = Pacer(time.monotonic, self._rest)
@@ -138,27 +144,25 @@ class Scrub:
             while self._asked:
                 group, directory, file = self._asked.popleft()
                 await self._look(group, partial(_is_file, directory, file))
-            for group in list(self._cluster.replicas):
-                now = self._cluster.now()
+            for group in list(self._replicas):
+                now = self._now()
                 if now >= self._due.get(group, 0.0) and await self._look(group, lambda _each: True):
-                    self._due[group] = self._cluster.now() + PASS_SECONDS
-            self._due = {
-                group: due for group, due in self._due.items() if group in self._cluster.replicas
-            }
+                    self._due[group] = self._now() + PASS_SECONDS
+            self._due = {group: due for group, due in self._due.items() if group in self._replicas}
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self, group: str, wanted: Callable[[Sealed], bool]) -> bool:
         """Check a group's ``wanted`` segments; return whether its state allowed that."""
-        replica = self._cluster.replicas.get(group)
+        replica = self._replicas.get(group)
         if replica is None or not _is_steady(replica):
             return False
         for segment in [each for each in sealed_segments(replica) if wanted(each)]:
-            if self._cluster.replicas.get(group) is not replica or replica.hosted.group.failed:
+            if self._replicas.get(group) is not replica or replica.hosted.group.failed:
                 return True
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(self._thread, self._check, segment)
-            if found and self._cluster.replicas.get(group) is replica:
-                self._cluster.damages.met(group, found)
+            if found and self._replicas.get(group) is replica:
+                self._met(group, found)
                 return True
         return True
 

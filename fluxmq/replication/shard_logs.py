@@ -9,10 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from fluxmq._hot.reactor import Reactor
-from fluxmq.engine.counts import SyncTimes
-from fluxmq.engine.names import BUFFERED
 from fluxmq.replication.disk import ClosableSyncQueue, Disk
-from fluxmq.replication.shared_log import BufferedSyncer, SharedLog
+from fluxmq.replication.shared_log import BufferedSyncer, SharedLog, SyncTimes
+from fluxmq.settings.clustering import BUFFERED
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.wal import WriteAheadLog

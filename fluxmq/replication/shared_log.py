@@ -12,10 +12,10 @@ import errno
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from fluxmq.engine.counts import SyncTimes
 from fluxmq.logs import get_logger
 from fluxmq.storage.errors import Exhausted, OutOfDescriptors, StorageError, WriteFailed
 from fluxmq.storage.files import Files
@@ -27,6 +27,29 @@ _log = get_logger("fluxmq.log")
 AWAIT_SECONDS = 0.0003
 """Time to poll for the end of a sync: most disks with a safe cache finish within it, and a wake-up
 would take as long again. After that the shard sleeps until the sync ends."""
+
+RECENT_SYNCS = 1024
+"""Number of syncs behind a log's percentile: some seconds under load, minutes at rest."""
+
+
+class SyncTimes:
+    """Durations of a log's syncs. ``observe``: further observer of each duration."""
+
+    def __init__(self, observe: Callable[[float], None] = lambda _seconds: None) -> None:
+        self._recent: deque[float] = deque(maxlen=RECENT_SYNCS)
+        self._observe = observe
+
+    def __call__(self, seconds: float) -> None:
+        """Record a sync's duration."""
+        self._recent.append(seconds)
+        self._observe(seconds)
+
+    @property
+    def p99(self) -> float:
+        """The 99th percentile of recent syncs, in seconds; 0 before the first."""
+        if not self._recent:
+            return 0.0
+        return sorted(self._recent)[(len(self._recent) * 99 - 1) // 100]
 
 
 class Written(Protocol):

@@ -24,11 +24,10 @@ from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import CallRefused
 from fluxmq.logs import get_logger
 from fluxmq.replication.checkpoints import Checkpoints, Parts
-from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.hosted import AnyHosted
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
-from fluxmq.storage.queue_log import QueueLog
 from fluxmq.storage.snapshots import Snapshot
 from fluxmq.storage.transfer import CHUNK_BYTES, TransferError
 from fluxmq.storage.transfer_source import LiveLog, Pinned, SnapshotSource
@@ -89,7 +88,7 @@ class SnapshotCalls:
         paths: DataPaths,
         checkpoints: Checkpoints,
         executor: Executor,
-        find: Callable[[str], Hosted | None],
+        find: Callable[[str], AnyHosted | None],
         now: Callable[[], float],
     ) -> None:
         self.made = 0
@@ -222,7 +221,7 @@ class SnapshotCalls:
                 self._give_up(group, older)
             return kept
 
-    async def make(self, hosted: Hosted) -> SnapshotSource:
+    async def make(self, hosted: AnyHosted) -> SnapshotSource:
         """Take a checkpoint and keep its segments until the source is closed.
 
         Raises CallRefused, StorageError.
@@ -240,14 +239,16 @@ class SnapshotCalls:
             self._later(pinned.release)
             raise
 
-    async def _until_free(self, hosted: Hosted) -> None:
+    async def _until_free(self, hosted: AnyHosted) -> None:
         deadline = self._now() + CHECKPOINT_SECONDS_MAX
         while hosted.checkpointing:
             if self._now() > deadline:
                 raise CallRefused(f"a checkpoint of group {hosted.group.name} takes too long")
             await asyncio.sleep(_STEP_SECONDS)
 
-    async def _checkpoint(self, hosted: Hosted, pinned: Pinned) -> tuple[Snapshot, dict[str, str]]:
+    async def _checkpoint(
+        self, hosted: AnyHosted, pinned: Pinned
+    ) -> tuple[Snapshot, dict[str, str]]:
         taken: list[Snapshot] = []
         problems: list[StorageError] = []
         lives: dict[str, str] = {}
@@ -332,11 +333,10 @@ class SnapshotCalls:
             await asyncio.gather(*self._tasks)
 
 
-def live_logs(hosted: Hosted) -> dict[str, LiveLog]:
+def live_logs(hosted: AnyHosted) -> dict[str, LiveLog]:
     """Return a group's logs as they are now, after writing appended data. Raises StorageError."""
     found: dict[str, LiveLog] = {}
-    for number, log in hosted.group.logs.items():
-        assert isinstance(log, QueueLog), "a durable group's logs are on the disk"
+    for number, log in hosted.stores.by_number.items():
         log.flush()
         found[log.queue] = LiveLog(str(number), log.directory, log.state())
     return found

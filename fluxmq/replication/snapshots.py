@@ -12,16 +12,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fluxmq.cluster.dialer import Dialer
-from fluxmq.cluster.endpoint import CallHandler
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.security import Security
-from fluxmq.engine.service import QueueService
 from fluxmq.logs import get_logger
-from fluxmq.net.links import FrameLink
-from fluxmq.raft.types import Message, MessageKind, Snapshot, SnapshotMark
+from fluxmq.raft.types import Message, MessageKind
+from fluxmq.replication.carrier import Carrier
+from fluxmq.replication.hosted_groups import AnyHostedGroups
+from fluxmq.replication.leaders import Leaders
+from fluxmq.replication.replica import Replica
+from fluxmq.replication.shard_links import ShardLinks
 from fluxmq.replication.snapshot_calls import SnapshotCalls
 from fluxmq.replication.snapshot_fetch import Pace, fetch
 from fluxmq.settings.plans import GroupMember, member_number
@@ -32,19 +34,6 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.transfer import DamagedSegment
 from fluxmq.storage.transfer_target import SnapshotTarget
 
-if TYPE_CHECKING:
-    from fluxmq.replication.carrier import Carrier
-    from fluxmq.replication.replica import Replica
-    from fluxmq.replication.wiring import Cluster
-
-UNHEARD_SECONDS: Final = 1.0
-"""Time after which a snapshot is offered again if the member has not reacted: the offer was lost,
-or the member is reconnecting. A member that is fetching ignores it.
-"""
-SILENT_SECONDS: Final = 10.0
-"""Time after which a member that reported fetching, and then fell silent, is offered a snapshot
-again.
-"""
 SAY_SECONDS: Final = 1.0
 """Interval between two reports of a member that fetches."""
 AGAIN_SECONDS: Final = 2.0
@@ -63,27 +52,35 @@ _log = get_logger("fluxmq.cluster")
 
 
 class Snapshots:
-    """Snapshots of one shard's groups, in both directions."""
+    """Fetches other members' snapshots for one shard's groups. ``served``: those that members fetch
+    from here."""
 
     def __init__(
-        self, cluster: Cluster, security: Security, service: QueueService, settings: Settings
+        self,
+        replicas: Mapping[str, Replica],
+        leaders: Leaders,
+        links: ShardLinks,
+        security: Security,
+        hosting: AnyHostedGroups,
+        served: SnapshotCalls,
+        settings: Settings,
+        now: Callable[[], float],
     ) -> None:
         self.installed = 0
         """Number of other members' snapshots that were installed here."""
-        self.fetching: dict[str, SnapshotTarget | None] = {}
-        """Groups that are being fetched, with their progress once it is known."""
-        self._sources: dict[str, str] = {}
-        """The node from which each of them is fetched."""
-        self._cluster = cluster
+        self.fetching: dict[str, str] = {}
+        """Groups that are being fetched, with the node that they come from."""
+        self._replicas = replicas
+        self._leaders = leaders
+        self._links = links
         self._security = security
-        self._service = service
+        self._hosting = hosting
+        self._served = served
+        self._now = now
         self._files = Files()
         self._paths = DataPaths(settings.storage.data_dir)
         self._pace = Pace(settings.cluster.raft.snapshot_rate)
-        self._reading = ThreadPoolExecutor(2, "snapshot-read")
         self._writing = ThreadPoolExecutor(1, "snapshot-write")
-        self._offered: dict[tuple[str, int], float] = {}
-        """By group and member with an offer: when to repeat it, unless the member reports."""
         self._unsaid: dict[str, tuple[str, int]] = {}
         """By group: the node yet to be told, and the snapshot index installed, 0 if none."""
         self._refetching: set[str] = set()
@@ -91,73 +88,14 @@ class Snapshots:
         self._tasks: set[asyncio.Task[None]] = set()
         self._next = 0.0
         self._closed = False
-        self.calls = SnapshotCalls(
-            self._files,
-            self._paths,
-            service.checkpoints,
-            self._reading,
-            service.groups.get,
-            cluster.now,
-        )
-
-    def handlers(self) -> dict[str, Callable[..., None]]:
-        """Return the handlers of control frames by name."""
-        return {"fetching": self._on_fetching, "fetched": self._on_fetched}
-
-    def call_handlers(self, group: str) -> Mapping[str, CallHandler]:
-        """Return the handlers of calls from a group's other members."""
-        return self.calls.handlers(group)
-
-    # The leader's side
-
-    def wanted(self, group: str, member: int) -> None:
-        """Offer a snapshot to a member that needs entries which are no longer in the log."""
-        replica = self._cluster.replicas.get(group)
-        if replica is None:
-            return
-        hosted = replica.hosted
-        node, index = hosted.keeper.node, hosted.snapshot_index
-        mark = SnapshotMark(index, hosted.log.term(index), node.membership_at(index))
-        message = node.offer_snapshot(member, Snapshot(mark, b""))
-        if message is not None:
-            self._offered[group, member] = self._cluster.now() + UNHEARD_SECONDS
-            replica.hosted.keeper.send([message])
-
-    def _on_fetching(self, _link: FrameLink, group: str, member: int) -> None:
-        self.calls.is_fetched(group)
-        if (group, member) in self._offered:
-            self._offered[group, member] = self._cluster.now() + SILENT_SECONDS
-
-    def _on_fetched(self, _link: FrameLink, group: str, member: int, index: int) -> None:
-        """Take a member's report of the snapshot index it has installed; 0 if it failed."""
-        self._offered.pop((group, member), None)
-        self._report(group, member, index)
-
-    def _report(self, group: str, member: int, index: int) -> None:
-        replica = self._cluster.replicas.get(group)
-        if replica is None or replica.hosted.group.failed:
-            return
-        keeper = replica.hosted.keeper
-        keeper.node.report_snapshot(member, index > 0)
-        if index and keeper.leading:
-            # The member has committed entries only, so they are here as well: usually more than was
-            # offered.
-            own = replica.carrier.number
-            told = Message(MessageKind.APPEND_ANSWER, member, own, keeper.node.term, index)
-            keeper.step([told])
 
     def housekeeping(self) -> None:
-        """Offer again and report when due; called every tenth of a second."""
-        now = self._cluster.now()
-        for (group, member), until in list(self._offered.items()):
-            if now >= until:
-                del self._offered[group, member]
-                self._report(group, member, 0)
+        """Report when due; called every tenth of a second."""
+        now = self._now()
         if now < self._next:
             return
         self._next = now + SAY_SECONDS
-        self.calls.housekeeping()
-        for group, node in self._sources.items():
+        for group, node in self.fetching.items():
             self._say("fetching", group, node)
         for group, (node, index) in list(self._unsaid.items()):
             if group in self.fetching or self._say("fetched", group, node, index):
@@ -186,7 +124,7 @@ class Snapshots:
 
         A copy that has not failed stays in use meanwhile, but does not lead.
         """
-        replica = self._cluster.replicas.get(group)
+        replica = self._replicas.get(group)
         if replica is None or group in self._refetching:
             return False
         self._refetching.add(group)
@@ -200,14 +138,14 @@ class Snapshots:
         # follows is in the log.
         committed = hosted.keeper.node.status().commit
         try:
-            while self._cluster.replicas.get(group) is replica:
+            while self._replicas.get(group) is replica:
                 if hosted.keeper.leading:
-                    self._cluster.transfer(replica)
-                leader = self._cluster.leaders.of(group).peer
-                link = None if leader is None else self._cluster.links.links.get(leader)
+                    replica.transfer()
+                leader = self._leaders.of(group).peer
+                link = None if leader is None else self._links.abroad.get(leader)
                 sources = [each for each in replica.plan.nodes if link and each.node == link.node]
                 if sources and group not in self.fetching:
-                    hosted.not_before = self._cluster.now() + HOLD_SECONDS
+                    hosted.not_before = self._now() + HOLD_SECONDS
                     # A checkpoint taken meanwhile is not replaced by an older one.
                     least = max(committed, hosted.snapshot_index)
                     await self._fetch(replica, sources[0], least, True)
@@ -216,7 +154,7 @@ class Snapshots:
             self._refetching.discard(group)
 
     def _begin(self, group: str, source: int, least: int, thorough: bool) -> None:
-        replica = self._cluster.replicas.get(group)
+        replica = self._replicas.get(group)
         if replica is None or group in self.fetching:
             return
         for member in replica.plan.nodes:
@@ -236,14 +174,10 @@ class Snapshots:
         retries.
         """
         group, carrier = replica.plan.name, replica.carrier
-        self.fetching[group] = None
-        self._sources[group] = source.node
+        self.fetching[group] = source.node
         dialer = self._dialer(carrier, source)
         _log.info("fetching a snapshot", extra={"group": group, "node": source.node})
         index = 0
-
-        def began(target: SnapshotTarget) -> None:
-            self.fetching[group] = target
 
         try:
             target = await fetch(
@@ -255,9 +189,8 @@ class Snapshots:
                 least=least,
                 thorough=thorough,
                 pace=self._pace,
-                began=began,
             )
-            if self._cluster.replicas.get(group) is replica:
+            if self._replicas.get(group) is replica:
                 await self._put_in_place(replica, target)
                 index = target.index
         except (ClusterError, StorageError) as problem:
@@ -267,7 +200,7 @@ class Snapshots:
                 self._say("damaged", group, source.node, problem.queue, problem.file)
             await asyncio.sleep(AGAIN_SECONDS)
         finally:
-            del self.fetching[group], self._sources[group]
+            del self.fetching[group]
             await dialer.stop()
         if not self._say("fetched", group, source.node, index):
             self._unsaid[group] = (source.node, index)
@@ -280,27 +213,27 @@ class Snapshots:
         Raises StorageError.
         """
         group, hosted = replica.plan.name, replica.hosted
-        cluster, service = self._cluster, self._service
-        cluster.still(replica)
+        hosting = self._hosting
+        replica.still()
         await replica.carrier.stop()
-        deadline = cluster.now() + WRITTEN_SECONDS_MAX
+        deadline = self._now() + WRITTEN_SECONDS_MAX
         while hosted.checkpointing or hosted.shared.owes(hosted.keeper):
-            if cluster.now() > deadline:
+            if self._now() > deadline:
                 hosted.group.fail("its log does not come to rest")
                 raise StorageError(f"group {group} does not come to rest")
-            service.wake()
+            hosting.wake()
             await asyncio.sleep(_STEP_SECONDS)
-        await self.calls.forget(group)
-        if cluster.replicas.get(group) is not replica:
+        await self._served.forget(group)
+        if self._replicas.get(group) is not replica:
             raise StorageError(
                 f"group {group} is hosted here no longer"
             )  # it went to another shard
-        service.release(group)
-        service.replacing.add(group)  # it must not be opened meanwhile
+        hosting.release(group)
+        hosting.replacing.add(group)  # it must not be opened meanwhile
         try:
             await asyncio.get_running_loop().run_in_executor(self._writing, target.install)
         finally:
-            service.replacing.discard(group)
+            hosting.replacing.discard(group)
             self._open(group)
         self.installed += 1
         fetched = {"fetched": target.fetched_bytes, "reused": target.reused_bytes}
@@ -308,22 +241,15 @@ class Snapshots:
 
     def _open(self, group: str) -> None:
         """Open a group after an attempt to replace its files; if that failed, as it was."""
-        cluster, service = self._cluster, self._service
-        if self._closed or cluster.place_of(group) != cluster.shard:
-            return  # the next process or shard to open it finishes the installation
-        try:
-            service.open(group)
-        except StorageError as problem:
-            service.broken[group] = str(problem)
-            _log.error("group not opened", extra={"group": group, "problem": str(problem)})
-        else:
-            service.broken.pop(group, None)
+        # Otherwise the next process or shard to open it finishes the installation.
+        if not self._closed and self._links.place_of(group) == self._links.shard:
+            self._hosting.reopen(group)
 
     def _say(self, what: str, group: str, node: str, *rest: object) -> bool:
         """Report to the snapshot's source; return whether it could be reached. It may lead soon,
         but not be known to yet, since it waits for this.
         """
-        own, links = member_number(self._cluster.node), self._cluster.links.of(node)
+        own, links = member_number(self._links.node), self._links.of(node)
         for link in links:
             link.send_control(what, group, own, *rest)
         return bool(links)
@@ -331,12 +257,10 @@ class Snapshots:
     # Closing
 
     async def close(self) -> None:
-        """Stop fetching and release what is kept for others."""
+        """Stop fetching."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.calls.close()
-        self._reading.shutdown(wait=False)
         self._writing.shutdown(wait=False)

@@ -11,19 +11,15 @@ comes back does not go to and fro.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fluxmq.ipc.spreading import Placed, first_leaders, rebalanced
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Replication, Status
-from fluxmq.replication.leaders import OWN
-from fluxmq.replication.membership import committed_membership
-from fluxmq.replication.reports import contact_seconds, name_of
-from fluxmq.settings.plans import UnknownGroup, member_number
-
-if TYPE_CHECKING:
-    from fluxmq.replication.replica import Replica
-    from fluxmq.replication.wiring import Cluster
+from fluxmq.replication.leaders import OWN, Leaders
+from fluxmq.replication.replica import Replica, committed_membership, contact_seconds, name_of
+from fluxmq.replication.shard_links import ShardLinks
+from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 
 QUIET_SECONDS: Final = 10.0
 """Time for which no group has changed its leader, and the voters of a moving one were up to date:
@@ -118,9 +114,18 @@ class Spreading:
 class LeaderSpread:
     """Carries the decisions out for one shard."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._spreading = Spreading(cluster.node)
+    def __init__(
+        self,
+        replicas: Mapping[str, Replica],
+        leaders: Leaders,
+        links: ShardLinks,
+        plans: GroupPlans,
+    ) -> None:
+        self._replicas = replicas
+        self._known = leaders
+        self._links = links
+        self._plans = plans
+        self._spreading = Spreading(links.node)
         self._next_look = 0.0
 
     def housekeeping(self, now: float) -> None:
@@ -128,38 +133,37 @@ class LeaderSpread:
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        cluster = self._cluster
-        for replica in cluster.replicas.values():
+        for replica in self._replicas.values():
             self._begin(replica)
         leaders = self._leaders()
         voters = {group: self._voters(group) for group in leaders}
-        whole = [group for group, replica in cluster.replicas.items() if self._is_whole(replica)]
+        whole = [group for group, replica in self._replicas.items() if self._is_whole(replica, now)]
         for group, node in self._spreading.moves(now, leaders, voters, whole):
             _log.info("leaders are spread", extra={"group": group, "to": node})
-            cluster.transfer(cluster.replicas[group], member_number(node))
+            self._replicas[group].transfer(member_number(node))
 
     def _leaders(self) -> dict[str, Led]:
         found = {}
-        for group, leader in self._cluster.leaders.all().items():
+        for group, leader in self._known.all().items():
             if "@" in group or leader.peer is None:
                 continue
-            node = self._cluster.node if leader.peer == OWN else self._cluster.node_of(leader.peer)
+            node = self._links.node if leader.peer == OWN else self._links.node_of(leader.peer)
             if node:
                 found[group] = Led(node, leader.term)
         return found
 
     def _voters(self, group: str) -> tuple[str, ...]:
         """Return a group's voters: by its log if it is here, or else its initial members."""
-        replica = self._cluster.replicas.get(group)
+        replica = self._replicas.get(group)
         if replica is not None:
             numbers = replica.hosted.keeper.node.status().membership.voters
             return tuple(name_of(replica, number) for number in numbers)
         try:
-            return tuple(member.node for member in self._cluster.plan_of(group).members)
+            return tuple(member.node for member in self._plans.of(group).members)
         except UnknownGroup:
             return ()
 
-    def _is_whole(self, replica: Replica) -> bool:
+    def _is_whole(self, replica: Replica, now: float) -> bool:
         """Return whether a group is led here and every voter is up and has what is committed."""
         keeper = replica.hosted.keeper
         if not keeper.leading or replica.hosted.group.failed or replica.hosted.group.leaving:
@@ -168,14 +172,14 @@ class LeaderSpread:
         if committed_membership(replica) != status.membership:
             return False
         return all(
-            self._is_near(replica, status, number)
+            self._is_near(replica, status, number, now)
             for number in status.membership.voters
             if number != status.id
         )
 
-    def _is_near(self, replica: Replica, status: Status, number: int) -> bool:
+    def _is_near(self, replica: Replica, status: Status, number: int, now: float) -> bool:
         peer = status.progress[number]
-        contact = contact_seconds(self._cluster, replica, number)
+        contact = contact_seconds(replica, number, now)
         return (
             peer.state is Replication.REPLICATE
             and status.commit - peer.match <= LAG_ENTRIES_MAX
@@ -183,7 +187,7 @@ class LeaderSpread:
             and replica.carrier.reaches(number)
             and contact is not None
             and contact <= replica.plan.election_timeout
-            and bool(self._cluster.links.of(name_of(replica, number)))
+            and bool(self._links.of(name_of(replica, number)))
         )
 
     # New groups
@@ -204,7 +208,7 @@ class LeaderSpread:
             keeper.campaign()
 
     def _first_leader(self, group: str) -> int:
-        plans = self._cluster.plans
+        plans = self._plans
         voters: dict[str, tuple[str, ...]] = {}
         for name in (*plans.configured(), group):
             try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from fluxmq.engine.names import BUFFERED, microseconds
+from fluxmq.settings.clustering import BUFFERED
 from fluxmq.settings.schema import Settings
+from fluxmq.settings.values import microseconds
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths, delete_directory, remove_unknown
 from fluxmq.storage.errors import Exhausted, StorageError
@@ -45,7 +46,8 @@ class DiskStores:
         self._options = options
         self._cache = cache
         self._segments = segments
-        self._logs: dict[int, QueueLog] = {}
+        self.by_number: dict[int, QueueLog] = {}
+        """The logs by the number of their queue."""
         self._states: dict[str, LogState] = {}
         self._settle = settle
         self._left: dict[str, None] = {}
@@ -65,12 +67,12 @@ class DiskStores:
         """End recovery: everything in the log is applied, so cut the files to exactly that."""
         self.recovering = False
         self._states.clear()
-        for log in self._logs.values():
+        for log in self.by_number.values():
             if not self._group.startswith(BUFFERED):
                 log.check_head()
             log.cut()
         # Queues deleted just before a crash may have reappeared.
-        known = [log.queue for log in self._logs.values()]
+        known = [log.queue for log in self.by_number.values()]
         if remove_unknown(self._files, self._paths.queues(self._group), known):
             self._removed = True
 
@@ -90,12 +92,12 @@ class DiskStores:
             name_synced=self._removed,
         )
         self._removed = False
-        self._logs[queue_id] = log
+        self.by_number[queue_id] = log
         return log
 
     def delete(self, queue_id: int, name: str) -> None:
         """Delete a queue's log."""
-        log = self._logs.pop(queue_id, None)
+        log = self.by_number.pop(queue_id, None)
         if log is not None:
             if self._settle is not None and not self.recovering:
                 self._settle()
@@ -112,7 +114,7 @@ class DiskStores:
             delete_directory(self._files, directory)
             del self._left[directory]
         try:
-            for log in self._logs.values():
+            for log in self.by_number.values():
                 found[log.queue] = (log, log.unsynced())
         except StorageError:
             for _, part in found.values():
@@ -129,17 +131,17 @@ class DiskStores:
 
     def logs(self) -> list[QueueLog]:
         """Return all queues' logs."""
-        return list(self._logs.values())
+        return list(self.by_number.values())
 
     @property
     def bytes(self) -> int:
         """Bytes of all queues' segments."""
-        return sum(log.bytes for log in self._logs.values())
+        return sum(log.bytes for log in self.by_number.values())
 
     def close(self) -> None:
         """Close all files without a sync. What could not be written is in the log of entries."""
-        for log in self._logs.values():
+        for log in self.by_number.values():
             with contextlib.suppress(StorageError):
                 log.flush()
             log.close()
-        self._logs.clear()
+        self.by_number.clear()

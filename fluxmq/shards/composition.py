@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fluxmq._hot.reactor import Reactor
 from fluxmq.engine.wiring import Queues
@@ -26,9 +25,6 @@ from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.storage.directory import Placement
-
-if TYPE_CHECKING:
-    from fluxmq.replication.wiring import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +76,9 @@ class Shard:
         self,
         settings: Settings,
         around: Surroundings,
-        make_cluster: Callable[[Queues], Cluster | None] = lambda _queues: None,
+        share: Callable[[Queues], None] = lambda _queues: None,
     ) -> None:
-        """Connect the parts. Raises StorageError, and errors of opening TLS listeners'
+        """Connect the parts; ``share`` has the queues shared with other nodes. Raises StorageError, and errors of opening TLS listeners'
         certificates."""
         limits = settings.broker
         self.reactor = Reactor(
@@ -114,9 +110,8 @@ class Shard:
             around.times.steady_us,
             around.disk,
         )
-        cluster = self.queues.cluster = make_cluster(self.queues)
-        if cluster is not None:
-            self.broker.handler.explain = cluster.hosts.explanations.text
+        share(self.queues)
+        self.broker.handler.explain = self.queues.elsewhere.explain
         self.broker.routes.sinks = self.queues.clients.sinks
         self.peers.join_queues(self.queues.join(self.peers.links))
         self.intake = Intake(

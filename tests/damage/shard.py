@@ -17,6 +17,7 @@ from typing import Any
 from fluxmq._hot.batches import Batch
 from fluxmq._hot.reactor import Reactor
 from fluxmq.engine.asked import ALONE_US
+from fluxmq.engine.group import Group
 from fluxmq.engine.ports import Held
 from fluxmq.engine.wiring import Queues
 from fluxmq.replication.disk import Disk
@@ -281,7 +282,7 @@ class Shard:
         self.woken = True
 
     @property
-    def hosted(self) -> dict[str, Hosted]:
+    def hosted(self) -> dict[str, Hosted[Group]]:
         """The durable groups."""
         return self.queues.service.groups
 
@@ -348,7 +349,7 @@ class Shard:
         """Capture a group's state; `steps.run` writes it, `end_checkpoints` takes note."""
 
         async def begin() -> None:
-            self.queues.service.checkpoints.begin(self.hosted[name])
+            self.queues.service.durable.checkpoints.begin(self.hosted[name])
             await asyncio.sleep(0)
 
         self._runner.run(begin())
@@ -356,7 +357,7 @@ class Shard:
     def end_checkpoints(self) -> None:
         """Whatever was captured is written, and the log released."""
         self.steps.run()
-        self._runner.run(self.queues.service.checkpoints.drain())
+        self._runner.run(self.queues.service.durable.checkpoints.drain())
 
     def checkpoint(self, name: str) -> None:
         """A whole checkpoint."""

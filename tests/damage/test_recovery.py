@@ -316,7 +316,7 @@ def test_a_group_that_neither_settings_nor_directories_name_is_hosted(
 ) -> None:
     """Its log has something of it: hosted nowhere, it would hold the log's files for ever."""
     shard = start()
-    shard.queues.service.open("formerly " + "x" * 230)
+    shard.queues.service.durable.open("formerly " + "x" * 230)
     shard.recover()
     shard.come_to_rest()
     shard.kill()

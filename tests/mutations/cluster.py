@@ -281,7 +281,7 @@ MUTATIONS = [
     Mutation(
         "damaged_start_is_refused",
         "A shard that begins goes on when a copy is damaged that others have.",
-        "QueueService.failure",
+        "HostedGroups.failure",
         "not (hosted.shared.failed or hosted.mending)",
         "not hosted.shared.failed",
         OF_DAMAGES + "test_a_segment_that_a_start_finds_damaged_does_not_end_it",
@@ -297,7 +297,7 @@ MUTATIONS = [
     Mutation(
         "group_opened_while_replaced",
         "Nobody opens a group whose files are being replaced.",
-        "QueueService.open",
+        "HostedGroups.open",
         "if name in self.replacing:",
         "if False:",
         OF_DAMAGES + "test_nobody_opens_a_group_whose_files_are_being_replaced",
@@ -313,9 +313,9 @@ MUTATIONS = [
     Mutation(
         "snapshot_offered_again_late",
         "A snapshot of which nobody speaks is offered again soon.",
-        "Snapshots.wanted",
-        "self._cluster.now() + UNHEARD_SECONDS",
-        "self._cluster.now() + SILENT_SECONDS",
+        "SnapshotOffers.wanted",
+        "self._now() + UNHEARD_SECONDS",
+        "self._now() + SILENT_SECONDS",
         OF_OFFERS + "test_an_offer_of_which_not_a_word_is_heard_is_repeated",
     ),
     Mutation(

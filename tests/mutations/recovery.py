@@ -152,8 +152,8 @@ MUTATIONS = [
     Mutation(
         "left_behind_named",
         "A copy that led and is left behind is not named as the leader any more.",
-        "Cluster._closed",
-        "self._follows(hosted)",
+        "ReplicatedGroups.closed",
+        "replica.follows()",
         "pass",
         "tests/unit/replication/test_left_behind.py"
         "::test_a_leader_that_is_left_behind_is_named_no_longer",

@@ -62,9 +62,9 @@ MUTATIONS = [
     Mutation(
         "queue_written_late",
         "What was confirmed is in the files soon.",
-        "QueueService.housekeeping",
-        "if hosted.group.writes.waiting:",
-        "if False:",
+        "HostedGroups.begin_housekeeping",
+        "hosted.group.flush()",
+        "pass",
         OF_WRITING + "test_a_confirmed_message_is_in_the_files_with_the_next_housekeeping",
     ),
     Mutation(
@@ -334,7 +334,7 @@ MUTATIONS = [
     Mutation(
         "queue_size_after_start",
         "What is replayed goes into segments as large as the snapshot's configuration says.",
-        "Group.open",
+        "Group._open",
         """self.logs[queue_id] = self.stores.open(queue_id, name)
             self._bound(queue_id)""",
         "self.logs[queue_id] = self.stores.open(queue_id, name)",

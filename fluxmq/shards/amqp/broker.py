@@ -286,12 +286,11 @@ class AmqpBroker:
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the replication group of a new queue. Raises `Refusal` for an unknown group."""
-        cluster = self._queues.cluster
         return group_for(
             self._queues.names,
             self.shard,
             self._settings.storage.queue_ack_durability == "buffered",
-            None if cluster is None else cluster.plans,
+            self._queues.elsewhere.plans,
             (queue_name, durable, exclusive, queue_type),
             arguments or {},
         )

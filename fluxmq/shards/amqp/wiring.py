@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from fluxmq._hot.connection import Connection
-from fluxmq.engine.names import EPHEMERAL
 from fluxmq.engine.wiring import Queues, microseconds_now
 from fluxmq.ipc.conversation import Order
 from fluxmq.ipc.row_messages import orders_of
@@ -23,6 +22,7 @@ from fluxmq.routing.topology.topology import Delta
 from fluxmq.sessions.amqp091 import blocking
 from fluxmq.sessions.amqp091.client import Client
 from fluxmq.sessions.amqp091.handler import Handler
+from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import reason_of
 from fluxmq.shards.amqp.broker import AmqpBroker
@@ -105,12 +105,11 @@ class Amqp:
             lambda: self.topology.known,
             lambda: self._reactor.tally.now,
         )
-        nodes = queues.cluster
         self.migrations = Migrations(
             lambda: self.topology.topology,
             self.topology.change,
             self.declared.led,
-            (lambda _group: None) if nodes is None else nodes.hosts.carrier,
+            queues.elsewhere.carrier,
             self.declared.declare,
             lambda: self._reactor.tally.now,
         )

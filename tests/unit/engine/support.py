@@ -139,7 +139,7 @@ class QueueNode(Node):
         async def pass_time() -> None:
             Node.advance(self, seconds)
             for shard in self:
-                await shard.queues.service.checkpoints.drain()
+                await shard.queues.service.durable.checkpoints.drain()
 
         self.loop.run_until_complete(pass_time())
         self.run()
@@ -159,8 +159,8 @@ class QueueNode(Node):
 
         async def take() -> None:
             for hosted in service.groups.values():
-                service.checkpoints.begin(hosted)
-            await service.checkpoints.drain()
+                service.durable.checkpoints.begin(hosted)
+            await service.durable.checkpoints.drain()
 
         self.loop.run_until_complete(take())
         self.run()

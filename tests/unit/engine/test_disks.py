@@ -273,7 +273,7 @@ def test_a_group_without_descriptors_waits_and_goes_on(make_queues: MakeQueues) 
     none = node.failing[0]
     for operation in ("create", "open", "open directory", "listdir"):
         none.fail_always(operation, errno.EMFILE)
-    table = node[0].queues.service.open_files
+    table = node[0].queues.service.durable.open_files
     while table.make_room():  # they have been taken, too
         pass
     assert client.publish("$queue/work", b"taken", qos=1) == 0
@@ -297,7 +297,7 @@ def test_more_queues_than_places(make_queues: MakeQueues) -> None:
     names = [f"q{number}" for number in range(30)]
     node = make_queues(*({"name": name} for name in names))
     service = node[0].queues.service
-    table = service.open_files
+    table = service.durable.open_files
     table.places = 16
     client = node.connect(0, "client")
     for name in names:
@@ -308,7 +308,7 @@ def test_more_queues_than_places(make_queues: MakeQueues) -> None:
 
         async def relieve() -> None:
             service.housekeeping()
-            await service.checkpoints.drain()
+            await service.durable.checkpoints.drain()
 
         node.loop.run_until_complete(relieve())
         node.run()

@@ -376,10 +376,10 @@ def test_a_placement_that_would_lose_entries_is_refused(make_placed: MakePlaced)
     group = node.name("work")
     fill(publisher(node, source), "work", 3)
     queues = node[source].queues
-    queues.service.release(group)  # as if it had never had a checkpoint
+    queues.service.durable.release(group)  # as if it had never had a checkpoint
     queues.places.placement = replace(node.placement, pins={group: 1 - source})
     with pytest.raises(Corruption, match=f"{group}, which is placed on another"):
-        queues.service.forget_strays()
+        queues.durable.forget_strays(lambda name: name == group)
     assert group in queues.service.logs.of(group).wal.groups()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq.engine.names import EPHEMERAL, QueueInfo, QueueNames
+from fluxmq.engine.names import QueueInfo, QueueNames
 from fluxmq.queues.config import QueueConfig, QueueType
+from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.schema import Settings
 
 

@@ -15,7 +15,6 @@ from fluxmq._hot.batches import build_message
 from fluxmq.engine.group import Group
 from fluxmq.engine.leader_host import NUMBERS_APART, LeaderHost
 from fluxmq.engine.local_host import LocalHost
-from fluxmq.engine.names import LOCAL
 from fluxmq.engine.outbox import (
     ENVELOPES_MAX,
     RETRY_SECONDS,
@@ -99,7 +98,7 @@ class Life:
             1 << 20,
         )
         self.hosted = open_group(self.group, self.stores, self.shared, files, paths)
-        self.outboxes.opened(self.group, LOCAL)
+        self.group.on_leading = self.outboxes.leads
         self.hosted.keeper.start()
         self.work()
 

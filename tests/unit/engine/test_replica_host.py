@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fluxmq.engine.group import Group
-from fluxmq.engine.memory import MemoryStores
+from fluxmq.engine.memory import MemoryKeeper, MemoryStores
 from fluxmq.engine.ports import (
     MOVED,
     Answer,
@@ -24,7 +24,6 @@ from fluxmq.engine.replica_host import ReplicaHost
 from fluxmq.queues import commands
 from fluxmq.queues.commands import encode_entry
 from fluxmq.queues.config import QueueConfig
-from fluxmq.replication.raft_keeper import MemoryKeeper
 from fluxmq.storage.errors import Corruption
 from tests.unit.replication.trio import NOW_US, message
 
@@ -259,7 +258,7 @@ def test_a_consumer_that_a_copy_took_too_late_is_attached_to_the_next(copy: Copy
 @pytest.mark.uncompiled
 def test_a_damaged_copy_is_not_read_any_more(copy: Copy) -> None:
     told: list[str] = []
-    copy.group.on_damaged = told.append
+    copy.group.keeper.damaged = told.append  # type: ignore[assignment, method-assign]
     leader, _ = copy.attach()
     copy.append(b"0", b"1")
     state = copy.group.machine.queue("work")

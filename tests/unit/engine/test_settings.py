@@ -362,7 +362,7 @@ def test_buffered_answers_before_the_disk(make_queues: MakeQueues, where: str) -
     (syncer,) = [each for each in node[0].queues.service.logs.syncers if hasattr(each, "dirty")]
     assert syncer.dirty
     node.advance(1.5)
-    node[0].queues.executor.submit(lambda: None).result()
+    node[0].queues.service.executor.submit(lambda: None).result()
     assert not syncer.dirty
 
 

@@ -9,7 +9,7 @@ from tests.unit.engine.support import fill
 def test_checkpoint_interval(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"}, storage={"checkpoint_interval": 5.0})
     node.advance(6)
-    checkpoints = node[0].queues.service.checkpoints
+    checkpoints = node[0].queues.service.durable.checkpoints
     taken = checkpoints.taken
     node.advance(6)
     assert checkpoints.taken == taken  # nothing was written
@@ -22,12 +22,12 @@ def test_checkpoint_bytes(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"}, {"name": "quiet"}, storage={"checkpoint_bytes": 2 << 20})
     publisher = node.connect(0, "publisher")
     service = node[0].queues.service
-    assert service._lagging() == []
+    assert service.durable.lagging() == []
     for _ in range(12):
         assert publisher.publish("$queue/work", b"x" * 300_000, qos=1) == 0
-    assert service._lagging() != []
+    assert service.durable.lagging() != []
     node.checkpoint()
-    assert service._lagging() == []
+    assert service.durable.lagging() == []
 
 
 def test_wal_direct_io(make_queues: MakeQueues) -> None:
@@ -64,7 +64,7 @@ def test_snapshots_of_replicated_groups(make_queues: MakeQueues) -> None:
     service = node[0].queues.service
     node.checkpoint()
     fill(node.connect(0, "publisher"), "work", 4)
-    due = service.checkpoints.due
+    due = service.durable.checkpoints.due
     default = service.groups["default"]
     node[0].reactor.tally.now = node.clock.now = node.clock.now + 11
     assert due([default], 1e9, lambda _hosted: False) == []

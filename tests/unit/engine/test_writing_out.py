@@ -48,7 +48,7 @@ def test_what_is_old_is_written_out_once(make_queues: MakeQueues) -> None:
     assert written_out(node) == 20 * len(BODY) // WRITE_OUT_BYTES
     node.checkpoint()
     assert written_out(node) == 20 * len(BODY) // WRITE_OUT_BYTES
-    assert node[0].queues.service.checkpoints.failed == 0
+    assert node[0].queues.service.durable.checkpoints.failed == 0
 
 
 def test_little_is_left_to_the_kernel(make_queues: MakeQueues) -> None:
@@ -101,8 +101,8 @@ def test_a_checkpoint_does_not_count_what_could_not_be_written_out(make_queues: 
     age(node)
     assert written_out(node) == 1
     service = node[0].queues.service
-    taken = service.checkpoints.taken
+    taken = service.durable.checkpoints.taken
     node.checkpoint()
-    assert (service.checkpoints.taken, service.checkpoints.failed) == (taken, 1)
+    assert (service.durable.checkpoints.taken, service.durable.checkpoints.failed) == (taken, 1)
     node.restart()
     assert node.machine("work").depth == 10

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fluxmq._hot.reactor import Reactor
+from fluxmq.engine.group import Group
+from fluxmq.engine.sharing import share
 from fluxmq.engine.wiring import Queues
 from fluxmq.queues import commands
 from fluxmq.queues.commands import encode_entry
@@ -20,7 +22,6 @@ from fluxmq.replication.disk import Disk
 from fluxmq.replication.hosted import Hosted
 from fluxmq.replication.placement import placement_of
 from fluxmq.replication.replica import Replica
-from fluxmq.replication.wiring import Cluster
 from fluxmq.settings.plans import member_number
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.steady import Clocks, NodeClock
@@ -100,13 +101,9 @@ class LoneMember:
             self.clock,
             Disk(self.files, self._syncer, lambda: self.steps, background=False),
         )
-        service, places = self.queues.service, self.queues.places
         self.now = 0.0
-        self.cluster = self.queues.cluster = Cluster(
-            *(settings, shard, workers, 1, service, places, service.wake),
-            NodeClock(self.files, self.paths, shard, Clocks(self.clock, self.clock, "")),
-            lambda: self.now,
-        )
+        clock = NodeClock(self.files, self.paths, shard, Clocks(self.clock, self.clock, ""))
+        self.cluster = share(self.queues, settings, workers, 1, clock, lambda: self.now)
         self.queues.join({})
         try:
             self.within(lambda: self.queues.open(lambda: None))
@@ -133,7 +130,7 @@ class LoneMember:
         return self.runner.run(act())
 
     @property
-    def hosted(self) -> Hosted:
+    def hosted(self) -> Hosted[Group]:
         """The group."""
         return self.queues.service.groups[GROUP]
 
@@ -179,7 +176,7 @@ class LoneMember:
         hosted = self.queues.service.groups[group]
 
         async def take() -> None:
-            task = self.queues.service.checkpoints.begin(hosted)
+            task = self.queues.service.durable.checkpoints.begin(hosted)
             while task is not None and not task.done():
                 self.steps.run()
                 await asyncio.sleep(0)

@@ -160,7 +160,7 @@ def test_a_log_with_what_only_this_node_has_is_never_set_aside(
 ) -> None:
     member = start()
     member.append(ENTRIES)
-    member.within(lambda: member.queues.service.open("local-0"))
+    member.within(lambda: member.queues.service.durable.open("local-0"))
     member.work()
     before = record(paths)
     wal = Path(paths.wal(0)) / file_name(1)
@@ -175,7 +175,7 @@ def test_a_log_with_what_only_this_node_has_is_never_set_aside(
 
 def test_a_group_of_this_node_alone_is_never_set_aside(start: Start, paths: DataPaths) -> None:
     member = start()
-    member.within(lambda: member.queues.service.open("local-0"))
+    member.within(lambda: member.queues.service.durable.open("local-0"))
     for _ in range(5):
         member.work()
     member.checkpoint("local-0")
@@ -193,7 +193,7 @@ def test_a_group_whose_others_were_taken_out_is_never_set_aside(
     member.append(ENTRIES)
     member.checkpoint()
     newest = find_snapshots(Files(), paths.snapshots(GROUP)).valid[0]
-    others = tuple(sorted(member.cluster.members.begins_with(member.cluster.plan_of(GROUP))))
+    others = tuple(sorted(member.cluster.members.begins_with(member.cluster.plans.of(GROUP))))
     packed = newest.content.replace(_voters(others), _voters((OWN,)))
     assert packed != newest.content
     snapshot(paths).unlink()
@@ -244,7 +244,7 @@ def test_what_is_read_and_damaged_has_the_copy_fetched_anew_once(start: Start) -
 
     async def met() -> None:
         for _ in range(3):
-            hosted.group.on_damaged("a bit was turned")
+            hosted.keeper.damaged("a bit was turned")
         assert member.cluster.damages.found[GROUP] == 1
         assert not hosted.group.failed  # it goes on, and is not elected
         hosted.keeper.log_failed("it could not go on")
@@ -264,7 +264,7 @@ def test_a_group_that_failed_for_damage_is_quarantined(start: Start) -> None:
         member.hosted.keeper._guarded(damaged)
         assert member.hosted.group.failed.startswith("quarantined: file, byte 1")
         assert member.cluster.damages.found[GROUP] == 1
-        assert member.queues.service.failure == ""  # a shard that begins goes on for it
+        assert member.queues.service.durable.failure == ""  # a shard that begins goes on for it
         await member.cluster.snapshots.close()
 
     member.runner.run(met())
@@ -285,10 +285,10 @@ def test_a_segment_that_a_start_finds_damaged_does_not_end_it(
         told = Message(MessageKind.APPEND, LEADER, OWN, TERM, first - 1, TERM, [entry], first)
         member.hosted.keeper.step([told])
         assert member.hosted.group.failed.startswith("quarantined")
-        assert (member.queues.service.failure, member.hosted.mending) == ("", True)
+        assert (member.queues.service.durable.failure, member.hosted.mending) == ("", True)
         member.hosted.keeper.log_failed("for another reason")
         member.hosted.mending = False
-        assert member.queues.service.failure
+        assert member.queues.service.durable.failure
         await member.cluster.snapshots.close()
 
     member.runner.run(met())
@@ -297,12 +297,12 @@ def test_a_segment_that_a_start_finds_damaged_does_not_end_it(
 def test_nobody_opens_a_group_whose_files_are_being_replaced(start: Start) -> None:
     member = start()
     service = member.queues.service
-    member.within(lambda: service.release(GROUP))
-    service.replacing.add(GROUP)
+    member.within(lambda: service.durable.release(GROUP))
+    service.durable.replacing.add(GROUP)
     with pytest.raises(Exception, match="being replaced"):
-        service.open(GROUP)
-    service.replacing.discard(GROUP)
-    member.within(lambda: service.open(GROUP))
+        service.durable.open(GROUP)
+    service.durable.replacing.discard(GROUP)
+    member.within(lambda: service.durable.open(GROUP))
     assert GROUP in member.cluster.replicas
 
 

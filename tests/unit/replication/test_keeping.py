@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from fluxmq.engine.ports import MOVED
-from fluxmq.engine.waiting_answers import Wish
 from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.origins import Identity
+from fluxmq.raft.commits import Wish
 from tests.unit.replication.trio import TICKS, Trio, message
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from fluxmq.ipc.clusters import DIFFERS, EQUAL, NOT_COMPARED, AuditListing
-from fluxmq.raft.types import Membership
-from fluxmq.replication.audit import Audits
+from fluxmq.raft.types import Membership, Message
+from fluxmq.replication.audit import Audit
+from fluxmq.replication.audits import Audits
 from fluxmq.replication.leaders import OWN, Leaders
 from fluxmq.replication.ordered_audit import (
     AUDIT_SECONDS_MAX,
@@ -16,6 +18,10 @@ from fluxmq.replication.ordered_audit import (
     deviating,
 )
 from fluxmq.replication.orders import ClusterOrders
+from fluxmq.replication.placement import Places
+from fluxmq.replication.ports import UNOBSERVED
+from fluxmq.replication.shard_links import ShardLinks
+from fluxmq.storage.directory import Placement
 from tests.unit.replication.trio import NUMBERS, Trio, message
 
 STEP = 0.1
@@ -35,16 +41,6 @@ class Way:
 
     def send_control(self, name: str, *arguments: Any) -> None:
         self.shards.under_way.append((self.source, self.peer, name, arguments))
-
-
-class Links:
-    """A shard's links to other nodes."""
-
-    def __init__(self, ways: dict[int, Way]) -> None:
-        self.links = ways
-
-    def of(self, node: str) -> list[Way]:
-        return [way for way in self.links.values() if way.node == node and way.up]
 
 
 class Plan:
@@ -69,36 +65,42 @@ class Replica:
     def __init__(self, replica: Any) -> None:
         self.hosted = Hosted(replica)
         self.plan = Plan(replica.number)
+        self.sending = replica.keeper.send
+        self.audit: Audit
+
+    def send(self, messages: Sequence[Message]) -> None:
+        self.sending(messages)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(UNOBSERVED, name)
+
+    def applied(self) -> None:
+        self.audit.applied()
+
+    def give_up(self, why: str) -> None:
+        self.hosted.keeper.log_failed(f"quarantined: {why}")
 
 
 class Shard:
     """What audits know of one shard of a cluster."""
 
     def __init__(self, shards: Shards, number: int) -> None:
-        self.node = f"n{number}"
-        self.shard = 0
-        self.now = lambda: shards.now
+        def now() -> float:
+            return shards.now
+
         self.leaders = Leaders()
-        self.replicas = {"g": Replica(shards.trio[number])}
-        self.links = Links({each: Way(shards, number, each) for each in NUMBERS if each != number})
-        self.orders = ClusterOrders(self)  # type: ignore[arg-type]
-        self.audits = Audits(self)  # type: ignore[arg-type]
+        self.replicas: dict[str, Any] = {"g": Replica(shards.trio[number])}
+        self.links = ShardLinks(f"n{number}", 0, Places(Placement(1, 1)))
+        self.ways = {each: Way(shards, number, each) for each in NUMBERS if each != number}
+        self.links.abroad = self.ways  # type: ignore[assignment]
+        self.orders = ClusterOrders(self.replicas, self.leaders, self.links, now)
         self.refetched: list[str] = []
-        audit = self.audits.add(self.replicas["g"].hosted, number)  # type: ignore[arg-type]
-        shards.trio[number].group.on_applied = audit.applied
-
-    @property
-    def snapshots(self) -> Shard:
-        return self
-
-    def refetch(self, group: str) -> None:
-        self.refetched.append(group)
-
-    def link_to(self, peer: int) -> Way | None:
-        return self.links.links.get(peer)
-
-    def place_of(self, _group: str) -> int:
-        return self.shard
+        self.audits = Audits(
+            *(self.replicas, self.leaders, self.links, self.orders, self.refetched.append, now)
+        )
+        replica = self.replicas["g"]
+        replica.audit = self.audits.add(replica.hosted, number)
+        shards.trio[number].keeper.join(replica)
 
 
 class Shards:
@@ -122,7 +124,7 @@ class Shards:
                 continue
             shard = self.shards[target]
             handlers = {**shard.orders.handlers(), **shard.audits.handlers()}
-            handlers[name](shard.links.links[source], *arguments)
+            handlers[name](shard.ways[source], *arguments)
 
     def audit(self, asked: int) -> dict[str, tuple[str, str]]:
         """Ask a node; each copy's verdict, and why there is none."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fluxmq.engine.group import Group
 from fluxmq.ipc.messages import Body, Failure
 from fluxmq.ipc.placements import (
     EXPECT,
@@ -109,7 +110,7 @@ class Pair:
         return found
 
     @property
-    def hosted(self) -> Hosted:
+    def hosted(self) -> Hosted[Group]:
         """The group, wherever it is."""
         return self.shards[self.place].queues.service.groups[GROUP]
 

@@ -27,8 +27,8 @@ def test_a_group_that_is_left_and_joined_again_is_listened_to(tmp_path: Path) ->
             await cluster.start()
             for _ in range(3):
                 before = member.replica
-                service.leave(GROUP)
-                service.open(GROUP)
+                service.durable.leave(GROUP)
+                service.durable.open(GROUP)
                 starting = member.replica.starting
                 assert member.replica is not before
                 assert starting is not None

@@ -40,13 +40,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def looked(member: LoneMember, look: Callable[[Scrub], object]) -> Scrub:
     """Have a look taken, and what came of it."""
-    made = Scrub(member.cluster, Files())
+    cluster = member.cluster
+    made = Scrub(cluster.replicas, cluster.damages.met, Files(), cluster.now)
 
     async def run() -> None:
         await look(made)  # type: ignore[misc]
         await made.stop()
         member.hosted.keeper.log_failed("enough")
-        await member.cluster.snapshots.close()
+        await cluster.snapshots.close()
 
     member.runner.run(run())
     return made

@@ -16,6 +16,7 @@ import pytest
 
 from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import CallFailed, CallRefused
+from fluxmq.engine.group import Group
 from fluxmq.replication import snapshot_fetch
 from fluxmq.replication.checkpoints import trim
 from fluxmq.replication.hosted import Hosted
@@ -68,14 +69,14 @@ class Leader:
         self.calls = SnapshotCalls(
             Files(),
             DataPaths(str(self.base / "leader")),
-            self.shard.queues.service.checkpoints,
+            self.shard.queues.service.durable.checkpoints,
             self.executor,
             self.shard.hosted.get,
             lambda: self.now,
         )
 
     @property
-    def hosted(self) -> Hosted:
+    def hosted(self) -> Hosted[Group]:
         """The group."""
         return self.shard.hosted[GROUP]
 
@@ -173,10 +174,8 @@ def test_a_member_fetches_what_the_leader_has(
 ) -> None:
     if not in_memory:
         monkeypatch.setattr(Files, "pread_now", lambda *_arguments: None)
-    began: list[SnapshotTarget] = []
     pace = Counted(0)
-    target = leader.fetch(tmp_path / "member", began=began.append, pace=pace)
-    assert began == [target]
+    target = leader.fetch(tmp_path / "member", pace=pace)
     assert pace.asked == target.fetched_bytes
     assert target.index == leader.hosted.snapshot_index == leader.hosted.group.applied_index
     assert leader.asked[0] == MANIFEST
@@ -436,7 +435,7 @@ def test_a_source_does_not_become_old(leader: Leader) -> None:
 def test_a_group_that_is_not_here_has_no_snapshot(leader: Leader) -> None:
     service = leader.shard.queues.service
     leader.manifest()
-    service.release(GROUP)
+    service.durable.release(GROUP)
     leader.run(leader.calls.forget(GROUP))
     assert leader.outgoing == []
     with pytest.raises(CallRefused, match="not here"):

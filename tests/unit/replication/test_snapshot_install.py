@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from fluxmq.engine.group import Group
 from fluxmq.replication.checkpoints import capture
 from fluxmq.replication.hosted import Hosted
 from fluxmq.storage.directory import DataPaths
@@ -125,7 +126,7 @@ def ahead(scene: Scene) -> Iterator[Led]:
     shard.kill()
 
 
-def assert_is(hosted: Hosted, expected: Led) -> None:
+def assert_is(hosted: Hosted[Group], expected: Led) -> None:
     """A group was opened at just the snapshot, with a log that is empty but for what begins its term."""
     assert hosted.snapshot_index == hosted.group.applied_index == expected.source.index
     assert hosted.group.applied_term == expected.source.term
@@ -180,9 +181,9 @@ def test_a_running_shard_takes_a_snapshot_for_a_group_of_its_own(scene: Scene, a
     scene.work(shard, 5)  # the group goes on meanwhile
     shard.come_to_rest()
     service = shard.queues.service
-    service.release(ahead.group)
+    service.durable.release(ahead.group)
     target.install()
-    service.open(ahead.group)
+    service.durable.open(ahead.group)
     assert_is(shard.hosted[ahead.group], ahead)
     shard.recover()
     assert segments_below(Path(scene.paths(name).queues(ahead.group))) == ahead.segments
@@ -253,7 +254,7 @@ def live_and_die(
     files.cut(random, random.choice(MODES))
     if shard is not None:
         shard.steps.drop()
-        scene.runner.run(shard.queues.service.checkpoints.drain())
+        scene.runner.run(shard.queues.service.durable.checkpoints.drain())
         shard.kill()
     files.close_all()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fluxmq.raft.types import Membership, Message, MessageKind, Snapshot, SnapshotMark
-from fluxmq.replication.snapshots import SILENT_SECONDS, UNHEARD_SECONDS
+from fluxmq.replication.snapshot_offers import SILENT_SECONDS, UNHEARD_SECONDS
 from fluxmq.settings.plans import member_number
 from tests.unit.replication.member import GROUP, LEADER, OWN, TERM, LoneMember
 
@@ -60,7 +60,7 @@ class Leading:
     def pass_time(self, seconds: float) -> None:
         """Time passes; who lags answers heartbeats."""
         self.member.now += seconds
-        self.member.within(self.member.cluster.snapshots.housekeeping)
+        self.member.within(self.member.cluster.offers.housekeeping)
         self.step(Message(MessageKind.HEARTBEAT_ANSWER, LAGGING, OWN, self.term))
 
     def appends(self) -> list[Message]:
@@ -74,7 +74,7 @@ class Leading:
 
     def says(self, what: str, *rest: int) -> None:
         """Who lags tells how it does."""
-        say = self.member.cluster.snapshots.handlers()[what]
+        say = self.member.cluster.offers.handlers()[what]
         self.member.within(lambda: say(None, GROUP, LAGGING, *rest))
 
 

@@ -156,8 +156,8 @@ class Shard(composition.Shard):
         for connection in list(self.reactor.connections.values()):
             self.reactor.discard(connection)
         self.authentication.close()
-        self.queues.executor.shutdown()
-        self.queues.service.open_files.close_spares()
+        self.queues.service.executor.shutdown()
+        self.queues.service.durable.open_files.close_spares()
         self.intake.stop()
         self.intake._socket.close()
         self.acceptor.close()

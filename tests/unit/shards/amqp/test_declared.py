@@ -330,12 +330,12 @@ def test_a_group_that_has_left_is_not_opened_again(make_amqp: MakeAmqp) -> None:
     name = node.queue("old").group
     node.checkpoint()
     queues.handovers.departed[name] = Departed(complete=True)
-    queues.service.release(name)
+    queues.service.durable.release(name)
     node.control.change(DeclareQueue(Queue("/", "new", durable=True, group=name)))
     node.settle()
     assert queues.service.find(name) is None
     del queues.handovers.departed[name]  # it stays
-    queues.service.open(name)
+    queues.service.durable.open(name)
     node.settle()
     assert node.engine("old") is not None
     assert node.engine("new") is not None

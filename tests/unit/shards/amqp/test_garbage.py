@@ -16,8 +16,8 @@ import pytest
 
 from fluxmq._hot.amqp_ledger import ChannelLedger
 from fluxmq.auth.permissions import Permissions
-from fluxmq.engine.counts import SyncTimes
 from fluxmq.queues import dispatch
+from fluxmq.replication.shared_log import SyncTimes
 from fluxmq.sessions.amqp091.deliveries import Heads
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.wal_cache import Entry, RecentEntries

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fluxmq.engine.group import Group
-from fluxmq.engine.memory import MemoryStores
+from fluxmq.engine.memory import MemoryKeeper, MemoryStores
 from fluxmq.engine.ports import FENCED
 from fluxmq.queues import migration
 from fluxmq.queues.commands import Kind, Verb
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.results import Code, Result
 from fluxmq.queues.states import Queue as State
-from fluxmq.replication.raft_keeper import MemoryKeeper
 from fluxmq.routing.topology.changes import (
     AbortMigration,
     AddVhost,
