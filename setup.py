@@ -37,8 +37,8 @@ EVERYDAY = {
     ),
     "fluxmq/metrics": ("instruments",),
     "fluxmq/replication": (
-        *("audit", "carrier", "group_log", "incarnation", "ports", "queue_plans", "raft_keeper"),
-        *("replica", "replicated_groups", "shard_logs", "shared_log", "stores"),
+        *("audit", "carrier", "comparison", "group_log", "incarnation", "ports", "queue_plans"),
+        *("raft_keeper", "replica", "replicated_groups", "shard_logs", "shared_log", "stores"),
     ),
     "fluxmq/shards/durable": ("kept_links", "links", "retained_rows"),
     "fluxmq/queues": ("*",),

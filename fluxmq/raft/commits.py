@@ -1,4 +1,4 @@
-"""Rules by which entries count as committed, and conditions on answering who proposed them."""
+"""When entries count: the rule by which a leader commits them, and conditions on answering them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from typing import Final, NamedTuple, Protocol
 
 
 class CommitRule(Protocol):
-    """Decides how far a log is committed. Pure: what it depends on is given, or set by its owner."""
+    """Decides from what the voters hold how far a log is committed, and who may be answered.
+
+    In both methods ``held`` has, for each of ``voters`` in the same order, the last index that is
+    proven to be on its disk. There is at least one voter. Pure: a rule reads nothing else but its
+    own values.
+
+    A new leader must have everything that counts as committed. Elections see to that as long as a
+    majority has it; a rule that is content with less needs another way to find its leaders.
+    """
 
     def committed(self, voters: Sequence[int], held: Sequence[int]) -> int:
-        """Return the last index that counts as committed.
+        """Return the last index that is committed. The leader asks whenever a voter advances."""
 
-        ``held``: for each of the voters, in the same order, the last index that is proven to be on
-        its disk. At least one voter. The leader asks again whenever one of them has advanced.
-        """
+    def acknowledged(self, voters: Sequence[int], held: Sequence[int], members: int) -> int:
+        """Return the last index that so many members have (`min_in_sync_replicas`), 0 if there are
+        fewer; what is also committed may be answered."""
 
 
 class Majority:
@@ -23,6 +31,10 @@ class Majority:
     def committed(self, voters: Sequence[int], held: Sequence[int]) -> int:
         """Return the last index that a majority has."""
         return sorted(held)[(len(held) - 1) // 2]
+
+    def acknowledged(self, voters: Sequence[int], held: Sequence[int], members: int) -> int:
+        """Return the last index that so many of the voters have."""
+        return sorted(held)[-members] if len(held) >= members else 0
 
 
 MAJORITY: Final = Majority()
@@ -37,8 +49,3 @@ class Wish(NamedTuple):
 
 
 AT_COMMIT: Final = Wish()
-
-
-def held_by(members: int, held: Sequence[int]) -> int:
-    """Return the last index that this many of the voters have on disk; 0 if there are fewer."""
-    return sorted(held)[-members] if len(held) >= members else 0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from fluxmq.logs import get_logger
 from fluxmq.net.links import FrameLink
-from fluxmq.queues.audits import Comparison, Hashes
+from fluxmq.replication.comparison import Comparison, Hashes
 from fluxmq.replication.hosted import AnyHosted
 
 _log = get_logger("fluxmq.cluster")

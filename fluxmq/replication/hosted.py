@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic
 
-from fluxmq.raft.commits import AT_COMMIT, Wish
+from fluxmq.raft.commits import AT_COMMIT, MAJORITY, CommitRule, Wish
 from fluxmq.raft.errors import InconsistentLog
 from fluxmq.raft.node import Config, Node
 from fluxmq.raft.types import Entry, HardState, Membership, Role
@@ -37,8 +37,8 @@ MESSAGE_BYTES_MAX = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Member:
     """This node as a member of a group: its number, the voters of a new group, the speed of its
-    clock, the place of its directory (None: with the others), and whether the others learn the
-    commit index at once."""
+    clock, the place of its directory (None: with the others), whether the others learn the
+    commit index at once, and when entries are committed."""
 
     number: int = THIS_NODE
     voters: tuple[int, ...] = (THIS_NODE,)
@@ -46,6 +46,7 @@ class Member:
     heartbeat_ticks: int = HEARTBEAT_TICKS
     data_dir: str | None = None
     eager_commit: bool = True
+    commit_rule: CommitRule = MAJORITY
     wish: Wish = AT_COMMIT
     """When appends are answered, unless `wishes` has another condition for their queue."""
     wishes: Mapping[str, Wish] = field(default_factory=dict)
@@ -167,6 +168,7 @@ def open_group(
         MESSAGE_BYTES_MAX,
         eager_commit=member.eager_commit,
         max_inflight_appends=INFLIGHT_APPENDS_MAX,
+        commit_rule=member.commit_rule,
     )
     try:
         node = Node(config, log, hard_state, membership, index, random.SystemRandom().randrange)

@@ -339,14 +339,7 @@ class RaftKeeper:
 
     def in_sync(self, members: int) -> int:
         """Return the last index that this many members have on disk."""
-        status = self.node.status()
-        voters = status.membership.voters
-        held = sorted(
-            status.persisted if voter == status.id else status.progress[voter].match
-            for voter in voters
-            if voter == status.id or voter in status.progress
-        )
-        return held[-members] if len(held) >= members else 0
+        return self.node.acknowledged(members)
 
     @property
     def settled(self) -> bool:

@@ -243,8 +243,8 @@ class ReplicatedGroups:
             heartbeat,
             plan.data_dir,
             self.queue_plans.reads_copies(group),
-            wish_of(plan),
-            self.queue_plans.wishes(group),
+            wish=wish_of(plan),
+            wishes=self.queue_plans.wishes(group),
         )
 
     def opened(self, hosted: AnyHosted) -> None:

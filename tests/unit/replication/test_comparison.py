@@ -1,6 +1,6 @@
 """Members of a group that have become different are found, and it is said which of them is not to be trusted."""
 
-from fluxmq.queues.audits import EVERY, NOTED_MAX, RECENT_MAX, Comparison, Hashes
+from fluxmq.replication.comparison import EVERY, NOTED_MAX, RECENT_MAX, Comparison, Hashes
 
 
 def noted(*hashes: int) -> Hashes:
