@@ -46,9 +46,9 @@ MYPYC_MODULES = {
         *("http2_streams", "raft_messages", "sockets", "wire"),
     ),
     "fluxmq/metrics": ("instruments",),
-    "fluxmq/shards/cluster": (
-        *("audit", "carrier", "following", "hosts", "incarnation", "leader_host", "queue_plans"),
-        "wiring",
+    "fluxmq/replication": (
+        *("audit", "carrier", "comparison", "group_log", "incarnation", "ports", "queue_plans"),
+        *("raft_keeper", "replica", "replicated_groups", "shard_logs", "shared_log", "stores"),
     ),
     "fluxmq/shards/durable": ("kept_links", "links", "retained_rows"),
     "fluxmq/queues": ("*",),
@@ -57,11 +57,12 @@ MYPYC_MODULES = {
         *("segments", "syncer", "wal", "wal_cache", "wal_files", "wal_groups", "wal_mark"),
         *("wal_options", "wal_records", "wal_supply", "wal_writer"),
     ),
-    "fluxmq/shards/queues": (
-        *("answers", "asked", "clients", "consumers", "consuming", "counts", "ephemeral", "gates"),
-        *("group", "group_log", "hosting", "keeping", "local_held", "memory", "names"),
-        *("raft_keeper", "replica_host", "service", "shard_logs", "shared_log", "sinks", "stores"),
-        *("group_time", "waiting_answers", "wiring", "writing"),
+    "fluxmq/engine": (
+        *("answers", "asked", "clients", "cluster_hosts", "consumers", "consuming", "counts"),
+        *("ephemeral",),
+        *("following", "gates", "group", "group_time", "hosting", "hosts", "keeping"),
+        *("leader_host", "local_held", "memory", "names", "replica_host", "service", "sinks"),
+        *("waiting_answers", "wiring", "writing"),
     ),
     "fluxmq/sessions/amqp091": (
         *("access", "channel", "client", "consumers", "consuming", "content", "deliveries"),

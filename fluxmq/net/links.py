@@ -30,6 +30,8 @@ BYTES_PER_TURN = 256 * 1024
 starves this shard's own clients nor fills their output buffers before they are written."""
 SOCKET_RECORD_MAX = 32768
 """Bytes per record on a socket pair, well below its buffer."""
+SHARDS_MAX = 256
+"""Maximum number of shards per node; links to other nodes' shards have higher numbers."""
 BACKLOG_BYTES_MAX = 64 << 20
 """Bytes that may wait for a peer before messages to it are dropped: the last output of hundreds of
 connections. A peer that leaves so much is about to be declared dead."""

@@ -5,8 +5,9 @@ Proposals and answers send nothing by themselves: they only change what a peer i
 called once per `Node.ready`, sends it. So a turn's proposals leave in one append per peer.
 
 Commit: an index counts for this node only once it is durable here, for a peer once the peer has
-answered that it is durable there, and only an entry of the leader's own term is committed by
-counting (paper section 5.4.2, figure 8); those before it are committed with it.
+answered that it is durable there. The rule (`commits`) says which index that commits, and only an
+entry of the leader's own term is committed by it (paper section 5.4.2, figure 8); those before it
+are committed with it. A group of one commits what its own disk has, whatever the rule.
 """
 
 from __future__ import annotations
@@ -151,22 +152,27 @@ class Leadership:
     # Commit
 
     def advance_commit(self) -> None:
-        """Raise the commit index to the one durable on a majority, if that is of this term."""
+        """Raise the commit index to the one that counts by the rule, if that is of this term."""
         state = self._state
         log = state.log
-        index = log.persisted if self._alone else self._majority_match()
+        if self._alone:
+            index = log.persisted
+        else:
+            voters = state.memberships.current.voters
+            index = state.config.commit_rule.committed(voters, self._held(voters))
         if index > log.commit and index >= self.first_index:
             log.commit = index
 
-    def _majority_match(self) -> int:
-        """Return the highest index that is durable on a majority of the voters."""
-        own = self._state.id
+    def acknowledged(self, members: int) -> int:
+        """Return the last index that so many members have, by the rule."""
         voters = self._state.memberships.current.voters
-        matches = sorted(
-            self._state.log.persisted if voter == own else self.peers[voter].match
-            for voter in voters
-        )
-        return matches[(len(voters) - 1) // 2]
+        rule = self._state.config.commit_rule
+        return rule.acknowledged(voters, self._held(voters), members)
+
+    def _held(self, voters: Sequence[int]) -> list[int]:
+        """Return the last index that is proven to be durable at each of the voters."""
+        own, persisted, peers = self._state.id, self._state.log.persisted, self.peers
+        return [persisted if voter == own else peers[voter].match for voter in voters]
 
     def persisted(self) -> None:
         """Handle progress of the log's durability here."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fluxmq.raft.commits import MAJORITY, CommitRule
 from fluxmq.raft.log import Log
 from fluxmq.raft.memberships import Memberships
 from fluxmq.raft.types import Message, MessageKind, Role
@@ -38,6 +39,7 @@ class Config:
       that has lost what it promised and returns under its number: a leader gives it the commit
       index when the node has no vote. Until its log is as complete it does not campaign, and it
       votes for no node whose log is not: a candidate removed long ago still counts its vote.
+    * `commit_rule`: how far the voters' logs are committed.
     """
 
     id: int
@@ -52,6 +54,7 @@ class Config:
     floor: tuple[int, int] = (0, 0)
     eager_commit: bool = True
     max_inflight_appends: int = 1 << 20
+    commit_rule: CommitRule = MAJORITY
 
     def __post_init__(self) -> None:
         """Assert valid values; the settings' own checks come before."""

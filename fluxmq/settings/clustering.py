@@ -43,7 +43,13 @@ def _members(text: str) -> str:
     return text
 
 
-OWN_GROUP_PREFIXES = ("local-", "buffered-", "ephemeral-")
+EPHEMERAL = "ephemeral"
+"""Prefix of the in-memory groups; the shard's number follows."""
+BUFFERED = "buffered"
+"""Prefix of the local groups that confirm publishes before the disk has synced."""
+LOCAL = "local"
+"""Prefix of the local groups, for queues that are not replicated; numbers follow."""
+OWN_GROUP_PREFIXES = (f"{LOCAL}-", f"{BUFFERED}-", f"{EPHEMERAL}-")
 """Prefixes of the names of this node's own groups; no other group's name may begin with one."""
 
 DEFAULT_GROUP: Final = "default"

@@ -306,3 +306,8 @@ Announced = Annotated[str, AfterValidator(_announced)]
 
 Version = Annotated[str, AfterValidator(_version), Kind("version")]
 """Numbers separated by dots, as clients compare them."""
+
+
+def microseconds(seconds: float) -> int:
+    """Convert a duration of the settings to the µs of logs and state machines."""
+    return round(seconds * 1_000_000)

@@ -36,7 +36,7 @@ from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.durable.wiring import DurablePort
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
-from fluxmq.shards.queues.port import QueuePort
+from fluxmq.shards.queue_port import QueuePort
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.taking_over import TakingOver
 from fluxmq.shards.timers import SessionTimers, SilenceWheel

@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from fluxmq.engine.wiring import Queues
 from fluxmq.net.links import Blocked, Link, Received
 from fluxmq.net.reactor import Reactor
+from fluxmq.replication.disk import Disk
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
@@ -22,13 +23,8 @@ from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
-from fluxmq.shards.queues.disk import Disk
-from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.storage.directory import Placement
-
-if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +76,9 @@ class Shard:
         self,
         settings: Settings,
         around: Surroundings,
-        make_cluster: Callable[[Queues], Cluster | None] = lambda _queues: None,
+        share: Callable[[Queues], None] = lambda _queues: None,
     ) -> None:
-        """Connect the parts. Raises StorageError, and errors of opening TLS listeners'
+        """Connect the parts; ``share`` has the queues shared with other nodes. Raises StorageError, and errors of opening TLS listeners'
         certificates."""
         limits = settings.broker
         self.reactor = Reactor(
@@ -114,9 +110,8 @@ class Shard:
             around.times.steady_us,
             around.disk,
         )
-        cluster = self.queues.cluster = make_cluster(self.queues)
-        if cluster is not None:
-            self.broker.handler.explain = cluster.hosts.explanations.text
+        share(self.queues)
+        self.broker.handler.explain = self.queues.elsewhere.explain
         self.broker.routes.sinks = self.queues.clients.sinks
         self.peers.join_queues(self.queues.join(self.peers.links))
         self.intake = Intake(

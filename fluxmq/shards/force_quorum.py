@@ -25,9 +25,9 @@ from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, EXIT_OK
 from fluxmq.ipc.placements import shard_of
 from fluxmq.raft.memberships import encode_membership
 from fluxmq.raft.types import MEMBERSHIP, Membership
+from fluxmq.replication.incarnation import MemberRecord, read_record, write_record
 from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.cluster.incarnation import MemberRecord, read_record, write_record
 from fluxmq.storage.directory import DataPaths, check_version, locked, name_of, read_placement
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files

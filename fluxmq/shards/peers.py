@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fluxmq.engine.queue_links import QueueLinks
 from fluxmq.logs import get_logger
 from fluxmq.net import frames
 from fluxmq.net.links import Connect, Link
@@ -26,7 +27,6 @@ from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.groups import GroupTable
-from fluxmq.shards.queues.queue_links import QueueLinks
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 

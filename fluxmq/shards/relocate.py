@@ -26,10 +26,10 @@ import orjson
 
 from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, EXIT_OK, die_with_parent
 from fluxmq.ipc.placements import placement_from_body, shard_of
+from fluxmq.replication.shard_logs import WAL, WAL_BUFFERED
+from fluxmq.replication.shared_log import SharedLog
+from fluxmq.replication.strays import forget, forget_marks
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.queues.shard_logs import WAL, WAL_BUFFERED
-from fluxmq.shards.queues.shared_log import SharedLog
-from fluxmq.shards.queues.strays import forget, forget_marks
 from fluxmq.storage.directory import DataPaths, Placement, read_placement
 from fluxmq.storage.errors import StorageError, WriteFailed
 from fluxmq.storage.files import Files

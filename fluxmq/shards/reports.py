@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fluxmq import logs
+from fluxmq.engine.reports import QueueReports
+from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.handoff import LISTENERS
 from fluxmq.ipc.messages import ProcessNumbers
 from fluxmq.metrics.instruments import Instruments
@@ -20,8 +22,6 @@ from fluxmq.shards.amqp.reports import AmqpReports, message_samples
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.peers import Peers
-from fluxmq.shards.queues.reports import QueueReports
-from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.steady import NodeClock
 from fluxmq.storage.state_store import StateStore
 

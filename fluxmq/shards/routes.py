@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from fluxmq.engine.sinks import QueueSink
 from fluxmq.net.links import Link
 from fluxmq.net.reactor import Reactor
 from fluxmq.net.route import Route
@@ -24,7 +25,6 @@ from fluxmq.routing.subscriptions import SubscriptionTree
 from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 from fluxmq.shards.groups import Group
-from fluxmq.shards.queues.sinks import QueueSink
 from fluxmq.shards.retained import SYSTEM_PREFIX
 
 if TYPE_CHECKING:

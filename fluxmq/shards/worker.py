@@ -15,12 +15,13 @@ import signal
 import ssl
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import uvloop
 
 from fluxmq import logs
 from fluxmq.cluster.errors import ClusterError
+from fluxmq.engine.wiring import Queues
 from fluxmq.ipc import memory
 from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.conversation import Handlers
@@ -40,6 +41,8 @@ from fluxmq.ipc.table import NOT_PINNED, ProcessTable
 from fluxmq.ipc.user_messages import Users
 from fluxmq.net.links import make_links
 from fluxmq.net.tls import TlsSettingsError
+from fluxmq.replication.disk import disk_beside
+from fluxmq.replication.placement import placement_of
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import Client
 from fluxmq.settings.plans import UnknownGroup
@@ -49,9 +52,6 @@ from fluxmq.shards.amqp.reports import AmqpReports
 from fluxmq.shards.composition import Shard, Surroundings, Times
 from fluxmq.shards.durable.wiring import StoreWatch, expect_others, open_store
 from fluxmq.shards.garbage import Garbage
-from fluxmq.shards.queues.disk import disk_beside
-from fluxmq.shards.queues.placement import placement_of
-from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.steady import make_clock
 from fluxmq.shards.system_topics import SystemTopics
@@ -69,9 +69,6 @@ QUIET_TIMERS = 50
 """Number of timer periods over which a shard needs hardly any ticks to count as quiet."""
 QUIET_TICKS = 4 * QUIET_TIMERS
 """Maximum number of ticks of a quiet shard in that time, including its own."""
-
-if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster
 
 _log = logs.get_logger("fluxmq.shard")
 
@@ -96,7 +93,7 @@ class Worker:
         self.clock = make_clock(settings, launch.index)
         self.store = open_store(settings.storage.data_dir, launch.index)
         self.watch = StoreWatch(self.store)
-        self.shard = Shard(settings, self._surroundings(), self._make_cluster)
+        self.shard = Shard(settings, self._surroundings(), self._share)
         self._again = False
         self.reports = self._make_reports()
         self.garbage = Garbage(gc, self.reports.collections.observe, time.perf_counter)
@@ -154,25 +151,19 @@ class Worker:
             connected=lambda: self.reports.census.result.connected,
         )
 
-    def _make_cluster(self, queues: Queues) -> Cluster | None:
-        """Connect this shard to those of other nodes, if there are any."""
-        settings, launch = self.settings, self.launch
-        if not (settings.cluster.enabled and settings.cluster.raft.enabled):
-            return None
-        # Imported only where it is used: it costs time and memory.
-        from fluxmq.shards.cluster.wiring import Cluster
+    @property
+    def _clustered(self) -> bool:
+        return self.settings.cluster.enabled and self.settings.cluster.raft.enabled
 
-        self.clock.on_settled = queues.go_on
-        return Cluster(
-            settings,
-            launch.index,
-            launch.workers,
-            int.from_bytes(os.urandom(7), "big"),
-            queues.service,
-            queues.places,
-            queues.service.wake,
-            self.clock,
-        )
+    def _share(self, queues: Queues) -> None:
+        """Share this shard's groups with other nodes, if there are any."""
+        if self._clustered:
+            # Imported only where it is used: it costs time and memory.
+            from fluxmq.engine.sharing import share
+
+            self.clock.on_settled = queues.go_on
+            epoch = int.from_bytes(os.urandom(7), "big")
+            share(queues, self.settings, self.launch.workers, epoch, self.clock)
 
     def _make_reports(self) -> Reports:
         return Reports(
@@ -262,7 +253,7 @@ class Worker:
             and self.shard.peers.met_all
             and self.shard.authentication.revision >= 0
         )
-        self.boot_failure = self.shard.queues.service.failure
+        self.boot_failure = self.shard.queues.durable.failure
         if self.boot_failure:
             self.stopping.set()
         if (
@@ -275,7 +266,7 @@ class Worker:
         late = is_late(
             now - self._started,
             arriving=self.shard.amqp.topology.arriving,
-            expected=not self.shard.amqp.known and self.shard.queues.cluster is None,
+            expected=not self.shard.amqp.known and not self._clustered,
         )
         if told or late:
             self._ready = True
@@ -386,8 +377,7 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
         fail_boot(f"server.mqtt.tls: {problem}", table, launch.slot)
     try:
         worker.start()
-        if worker.shard.queues.cluster is not None:
-            await worker.shard.queues.cluster.start()
+        await worker.shard.queues.nodes.start()
     except StorageError as problem:
         fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
     except ClusterError as problem:

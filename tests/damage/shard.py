@@ -14,15 +14,16 @@ from concurrent.futures import Executor, Future
 from random import Random
 from typing import Any
 
+from fluxmq.engine.asked import ALONE_US
+from fluxmq.engine.group import Group
+from fluxmq.engine.ports import Held
+from fluxmq.engine.wiring import Queues
 from fluxmq.model.batch_format import Batch
 from fluxmq.net.reactor import Reactor
+from fluxmq.replication.disk import Disk
+from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.placement import placement_of
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.queues.asked import ALONE_US
-from fluxmq.shards.queues.disk import Disk
-from fluxmq.shards.queues.hosted import Hosted
-from fluxmq.shards.queues.placement import placement_of
-from fluxmq.shards.queues.ports import Held
-from fluxmq.shards.queues.wiring import Queues
 from fluxmq.storage.directory import DataPaths, check_unplaced, check_version, write_placement
 from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 from tests.faults import Crash, FailingFiles, ManualSyncer, Naming, PowerCutFiles
@@ -281,7 +282,7 @@ class Shard:
         self.woken = True
 
     @property
-    def hosted(self) -> dict[str, Hosted]:
+    def hosted(self) -> dict[str, Hosted[Group]]:
         """The durable groups."""
         return self.queues.service.groups
 
@@ -348,7 +349,7 @@ class Shard:
         """Capture a group's state; `steps.run` writes it, `end_checkpoints` takes note."""
 
         async def begin() -> None:
-            self.queues.service.checkpoints.begin(self.hosted[name])
+            self.queues.service.durable.checkpoints.begin(self.hosted[name])
             await asyncio.sleep(0)
 
         self._runner.run(begin())
@@ -356,7 +357,7 @@ class Shard:
     def end_checkpoints(self) -> None:
         """Whatever was captured is written, and the log released."""
         self.steps.run()
-        self._runner.run(self.queues.service.checkpoints.drain())
+        self._runner.run(self.queues.service.durable.checkpoints.drain())
 
     def checkpoint(self, name: str) -> None:
         """A whole checkpoint."""

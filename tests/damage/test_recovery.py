@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
+from fluxmq.engine.group import Group
+from fluxmq.engine.ports import Attached, Held, Wanted
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.results import Code, Result
-from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.ports import Attached, Held, Wanted
-from fluxmq.shards.queues.stores import DiskStores
+from fluxmq.replication.stores import DiskStores
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, DiskFull, StorageError
@@ -316,7 +316,7 @@ def test_a_group_that_neither_settings_nor_directories_name_is_hosted(
 ) -> None:
     """Its log has something of it: hosted nowhere, it would hold the log's files for ever."""
     shard = start()
-    shard.queues.service.open("formerly " + "x" * 230)
+    shard.queues.service.durable.open("formerly " + "x" * 230)
     shard.recover()
     shard.come_to_rest()
     shard.kill()

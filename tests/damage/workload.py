@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from fluxmq.engine.group import Group
+from fluxmq.engine.ports import Attached, Held, Wanted
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
@@ -19,8 +21,6 @@ from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.queues.results import Code, Result
 from fluxmq.settings.queues import Queue
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.ports import Attached, Held, Wanted
 from tests.damage.shard import Port, Shard, ranges_of
 
 WAL_FILE_BYTES = 64 << 10

@@ -7,13 +7,13 @@ from tests.mutations.mutation import Mutation
 STEADY = "fluxmq/model/steady.py"
 NODE = "fluxmq/shards/steady.py"
 PEERS = "fluxmq/cluster/clocks.py"
-GROUP = "fluxmq/shards/queues/group_time.py"
+GROUP = "fluxmq/engine/group_time.py"
 
 OF_STEADY = "tests/unit/model/test_steady.py::"
 OF_NODE = "tests/unit/shards/test_steady.py::"
 OF_PEERS = "tests/unit/cluster/test_clocks.py::"
-OF_LINKS = "tests/unit/shards/cluster/test_clock_links.py::"
-OF_GROUP = "tests/unit/shards/queues/test_group_time.py::"
+OF_LINKS = "tests/unit/cluster/test_clock_links.py::"
+OF_GROUP = "tests/unit/engine/test_group_time.py::"
 
 MUTATIONS = [
     Mutation(

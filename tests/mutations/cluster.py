@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-FOLDER = "tests/unit/shards/cluster/"
-OF_COPIES = FOLDER + "test_replica_host.py::"
-OF_HOSTS = FOLDER + "test_leader_host.py::"
+FOLDER = "tests/unit/replication/"
+ENGINE = "tests/unit/engine/"
+OF_COPIES = ENGINE + "test_replica_host.py::"
+OF_HOSTS = ENGINE + "test_leader_host.py::"
 OF_INCARNATIONS = FOLDER + "test_incarnation.py::"
 OF_SPREAD = FOLDER + "test_spread.py::"
 OF_AUDIT = FOLDER + "test_ordered_audit.py::"
@@ -14,10 +15,8 @@ OF_KEEPING = FOLDER + "test_keeping.py::"
 OF_DAMAGES = FOLDER + "test_damages.py::"
 OF_OFFERS = FOLDER + "test_snapshot_offers.py::"
 OF_SCRUBS = FOLDER + "test_scrub.py::"
-OF_OUTBOX = FOLDER + "test_outbox.py::"
-OF_CALLS = "tests/unit/shards/queues/test_snapshot_calls.py::"
-CLUSTER = "fluxmq/shards/cluster/"
-QUEUES = "fluxmq/shards/queues/"
+OF_OUTBOX = ENGINE + "test_outbox.py::"
+OF_CALLS = "tests/unit/replication/test_snapshot_calls.py::"
 
 MUTATIONS = [
     Mutation(
@@ -282,7 +281,7 @@ MUTATIONS = [
     Mutation(
         "damaged_start_is_refused",
         "A shard that begins goes on when a copy is damaged that others have.",
-        "QueueService.failure",
+        "HostedGroups.failure",
         "not (hosted.shared.failed or hosted.mending)",
         "not hosted.shared.failed",
         OF_DAMAGES + "test_a_segment_that_a_start_finds_damaged_does_not_end_it",
@@ -298,7 +297,7 @@ MUTATIONS = [
     Mutation(
         "group_opened_while_replaced",
         "Nobody opens a group whose files are being replaced.",
-        "QueueService.open",
+        "HostedGroups.open",
         "if name in self.replacing:",
         "if False:",
         OF_DAMAGES + "test_nobody_opens_a_group_whose_files_are_being_replaced",
@@ -314,9 +313,9 @@ MUTATIONS = [
     Mutation(
         "snapshot_offered_again_late",
         "A snapshot of which nobody speaks is offered again soon.",
-        "Snapshots.wanted",
-        "self._cluster.now() + UNHEARD_SECONDS",
-        "self._cluster.now() + SILENT_SECONDS",
+        "SnapshotOffers.wanted",
+        "self._now() + UNHEARD_SECONDS",
+        "self._now() + SILENT_SECONDS",
         OF_OFFERS + "test_an_offer_of_which_not_a_word_is_heard_is_repeated",
     ),
     Mutation(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 OF_MACHINE = "tests/unit/queues/test_migration.py::"
-OF_GATES = "tests/unit/shards/queues/test_gates.py::"
-OF_HOSTS = "tests/unit/shards/cluster/test_moving_queue.py::"
+OF_GATES = "tests/unit/engine/test_gates.py::"
+OF_HOSTS = "tests/unit/engine/test_moving_queue.py::"
 OF_MOVES = "tests/unit/shards/amqp/test_migrations.py::"
 OF_ROWS = "tests/unit/routing/topology/test_migrations.py::"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-OF_HANDOVER = "tests/unit/shards/queues/test_handover.py::"
-OF_PINNING = "tests/unit/shards/cluster/test_pinning.py::"
+OF_HANDOVER = "tests/unit/engine/test_handover.py::"
+OF_PINNING = "tests/unit/replication/test_pinning.py::"
 OF_RELOCATION = "tests/unit/shards/test_relocate.py::"
 OF_START = "tests/unit/supervisor/test_placing.py::"
 OF_PLACING = "tests/unit/control/test_placing.py::"

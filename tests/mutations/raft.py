@@ -10,6 +10,7 @@ ELECTIONS = "fluxmq/raft/elections.py"
 FOLLOWING = "fluxmq/raft/following.py"
 LEADING = "fluxmq/raft/leading.py"
 
+OF_COMMITS = "tests/unit/raft/test_commits.py::"
 OF_ELECTIONS = "tests/unit/raft/test_elections.py::"
 OF_FIGURES = "tests/unit/raft/test_figures.py::"
 OF_FOUND = "tests/sim/test_found.py::"
@@ -105,10 +106,18 @@ MUTATIONS = [
     Mutation(
         "raft_majority",
         "An entry is committed when a majority holds it, not before.",
-        "Leadership._majority_match",
-        "return matches[(len(voters) - 1) // 2]",
-        "return matches[-2]",
+        "Majority.committed",
+        "return sorted(held)[(len(held) - 1) // 2]",
+        "return sorted(held)[-2]",
         OF_FIGURES + "test_a_minority_commits_nothing",
+    ),
+    Mutation(
+        "raft_commit_rule_ignored",
+        "A leader commits by the group's rule.",
+        "Leadership.advance_commit",
+        "state.config.commit_rule.committed(voters, self._held(voters))",
+        "sorted(self._held(voters))[(len(voters) - 1) // 2]",
+        OF_COMMITS + "test_a_group_commits_by_the_rule_that_it_is_given",
     ),
     Mutation(
         "raft_own_term",
@@ -129,9 +138,9 @@ MUTATIONS = [
     Mutation(
         "raft_leader_counts_what_is_durable",
         "A leader counts itself for what is durable, not for what it holds.",
-        "Leadership._majority_match.matches",
-        "self._state.log.persisted if voter == own else self.peers[voter].match",
-        "self._state.log.last_index if voter == own else self.peers[voter].match",
+        "Leadership._held",
+        "persisted, peers = self._state.id, self._state.log.persisted, self.peers",
+        "persisted, peers = self._state.id, self._state.log.last_index, self.peers",
         OF_LEADING + "test_a_leader_counts_itself_only_when_its_write_is_durable",
     ),
     Mutation(

@@ -152,10 +152,10 @@ MUTATIONS = [
     Mutation(
         "left_behind_named",
         "A copy that led and is left behind is not named as the leader any more.",
-        "Cluster._closed",
-        "self._follows(hosted)",
+        "ReplicatedGroups.closed",
+        "replica.follows()",
         "pass",
-        "tests/unit/shards/cluster/test_left_behind.py"
+        "tests/unit/replication/test_left_behind.py"
         "::test_a_leader_that_is_left_behind_is_named_no_longer",
     ),
     Mutation(
@@ -164,7 +164,7 @@ MUTATIONS = [
         "Forcing.force",
         "+ TERMS_AHEAD",
         "+ 1",
-        "tests/unit/shards/cluster/test_left_behind.py"
+        "tests/unit/replication/test_left_behind.py"
         "::test_those_left_behind_cannot_pass_the_term_of_the_forced_copy",
     ),
 ]

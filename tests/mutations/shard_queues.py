@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-FOLDER = "tests/unit/shards/queues/"
+FOLDER = "tests/unit/engine/"
 OF_ASKED = FOLDER + "test_asked.py::"
 OF_BOUNDS = FOLDER + "test_bounds.py::"
 OF_CLIENTS = FOLDER + "test_clients.py::"
@@ -13,12 +13,11 @@ OF_EXCHANGES = FOLDER + "test_dead_letter_exchange.py::"
 OF_DISKS = FOLDER + "test_disks.py::"
 OF_COLLECTING = "tests/unit/shards/test_collecting.py::"
 OF_GARBAGE = "tests/unit/shards/amqp/test_garbage.py::"
-OF_LOG = FOLDER + "test_shared_log.py::"
+OF_LOG = "tests/unit/replication/test_shared_log.py::"
 OF_MESSAGES = FOLDER + "test_messages.py::"
 OF_REMOTE = FOLDER + "test_remote.py::"
 OF_SETTINGS = FOLDER + "test_settings.py::"
 OF_WRITING = FOLDER + "test_writing.py::"
-QUEUES = "fluxmq/shards/queues/"
 
 MUTATIONS = [
     Mutation(
@@ -63,9 +62,9 @@ MUTATIONS = [
     Mutation(
         "queue_written_late",
         "What was confirmed is in the files soon.",
-        "QueueService.housekeeping",
-        "if hosted.group.writes.waiting:",
-        "if False:",
+        "HostedGroups.begin_housekeeping",
+        "hosted.group.flush()",
+        "pass",
         OF_WRITING + "test_a_confirmed_message_is_in_the_files_with_the_next_housekeeping",
     ),
     Mutation(
@@ -158,7 +157,7 @@ MUTATIONS = [
         "Consuming._after_changes",
         "if (self.uncommitted or self._changing) and not self.failed:",
         "if False:",
-        "tests/unit/shards/queues/test_asking.py::test_takes_wait_for_the_disk_as_publishes_do",
+        "tests/unit/engine/test_asking.py::test_takes_wait_for_the_disk_as_publishes_do",
     ),
     Mutation(
         "queue_detach",
@@ -335,7 +334,7 @@ MUTATIONS = [
     Mutation(
         "queue_size_after_start",
         "What is replayed goes into segments as large as the snapshot's configuration says.",
-        "Group.open",
+        "Group._open",
         """self.logs[queue_id] = self.stores.open(queue_id, name)
             self._bound(queue_id)""",
         "self.logs[queue_id] = self.stores.open(queue_id, name)",

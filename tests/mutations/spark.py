@@ -12,7 +12,7 @@ OF_STREAMING = "tests/unit/spark/test_streaming.py::"
 OF_STATES = "tests/unit/spark/test_states.py::"
 OF_LEDGER = "tests/unit/spark/test_writer_ledger.py::"
 OF_PUBLISHING = "tests/unit/spark/test_publishing.py::"
-OF_GROUP_FILES = "tests/unit/shards/queues/test_group_files.py::"
+OF_GROUP_FILES = "tests/unit/engine/test_group_files.py::"
 OF_COPIES = "tests/unit/storage/test_queue_copy.py::"
 OF_AMQP = "tests/unit/sessions/amqp091/test_deduplication.py::"
 

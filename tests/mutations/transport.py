@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 HTTP2 = "fluxmq/cluster/"
-KEEPER = "fluxmq/shards/queues/raft_keeper.py"
+KEEPER = "fluxmq/replication/raft_keeper.py"
 OF_HTTP2 = "tests/unit/cluster/test_http2.py::"
 OF_STREAMS = "tests/integration/test_cluster_transport.py::"
 OF_STRANGERS = "tests/integration/test_cluster_strangers.py::"
 OF_BOUNDS = "tests/unit/cluster/test_http2_bounds.py::"
-OF_FOLLOWING = "tests/unit/shards/cluster/test_following.py::"
+OF_FOLLOWING = "tests/unit/replication/test_following.py::"
 
 MUTATIONS = [
     Mutation(
@@ -101,7 +101,7 @@ MUTATIONS = [
         """self._apply_rest()
                         self._apply(ready.committed)""",
         "self._apply(ready.committed)",
-        "tests/unit/shards/cluster/test_gathering.py::test_what_comes_without_entries_applies_what_waits",
+        "tests/unit/replication/test_gathering.py::test_what_comes_without_entries_applies_what_waits",
     ),
     Mutation(
         "following_gathers_for_ever",
@@ -109,7 +109,7 @@ MUTATIONS = [
         "RaftKeeper.tick",
         "self.catch_up(at_once=True)",
         "",
-        "tests/unit/shards/cluster/test_gathering.py::test_a_tick_of_the_groups_clock_applies_what_waits",
+        "tests/unit/replication/test_gathering.py::test_a_tick_of_the_groups_clock_applies_what_waits",
     ),
     Mutation(
         "transport_table_sizes_remembered",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluxmq.engine.cutting import cut, is_timed, shifted
 from fluxmq.model.batch_format import parse, verify
 from fluxmq.model.batches import Message, columns, encode
-from fluxmq.shards.queues.cutting import cut, is_timed, shifted
 from tests.props.test_batches import MESSAGES
 
 TIME_MAX = 2**63 - 1

@@ -88,7 +88,7 @@ def single_active(queue: Queue) -> Refusal:
 
 def unsuitable(queue: Queue) -> Refusal:
     """Return 406: the consumer does not fit the queue or its consumer group."""
-    return precondition(f"{_named(queue)} cannot be consumed from in this way")
+    return refusals.precondition(f"{_named(queue)} cannot be consumed from in this way")
 
 
 def unreachable(queue: Queue) -> Refusal:

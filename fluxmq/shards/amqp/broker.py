@@ -17,6 +17,8 @@ from typing import Any
 from fluxmq.auth.logins import Authenticated
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
+from fluxmq.engine.ports import QueueHost, Status, Told
+from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
@@ -46,8 +48,6 @@ from fluxmq.shards.amqp.groups import group_for
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.queues.ports import QueueHost, Status, Told
-from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.timers import DueTimes
 
 UNIQUE_BYTES = 16
@@ -279,12 +279,11 @@ class AmqpBroker:
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the replication group of a new queue. Raises `Refusal` for an unknown group."""
-        cluster = self._queues.cluster
         return group_for(
             self._queues.names,
             self.shard,
             self._settings.storage.queue_ack_durability == "buffered",
-            None if cluster is None else cluster.plans,
+            self._queues.elsewhere.plans,
             (queue_name, durable, exclusive, queue_type),
             arguments or {},
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fluxmq.engine.ports import Attached, QueueHost, Status, Wanted
+from fluxmq.engine.ports import Held as QueueHeld
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.routing.topology.refusals import Refusal, precondition
 from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.ports import ConsumerPort, ConsumerWanted, Held, QueueStatus
-from fluxmq.shards.queues.ports import Attached, QueueHost, Status, Wanted
-from fluxmq.shards.queues.ports import Held as QueueHeld
 
 QOS = 1
 """AMQP consumers settle their messages, as MQTT's do at QoS 1."""

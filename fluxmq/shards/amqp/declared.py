@@ -16,6 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from fluxmq.engine.group import Group
+from fluxmq.engine.names import QueueInfo
+from fluxmq.engine.wiring import Queues
 from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.queues.limits import PRODUCERS_MAX
@@ -29,9 +32,8 @@ from fluxmq.routing.topology.queue_config import COUNT_MAX, TYPES, queue_setting
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, POLICY, QUEUE, VHOST, Queue
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Row, Topology
-from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.names import EPHEMERAL, QueueInfo, microseconds
-from fluxmq.shards.queues.wiring import Queues
+from fluxmq.settings.clustering import EPHEMERAL
+from fluxmq.settings.values import microseconds
 from fluxmq.storage.errors import StorageError
 
 LEFT_SECONDS = 15.0
@@ -223,7 +225,7 @@ class DeclaredQueues:
         if found is not None or not here or name.startswith(EPHEMERAL):
             return found
         try:
-            queues.service.open(name)
+            queues.durable.open(name)
         except StorageError as problem:
             _log.error(
                 "a group could not be opened", extra={"group": name, "problem": str(problem)}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fluxmq.engine.group import Group
+from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.messages import ERROR_FAILED, ERROR_NOT_FOUND, Failure
 from fluxmq.ipc.row_messages import (
     CHANNELS,
@@ -36,8 +38,6 @@ from fluxmq.sessions.amqp091.consumers import Consumer
 from fluxmq.sessions.amqp091.handshake import Stage
 from fluxmq.sessions.mqtt.session import Client as MqttClient
 from fluxmq.shards.amqp.broker import AmqpBroker
-from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.wiring import Queues
 
 PROTOCOL = "AMQP 0-9-1"
 MQTT_PROTOCOLS = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}

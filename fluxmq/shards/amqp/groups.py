@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fluxmq.engine.names import QueueNames
 from fluxmq.ipc.placements import number_of
 from fluxmq.routing.topology.arguments import CLASSIC, GROUP_KEY
 from fluxmq.routing.topology.refusals import precondition
-from fluxmq.settings.clustering import DEFAULT_GROUP
+from fluxmq.settings.clustering import BUFFERED, DEFAULT_GROUP, EPHEMERAL, LOCAL
 from fluxmq.settings.plans import GroupPlans, UnknownGroup
-from fluxmq.shards.queues.names import BUFFERED, EPHEMERAL, LOCAL, QueueNames
 
 SIZE_KEY: Final = "x-quorum-initial-group-size"
 

@@ -22,6 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from fluxmq.engine.answers import Done
+from fluxmq.engine.cutting import cut
+from fluxmq.engine.group import Group
 from fluxmq.logs import get_logger
 from fluxmq.model.errors import FluxmqError
 from fluxmq.queues import migration
@@ -33,9 +36,6 @@ from fluxmq.routing.topology.records import QUEUE, Queue
 from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
 from fluxmq.routing.topology.topology import Row, Topology
 from fluxmq.shards.amqp.declared import is_meant_to_arrive
-from fluxmq.shards.queues.answers import Done
-from fluxmq.shards.queues.cutting import cut
-from fluxmq.shards.queues.group import Group
 
 WINDOW_BYTES: Final = 1 << 20
 """Batches in flight to the target: behind the fence no more than this and what comes until it

@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from fluxmq.engine.clients import QueueClients
+from fluxmq.engine.ports import QueueHost
+from fluxmq.engine.sinks import QueueSink
 from fluxmq.model.batch_format import parse
 from fluxmq.net.reactor import Reactor
 from fluxmq.net.route import Route
@@ -28,9 +31,6 @@ from fluxmq.routing.topology.records import Queue
 from fluxmq.routing.topology.routing import Routed, route
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.ports import Confirming, Routing
-from fluxmq.shards.queues.clients import QueueClients
-from fluxmq.shards.queues.ports import QueueHost
-from fluxmq.shards.queues.sinks import QueueSink
 
 TOPIC_EXCHANGE = "amq.topic"
 """The exchange whose routing keys are MQTT's topics."""

@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
+from fluxmq.engine.wiring import Queues, microseconds_now
 from fluxmq.ipc.conversation import Order
 from fluxmq.ipc.row_messages import orders_of
 from fluxmq.ipc.topology_client import TopologyClient
@@ -20,6 +21,7 @@ from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
 from fluxmq.sessions.amqp091.client import Client
 from fluxmq.sessions.amqp091.handler import Handler
+from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import reason_of
 from fluxmq.shards.amqp.broker import AmqpBroker
@@ -30,8 +32,6 @@ from fluxmq.shards.amqp.migrations import Migrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.queues.names import EPHEMERAL
-from fluxmq.shards.queues.wiring import Queues, microseconds_now
 
 WIRE = 1
 """The reactor's protocol number of AMQP 0.9.1."""
@@ -104,12 +104,11 @@ class Amqp:
             lambda: self.topology.known,
             lambda: self._reactor.tally.now,
         )
-        nodes = queues.cluster
         self.migrations = Migrations(
             lambda: self.topology.topology,
             self.topology.change,
             self.declared.led,
-            (lambda _group: None) if nodes is None else nodes.hosts.carrier,
+            queues.elsewhere.carrier,
             self.declared.declare,
             lambda: self._reactor.tally.now,
         )

@@ -5,21 +5,21 @@ A move of these modules in the program changes this file alone.
 
 from __future__ import annotations
 
+from fluxmq.engine.dead_letters import DeadLetters
+from fluxmq.engine.group import Group
+from fluxmq.engine.names import QueueInfo, QueueNames, dead_letter_config
+from fluxmq.engine.ports import Attached, Held, Status, Wanted
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import Overflow, QueueConfig, QueueType
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
+from fluxmq.replication.checkpoints import Parts, capture, trim, write
+from fluxmq.replication.hosted import Hosted, Member, open_group
+from fluxmq.replication.shared_log import SharedLog
+from fluxmq.replication.stores import DiskStores
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.queues.checkpoints import Parts, capture, trim, write
-from fluxmq.shards.queues.dead_letters import DeadLetters
-from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.hosted import Hosted, Member, open_group
-from fluxmq.shards.queues.names import QueueInfo, QueueNames, dead_letter_config
-from fluxmq.shards.queues.ports import Attached, Held, Status, Wanted
-from fluxmq.shards.queues.shared_log import SharedLog
-from fluxmq.shards.queues.stores import DiskStores
 
 DEAD = "dead"
 """The dead-letter queue of all queues that have one."""

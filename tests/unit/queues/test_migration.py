@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
+from fluxmq.engine.cutting import cut
 from fluxmq.queues import commands, migration
 from fluxmq.queues.commands import Kind, Verb
 from fluxmq.queues.config import QueueConfig
@@ -12,7 +13,6 @@ from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Code, Result
 from fluxmq.queues.states import Queue
-from fluxmq.shards.queues.cutting import cut
 from tests.unit.queues.support import SECOND, Host, batch_of, singles
 
 MOVE = 0xABCDEF

@@ -22,12 +22,12 @@ from fluxmq.ipc import handoff
 from fluxmq.net.links import Blocked, Link, Received
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.sniff import shard_of
+from fluxmq.replication.disk import Disk as QueueDisk
 from fluxmq.settings.schema import Settings
 from fluxmq.shards import composition
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.durable.rows import group_members
 from fluxmq.shards.intake import TCP
-from fluxmq.shards.queues.disk import Disk as QueueDisk
 from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.directory import Placement
 from tests.broker import merged
@@ -156,8 +156,8 @@ class Shard(composition.Shard):
         for connection in list(self.reactor.connections.values()):
             self.reactor.discard(connection)
         self.authentication.close()
-        self.queues.executor.shutdown()
-        self.queues.service.open_files.close_spares()
+        self.queues.service.executor.shutdown()
+        self.queues.service.durable.open_files.close_spares()
         self.intake.stop()
         self.intake._socket.close()
         self.acceptor.close()

@@ -16,8 +16,8 @@ from fluxmq.storage.directory import DataPaths, Placement, write_placement
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
 from tests.faults import FailingFiles
+from tests.unit.engine.support import QueueNode, consume, fill, offsets, user
 from tests.unit.shards.node import Clock
-from tests.unit.shards.queues.support import QueueNode, consume, fill, offsets, user
 
 QUEUES = [{"name": "q0"}, *({"name": f"q{number}", "type": "stream"} for number in range(1, 5))]
 QUEUES.append({"name": "fast", "type": "stream", "ack_durability": "buffered"})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fluxmq.engine.names import config_of
 from fluxmq.routing.topology.arguments import check_queue, queue_type
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, SetPolicy
 from fluxmq.routing.topology.configured import configured_queue
@@ -15,7 +16,6 @@ from fluxmq.routing.topology.records import Policy, Queue, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings import queues as settings
-from fluxmq.shards.queues.names import config_of
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),

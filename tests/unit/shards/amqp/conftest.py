@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.engine.conftest import descriptors
 from tests.unit.shards.amqp.support import AmqpNode
 from tests.unit.shards.node import Clock
-from tests.unit.shards.queues.conftest import descriptors
 
 MakeAmqp = Callable[..., AmqpNode]
 

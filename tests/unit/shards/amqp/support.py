@@ -39,8 +39,8 @@ from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.intake import AMQP
 from tests.broker import merged
 from tests.differential import wire
+from tests.unit.engine.support import QueueNode
 from tests.unit.shards.node import Clock, Shard
-from tests.unit.shards.queues.support import QueueNode
 
 PEER = "127.0.0.1:50001"
 PASSWORD = "secret"

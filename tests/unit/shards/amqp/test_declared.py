@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from fluxmq.engine.between import Departed
+from fluxmq.engine.names import QueueInfo, dead_letter_config
 from fluxmq.ipc.topology_client import AWAY_SECONDS
 from fluxmq.routing.topology.changes import (
     AddVhost,
@@ -20,10 +22,8 @@ from fluxmq.routing.topology.changes import (
 )
 from fluxmq.routing.topology.records import Policy, Queue, Vhost
 from fluxmq.shards.amqp.declared import LEFT_SECONDS, of_clients
-from fluxmq.shards.queues.between import Departed
-from fluxmq.shards.queues.names import QueueInfo, dead_letter_config
+from tests.unit.engine.asking import ask
 from tests.unit.shards.amqp.support import AmqpNode, Consumer, Publisher, contents
-from tests.unit.shards.queues.asking import ask
 
 MakeAmqp = Callable[..., AmqpNode]
 
@@ -330,12 +330,12 @@ def test_a_group_that_has_left_is_not_opened_again(make_amqp: MakeAmqp) -> None:
     name = node.queue("old").group
     node.checkpoint()
     queues.handovers.departed[name] = Departed(complete=True)
-    queues.service.release(name)
+    queues.service.durable.release(name)
     node.control.change(DeclareQueue(Queue("/", "new", durable=True, group=name)))
     node.settle()
     assert queues.service.find(name) is None
     del queues.handovers.departed[name]  # it stays
-    queues.service.open(name)
+    queues.service.durable.open(name)
     node.settle()
     assert node.engine("old") is not None
     assert node.engine("new") is not None

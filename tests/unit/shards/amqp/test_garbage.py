@@ -17,8 +17,8 @@ import pytest
 from fluxmq.auth.permissions import Permissions
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
 from fluxmq.queues import dispatch
+from fluxmq.replication.shared_log import SyncTimes
 from fluxmq.sessions.amqp091.deliveries import Heads
-from fluxmq.shards.queues.counts import SyncTimes
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.wal_cache import Entry, RecentEntries
 from tests.differential import wire

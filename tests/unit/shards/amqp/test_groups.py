@@ -2,11 +2,11 @@
 
 import pytest
 
+from fluxmq.engine.names import QueueNames
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.settings import Settings
 from fluxmq.settings.plans import GroupPlans
 from fluxmq.shards.amqp.groups import group_for
-from fluxmq.shards.queues.names import QueueNames
 
 PEERS = {"node2": "127.0.0.1:22200", "node3": "127.0.0.1:22300"}
 CLUSTER = {

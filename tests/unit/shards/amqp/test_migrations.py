@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from fluxmq.engine.group import Group
+from fluxmq.engine.memory import MemoryKeeper, MemoryStores
 from fluxmq.model.outcomes import Outcome
 from fluxmq.queues import migration
 from fluxmq.queues.commands import Kind, Verb
@@ -27,9 +29,6 @@ from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.shards.amqp import migrations
 from fluxmq.shards.amqp.migrations import FENCED_SECONDS_MAX, LATER_SECONDS, Migrations
-from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.memory import MemoryStores
-from fluxmq.shards.queues.raft_keeper import MemoryKeeper
 from tests.unit.queues.support import NOW, singles
 
 MESSAGES = 50

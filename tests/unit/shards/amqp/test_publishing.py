@@ -11,9 +11,9 @@ from fluxmq.routing.topology.changes import Bind, DeclareQueue, SetPolicy
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, Binding, Policy, Queue
 from fluxmq.shards.amqp.publishing import value_identity
 from tests.conformance import wire
+from tests.unit.engine.support import fill
 from tests.unit.shards.amqp.support import AmqpNode, Publisher, contents
 from tests.unit.shards.node import drain, messages
-from tests.unit.shards.queues.support import fill
 
 MakeAmqp = Callable[..., AmqpNode]
 ACK = "basic.ack"

@@ -10,13 +10,13 @@ import pytest
 
 from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.auth.users import User, VhostPermission
+from fluxmq.engine.ports import Status
 from fluxmq.ipc.user_messages import Users
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, DeleteVhost, SetVhostLimits
 from fluxmq.routing.topology.records import Queue, Vhost
 from fluxmq.sessions.amqp091.refusals import refusal_of
 from fluxmq.shards.amqp.consuming import status_of
-from fluxmq.shards.queues.ports import Status
 from tests.unit.shards.amqp.support import (
     EVERYTHING,
     AmqpClient,

@@ -1,0 +1,7 @@
+"""Durable and ephemeral queues of a shard, and the access of clients to queues on any shard.
+
+``ports`` separates the two sides. The host side (``service``, ``group``) owns the queues of the
+groups that are open here; `fluxmq.replication` makes their commands durable. The client side
+(``sinks``, ``consumers``, ``names``) turns publishes into appends and deliveries into packets. It
+calls a queue's host directly on this shard, or through a link (``remote``, ``hosting``) on another.
+"""

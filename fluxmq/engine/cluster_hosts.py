@@ -1,0 +1,138 @@
+"""Groups that this node does not host alone, as its clients see them; a single node has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from fluxmq.metrics.registry import Sample
+from fluxmq.settings.plans import GroupPlans
+
+if TYPE_CHECKING:
+    from fluxmq.engine.group import Group
+    from fluxmq.engine.once import Once
+    from fluxmq.engine.ports import QueueHost
+    from fluxmq.engine.remote import RemoteHosts
+
+
+class GroupObserver(Protocol):
+    """Follows the durable groups that are open on a shard."""
+
+    def opened(self, group: Group) -> None:
+        """Note a group that was recovered, before it is started."""
+
+    def closed(self, group: Group) -> None:
+        """Note a group that this shard no longer hosts."""
+
+    def leads(self, group: Group) -> None:
+        """Note a group that leads here and whose configured queues are declared."""
+
+
+class ClusterHosts(GroupObserver, Protocol):
+    """Finds the hosts of groups that other nodes have too."""
+
+    @property
+    def plans(self) -> GroupPlans | None:
+        """The groups of the settings and their members; None on a single node."""
+
+    def join(self, remote: RemoteHosts) -> None:
+        """Use the hosts on other shards."""
+
+    def own_name(self, group: str) -> str:
+        """Return a group's name on this node, without the node's name that others append to it."""
+
+    def host(self, group: str) -> QueueHost | None:
+        """Return the host of a group that this node does not host alone; None for its own."""
+
+    def sender(self, group: str) -> QueueHost | None:
+        """Return the host for messages that queues themselves send, like `host`."""
+
+    def copy_of(self, group: Group) -> QueueHost | None:
+        """Return the host of a copy here that another node leads, for this node's other shards."""
+
+    def carrier(self, group: str) -> Group | Once | None:
+        """Return the target for a moving queue's content; None while its group has no leader."""
+
+    def moved(self, queue: str, before: str, after: str) -> None:
+        """Move a queue's appends and consumers to its new group."""
+
+    def keeps_here(self, group: str) -> bool:
+        """Return whether a group's appends are kept here while another node leads it."""
+
+    def explain(self, reason: int) -> str:
+        """Return the text that goes with a refusal; empty for none."""
+
+    @property
+    def crowded(self) -> bool:
+        """True while unacknowledged appends exceed the high watermark."""
+
+    @property
+    def outbox_batches(self) -> int:
+        """Number of batches in all outboxes of this shard."""
+
+    def housekeeping(self) -> None:
+        """Run periodic work; called every tenth of a second."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics of appends to groups that other nodes lead."""
+
+
+class OwnGroups:
+    """Stands in for them on a single node, which has all groups to itself."""
+
+    plans: GroupPlans | None = None
+    crowded = False
+    outbox_batches = 0
+
+    def opened(self, group: Group) -> None:
+        """Do nothing."""
+
+    def closed(self, group: Group) -> None:
+        """Do nothing."""
+
+    def leads(self, group: Group) -> None:
+        """Do nothing."""
+
+    def join(self, remote: RemoteHosts) -> None:
+        """Do nothing."""
+
+    def own_name(self, group: str) -> str:
+        """Return the name."""
+        return group
+
+    def host(self, group: str) -> QueueHost | None:
+        """Return None: the group is this node's own."""
+        return None
+
+    def sender(self, group: str) -> QueueHost | None:
+        """Return None: the group is this node's own."""
+        return None
+
+    def copy_of(self, group: Group) -> QueueHost | None:
+        """Return None: the group leads here."""
+        return None
+
+    def carrier(self, group: str) -> Group | Once | None:
+        """Return None: there is no such group."""
+        return None
+
+    def moved(self, queue: str, before: str, after: str) -> None:
+        """Do nothing."""
+
+    def keeps_here(self, group: str) -> bool:
+        """Return False: this node leads."""
+        return False
+
+    def explain(self, reason: int) -> str:
+        """Return no text."""
+        return ""
+
+    def housekeeping(self) -> None:
+        """Do nothing."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield nothing."""
+        return iter(())
+
+
+OWN_GROUPS = OwnGroups()

@@ -1,0 +1,411 @@
+"""The queues of the groups that a shard hosts, and the order of work at the end of a tick.
+
+At the end of a tick, clients' answers become settlements, every group with work delivers messages
+and proposes its entry, all entries go to the log in one write, and answers to other shards are
+sent. Then connections are written. Meanwhile the log syncs; the end of the sync wakes the shard
+again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+
+from fluxmq.engine.cluster_hosts import OWN_GROUPS, GroupObserver
+from fluxmq.engine.counts import QueueCounts
+from fluxmq.engine.dead_letters import DeadLetters
+from fluxmq.engine.ephemeral import EphemeralGroup
+from fluxmq.engine.group import ENTRY_BYTES_MAX, Group
+from fluxmq.engine.group_files import GroupFiles
+from fluxmq.engine.memory import MemoryKeeper, MemoryStores
+from fluxmq.engine.names import QueueInfo, QueueNames
+from fluxmq.engine.ports import QueueHost
+from fluxmq.logs import get_logger
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.connection import Connection
+from fluxmq.queues.config import QueueConfig, ephemeral
+from fluxmq.queues.migration import is_arriving
+from fluxmq.replication.disk import Disk
+from fluxmq.replication.hosted import Hosted, Member
+from fluxmq.replication.hosted_groups import HostedGroups
+from fluxmq.replication.stores import DiskStores, segment_options
+from fluxmq.settings.clustering import EPHEMERAL
+from fluxmq.settings.schema import Settings
+from fluxmq.settings.values import microseconds
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import OutOfDescriptors
+
+ROOM_SECONDS = 1.0
+"""Seconds between checks of free disk space."""
+TIMER_AHEAD_US = 500_000
+"""Timers due later than this are left to housekeeping, which runs ten times a second. Nearly all of
+them (consumer timeouts of half an hour) are for messages settled long before."""
+PAUSED_QUEUE = 16
+"""Reason for pausing a connection: a group's appends exceed the high watermark."""
+OVERHEAD_BYTES = 4096
+"""Upper bound of the overhead of an entry or segment beside its batch."""
+
+_log = get_logger("fluxmq.queues")
+
+
+class QueueService:
+    """The groups that one shard hosts."""
+
+    low: bool = False
+    """True while the file system has less free space than ``storage.min_free_bytes``."""
+
+    def __init__(
+        self,
+        shard: int,
+        settings: Settings,
+        names: QueueNames,
+        hosts: Callable[[str], QueueHost],
+        reactor: Reactor,
+        clock: Callable[[], int],
+        later: Callable[[float, Callable[[], None]], None],
+        disk: Disk,
+    ) -> None:
+        self.shard = shard
+        self.names = names
+        self.held: set[Connection] = set()
+        """Connections paused because appends in flight exceed the high watermark."""
+        self.dead_letters = DeadLetters(names, hosts, clock)
+        self.before_groups: Callable[[], None] = lambda: None
+        self.after_groups: Callable[[], None] = lambda: None
+        self.crowded_elsewhere: Callable[[], bool] = lambda: False
+        self.told: Callable[[str, QueueConfig | None], None] = lambda _name, _config: None
+        self.deleted: Callable[[str], None] = lambda _name: None
+        """Called when a queue is deleted from a group here."""
+        self.unused: Callable[[str], None] = lambda _name: None
+        """Called when the last consumer of a queue here leaves."""
+        self.counts = self.dead_letters.counts = QueueCounts()
+        self.observer: GroupObserver = OWN_GROUPS
+        """Learns which groups are open here and lead."""
+        self._settings = settings
+        self._files = disk.files
+        self._reactor = reactor
+        self._clock, self._later = clock, later
+        self._marked: dict[Group, None] = {}
+        self._blocked: dict[Group, None] = {}
+        """Groups with commands that wait for the log's sync to end."""
+        self._patient: dict[Group, None] = {}
+        """Groups whose only pending commands are ones that no caller waits for."""
+        self._undeclared: set[str] = set()
+        self._gathers = False
+        """True while groups that are marked get their turn in this tick anyway."""
+        self._next_look = 0.0
+        self._timer_at = 0
+        self.executor = disk.executor()
+        self.durable: HostedGroups[Group] = HostedGroups(
+            *(shard, settings, disk, self.executor, reactor, self),
+            self.wake,
+            lambda: bool(self._blocked),
+        )
+        self.groups = self.durable.groups
+        self.logs = self.durable.logs
+        self._paths = DataPaths(settings.storage.data_dir)
+        self.group_files = GroupFiles(self._files, self._paths, clock)
+        self.ephemeral = self._memory_group()
+
+    # Groups
+
+    def _new(self, kind: type[Group], name: str, stores: DiskStores | MemoryStores) -> Group:
+        manager = self._settings.queue_manager
+        group = kind(
+            name,
+            stores,
+            self.mark,
+            self.dead_letters.bury,
+            self._clock,
+            microseconds(manager.auto_commit_interval),
+            manager.uncommitted_bytes,
+            min(ENTRY_BYTES_MAX, self._settings.storage.wal_file_bytes // 4),
+        )
+        group.counts = self.counts
+        group.on_refused = self.dead_letters.refused
+        group.on_unused = self._unused
+        group.gate.owner_of = self.names.owner_of
+        return group
+
+    def _memory_group(self) -> EphemeralGroup:
+        manager = self._settings.queue_manager
+        group = self._new(EphemeralGroup, f"{EPHEMERAL}-{self.shard}", MemoryStores())
+        assert isinstance(group, EphemeralGroup)
+        group.keeper = MemoryKeeper(group)
+        group.asked.patience_us = group.asked.alone_us = 0
+        group.on_deleted = self._gone
+        group.make(
+            lambda name: ephemeral(
+                name,
+                expires=microseconds(manager.ephemeral_expiry),
+                retention_bytes=manager.ephemeral_max_bytes,
+            ),
+            manager.max_ephemeral_queues,
+        )
+        group.lead()
+        return group
+
+    def make(self, name: str, stores: DiskStores, member: Member) -> Group:
+        """Return a durable group that is about to be recovered."""
+        group = self._new(Group, name, stores)
+        storage = self._settings.storage
+        batch_max = segment_options(self._settings).batch_bytes_max
+        group.batch_max = min(storage.wal_file_bytes // 2, batch_max) - OVERHEAD_BYTES
+        group.on_leading = self._declare
+        group.on_declared = self._declared
+        group.on_deleted = self._gone
+        group.gate.moved_away = lambda queue: self.names.is_in_another(queue, name)
+        if not member.alone:
+            group.is_timed = self.durable.nodes.is_timed
+            group.answers.configure(member.wish, member.wishes)
+        return group
+
+    def opened(self, hosted: Hosted[Group]) -> None:
+        """Announce the queues of a group that was recovered."""
+        group = hosted.group
+        if hosted.keeper.alone:
+            self._undeclared.add(group.name)
+        self.observer.opened(group)
+        for queue in group.machine.queues.values():
+            if not is_arriving(queue):
+                self._declared(group, queue.config)
+
+    def closed(self, hosted: Hosted[Group]) -> None:
+        """Drop a group that this shard no longer hosts."""
+        self._marked.pop(hosted.group, None)
+        self.observer.closed(hosted.group)
+
+    def _declare(self, group: Group) -> None:
+        """Declare the configured queues of a group that this node now leads."""
+        self._undeclared.discard(group.name)
+        for config in self.names.configured(group.name):
+            state = group.machine.queue(config.name)
+            if state is None or state.config != config:
+                group.declare(config)
+                if state is None and not group.replicated:
+                    self._undeclared.add(config.name)
+        self.observer.leads(group)
+
+    def _declared(self, group: Group, config: QueueConfig) -> None:
+        if self.names.is_hidden(config.name):
+            return
+        self._undeclared.discard(config.name)
+        topics = tuple(topic.encode() for topic in config.topics)
+        self.names.add(QueueInfo(config.name, group.name, config.type, topics))
+        self.told(config.name, config)
+
+    def _unused(self, queue: str) -> None:
+        self.unused(queue)
+
+    def _gone(self, group: Group, queue: str) -> None:
+        if self.names.is_hidden(queue) or self.names.is_in_another(queue, group.name):
+            return  # a leftover of a queue that moved, or of a move that was cancelled
+        self.told(queue, None)
+        self.names.remove(queue)
+        self.counts.dead.pop(queue, None)
+        if group.keeper.leading or not group.replicated:
+            self.deleted(queue)
+
+    @property
+    def ready(self) -> bool:
+        """True once all groups lead and configured queues exist, or a log has failed."""
+        return not self._undeclared or any(log.failed for log in self.logs.all())
+
+    @property
+    def full(self) -> bool:
+        """True while a group here rejects appends for lack of space, or would."""
+        return self.low or any(hosted.group.full for hosted in self.groups.values())
+
+    def all_groups(self) -> list[Group]:
+        """Return all groups of this shard, including the in-memory one."""
+        return self._all()
+
+    def find(self, group: str) -> Group | None:
+        """Return a group of this shard, or None."""
+        if group == self.ephemeral.name:
+            return self.ephemeral
+        hosted = self.groups.get(group)
+        return hosted.group if hosted is not None else None
+
+    # The tick
+
+    def wake(self) -> None:
+        """Have ``finish`` called at the end of this tick; schedule a tick if none is running."""
+        reactor = self._reactor
+        reactor.unfinished = True
+        if not reactor.ticking:
+            reactor.host.schedule()
+
+    def mark(self, group: Group) -> None:
+        """Schedule work for a group at the end of the tick."""
+        self._marked[group] = None
+        if not self._gathers:  # otherwise its turn is about to come anyway
+            self.wake()
+
+    def finish(self) -> None:
+        """End a tick.
+
+        Publishers come first: their syncs that have ended are answered and the log is written, so
+        that the disk works while messages are delivered.
+        """
+        reactor = self._reactor
+        logs = self.logs.all()
+        for log in logs:
+            log.begin_tick()
+        reactor.unfinished = False
+        self._gathers = True
+        try:
+            self.before_groups()  # confirms are made there
+            if reactor.dirty:
+                reactor.flush()
+        finally:
+            self._gathers = False
+        marked = self._take_marked()
+        for group in marked:
+            group.propose()
+        for log in logs:
+            log.flush()
+        for group in marked:
+            self._work(group)
+        awaited = 0.0
+        for log in logs:
+            awaited = max(awaited, log.end_tick())
+        reactor.awaited = awaited
+        self.after_groups()
+        if self.held:
+            self.let_go(self.crowded_elsewhere())
+        if marked:
+            self._set_timer(marked)
+
+    def _take_marked(self) -> dict[Group, None]:
+        """Take the groups that have work now."""
+        marked, self._marked = self._marked, {}
+        if self._blocked:
+            for group in [each for each in self._blocked if each.keeper.writable]:
+                del self._blocked[group]
+                marked[group] = None
+        return marked
+
+    def _work(self, group: Group) -> None:
+        if group.work():
+            self.mark(group)
+        elif not group.keeper.writable and group.asked.due(at_once=group.leaving):
+            self._blocked[group] = None  # later commands will share their entry
+        elif group.asked.patient:
+            self._wait_with(group)
+
+    def _wait_with(self, group: Group) -> None:
+        """Schedule another look at a group for when its pending commands become due."""
+        if not self._patient:
+            self._later(group.asked.alone_us / 1_000_000, self._patience_ends)
+        self._patient[group] = None
+
+    def _patience_ends(self) -> None:
+        patient, self._patient = self._patient, {}
+        for group in patient:
+            self.mark(group)
+
+    def _set_timer(self, groups: Iterable[Group]) -> None:
+        """Schedule a wake-up for the first of the groups' timers."""
+        due: int | None = None
+        for group in groups:
+            at = group.next_due
+            if at is not None and (due is None or at < due):
+                due = at
+        now = self._clock()
+        if due is None or due > now + TIMER_AHEAD_US or now < self._timer_at <= due:
+            return
+        self._timer_at = due
+        self._later(max((due - now) / 1_000_000, 0.001), self._timers)
+
+    def _timers(self) -> None:
+        self._timer_at = 0
+        now = self._clock()
+        groups = self._all()
+        for group in groups:
+            due = group.next_due
+            if due is not None and due <= now:
+                self.mark(group)
+        self._set_timer(group for group in groups if (group.next_due or 0) > now)
+
+    def _all(self) -> list[Group]:
+        return [self.ephemeral, *(hosted.group for hosted in self.groups.values())]
+
+    # Flow
+
+    def hold(self, connection: Connection, remote: bool) -> bool:
+        """Pause a connection until groups (``remote``: elsewhere) have room; False if they do."""
+        if not remote and not any(group.crowded for group in self._all()):
+            return False
+        self.held.add(connection)
+        self._reactor.pause(connection, PAUSED_QUEUE)
+        return True
+
+    def let_go(self, remote: bool) -> None:
+        """Resume paused connections once all groups are below the low watermark."""
+        if remote or not all(group.roomy for group in self._all()):
+            return
+        held, self.held = self.held, set()
+        for connection in held:
+            self._reactor.resume(connection, PAUSED_QUEUE)
+
+    # Housekeeping
+
+    def housekeeping(self) -> None:
+        """Do periodic work; runs every tenth of a second."""
+        now = self._reactor.tally.now
+        self._timers()
+        self.durable.begin_housekeeping()
+        self.group_files.housekeeping(self.groups, now)
+        if now >= self._next_look:
+            self._next_look = now + ROOM_SECONDS
+            self._look_for_room()
+            self._try_again()
+        elif self.held and not self.crowded_elsewhere():
+            self.wake()  # answers from other shards make room here
+        self.durable.housekeeping()
+
+    def _try_again(self) -> None:
+        """Retry writes that wait for space and commands that wait for a busy log."""
+        for log in self.logs.all():
+            if log.wal.buffered_bytes and not log.failed:
+                self.wake()
+        for group in self._all():
+            if group.asked:
+                self.mark(group)
+
+    def _look_for_room(self) -> None:
+        """Reject appends while the file system is nearly full, before a write fails."""
+        wanted = self._settings.storage.min_free_bytes
+        if not self._files.exists(self._paths.root):
+            return  # nothing is stored yet
+        free = shutil.disk_usage(self._paths.root).free
+        self.low = low = wanted > 0 and free < wanted
+        for hosted in self.groups.values():
+            full = not hosted.group.write() or hosted.shared.full or low
+            hosted.group.full = full
+            if hosted.told_full != full:  # an append may have set it earlier
+                hosted.told_full = full
+                shared = hosted.shared
+                problem = shared.problem if shared.full else hosted.group.writes.problem
+                if not full:
+                    what = "appends are accepted again"
+                elif not low and isinstance(problem, OutOfDescriptors):
+                    what = f"appends are refused: {problem}"
+                else:
+                    what = "appends are refused: the disk is nearly full"
+                _log.warning(what, extra={"group": hosted.group.name, "free": free})
+
+    # The end
+
+    async def stop(self) -> None:
+        """Finish pending writes, checkpoint every group and close."""
+        await self.durable.checkpoint_all()
+        self.finish()
+        self.group_files.write_all(self.groups)
+        self.durable.close()
+
+    @property
+    def idle(self) -> bool:
+        """True while nothing is in flight in any group."""
+        return all(group.idle for group in self._all() if not group.failed)

@@ -1,0 +1,305 @@
+"""Builds the queues' part of a shard and connects it to the broker; nothing else knows all of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from fluxmq.engine.clients import QueueClients
+from fluxmq.engine.cluster_hosts import OWN_GROUPS, ClusterHosts
+from fluxmq.engine.handover import Handovers
+from fluxmq.engine.hosting import Hosting
+from fluxmq.engine.listing import Listing
+from fluxmq.engine.names import QueueNames
+from fluxmq.engine.ports import (
+    Answer,
+    Attached,
+    ConsumerPort,
+    Held,
+    QueueHost,
+    Status,
+    Told,
+    Wanted,
+)
+from fluxmq.engine.queue_links import QueueLinks
+from fluxmq.engine.remote import RemoteHosts
+from fluxmq.engine.service import QueueService
+from fluxmq.ipc.conversation import Order
+from fluxmq.logs import get_logger
+from fluxmq.model.errors import FluxmqError
+from fluxmq.model.outcomes import Outcome, QueueOutcome
+from fluxmq.net.links import Link
+from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.connection import Connection
+from fluxmq.queues.origins import Identity
+from fluxmq.replication.backups import Backups
+from fluxmq.replication.disk import Disk
+from fluxmq.replication.nodes import Nodes
+from fluxmq.replication.placement import Places
+from fluxmq.settings.schema import Settings
+from fluxmq.storage.directory import DataPaths, Placement, name_of
+
+_log = get_logger("fluxmq.queues")
+
+
+class Nowhere:
+    """Stand-in for an absent host: it refuses every request, and callers retry."""
+
+    def append(
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
+    ) -> bool:
+        """Refuse; MOVED tells callers whose appends have an identity to retry."""
+        if done is not None:
+            done(Outcome.FAILED if identity is None else Outcome.MOVED)
+        return True
+
+    def attach(
+        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+    ) -> None:
+        """Refuse."""
+        done(Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
+
+    def status(self, queue: str, done: Told) -> None:
+        """Refuse."""
+        done(Status(QueueOutcome.UNAVAILABLE))
+
+    def purge(self, queue: str, done: Told) -> None:
+        """Refuse."""
+        done(Status(QueueOutcome.UNAVAILABLE))
+
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+        """Refuse."""
+        done(Status(QueueOutcome.UNAVAILABLE))
+
+
+NOWHERE = Nowhere()
+
+
+def microseconds_now() -> int:
+    """Return wall-clock time in µs since the epoch, as entries and batches carry it."""
+    return time.time_ns() // 1000
+
+
+class Queues:
+    """All queue components of one shard."""
+
+    def __init__(
+        self,
+        shard: int,
+        settings: Settings,
+        placement: Placement,
+        reactor: Reactor,
+        later: Callable[[float, Callable[[], None]], None],
+        dropped: Callable[[str, int], None],
+        clock: Callable[[], int] = microseconds_now,
+        disk: Disk | None = None,
+    ) -> None:
+        self.shard = shard
+        self.reactor = reactor
+        self._disk = disk or Disk()
+        self.places = Places(placement)
+        self.names = QueueNames(settings, placement.workers, placement.local_groups)
+        self.paths = DataPaths(settings.storage.data_dir)
+        self.remote: RemoteHosts
+        self.service = QueueService(
+            shard,
+            settings,
+            self.names,
+            self.sender,
+            reactor,
+            clock,
+            later,
+            self._disk,
+        )
+        self.durable = self.service.durable
+        self.clients = QueueClients(
+            settings,
+            self.names,
+            self,
+            reactor,
+            clock,
+            self.service.wake,
+            dropped,
+        )
+        self.service.before_groups = self._before_groups
+        self.flush_others: Callable[[], None] = lambda: None
+        """Turns what clients of protocols other than MQTT answered in this tick into
+        settlements."""
+        self.elsewhere: ClusterHosts = OWN_GROUPS
+        """The groups that other nodes have too, if any."""
+        self.handovers = Handovers(
+            shard,
+            self.places,
+            self.service,
+            self.groups_here,
+            self._is_elsewhere,
+            self._disk.files,
+            self.paths,
+            self.service.executor,
+        )
+        self._backups = Backups(shard, settings, self._disk.files, self.paths, self.durable)
+        self._drain_seconds = settings.queue_manager.capture_drain_timeout
+
+    @property
+    def nodes(self) -> Nodes:
+        """The cluster's other nodes, if any."""
+        return self.durable.nodes
+
+    def share(self, nodes: Nodes, elsewhere: ClusterHosts) -> None:
+        """Share groups with other nodes. Called before `join` and `open`."""
+        self.durable.nodes = nodes
+        self.elsewhere = self.service.observer = elsewhere
+
+    def groups_here(self) -> list[str]:
+        """Return the durable groups that this shard hosts: those of the settings, and those on
+        disk."""
+        files = self._disk.files
+        names = set(self.names.configured_groups())
+        names.update(self.nodes.groups_here())
+        if files.exists(self.paths.groups):
+            found = (name_of(directory) for directory in files.listdir(self.paths.groups))
+            names.update(name for name in found if name is not None)
+        return sorted(
+            name
+            for name in names
+            if self.is_member(name)
+            and self.places.shard_of(name) == self.shard
+            and not self.places.is_moving(name)
+        )
+
+    def go_on(self) -> None:
+        """Let leaders of all groups proceed once the time of day is known."""
+        for group in self.service.all_groups():
+            self.service.mark(group)
+
+    def is_member(self, group: str) -> bool:
+        """Return whether this node is a member of a group."""
+        return "@" not in group and self.nodes.is_member(group)
+
+    def orders(self, core: int) -> dict[str, Order]:
+        """Return the control process's commands for this shard, which is bound to ``core``."""
+        return {
+            **self.handovers.orders(),
+            **self._backups.orders(),
+            **Listing(self, core).orders(),
+            **self.nodes.orders(),
+        }
+
+    def _is_elsewhere(self, group: str) -> bool:
+        return self.places.shard_of(group) != self.shard and not self.places.is_moving(group)
+
+    def open(self, beat: Callable[[], None]) -> None:
+        """Recover and start this shard's groups. Raises StorageError."""
+        for name in self.groups_here():
+            self.durable.open(name)
+            beat()
+        self.durable.forget_strays(self._is_elsewhere)
+        # Groups that are left only in the logs: open them too, or their entries would stay for
+        # ever.
+        for name in self.durable.unhosted():
+            if self.places.shard_of(name) == self.shard and not self.places.is_moving(name):
+                if self.nodes.left(name):
+                    self.durable.forget(name)
+                    continue
+                self.durable.open(name)
+                beat()
+
+    # Where groups live
+
+    def host(self, group: str) -> QueueHost:
+        """Return the host of a group, for clients of this shard."""
+        found = self.elsewhere.host(group)
+        if found is not None:
+            return found
+        handovers = self.handovers
+        if handovers.crossings and group in handovers.crossings:
+            return handovers.crossings[group]
+        return self.arrived(group)
+
+    def moved(self, queue: str, before: str, after: str) -> None:
+        """Redirect this shard's requests and consumers of a queue that has moved to another
+        group."""
+        self.elsewhere.moved(queue, before, after)
+
+    def sender(self, group: str) -> QueueHost:
+        """Return the target for what queues themselves send to a group: its leader, also where
+        clients are refused."""
+        return self.elsewhere.sender(group) or self.host(group)
+
+    def arrived(self, group: str) -> QueueHost:
+        """Return the host of a group for forwarded requests, which may not wait for their own
+        answers."""
+        handovers = self.handovers
+        if handovers.departed and group in handovers.departed:
+            return handovers.departed[group]
+        group = self.elsewhere.own_name(group)
+        if "@" in group:
+            return NOWHERE  # another node's own group
+        found = self.service.find(group)
+        if found is not None:
+            return self.elsewhere.copy_of(found) or found
+        return self.remote.hosts.get(self.places.shard_of(group), NOWHERE)
+
+    def join(self, links: dict[int, Link]) -> QueueLinks:
+        """Connect to the other shards, as host and as client."""
+        self.remote = self.handovers.remote = RemoteHosts(
+            links, self.names, lambda: self.reactor.tally.now, self.host
+        )
+        self.remote.answered = self.handovers.answered
+        self.service.crowded_elsewhere = self._crowded_elsewhere
+        self.elsewhere.join(self.remote)
+        hosting = Hosting(links, self.service, self.names, self.arrived)
+        found = QueueLinks(hosting, self.remote, self.nodes)
+        self.nodes.join(links, found)
+        return found
+
+    def _crowded_elsewhere(self) -> bool:
+        return self.remote.crowded or self.handovers.crowded or self.elsewhere.crowded
+
+    def hold(self, connection: Connection) -> bool:
+        """Pause a connection until there is room for its appends; return False if there is."""
+        return self.service.hold(connection, self._crowded_elsewhere())
+
+    def _before_groups(self) -> None:
+        """Do the first work at the end of a tick."""
+        self.clients.flush()
+        self.flush_others()
+        if self.handovers.crossings:
+            self.handovers.step(self.arrived)
+
+    # Time
+
+    def housekeeping(self) -> None:
+        """Do periodic work; runs every tenth of a second."""
+        self.clients.housekeeping()
+        self.handovers.answered()
+        self.remote.housekeeping()
+        self.elsewhere.housekeeping()
+        self.nodes.housekeeping()
+        self.service.housekeeping()
+        self.service.after_groups()
+
+    async def drain(self, tick: Callable[[], None]) -> None:
+        """Wait, for a bounded time, until appends in flight are durable and their publishers
+        answered."""
+        await self.nodes.hand_over(tick)
+        deadline = time.monotonic() + self._drain_seconds
+        while not self.service.idle and time.monotonic() < deadline:
+            tick()
+            await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        """Checkpoint every group and close its files."""
+        await self.nodes.stop()
+        try:
+            await self.service.stop()
+        except FluxmqError as error:
+            _log.error("queues did not close cleanly", extra={"problem": str(error)})
+        self.service.executor.shutdown()

@@ -1,0 +1,51 @@
+"""When entries count: the rule by which a leader commits them, and conditions on answering them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+
+class CommitRule(Protocol):
+    """Decides from what the voters hold how far a log is committed, and who may be answered.
+
+    In both methods ``held`` has, for each of ``voters`` in the same order, the last index that is
+    proven to be on its disk. There is at least one voter. Pure: a rule reads nothing else but its
+    own values.
+
+    A new leader must have everything that counts as committed. Elections see to that as long as a
+    majority has it; a rule that is content with less needs another way to find its leaders.
+    """
+
+    def committed(self, voters: Sequence[int], held: Sequence[int]) -> int:
+        """Return the last index that is committed. The leader asks whenever a voter advances."""
+
+    def acknowledged(self, voters: Sequence[int], held: Sequence[int], members: int) -> int:
+        """Return the last index that so many members have (`min_in_sync_replicas`), 0 if there are
+        fewer; what is also committed may be answered."""
+
+
+class Majority:
+    """An entry is committed when more than half of the voters have it (paper section 5.3)."""
+
+    def committed(self, voters: Sequence[int], held: Sequence[int]) -> int:
+        """Return the last index that a majority has."""
+        return sorted(held)[(len(held) - 1) // 2]
+
+    def acknowledged(self, voters: Sequence[int], held: Sequence[int], members: int) -> int:
+        """Return the last index that so many of the voters have."""
+        return sorted(held)[-members] if len(held) >= members else 0
+
+
+MAJORITY: Final = Majority()
+
+
+class Wish(NamedTuple):
+    """Condition of an answer. ``early``: this node has the entry on disk; ``members``: beyond the
+    commit, this many members have it on disk, 0 for as many as the commit needs."""
+
+    early: bool = False
+    members: int = 0
+
+
+AT_COMMIT: Final = Wish()

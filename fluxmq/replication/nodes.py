@@ -1,0 +1,177 @@
+"""A cluster's other nodes, as the groups of a shard see them; a single node has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from fluxmq.ipc.conversation import Order
+from fluxmq.metrics.registry import Sample
+from fluxmq.net.links import FrameLink
+from fluxmq.replication.hosted import ALONE, AnyHosted, Member
+from fluxmq.storage.errors import Corruption
+
+
+class Traffic(Protocol):
+    """What else goes over the links to shards of other nodes."""
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return the handlers of control frames by name."""
+
+    def received(self, link: FrameLink, frame: bytes) -> None:
+        """Handle a frame that is not a control frame."""
+
+    def add(self, peer: int, link: FrameLink) -> None:
+        """Add a shard of another node."""
+
+    def tell_everything(self, link: FrameLink) -> None:
+        """Announce what is here to a shard that has connected."""
+
+    def lose(self, peer: int) -> None:
+        """Handle the loss of a shard."""
+
+
+class Nodes(Protocol):
+    """The part of a cluster's other nodes in the groups of this shard."""
+
+    states: tuple[str, ...]
+    """States that groups have here beside those that they have on a single node."""
+
+    @property
+    def clocks_apart(self) -> int:
+        """Number of nodes whose wall clocks differ from this one's by too much."""
+
+    def is_timed(self) -> bool:
+        """Return whether the time of day is known; no leader acts before."""
+
+    # Groups
+
+    def member_of(self, group: str) -> Member:
+        """Return this node's member configuration in a group."""
+
+    def groups_here(self) -> Iterator[str]:
+        """Yield groups that this shard may host, beside those of its queues."""
+
+    def is_member(self, group: str) -> bool:
+        """Return whether this node is to have a group, as its own or as a member."""
+
+    def left(self, group: str) -> bool:
+        """Return whether this node was a member and was removed. Raises StorageError."""
+
+    def leader_of(self, group: str) -> str | None:
+        """Return the leader of a group here, empty if unknown; None for this node's own groups."""
+
+    def opened(self, hosted: AnyHosted) -> None:
+        """Connect a group that was opened."""
+
+    def closed(self, hosted: AnyHosted) -> None:
+        """Disconnect a group that is no longer hosted here."""
+
+    def mend(self, group: str, damage: Corruption) -> bool:
+        """Reset a damaged group that could not be opened; return whether to try again."""
+
+    # Work
+
+    def join(self, shard_links: Mapping[int, FrameLink], traffic: Traffic) -> None:
+        """Use the links to this node's shards, and make those to other nodes."""
+
+    def orders(self) -> dict[str, Order]:
+        """Return the handlers of control's questions and orders by kind."""
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return the handlers of control frames of shards of this node and others, by name."""
+
+    def came(self, link: FrameLink) -> None:
+        """Note a shard that has connected and learned which queues are here."""
+
+    def went(self, peer: int) -> None:
+        """Note a shard that has died."""
+
+    def housekeeping(self) -> None:
+        """Run periodic work; called every tenth of a second."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics of replicated groups and of streams to other nodes."""
+
+    async def start(self) -> None:
+        """Listen and dial. Raises ClusterError."""
+
+    async def hand_over(self, turn: Callable[[], None]) -> None:
+        """Transfer the groups led here to other members, for a bounded time."""
+
+    async def stop(self) -> None:
+        """End every stream."""
+
+
+class SingleNode:
+    """Stands in for the other nodes where there are none."""
+
+    states: tuple[str, ...] = ()
+    clocks_apart = 0
+
+    def is_timed(self) -> bool:
+        """Return True: the node's own time is all there is."""
+        return True
+
+    def member_of(self, group: str) -> Member:
+        """Return the only member."""
+        return ALONE
+
+    def groups_here(self) -> Iterator[str]:
+        """Yield nothing."""
+        return iter(())
+
+    def is_member(self, group: str) -> bool:
+        """Return True: all groups are this node's own."""
+        return True
+
+    def left(self, group: str) -> bool:
+        """Return False: nobody removes this node from a group."""
+        return False
+
+    def leader_of(self, group: str) -> str | None:
+        """Return None: all groups are this node's own."""
+        return None
+
+    def opened(self, hosted: AnyHosted) -> None:
+        """Do nothing."""
+
+    def closed(self, hosted: AnyHosted) -> None:
+        """Do nothing."""
+
+    def mend(self, group: str, damage: Corruption) -> bool:
+        """Return False: there is no other copy."""
+        return False
+
+    def join(self, shard_links: Mapping[int, FrameLink], traffic: Traffic) -> None:
+        """Do nothing."""
+
+    def orders(self) -> dict[str, Order]:
+        """Return no handlers."""
+        return {}
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return no handlers."""
+        return {}
+
+    def came(self, link: FrameLink) -> None:
+        """Do nothing."""
+
+    def went(self, peer: int) -> None:
+        """Do nothing."""
+
+    def housekeeping(self) -> None:
+        """Do nothing."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield nothing."""
+        return iter(())
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def hand_over(self, turn: Callable[[], None]) -> None:
+        """Do nothing: nobody could take over."""
+
+    async def stop(self) -> None:
+        """Do nothing."""

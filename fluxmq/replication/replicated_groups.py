@@ -1,0 +1,380 @@
+"""The replicated groups of a shard, and its links to other nodes: builds every part, and tells each
+what it needs of a group's events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from fluxmq.cluster.clock_links import ClockLinks, SteeredClock
+from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.errors import ClusterError
+from fluxmq.cluster.node_links import NodeLink, NodeLinks
+from fluxmq.cluster.security import Security
+from fluxmq.ipc.conversation import Order
+from fluxmq.logs import RateLimited, get_logger
+from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
+from fluxmq.net.links import FrameLink
+from fluxmq.raft.types import Message, MessageKind
+from fluxmq.replication.audits import Audits
+from fluxmq.replication.carrier import Carrier
+from fluxmq.replication.damages import Damages
+from fluxmq.replication.hosted import ALONE, AnyHosted, Member
+from fluxmq.replication.hosted_groups import AnyHostedGroups
+from fluxmq.replication.leaders import LeaderNews, Leaders
+from fluxmq.replication.membership import GroupMembers
+from fluxmq.replication.nodes import Traffic
+from fluxmq.replication.orders import ClusterOrders
+from fluxmq.replication.placement import Places
+from fluxmq.replication.queue_plans import QueuePlans, wish_of
+from fluxmq.replication.replica import (
+    TICKS_PER_ELECTION,
+    Replica,
+    heartbeat_ticks,
+    leader_of,
+)
+from fluxmq.replication.reports import group_samples, guard_samples, link_samples
+from fluxmq.replication.scrub import Scrub
+from fluxmq.replication.shard_links import ShardLinks
+from fluxmq.replication.snapshot_calls import SnapshotCalls
+from fluxmq.replication.snapshot_offers import SnapshotOffers
+from fluxmq.replication.snapshots import Snapshots
+from fluxmq.replication.spread import LeaderSpread
+from fluxmq.settings.clustering import LOCAL
+from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
+from fluxmq.settings.schema import Settings
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import Corruption
+from fluxmq.storage.files import Files
+
+TRANSFER_SECONDS_MAX: Final = 2.0
+"""Time that a stopping shard waits for others to take its groups over."""
+_STEP_SECONDS: Final = 0.005
+_ROUTINE: Final = frozenset(
+    (MessageKind.APPEND_ANSWER, MessageKind.HEARTBEAT, MessageKind.HEARTBEAT_ANSWER)
+)
+"""Messages that seldom change anything the end of a tick would have to handle."""
+
+_log = get_logger("fluxmq.cluster")
+
+
+class ReplicatedGroups:
+    """Groups that other nodes have too. Made only if the settings name any; implements ``Nodes``.
+
+    ``epoch`` identifies this life of the shard.
+    """
+
+    states: tuple[str, ...] = ("following", "leaderless")
+
+    def __init__(
+        self,
+        settings: Settings,
+        shard: int,
+        workers: int,
+        epoch: int,
+        hosting: AnyHostedGroups,
+        places: Places,
+        clock: SteeredClock,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        cluster = settings.cluster
+        self.now = now
+        self.plans = GroupPlans(settings)
+        self.queue_plans = QueuePlans(settings, self.plans)
+        self.leaders = Leaders()
+        self.replicas: dict[str, Replica] = {}
+        self.shards = ShardLinks(cluster.node_id, shard, places)
+        self.news = LeaderNews(self.leaders, self.shards)
+        self.links: NodeLinks
+        self.is_timed = clock.is_known
+        self._settings = settings
+        self._hosting = hosting
+        self._wake = hosting.wake
+        self._security = Security.of(cluster)
+        self._own = Hello(cluster.node_id, shard, workers, epoch, "shard", tells_time=True)
+        self._started = False
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """By group: transports of closed replicas that are still releasing their address."""
+        self._unknown = RateLimited(_log, per_second=0.01, burst=1)
+        self._build(clock)
+
+    def _build(self, clock: SteeredClock) -> None:
+        """Create the parts, each with what it needs of the others."""
+        replicas, shards, hosting, now = self.replicas, self.shards, self._hosting, self.now
+        files, paths = Files(), DataPaths(self._settings.storage.data_dir)
+        self.clocks = ClockLinks(
+            clock,
+            len(self._settings.cluster.transport.peers) + 1,
+            lambda: iter(shards.abroad.values()),
+        )
+        self.orders_here = ClusterOrders(replicas, self.leaders, shards, now)
+        self.members = GroupMembers(
+            *(replicas, shards, self.orders_here, self.plans, hosting, files, paths, now)
+        )
+        self._reading = ThreadPoolExecutor(2, "snapshot-read")
+        self.served = SnapshotCalls(
+            *(files, paths, hosting.checkpoints, self._reading, hosting.groups.get, now)
+        )
+        self.offers = SnapshotOffers(replicas, self.served, now)
+        self.snapshots = Snapshots(
+            *(replicas, self.leaders, shards, self._security, hosting, self.served),
+            self._settings,
+            now,
+        )
+        refetch = self.snapshots.refetch
+        self.damages = Damages(replicas, shards, self.plans, hosting, refetch, files, paths)
+        self.scrub = Scrub(replicas, self.damages.met, files, now)
+        self.audits = Audits(replicas, self.leaders, shards, self.orders_here, refetch, now)
+        self.spread = LeaderSpread(replicas, self.leaders, shards, self.plans)
+
+    # Joining
+
+    def join(self, shard_links: Mapping[int, FrameLink], traffic: Traffic) -> None:
+        """Use the links to this node's shards, and make those to other nodes, with their
+        traffic."""
+        transport = self._settings.cluster.transport
+
+        def added(link: NodeLink) -> None:
+            traffic.add(link.peer, link)
+
+        def came(link: NodeLink) -> None:
+            self.clocks.tell(link)
+            traffic.tell_everything(link)
+
+        def gone(link: NodeLink) -> None:
+            self.clocks.lost(link)
+            traffic.lose(link.peer)
+
+        self.links = NodeLinks(
+            *(self._security, transport.bind_addr, self._own, transport.peers),
+            *(added, came, gone),
+            traffic.handlers(),
+            traffic.received,
+            self._wake,
+        )
+        self.shards.own, self.shards.abroad = shard_links, self.links.links
+
+    def orders(self) -> dict[str, Order]:
+        """Return the handlers of control's questions and orders by kind."""
+        return self.orders_here.orders()
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return the handlers of control frames of shards of this node and others, by name."""
+        frames = {**self.news.handlers(), **self.orders_here.handlers(), **self.members.handlers()}
+        frames |= {**self.audits.handlers(), **self.scrub.handlers(), **self.clocks.handlers()}
+        return {**frames, **self.offers.handlers()}
+
+    def came(self, link: FrameLink) -> None:
+        """Tell a shard that has connected which groups lead here."""
+        self.news.tell(link)
+
+    def went(self, peer: int) -> None:
+        """Note a shard that has died."""
+        self.leaders.lost(peer)
+        self.orders_here.lost(peer)
+
+    async def start(self) -> None:
+        """Listen and dial. Raises ClusterError."""
+        self._started = True
+        await self.links.start()
+        for replica in self.replicas.values():
+            await replica.carrier.start()
+            replica.tick(self._wake)
+        self.scrub.start()
+
+    async def stop(self) -> None:
+        """End every stream."""
+        await self.scrub.stop()
+        await self.snapshots.close()
+        await self.served.close()
+        self._reading.shutdown(wait=False)
+        for replica in list(self.replicas.values()):
+            replica.still()
+            await replica.carrier.stop()
+        await asyncio.gather(self.links.stop(), *self._ending.values())
+
+    # Groups
+
+    def groups_here(self) -> Iterator[str]:
+        """Yield the settings' replicated groups of this node, and one of its own for outboxes."""
+        if self._settings.cluster.raft.write_policy == "local":
+            yield from self.shards.places.first_of(LOCAL, self.shards.shard)
+        for name in self.plans.configured():
+            if self.plans.replicated(name) and self.is_member(name):
+                yield name
+
+    def is_member(self, group: str) -> bool:
+        """Return whether this node is to have a group, as its own or as a member."""
+        if not self.plans.replicated(group):
+            return True
+        try:
+            return self.members.is_member(self.plans.of(group))
+        except UnknownGroup as problem:
+            self._unknown.event(logging.WARNING, group, "unknown group: %s", problem)
+            return False
+
+    def left(self, group: str) -> bool:
+        """Return whether this node was a member and was removed. Raises StorageError."""
+        return self.members.left(group)
+
+    def mend(self, group: str, damage: Corruption) -> bool:
+        """Reset a damaged group that could not be opened; return whether to try again."""
+        return self.damages.mend(group, damage)
+
+    def leader_of(self, group: str) -> str | None:
+        """Return the leader of a group here, empty if unknown; None for this node's own groups."""
+        replica = self.replicas.get(group)
+        return None if replica is None else leader_of(replica)
+
+    def member_of(self, group: str) -> Member:
+        """Return this node's member configuration in a group."""
+        if not self.plans.replicated(group):
+            return ALONE
+        plan = self.plans.of(group)
+        heartbeat = heartbeat_ticks(plan)
+        return Member(
+            member_number(self.shards.node),
+            self.members.begins_with(plan),
+            max(TICKS_PER_ELECTION, heartbeat + 1),
+            heartbeat,
+            plan.data_dir,
+            self.queue_plans.reads_copies(group),
+            wish=wish_of(plan),
+            wishes=self.queue_plans.wishes(group),
+        )
+
+    def opened(self, hosted: AnyHosted) -> None:
+        """Connect a group that was opened to its other members, if it has any."""
+        if hosted.keeper.alone:
+            return
+        group, keeper = hosted.group, hosted.keeper
+        plan = self.plans.of(group.name)
+        acquaintances = self.members.acquaintances(
+            lambda: self.replicas[group.name], self.members.live(plan), group.name
+        )
+        carrier = Carrier(
+            plan,
+            self._security,
+            self._own,
+            lambda messages: self._step(hosted, messages),
+            lambda number: self._unreachable(hosted, number),
+            acquaintances,
+            group.fail,
+            self.now,
+            self.served.handlers(group.name),
+        )
+        status = keeper.node.status()
+        carrier.follow((*status.membership.voters, *status.membership.learners))
+        audit = self.audits.add(hosted, status.id)
+        replica = self.replicas[group.name] = Replica(
+            *(plan, hosted, carrier, acquaintances, audit, self.news),
+            self.damages.met,
+            self.offers.wanted,
+        )
+        keeper.gathers = not self.queue_plans.reads_copies(group.name)
+        keeper.node.hold(*acquaintances.record.floor)
+        keeper.join(replica)
+        if self._started:
+            replica.starting = asyncio.get_running_loop().create_task(self._start(replica))
+
+    async def _start(self, replica: Replica) -> None:
+        former = self._ending.pop(replica.plan.name, None)
+        if former is not None:
+            await asyncio.wait([former])  # it has the address
+        try:
+            await replica.carrier.start()
+        except ClusterError as problem:
+            _log.error(
+                "cannot open a group's address",
+                extra={"group": replica.plan.name, "problem": str(problem)},
+            )
+            replica.hosted.group.fail(str(problem))
+            return
+        replica.tick(self._wake)
+
+    def closed(self, hosted: AnyHosted) -> None:
+        """Disconnect a group that is no longer hosted here."""
+        name = hosted.group.name
+        replica = self.replicas.pop(name, None)
+        if replica is None:
+            return
+        if hosted.keeper.leading:
+            # Closed while it led, as a copy that is left behind is: no client may keep asking this
+            # shard.
+            replica.follows()
+        self.audits.remove(name)
+        replica.acquaintances.closed = True
+        replica.still()
+        self._ending[name] = asyncio.get_running_loop().create_task(replica.carrier.stop())
+
+    def _step(self, hosted: AnyHosted, messages: Sequence[Message]) -> None:
+        """Pass a member's messages to its group. Raises MalformedMessage."""
+        keeper = hosted.keeper
+        replica = self.replicas.get(hosted.group.name)
+        if replica is None or replica.hosted is not hosted:
+            return  # it has left, and its streams are still ending
+        try:
+            rest = messages
+            if MessageKind.SNAPSHOT in [message.kind for message in messages]:
+                rest = self.snapshots.intercept(replica, messages)
+            keeper.step(rest)
+        finally:
+            if keeper.changed or messages[0].kind not in _ROUTINE:
+                self._wake()
+
+    def _unreachable(self, hosted: AnyHosted, number: int) -> None:
+        if not hosted.group.failed:
+            hosted.keeper.node.report_unreachable(number)
+
+    # Work
+
+    def housekeeping(self) -> None:
+        """Run periodic work; called every tenth of a second."""
+        now = self.now()
+        self.clocks.housekeeping()
+        self.orders_here.housekeeping()
+        self.members.housekeeping()
+        self.audits.housekeeping(now)
+        self.offers.housekeeping()
+        self.snapshots.housekeeping()
+        self.spread.housekeeping(now)
+
+    @property
+    def clocks_apart(self) -> int:
+        """Number of nodes whose wall clocks differ from this one's by too much."""
+        return self.clocks.apart
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics of replicated groups and of streams to other nodes."""
+        replicas, now = list(self.replicas.values()), self.now()
+        for replica in replicas[:GROUP_SERIES_MAX]:
+            yield from group_samples(replica, self.damages.found[replica.plan.name], now)
+        yield "fluxmq_raft_groups_not_shown", {}, max(0, len(replicas) - GROUP_SERIES_MAX)
+        malformed = self.links.malformed.events
+        malformed += sum(replica.carrier.malformed.events for replica in replicas)
+        yield "fluxmq_cluster_malformed_messages_total", {}, malformed
+        yield from guard_samples(self._security.guard)
+        yield "fluxmq_raft_snapshots_installed_total", {}, self.snapshots.installed
+        yield "fluxmq_raft_scrubbed_bytes_total", {}, self.scrub.bytes
+        yield from self.clocks.samples()
+        yield from link_samples(self._settings.cluster.transport.peers, self.shards.abroad.values())
+
+    async def hand_over(self, turn: Callable[[], None]) -> None:
+        """Transfer the groups led here to other members, for a bounded time."""
+        asked: set[str] = set()
+        deadline = self.now() + TRANSFER_SECONDS_MAX
+        while self.now() < deadline:
+            led = [each for each in self.replicas.values() if each.hosted.keeper.leading]
+            if not led:
+                return
+            for replica in led:
+                if replica.plan.name not in asked and replica.transfer():
+                    asked.add(replica.plan.name)
+            if not asked:
+                return
+            turn()
+            await asyncio.sleep(_STEP_SECONDS)

@@ -1,0 +1,218 @@
+"""Automatic spreading of leaders over the nodes.
+
+For a new group, the node that `first_leaders` names campaigns as soon as a majority can be reached,
+while the others wait for their election timeout. Later, leaders hand groups over by the rule of
+`rebalanced`: only while nodes differ by more than one leader, only when nothing has changed for a
+while, and only a group all of whose voters are up and have what is committed. A shard that has
+handed a group over does not do so again for a while that doubles each time, so that a group that
+comes back does not go to and fro.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from fluxmq.ipc.spreading import Placed, first_leaders, rebalanced
+from fluxmq.logs import get_logger
+from fluxmq.raft.types import Replication, Status
+from fluxmq.replication.leaders import OWN, Leaders
+from fluxmq.replication.replica import Replica, committed_membership, contact_seconds, name_of
+from fluxmq.replication.shard_links import ShardLinks
+from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
+
+QUIET_SECONDS: Final = 10.0
+"""Time for which no group has changed its leader, and the voters of a moving one were up to date:
+after a failure, and while nodes start one after another, leaders stay where they are.
+"""
+LOOK_SECONDS: Final = 1.0
+"""Interval between two checks."""
+LAG_ENTRIES_MAX: Final = 64
+"""Maximum lag in committed entries of a voter that counts as up to date: what is in flight in a few
+ticks.
+"""
+BACK_OFF_SECONDS: Final = 60.0
+"""Time before this shard hands a group over again, whether or not the last handover succeeded.
+Doubles each time.
+"""
+BACK_OFF_SECONDS_MAX: Final = 3600.0
+"""Maximum back-off; a group that stayed away for longer starts over with the shortest."""
+
+_log = get_logger("fluxmq.cluster")
+
+
+class Led(NamedTuple):
+    """The leader of a group, and its term."""
+
+    node: str
+    term: int
+
+
+class _Pause(NamedTuple):
+    began: float
+    seconds: float
+
+
+class Spreading:
+    """Decides which groups a shard of ``node`` hands over, and to which node. No clock, no I/O."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._seen: Mapping[str, Led] = {}
+        self._changed = 0.0
+        self._whole: dict[str, float] = {}
+        self._pauses: dict[str, _Pause] = {}
+
+    def moves(
+        self,
+        now: float,
+        leaders: Mapping[str, Led],
+        voters: Mapping[str, Sequence[str]],
+        whole: Collection[str],
+    ) -> list[tuple[str, str]]:
+        """Return groups to hand over now, with the nodes that are to lead them. ``leaders``: all
+        groups that have a leader; ``voters``: those of each; ``whole``: the groups led by this
+        shard whose voters are all up to date.
+        """
+        if leaders != self._seen:
+            self._seen, self._changed = dict(leaders), now
+        self._whole = {group: self._whole.get(group, now) for group in whole}
+        self._pauses = {
+            group: pause
+            for group, pause in self._pauses.items()
+            if now - pause.began < pause.seconds + BACK_OFF_SECONDS_MAX
+        }
+        if now - self._changed < QUIET_SECONDS:
+            return []
+        placed = {
+            group: Placed(led.node, self._successors(now, group, led, voters.get(group, ())))
+            for group, led in leaders.items()
+        }
+        moves = [move for move in rebalanced(placed) if move[0] in self._whole]
+        for group, _ in moves:
+            before = self._pauses.get(group)
+            seconds = BACK_OFF_SECONDS if before is None else 2 * before.seconds
+            self._pauses[group] = _Pause(now, min(seconds, BACK_OFF_SECONDS_MAX))
+        return moves
+
+    def _successors(
+        self, now: float, group: str, led: Led, voters: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Return the nodes that may lead a group: only this one for its groups that are not to
+        move.
+        """
+        if led.node != self._node:
+            return tuple(voters)
+        since = self._whole.get(group)
+        pause = self._pauses.get(group)
+        resting = pause is not None and now - pause.began < pause.seconds
+        if since is None or now - since < QUIET_SECONDS or resting:
+            return (led.node,)
+        return tuple(voters)
+
+
+class LeaderSpread:
+    """Carries the decisions out for one shard."""
+
+    def __init__(
+        self,
+        replicas: Mapping[str, Replica],
+        leaders: Leaders,
+        links: ShardLinks,
+        plans: GroupPlans,
+    ) -> None:
+        self._replicas = replicas
+        self._known = leaders
+        self._links = links
+        self._plans = plans
+        self._spreading = Spreading(links.node)
+        self._next_look = 0.0
+
+    def housekeeping(self, now: float) -> None:
+        """Look for groups to hand over, when due; called every tenth of a second."""
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        for replica in self._replicas.values():
+            self._begin(replica)
+        leaders = self._leaders()
+        voters = {group: self._voters(group) for group in leaders}
+        whole = [group for group, replica in self._replicas.items() if self._is_whole(replica, now)]
+        for group, node in self._spreading.moves(now, leaders, voters, whole):
+            _log.info("leaders are spread", extra={"group": group, "to": node})
+            self._replicas[group].transfer(member_number(node))
+
+    def _leaders(self) -> dict[str, Led]:
+        found = {}
+        for group, leader in self._known.all().items():
+            if "@" in group or leader.peer is None:
+                continue
+            node = self._links.node if leader.peer == OWN else self._links.node_of(leader.peer)
+            if node:
+                found[group] = Led(node, leader.term)
+        return found
+
+    def _voters(self, group: str) -> tuple[str, ...]:
+        """Return a group's voters: by its log if it is here, or else its initial members."""
+        replica = self._replicas.get(group)
+        if replica is not None:
+            numbers = replica.hosted.keeper.node.status().membership.voters
+            return tuple(name_of(replica, number) for number in numbers)
+        try:
+            return tuple(member.node for member in self._plans.of(group).members)
+        except UnknownGroup:
+            return ()
+
+    def _is_whole(self, replica: Replica, now: float) -> bool:
+        """Return whether a group is led here and every voter is up and has what is committed."""
+        keeper = replica.hosted.keeper
+        if not keeper.leading or replica.hosted.group.failed or replica.hosted.group.leaving:
+            return False
+        status = keeper.node.status()
+        if committed_membership(replica) != status.membership:
+            return False
+        return all(
+            self._is_near(replica, status, number, now)
+            for number in status.membership.voters
+            if number != status.id
+        )
+
+    def _is_near(self, replica: Replica, status: Status, number: int, now: float) -> bool:
+        peer = status.progress[number]
+        contact = contact_seconds(replica, number, now)
+        return (
+            peer.state is Replication.REPLICATE
+            and status.commit - peer.match <= LAG_ENTRIES_MAX
+            and replica.acquaintances.believed(number)
+            and replica.carrier.reaches(number)
+            and contact is not None
+            and contact <= replica.plan.election_timeout
+            and bool(self._links.of(name_of(replica, number)))
+        )
+
+    # New groups
+
+    def _begin(self, replica: Replica) -> None:
+        """Campaign for a group that has never had a leader, if this node is to be the first."""
+        keeper = replica.hosted.keeper
+        if keeper.node.term or replica.hosted.group.failed:
+            return
+        status = keeper.node.status()
+        voters = status.membership.voters
+        reached = sum(
+            number == status.id
+            or (replica.carrier.reaches(number) and replica.acquaintances.believed(number))
+            for number in voters
+        )
+        if reached > len(voters) // 2 and self._first_leader(replica.plan.name) == status.id:
+            keeper.campaign()
+
+    def _first_leader(self, group: str) -> int:
+        plans = self._plans
+        voters: dict[str, tuple[str, ...]] = {}
+        for name in (*plans.configured(), group):
+            try:
+                voters[name] = tuple(member.node for member in plans.of(name).members)
+            except UnknownGroup:
+                continue
+        return member_number(first_leaders(voters)[group])

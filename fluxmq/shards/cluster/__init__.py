@@ -1,1 +1,0 @@
-"""A shard's part in the cluster: which shard leads each group, and the traffic between nodes."""

@@ -1,0 +1,76 @@
+"""When entries are committed: by a majority, or by the rule that a group is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+
+import pytest
+
+from fluxmq.raft.commits import MAJORITY
+from tests.unit.raft.cluster import Cluster
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ([7], 7),
+        ([7, 5], 5),
+        ([7, 5, 0], 5),
+        ([7, 7, 0], 7),
+        ([9, 7, 5, 0], 5),
+        ([9, 8, 7, 0, 0], 7),
+    ],
+)
+def test_a_majority_commits(held: list[int], expected: int) -> None:
+    for order in permutations(held):
+        assert MAJORITY.committed(range(1, len(held) + 1), order) == expected
+
+
+@pytest.mark.parametrize(("members", "expected"), [(1, 9), (2, 7), (3, 5), (4, 0)])
+def test_an_answer_waits_for_as_many_members_as_it_wants(members: int, expected: int) -> None:
+    assert MAJORITY.acknowledged((1, 2, 3), (5, 9, 7), members) == expected
+
+
+class InSync:
+    """Commits what all of these have."""
+
+    def __init__(self, members: set[int]) -> None:
+        self.members = members
+
+    def committed(self, voters: Sequence[int], held: Sequence[int]) -> int:
+        """Return the last index that all of them have."""
+        return min(
+            index for voter, index in zip(voters, held, strict=True) if voter in self.members
+        )
+
+    def acknowledged(self, voters: Sequence[int], held: Sequence[int], members: int) -> int:
+        """Return the last index that so many of the voters have."""
+        return MAJORITY.acknowledged(voters, held, members)
+
+
+def test_a_group_commits_by_the_rule_that_it_is_given() -> None:
+    rule = InSync({1, 2, 3})
+    cluster = Cluster(3, commit_rule=rule)
+    cluster.elect(1)
+    cluster.settle()
+    before = cluster[1].node.status().commit
+    cluster.cut(3)
+    cluster.propose(1, b"a")
+    cluster.settle()
+    assert cluster[1].node.status().commit == before, "a majority has it, and that is not enough"
+    assert cluster[1].node.acknowledged(2) > before
+    rule.members.discard(3)
+    cluster.propose(1, b"b")
+    cluster.settle()
+    assert cluster[1].commands == [b"a", b"b"]
+    assert cluster[2].commands == [b"a", b"b"]
+
+
+def test_nobody_but_a_leader_knows_what_others_have() -> None:
+    cluster = Cluster(3)
+    cluster.elect(1)
+    cluster.propose(1, b"a")
+    cluster.settle()
+    assert cluster[1].node.acknowledged(3) == cluster[1].node.status().commit
+    assert cluster[2].node.acknowledged(1) == 0
