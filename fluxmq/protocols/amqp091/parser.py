@@ -12,6 +12,8 @@ Source: AMQP 0-9-1 section 2.3.5 and 4.2.3 (frames), 4.2.6 (content), 4.2.7 (hea
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import cython
 
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
@@ -20,12 +22,14 @@ from fluxmq.protocols.connection import Connection
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.fluxmq.model.octets import Octets, pointer
     from cython.cimports.fluxmq.protocols.amqp091.ledger import ChannelLedger
     from cython.cimports.fluxmq.protocols.amqp091.run import PublishRun
     from cython.cimports.fluxmq.protocols.amqp091.wire import load_u16, load_u32, load_u64
     from cython.cimports.fluxmq.protocols.connection import Connection
     from cython.cimports.libc.string import memcmp
 else:
+    from fluxmq.model.octets import Octets
     from fluxmq.protocols.amqp091.wire import load_u16, load_u32, load_u64
 
 FRAME_METHOD = 1
@@ -77,6 +81,28 @@ _RUN = 2
 _SETTLED = 3
 
 
+class AmqpHandler(Protocol):
+    """What frames mean: `Connection.handler` of an AMQP 0.9.1 connection."""
+
+    def protocol_header(self, connection: Connection, header: bytes, /) -> object:
+        """Answer the protocol header."""
+
+    def publish_run(self, connection: Connection, channel: int, run: PublishRun, /) -> object:
+        """Publish a run; its bytes are valid until this returns."""
+
+    def frame(self, connection: Connection, kind: int, channel: int, payload: bytes, /) -> object:
+        """Handle one frame."""
+
+    def broken(self, connection: Connection, code: int, text: str, /) -> object:
+        """End a connection whose bytes are no frames."""
+
+    def lost(self, connection: Connection, /) -> object:
+        """Handle a lost network connection."""
+
+    def drained(self, connection: Connection, /) -> object:
+        """Continue what waited for room (`Connection.feeding`)."""
+
+
 class AmqpParser:
     """Passes the frames of any connection to its handler. ``capacity``: bytes of the receive
     buffer.
@@ -89,7 +115,7 @@ class AmqpParser:
         self.capacity = capacity
         self.needed = 0
         self.following = 0
-        self.run = None
+        self.run: PublishRun | None = None
 
     def process(  # noqa: C901, PLR0915 - one C function
         self, connection: Connection, buffer: bytearray, end: cython.Py_ssize_t
@@ -99,7 +125,7 @@ class AmqpParser:
         A frame may carry ``connection.frame_max`` bytes: eight more than negotiated, as with
         RabbitMQ.
         """
-        data: cython.p_uchar
+        data: Octets
         at: cython.Py_ssize_t = 0
         size: cython.Py_ssize_t
         following: cython.Py_ssize_t
@@ -109,7 +135,8 @@ class AmqpParser:
         channel_known: cython.int = -1
         found: cython.int
         method: cython.uint
-        ledger: ChannelLedger = None
+        ledger: ChannelLedger | None = None
+        handler: AmqpHandler = connection.handler
         if connection.version == 0:
             at = self.protocol_header(connection, buffer, end)
             if at <= 0:
@@ -118,7 +145,10 @@ class AmqpParser:
             needed = 0
             if end - at < _FRAME - 1:
                 break
-            data = _bytes(buffer) if cython.compiled else buffer
+            if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
+                data = pointer(buffer)
+            else:
+                data = buffer
             kind = data[at]
             channel = load_u16(data, at + 1)
             size = load_u32(data, at + 3)
@@ -153,9 +183,7 @@ class AmqpParser:
             if kind != _HANDLED:
                 if kind < _METHOD or kind > _BODY:
                     return self.refuse(connection, buffer, at, end, "type")
-                connection.handler.frame(
-                    connection, kind, channel, _piece(buffer, at + 7, following - 1)
-                )
+                handler.frame(connection, kind, channel, _piece(buffer, at + 7, following - 1))
             # A handler may have opened or closed channels.
             channel_known = -1
             at = following
@@ -182,14 +210,17 @@ class AmqpParser:
         _SETTLED: the ledger knew the acknowledgement. _RUN: the handler got a run, which ends at
         ``following``. _HOLD and _SINGLE as in ``publishes``.
         """
-        data: cython.p_uchar
+        data: Octets
         found: cython.int
         behind: cython.Py_ssize_t
-        run: PublishRun
+        run: PublishRun | None
         if method == _BASIC_ACK:
-            data = _bytes(buffer) if cython.compiled else buffer
+            if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
+                data = pointer(buffer)
+            else:
+                data = buffer
             if load_u32(data, at + 3) == _ACK_BYTES and ledger.acknowledge(
-                load_u64(data, at + 11), data[at + 19] & 1
+                load_u64(data, at + 11), data[at + 19] & 1 != 0
             ):
                 return _SETTLED
             return _SINGLE
@@ -199,8 +230,10 @@ class AmqpParser:
         if found == _RUN:
             run = self.run
             self.run = None
+            assert run is not None
             behind = run.end  # a run that is kept uses another buffer afterwards
-            connection.handler.publish_run(connection, run.channel, run)
+            handler: AmqpHandler = connection.handler
+            handler.publish_run(connection, run.channel, run)
             self.following = behind
         return found
 
@@ -213,7 +246,8 @@ class AmqpParser:
             connection.gather(buffer, 0, end, PROTOCOL_HEADER_BYTES, self.capacity)
             return 0
         connection.version = 1
-        connection.handler.protocol_header(connection, header)
+        handler: AmqpHandler = connection.handler
+        handler.protocol_header(connection, header)
         if connection.fd < 0 or connection.closing:
             return 0
         if connection.paused:
@@ -232,7 +266,8 @@ class AmqpParser:
     ) -> cython.int:
         """Report an invalid frame to the handler; later bytes are ignored."""
         limit = connection.frame_max - _FRAME
-        connection.handler.broken(connection, *refusal(_piece(buffer, at, end), reason, limit))
+        handler: AmqpHandler = connection.handler
+        handler.broken(connection, *refusal(_piece(buffer, at, end), reason, limit))
         return 0
 
     def publishes(  # noqa: C901 - one C function
@@ -247,14 +282,17 @@ class AmqpParser:
         _RUN: they are in ``run``; _HOLD: the first is incomplete and has at least ``needed`` bytes;
         _SINGLE: its frames are to be handled one by one.
         """
-        data: cython.p_uchar
+        data: Octets
         size: cython.Py_ssize_t
         exchange: cython.Py_ssize_t
         key: cython.Py_ssize_t
         header: cython.Py_ssize_t
         body: cython.Py_ssize_t
         length: cython.ulonglong
-        data = _bytes(buffer) if cython.compiled else buffer
+        if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
+            data = pointer(buffer)
+        else:
+            data = buffer
         size = load_u32(data, at + 3)
         exchange = data[at + 13]
         if _PUBLISH_BYTES_MIN + exchange > size:
@@ -354,14 +392,14 @@ class AmqpParser:
         length: cython.Py_ssize_t,
     ) -> cython.int:
         """Extend the run over neighbours of the same size."""
-        data: cython.p_uchar
+        data: Octets
         at: cython.Py_ssize_t = run.start
         total: cython.Py_ssize_t = run.stride
         position: cython.Py_ssize_t = at + total
         front: cython.Py_ssize_t = total - length - 1 if length else total
         count: cython.Py_ssize_t = 1
         if cython.compiled:
-            data = _bytes(buffer)
+            data = pointer(buffer)
             while position + total <= end:
                 if data[position + total - 1] != _END:
                     break
@@ -392,7 +430,7 @@ class AmqpParser:
         frame_max: cython.Py_ssize_t,
     ) -> cython.int:
         """Extend the run over neighbours of other sizes; the run has no stride then."""
-        data: cython.p_uchar
+        data: Octets
         at: cython.Py_ssize_t = run.start
         position: cython.Py_ssize_t = run.end
         # Later publishes must repeat everything up to the body's size, and what follows it in the header.
@@ -403,7 +441,7 @@ class AmqpParser:
         total: cython.Py_ssize_t
         length: cython.ulonglong
         if cython.compiled:
-            data = _bytes(buffer)
+            data = pointer(buffer)
         else:
             data = buffer
             head = bytes(memoryview(buffer)[at : at + front])
@@ -443,20 +481,11 @@ class AmqpParser:
         return 0
 
 
-if cython.compiled:
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(check=False)
-    def _bytes(buffer: bytearray) -> cython.p_uchar:
-        """Return the bytes of a buffer, valid until it is resized."""
-        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
-
-
 @cython.cfunc
-def _ledger(connection: Connection, channel: cython.int) -> ChannelLedger:
+def _ledger(connection: Connection, channel: cython.int) -> ChannelLedger | None:
     """Return a channel's ledger, or None."""
-    return None if connection.ledgers is None else connection.ledgers.get(channel)
+    ledgers: dict[int, ChannelLedger] | None = connection.ledgers
+    return None if ledgers is None else ledgers.get(channel)
 
 
 @cython.cfunc
