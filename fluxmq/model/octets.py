@@ -14,6 +14,11 @@ _I64 = struct.Struct("<q")
 _U64 = struct.Struct("<Q")
 
 
+def pointer(buffer: Octets) -> Octets:
+    """Return what a loop reads a buffer by, compiled; uncompiled it is the buffer."""
+    return buffer
+
+
 def load_i32(data: bytes, at: int) -> int:
     """Return the signed number of four bytes at ``data[at]``."""
     found: int = _I32.unpack_from(data, at)[0]

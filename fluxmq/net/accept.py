@@ -25,7 +25,7 @@ from fluxmq.net.accept_batch import Batch
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-    from cython.cimports.fluxmq.model.octets import Octets
+    from cython.cimports.fluxmq.model.octets import Octets, pointer
     from cython.cimports.fluxmq.net.accept_batch import Batch
     from cython.cimports.fluxmq.net.sockets import (
         AF_INET,
@@ -46,7 +46,7 @@ if cython.compiled:
     from cython.cimports.libc.errno import EAGAIN, EINTR, errno
     from cython.cimports.posix.unistd import read as posix_read
 else:
-    from fluxmq.model.octets import Octets
+    from fluxmq.model.octets import Octets, pointer
 
 NONE: Final = 0
 """No connection waits."""
@@ -355,10 +355,7 @@ def shard_of_connect(  # noqa: C901 - one C function
     crc: cython.uint
     if length < 2:
         return NO_SHARD
-    if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
-        data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
-    else:
-        data = buffer
+    data = pointer(buffer) if cython.compiled else buffer
     if data[0] != _CONNECT:
         return NO_SHARD
     value = variable_integer(data, 1, length)

@@ -12,11 +12,10 @@ Source: AMQP 0-9-1 section 2.3.5 and 4.2.3 (frames), 4.2.6 (content), 4.2.7 (hea
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import cython
 
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
+from fluxmq.protocols.amqp091.ports import AmqpHandler
 from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.protocols.connection import Connection
 
@@ -29,7 +28,7 @@ if cython.compiled:
     from cython.cimports.fluxmq.protocols.connection import Connection
     from cython.cimports.libc.string import memcmp
 else:
-    from fluxmq.model.octets import Octets
+    from fluxmq.model.octets import Octets, pointer
     from fluxmq.protocols.amqp091.wire import load_u16, load_u32, load_u64
 
 FRAME_METHOD = 1
@@ -81,28 +80,6 @@ _RUN = 2
 _SETTLED = 3
 
 
-class AmqpHandler(Protocol):
-    """What frames mean: `Connection.handler` of an AMQP 0.9.1 connection."""
-
-    def protocol_header(self, connection: Connection, header: bytes, /) -> object:
-        """Answer the protocol header."""
-
-    def publish_run(self, connection: Connection, channel: int, run: PublishRun, /) -> object:
-        """Publish a run; its bytes are valid until this returns."""
-
-    def frame(self, connection: Connection, kind: int, channel: int, payload: bytes, /) -> object:
-        """Handle one frame."""
-
-    def broken(self, connection: Connection, code: int, text: str, /) -> object:
-        """End a connection whose bytes are no frames."""
-
-    def lost(self, connection: Connection, /) -> object:
-        """Handle a lost network connection."""
-
-    def drained(self, connection: Connection, /) -> object:
-        """Continue what waited for room (`Connection.feeding`)."""
-
-
 class AmqpParser:
     """Passes the frames of any connection to its handler. ``capacity``: bytes of the receive
     buffer.
@@ -145,10 +122,7 @@ class AmqpParser:
             needed = 0
             if end - at < _FRAME - 1:
                 break
-            if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
-                data = pointer(buffer)
-            else:
-                data = buffer
+            data = pointer(buffer) if cython.compiled else buffer
             kind = data[at]
             channel = load_u16(data, at + 1)
             size = load_u32(data, at + 3)
@@ -215,10 +189,7 @@ class AmqpParser:
         behind: cython.Py_ssize_t
         run: PublishRun | None
         if method == _BASIC_ACK:
-            if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
-                data = pointer(buffer)
-            else:
-                data = buffer
+            data = pointer(buffer) if cython.compiled else buffer
             if load_u32(data, at + 3) == _ACK_BYTES and ledger.acknowledge(
                 load_u64(data, at + 11), data[at + 19] & 1 != 0
             ):
@@ -289,10 +260,7 @@ class AmqpParser:
         header: cython.Py_ssize_t
         body: cython.Py_ssize_t
         length: cython.ulonglong
-        if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
-            data = pointer(buffer)
-        else:
-            data = buffer
+        data = pointer(buffer) if cython.compiled else buffer
         size = load_u32(data, at + 3)
         exchange = data[at + 13]
         if _PUBLISH_BYTES_MIN + exchange > size:

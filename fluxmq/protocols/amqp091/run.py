@@ -35,7 +35,7 @@ if cython.compiled:
     from cython.cimports.fluxmq.protocols.amqp091.wire import load_u64
     from cython.cimports.libc.string import memcpy, memset
 else:
-    from fluxmq.model.octets import Octets
+    from fluxmq.model.octets import Octets, pointer
     from fluxmq.protocols.amqp091.wire import load_u64
 
 FRAME_HEADER_BYTES = 7
@@ -125,10 +125,7 @@ class PublishRun:
         if self.header_size == 0:
             self.body_length = self.end - offset
             return offset
-        if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
-            data = pointer(self.buffer)
-        else:
-            data = self.buffer
+        data = pointer(self.buffer) if cython.compiled else self.buffer
         self.body_length = load_u64(data, offset + self.method_size + _BODY_SIZE_AT)
         offset += self.method_size + self.header_size
         return offset + _FRAME_HEADER if self.body_length else offset

@@ -40,7 +40,7 @@ class MqttHandler(Protocol):
         """Continue what waited for room (`Connection.feeding`)."""
 
 
-class Reading(Protocol):
+class FlowControl(Protocol):
     """Stops and resumes reading a connection: the loop."""
 
     def pause(self, connection: Connection, reason: int, /) -> object:

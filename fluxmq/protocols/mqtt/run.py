@@ -24,7 +24,7 @@ if cython.compiled:
     from cython.cimports.fluxmq.model.octets import Octets, Writable, pointer
     from cython.cimports.libc.string import memcpy
 else:
-    from fluxmq.model.octets import Octets, Writable
+    from fluxmq.model.octets import Octets, Writable, pointer
 
 HIGH: Final = bytes(number >> 8 for number in range(65536))
 LOW: Final = bytes(number & 0xFF for number in range(65536))
@@ -139,10 +139,7 @@ class Run:
         header: cython.Py_ssize_t = 2
         length: cython.Py_ssize_t
         shift: cython.int = 7
-        if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
-            data = pointer(self.buffer)
-        else:
-            data = self.buffer
+        data = pointer(self.buffer) if cython.compiled else self.buffer
         length = data[offset + 1]
         if length & 0x80:
             length &= 0x7F

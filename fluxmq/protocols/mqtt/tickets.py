@@ -19,7 +19,7 @@ from typing import Final
 import cython
 
 from fluxmq.protocols.connection import Connection
-from fluxmq.protocols.mqtt.ports import MqttHandler, Reading
+from fluxmq.protocols.mqtt.ports import FlowControl, MqttHandler
 from fluxmq.protocols.mqtt.run import Run, append_acknowledgements
 
 if cython.compiled:
@@ -40,7 +40,7 @@ class Ticket:
     done.
     """
 
-    def __init__(self, reactor: Reading) -> None:
+    def __init__(self, reactor: FlowControl) -> None:
         self.reactor = reactor
         self.connection: Connection | None = None
         self.answers = b""
@@ -82,7 +82,7 @@ class Ticket:
 
 
 def respond(
-    connection: Connection, run: Run, ticket: Ticket | None, reactor: Reading
+    connection: Connection, run: Run, ticket: Ticket | None, reactor: FlowControl
 ) -> cython.int:
     """Acknowledge a run: at once unless its ticket or an earlier one delays it."""
     held: Ticket
@@ -98,7 +98,7 @@ def respond(
     return held.answer(connection, bytes(out))
 
 
-def release(connection: Connection, reactor: Reading) -> cython.int:
+def release(connection: Connection, reactor: FlowControl) -> cython.int:
     """Write the answers whose turn has come."""
     ticket: Ticket
     handler: MqttHandler = connection.handler

@@ -11,9 +11,9 @@ from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
 from fluxmq.net.reactor import Reactor
 from fluxmq.net.tls import TlsStream
 from fluxmq.net.websocket import WebSocketStream
-from fluxmq.protocols.amqp091.parser import AmqpHandler
+from fluxmq.protocols.amqp091.ports import AmqpHandler
 from fluxmq.protocols.connection import StreamFilter
-from fluxmq.protocols.mqtt.ports import AnswerSink, MqttHandler, Reading, RunKeeper
+from fluxmq.protocols.mqtt.ports import AnswerSink, FlowControl, MqttHandler, RunKeeper
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.shards.amqp.wiring import ShardHandler
 from fluxmq.shards.broker import ShardBroker
@@ -26,7 +26,7 @@ from fluxmq.shards.queues.sinks import QueueSink
 HOST: type[ReactorHost] = ShardBroker
 MQTT: type[MqttHandler] = Handler
 AMQP: type[AmqpHandler] = ShardHandler
-READING: type[Reading] = Reactor
+READING: type[FlowControl] = Reactor
 KEEPER: type[RunKeeper] = SessionKeeper
 SINKS: tuple[type[RunSink], ...] = (QueueSink, Group)
 LINKS: tuple[type[RunLink], ...] = (Link, KeptLink)
@@ -38,7 +38,7 @@ PAIRS: list[tuple[Any, Any]] = [
     (ReactorHost, HOST),
     (MqttHandler, MQTT),
     (AmqpHandler, AMQP),
-    (Reading, READING),
+    (FlowControl, READING),
     (RunKeeper, KEEPER),
     *((RunSink, each) for each in SINKS),
     *((RunLink, each) for each in LINKS),
