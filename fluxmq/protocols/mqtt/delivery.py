@@ -217,7 +217,8 @@ class Delivery(Window):
         place: cython.Py_ssize_t
         bound: cython.Py_ssize_t = self.bound()
         pending: deque[Portion] | None = self.pending
-        assert pending is not None
+        if pending is None:
+            return 0
         while self.pending_count > bound or self.pending_bytes > self.pending_bytes_max:
             place = 0 if self.policy == EVICT else len(pending) - 1
             while 0 <= place < len(pending) and pending[place].queued:
