@@ -36,8 +36,23 @@ import cython
 from xxhash import xxh3_64_intdigest
 
 if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.fluxmq.model.octets import Octets
+    from cython.cimports.fluxmq.model.octets import load_i32
+    from cython.cimports.fluxmq.model.octets import load_i64
+    from cython.cimports.fluxmq.model.octets import load_u32
+    from cython.cimports.fluxmq.model.octets import load_u64
+    from cython.cimports.fluxmq.model.octets import pointer
+    from cython.cimports.fluxmq.model.octets import write_u32
+    from cython.cimports.fluxmq.model.octets import write_u64
     from cython.cimports.libc.string import memset
+else:
+    from fluxmq.model.octets import Octets
+    from fluxmq.model.octets import load_i32
+    from fluxmq.model.octets import load_i64
+    from fluxmq.model.octets import load_u32
+    from fluxmq.model.octets import load_u64
 
 MAGIC = 0x42584C46
 """``FLXB``, as the first four bytes read."""
@@ -75,10 +90,7 @@ PROTOCOL_AMQP_0_9_1 = 0x200
 PROTOCOL_AMQP_1_0 = 0x300
 
 _HEADER = struct.Struct("<IIIBBHQqQIIIIIi")
-_I32 = struct.Struct("<i")
 _U32 = struct.Struct("<I")
-_I64 = struct.Struct("<q")
-_U64 = struct.Struct("<Q")
 _OFFSET_MAX = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -98,25 +110,25 @@ class Batch:
     def __init__(self, data: bytes, start: cython.Py_ssize_t) -> None:
         if start < 0 or len(data) - start < HEADER_BYTES:
             raise BatchError("shorter than a header")
-        if _load_u32(data, start) != MAGIC:
+        if load_u32(data, start) != MAGIC:
             raise BatchError("no batch begins here")
-        if _header_check(data, start) != _load_u32(data, start + 4):
+        if _header_check(data, start) != load_u32(data, start + 4):
             raise BatchError("the header does not match its checksum")
         if data[start + 12] != VERSION or data[start + 13] != CODEC_NONE:
             raise BatchError("an unknown version or codec")
         self.data = data
         self.start = start
-        self.length = _load_u32(data, start + 8)
+        self.length = load_u32(data, start + 8)
         self.flags = data[start + 14] | (data[start + 15] << 8)
-        self.base_offset = _load_u64(data, start + 16)
-        self.base_time = _load_i64(data, start + 24)
-        self.payload_check = _load_u64(data, start + 32)
-        self.count = _load_u32(data, start + 40)
-        self.key_bytes = _load_u32(data, start + 44)
-        self.property_bytes = _load_u32(data, start + 48)
-        self.payload_bytes = _load_u32(data, start + 52)
-        self.term = _load_u32(data, start + 56)
-        self.last_delta = _load_i32(data, start + 60)
+        self.base_offset = load_u64(data, start + 16)
+        self.base_time = load_i64(data, start + 24)
+        self.payload_check = load_u64(data, start + 32)
+        self.count = load_u32(data, start + 40)
+        self.key_bytes = load_u32(data, start + 44)
+        self.property_bytes = load_u32(data, start + 48)
+        self.payload_bytes = load_u32(data, start + 52)
+        self.term = load_u32(data, start + 56)
+        self.last_delta = load_i32(data, start + 60)
         self.check()
 
     def check(self) -> cython.int:
@@ -146,7 +158,7 @@ class Batch:
         if not _ends_are_right(data, self.payload_ends_at, self.count, self.payload_bytes):
             raise BatchError("payloads whose ends are not ascending")
         if self.last_delta != (
-            _load_i32(data, self.times_at + 4 * (self.count - 1)) if self.flags & TIMES else 0
+            load_i32(data, self.times_at + 4 * (self.count - 1)) if self.flags & TIMES else 0
         ):
             raise BatchError("a last time that differs from the last message's")
         return 0
@@ -234,8 +246,8 @@ class Batch:
 
     def piece(self, ends: cython.Py_ssize_t, area: cython.Py_ssize_t) -> bytes:
         """Return the part of an area between two neighbouring ends."""
-        first: cython.Py_ssize_t = _load_i32(self.data, ends)
-        return self.data[area + first : area + _load_i32(self.data, ends + 4)]
+        first: cython.Py_ssize_t = load_i32(self.data, ends)
+        return self.data[area + first : area + load_i32(self.data, ends + 4)]
 
     def key(self, index: cython.Py_ssize_t) -> bytes:
         """Return the key of a message: its topic, or exchange and routing key."""
@@ -259,48 +271,46 @@ class Batch:
     def payload_length(self, index: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Return the bytes of a message's payload."""
         self.inside(index)
-        return _load_i32(self.data, self.payload_ends_at + 4 * index + 4) - _load_i32(
+        return load_i32(self.data, self.payload_ends_at + 4 * index + 4) - load_i32(
             self.data, self.payload_ends_at + 4 * index
         )
 
     def expiry(self, index: cython.Py_ssize_t) -> cython.longlong:
         """Return when a message expires, us since the epoch; 0 never."""
         self.inside(index)
-        return _load_i64(self.data, self.expiry_at + 8 * index) if self.flags & EXPIRY else 0
+        return load_i64(self.data, self.expiry_at + 8 * index) if self.flags & EXPIRY else 0
 
     def delay(self, index: cython.Py_ssize_t) -> cython.longlong:
         """Return the time before which a message is not delivered, us since the epoch; 0 at
         once."""
         self.inside(index)
-        return _load_i64(self.data, self.delay_at + 8 * index) if self.flags & DELAY else 0
+        return load_i64(self.data, self.delay_at + 8 * index) if self.flags & DELAY else 0
 
     def producer(self, index: cython.Py_ssize_t) -> cython.ulonglong:
         """Return the producer of a message, for duplicate detection; 0 unknown."""
         self.inside(index)
         if not self.flags & PRODUCER:
             return 0
-        return _load_u64(self.data, self.producer_at + 8 * index)
+        return load_u64(self.data, self.producer_at + 8 * index)
 
     def sequence(self, index: cython.Py_ssize_t) -> cython.longlong:
         """Return the producer's sequence number of a message; 0 where there is none."""
         self.inside(index)
         if not self.flags & PRODUCER:
             return 0
-        return _load_i64(self.data, self.producer_at + 8 * (self.count + index))
+        return load_i64(self.data, self.producer_at + 8 * (self.count + index))
 
     def attributes(self, index: cython.Py_ssize_t) -> cython.uint:
         """Return the attribute bits of a message."""
         self.inside(index)
-        return (
-            _load_u32(self.data, self.attributes_at + 4 * index) if self.flags & ATTRIBUTES else 0
-        )
+        return load_u32(self.data, self.attributes_at + 4 * index) if self.flags & ATTRIBUTES else 0
 
     def time(self, index: cython.Py_ssize_t) -> cython.longlong:
         """Return when a message arrived, us since the epoch."""
         self.inside(index)
         if not self.flags & TIMES:
             return self.base_time
-        return self.base_time + _load_i32(self.data, self.times_at + 4 * index)
+        return self.base_time + load_i32(self.data, self.times_at + 4 * index)
 
 
 def parse(data: bytes, start: cython.Py_ssize_t = 0) -> Batch:
@@ -320,56 +330,14 @@ def verify(batch: Batch) -> cython.int:
 
 
 @cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _load_u32(data: bytes, at: cython.Py_ssize_t) -> cython.uint:
-    place: cython.p_uchar
-    if not cython.compiled:
-        return _U32.unpack_from(data, at)[0]
-    place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(data)) + at
-    return (
-        place[0] | (place[1] << 8) | (place[2] << 16) | (cython.cast(cython.uint, place[3]) << 24)
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _load_i32(data: bytes, at: cython.Py_ssize_t) -> cython.int:
-    if not cython.compiled:
-        return _I32.unpack_from(data, at)[0]
-    return cython.cast(cython.int, _load_u32(data, at))
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _load_u64(data: bytes, at: cython.Py_ssize_t) -> cython.ulonglong:
-    if not cython.compiled:
-        return _U64.unpack_from(data, at)[0]
-    return _load_u32(data, at) | (cython.cast(cython.ulonglong, _load_u32(data, at + 4)) << 32)
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _load_i64(data: bytes, at: cython.Py_ssize_t) -> cython.longlong:
-    if not cython.compiled:
-        return _I64.unpack_from(data, at)[0]
-    return cython.cast(cython.longlong, _load_u64(data, at))
-
-
-@cython.cfunc
 def _header_check(data: bytes, start: cython.Py_ssize_t) -> cython.uint:
     """Return the check that a header should have."""
-    place: cython.p_uchar
-    if not cython.compiled:
-        zeroed = data[start : start + 4] + b"\0\0\0\0" + data[start + 8 : start + HEADER_BYTES]
-        return xxh3_64_intdigest(zeroed) & 0xFFFFFFFF
-    header: bytes = PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + start, 64)
-    place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(header))
-    memset(place + 4, 0, 4)
-    return xxh3_64_intdigest(header) & 0xFFFFFFFF
+    if cython.compiled:
+        header: bytes = PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + start, 64)
+        memset(pointer(header) + 4, 0, 4)
+        return xxh3_64_intdigest(header) & 0xFFFFFFFF
+    zeroed = data[start : start + 4] + b"\0\0\0\0" + data[start + 8 : start + HEADER_BYTES]
+    return xxh3_64_intdigest(zeroed) & 0xFFFFFFFF
 
 
 @cython.cfunc
@@ -380,17 +348,17 @@ def _ends_are_right(
     index: cython.Py_ssize_t
     before: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t
-    if not cython.compiled:
-        ends = struct.unpack_from(f"<{count + 1}i", data, at)
-        return ends[0] == 0 and ends[count] == total and list(ends) == sorted(ends)
-    if _load_i32(data, at) != 0:
-        return False
-    for index in range(1, count + 1):
-        end = _load_i32(data, at + 4 * index)
-        if end < before:
+    if cython.compiled:
+        if load_i32(data, at) != 0:
             return False
-        before = end
-    return before == total
+        for index in range(1, count + 1):
+            end = load_i32(data, at + 4 * index)
+            if end < before:
+                return False
+            before = end
+        return before == total
+    ends = struct.unpack_from(f"<{count + 1}i", data, at)
+    return ends[0] == 0 and ends[count] == total and list(ends) == sorted(ends)
 
 
 def encode_header(
@@ -407,64 +375,45 @@ def encode_header(
     last_delta: cython.int,
 ) -> bytes:
     """Encode a header with its check; the fields are ``Batch``'s."""
-    place: cython.p_uchar
+    place: Octets
     check: cython.uint
-    if not cython.compiled:
-        packed = _HEADER.pack(
-            MAGIC,
-            0,
-            length,
-            VERSION,
-            CODEC_NONE,
-            flags,
-            base_offset,
-            base_time,
-            payload_check,
-            count,
-            key_bytes,
-            property_bytes,
-            payload_bytes,
-            term,
-            last_delta,
-        )
-        return packed[:4] + _U32.pack(xxh3_64_intdigest(packed) & 0xFFFFFFFF) + packed[8:]
-    header: bytes = PyBytes_FromStringAndSize(cython.NULL, 64)
-    place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(header))
-    _store_u32(place, MAGIC)
-    _store_u32(place + 4, 0)
-    _store_u32(place + 8, length)
-    place[12] = 1
-    place[13] = 0
-    place[14] = flags & 0xFF
-    place[15] = flags >> 8
-    _store_u64(place + 16, base_offset)
-    _store_u64(place + 24, base_time)
-    _store_u64(place + 32, payload_check)
-    _store_u32(place + 40, count)
-    _store_u32(place + 44, key_bytes)
-    _store_u32(place + 48, property_bytes)
-    _store_u32(place + 52, payload_bytes)
-    _store_u32(place + 56, term)
-    _store_u32(place + 60, cython.cast(cython.uint, last_delta))
-    check = xxh3_64_intdigest(header) & 0xFFFFFFFF
-    _store_u32(place + 4, check)
-    return header
-
-
-if cython.compiled:
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(check=False)
-    def _store_u32(place: cython.p_uchar, number: cython.uint) -> cython.void:
-        place[0] = number & 0xFF
-        place[1] = (number >> 8) & 0xFF
-        place[2] = (number >> 16) & 0xFF
-        place[3] = number >> 24
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(check=False)
-    def _store_u64(place: cython.p_uchar, number: cython.ulonglong) -> cython.void:
-        _store_u32(place, number & 0xFFFFFFFF)
-        _store_u32(place + 4, number >> 32)
+    if cython.compiled:
+        header: bytes = PyBytes_FromStringAndSize(cython.NULL, 64)
+        place = pointer(header)
+        write_u32(place, MAGIC)
+        write_u32(place + 4, 0)
+        write_u32(place + 8, length)
+        place[12] = 1
+        place[13] = 0
+        place[14] = flags & 0xFF
+        place[15] = flags >> 8
+        write_u64(place + 16, base_offset)
+        write_u64(place + 24, base_time)
+        write_u64(place + 32, payload_check)
+        write_u32(place + 40, count)
+        write_u32(place + 44, key_bytes)
+        write_u32(place + 48, property_bytes)
+        write_u32(place + 52, payload_bytes)
+        write_u32(place + 56, term)
+        write_u32(place + 60, cython.cast(cython.uint, last_delta))
+        check = xxh3_64_intdigest(header) & 0xFFFFFFFF
+        write_u32(place + 4, check)
+        return header
+    packed = _HEADER.pack(
+        MAGIC,
+        0,
+        length,
+        VERSION,
+        CODEC_NONE,
+        flags,
+        base_offset,
+        base_time,
+        payload_check,
+        count,
+        key_bytes,
+        property_bytes,
+        payload_bytes,
+        term,
+        last_delta,
+    )
+    return packed[:4] + _U32.pack(xxh3_64_intdigest(packed) & 0xFFFFFFFF) + packed[8:]

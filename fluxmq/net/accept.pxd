@@ -10,7 +10,6 @@ cdef class Entrance:
 
     cpdef int take(self, object sock, int listener) except -1
     cdef int accept(self, object sock) except -1
-    cdef int name(self, sockaddr_storage* address, socklen_t size) except -1
     cpdef int again(self) except -1
     cpdef int enter(self) except -1
     cpdef int read(self, int fd, Py_ssize_t most) except -1

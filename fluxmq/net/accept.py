@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import socket
 import zlib
+from typing import Final
 
 import cython
 
@@ -24,6 +25,7 @@ from fluxmq.net.accept_batch import Batch
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.fluxmq.model.octets import Octets, pointer
     from cython.cimports.fluxmq.net.accept_batch import Batch
     from cython.cimports.fluxmq.net.sockets import (
         AF_INET,
@@ -43,33 +45,40 @@ if cython.compiled:
     )
     from cython.cimports.libc.errno import EAGAIN, EINTR, errno
     from cython.cimports.posix.unistd import read as posix_read
+else:
+    from fluxmq.model.octets import Octets, pointer
 
-NONE = 0
+NONE: Final = 0
 """No connection waits."""
-HANDED = 1
+HANDED: Final = 1
 """The connection is in the batch of its shard."""
-AWAIT = 2
+AWAIT: Final = 2
 """The client has not sent anything yet."""
-READ = 3
+READ: Final = 3
 """The client's first bytes are in ``data``; the caller decides."""
-ENDED = 4
+ENDED: Final = 4
 """The client has disconnected."""
-ASK = 5
+ASK: Final = 5
 """The caller must check this address's rate limit; to continue, call ``enter``."""
-FAILED = 6
+FAILED: Final = 6
 """``accept`` failed; ``error`` is its errno."""
 
-NO_SHARD = -1
+NO_SHARD: Final = -1
 """The bytes are not a whole CONNECT with a client identifier."""
 
-EARLY_TURNS = 3
+EARLY_TURNS: Final = 3
 """Turns in which a silent connection is read before the caller has to await it."""
 
 _CONNECT = 0x10
 _LEVEL_5 = 5
 
-REMAINDERS = cython.declare(cython.uint[256])
-"""CRC-32 (polynomial 0xEDB88320, as zlib) of each byte. Compiled only."""
+if cython.compiled:
+    REMAINDERS = cython.declare(cython.uint[256])
+    """CRC-32 (polynomial 0xEDB88320, as zlib) of each byte."""
+
+
+Awaited = tuple[int, int, bytes, bool, int]
+"""A connection without bytes: descriptor, listener, peer, loopback, turns left."""
 
 
 class Entrance:
@@ -94,8 +103,8 @@ class Entrance:
         self.ask_others = True
         self.left = 0
         self.accepted = 0
-        self.early = []
-        self.due = []
+        self.early: list[Awaited] = []
+        self.due: list[Awaited] = []
         self.buffer = bytearray(limit)
         self.length = 0
         self.fd = -1
@@ -159,7 +168,7 @@ class Entrance:
                     SOCK_NONBLOCK | SOCK_CLOEXEC,
                 )
                 if self.fd >= 0:
-                    self.name(cython.address(address), size)
+                    name_peer(self, cython.address(address), size)
                     return HANDED
                 if errno == EAGAIN:
                     return NONE
@@ -168,54 +177,17 @@ class Entrance:
                     return FAILED
         try:
             # As socket.accept does, without the socket object, which would only be taken apart again.
-            self.fd, where = sock._accept()
+            self.fd, where = sock._accept()  # type: ignore[attr-defined] # not for everyone, says its name
         except BlockingIOError:
             return NONE
         except OSError as exc:
-            self.error = exc.errno
+            self.error = exc.errno or 0
             return FAILED
         os.set_blocking(self.fd, False)
         host, port = where[0], where[1]
         self.loopback = host.startswith("127.") or host == "::1"
         self.peer = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
         return HANDED
-
-    def name(self, address: cython.pointer(sockaddr_storage), size: socklen_t) -> cython.int:
-        """Set ``peer`` and ``loopback`` from the kernel's address. Compiled only."""
-        four: cython.p_uchar
-        at: cython.Py_ssize_t = 0
-        index: cython.Py_ssize_t
-        if not cython.compiled:
-            return 0
-        text = cython.declare(cython.char[PEER_CHARACTERS_MAX])
-        service = cython.declare(cython.char[SERVICE_CHARACTERS_MAX])
-        if address.ss_family == AF_INET:
-            internet = cython.cast(cython.pointer(sockaddr_in), address)
-            four = cython.cast(cython.p_uchar, cython.address(internet.sin_addr))
-            self.loopback = four[0] == 127
-            for index in range(4):
-                at = decimal(text, at, four[index])
-                text[at] = 46 if index < 3 else 58  # "." and ":"
-                at += 1
-            at = decimal(text, at, ntohs(internet.sin_port))
-            self.peer = PyBytes_FromStringAndSize(text, at)
-            return 0
-        if getnameinfo(
-            cython.cast(cython.pointer(sockaddr), address),
-            size,
-            text,
-            PEER_CHARACTERS_MAX,
-            service,
-            SERVICE_CHARACTERS_MAX,
-            NI_NUMERICHOST | NI_NUMERICSERV,
-        ):
-            text[0] = 0
-            service[0] = 0
-        host: bytes = cython.cast(cython.p_char, text)
-        port: bytes = cython.cast(cython.p_char, service)
-        self.loopback = host == b"::1"
-        self.peer = b"[" + host + b"]:" + port
-        return 0
 
     def enter(self) -> cython.int:
         """Read the client's first bytes and batch the connection if possible. Return HANDED, AWAIT,
@@ -291,6 +263,45 @@ if cython.compiled:
         return at
 
     @cython.cfunc
+    @cython.exceptval(-1)
+    def name_peer(
+        entrance: Entrance, address: cython.pointer(sockaddr_storage), size: socklen_t
+    ) -> cython.int:
+        """Set ``peer`` and ``loopback`` from the kernel's address."""
+        four: cython.p_uchar
+        at: cython.Py_ssize_t = 0
+        index: cython.Py_ssize_t
+        text = cython.declare(cython.char[PEER_CHARACTERS_MAX])
+        service = cython.declare(cython.char[SERVICE_CHARACTERS_MAX])
+        if address.ss_family == AF_INET:
+            internet = cython.cast(cython.pointer(sockaddr_in), address)
+            four = cython.cast(cython.p_uchar, cython.address(internet.sin_addr))
+            entrance.loopback = four[0] == 127
+            for index in range(4):
+                at = decimal(text, at, four[index])
+                text[at] = 46 if index < 3 else 58  # "." and ":"
+                at += 1
+            at = decimal(text, at, ntohs(internet.sin_port))
+            entrance.peer = PyBytes_FromStringAndSize(text, at)
+            return 0
+        if getnameinfo(
+            cython.cast(cython.pointer(sockaddr), address),
+            size,
+            text,
+            PEER_CHARACTERS_MAX,
+            service,
+            SERVICE_CHARACTERS_MAX,
+            NI_NUMERICHOST | NI_NUMERICSERV,
+        ):
+            text[0] = 0
+            service[0] = 0
+        host: bytes = cython.cast(cython.p_char, text)
+        port: bytes = cython.cast(cython.p_char, service)
+        entrance.loopback = host == b"::1"
+        entrance.peer = b"[" + host + b"]:" + port
+        return 0
+
+    @cython.cfunc
     @cython.exceptval(check=False)
     def fill_remainders() -> cython.int:
         """Fill the table."""
@@ -307,7 +318,7 @@ if cython.compiled:
 
 
 def variable_integer(
-    data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+    data: Octets, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
     """Return a variable byte integer's value times 8, plus its length in bytes; -1 if incomplete or
     longer than 4."""
@@ -336,7 +347,7 @@ def shard_of_connect(  # noqa: C901 - one C function
     identifier that is not empty. The shard is CRC-32 (as zlib's) of the identifier modulo
     ``workers``.
     """
-    data: cython.p_uchar
+    data: Octets
     at: cython.Py_ssize_t
     end: cython.Py_ssize_t
     value: cython.Py_ssize_t
@@ -344,10 +355,7 @@ def shard_of_connect(  # noqa: C901 - one C function
     crc: cython.uint
     if length < 2:
         return NO_SHARD
-    if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
-        data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
-    else:
-        data = buffer
+    data = pointer(buffer) if cython.compiled else buffer
     if data[0] != _CONNECT:
         return NO_SHARD
     value = variable_integer(data, 1, length)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import os
 import socket
+from typing import Final
 
 import cython
 
@@ -33,11 +34,11 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy, memset
     from cython.cimports.posix.unistd import close as posix_close
 
-LISTENERS_MAX = 8
+LISTENERS_MAX: Final = 8
 """Listeners that are counted separately."""
-PEER_MAX = 255
+PEER_MAX: Final = 255
 """Bytes of a peer's name: the maximum of a u8."""
-DATA_MAX = 65535
+DATA_MAX: Final = 65535
 """First bytes of a connection: the maximum of a u16."""
 
 _COUNT_BYTES = 2
@@ -62,7 +63,7 @@ class Batch:
 
     def clear(self) -> None:
         """Forget the connections without closing their descriptors."""
-        self.fds = []
+        self.fds: list[int] = []
         self.counts = bytearray(LISTENERS_MAX)
         self.used = _COUNT_BYTES
 

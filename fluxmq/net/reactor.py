@@ -16,15 +16,18 @@ import os
 import select
 from collections.abc import Callable
 from time import monotonic
+from typing import Any, Final
 
 import cython
 
+from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
 from fluxmq.net.route import Route
 from fluxmq.net.sockets import receive
 from fluxmq.protocols.amqp091.parser import AmqpParser
-from fluxmq.protocols.connection import Connection, Tally
+from fluxmq.protocols.connection import Connection, StreamFilter, Tally
 from fluxmq.protocols.mqtt.delivery import Delivery
 from fluxmq.protocols.mqtt.portion import Target
+from fluxmq.protocols.mqtt.ports import MqttHandler
 from fluxmq.protocols.mqtt.run import Run
 from fluxmq.protocols.mqtt.scan import Scanner
 from fluxmq.protocols.mqtt.tickets import Ticket, abandon, respond
@@ -42,26 +45,26 @@ if cython.compiled:
     from cython.cimports.fluxmq.protocols.mqtt.tickets import Ticket, abandon, respond
     from cython.cimports.libc.string import memcpy
 
-EVENTS_MAX = 512
+EVENTS_MAX: Final = 512
 """Sockets handled in one tick; the others' turn comes in the next."""
-TICKS_MAX = 16
+TICKS_MAX: Final = 16
 """Ticks before the event loop gets its turn."""
-BUSY_MIN = 3
+BUSY_MIN: Final = 3
 """Events in a tick from which on the next poll follows at once."""
-PAUSED_LINK = 1
+PAUSED_LINK: Final = 1
 """Not reading: a ring to another shard is full."""
-PAUSED_STEP = 2
+PAUSED_STEP: Final = 2
 """Not reading: a reply from elsewhere (credentials, another shard) is awaited."""
-PAUSED_OUTPUT = 4
+PAUSED_OUTPUT: Final = 4
 """Not reading: the client sends requests without reading the answers."""
-PAUSED_ALARM = 32
+PAUSED_ALARM: Final = 32
 """Not reading: the connection publishes, and the node runs short of memory or disk space (other
 modules use 8 and 16)."""
-ANSWERS_MAX = 2 * 1024 * 1024
+ANSWERS_MAX: Final = 2 * 1024 * 1024
 """Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
-PROTOCOL_ERROR = 0x82
-QOS_NOT_SUPPORTED = 0x9B
-PACKET_TOO_LARGE = 0x95
+PROTOCOL_ERROR: Final = 0x82
+QOS_NOT_SUPPORTED: Final = 0x9B
+PACKET_TOO_LARGE: Final = 0x95
 
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
@@ -73,19 +76,19 @@ class Reactor:
 
     def __init__(
         self,
-        host: object,
+        host: Any,
         receive_bytes: int,
         max_packet: int,
         max_first_packet: int,
         routes_max: int,
     ) -> None:
-        self.host = host
+        self.host: Any = host
         self.tally = Tally()
         self.poller = select.epoll()
-        self.connections = {}
-        self.others = {}
-        self.dirty = []
-        self.routes = {}
+        self.connections: dict[int, Connection] = {}
+        self.others: dict[int, Callable[[], object]] = {}
+        self.dirty: list[Connection] = []
+        self.routes: dict[bytes, Route] = {}
         self.routes_max = routes_max
         self.max_packet = max_packet
         self.max_first_packet = max_first_packet
@@ -93,11 +96,11 @@ class Reactor:
         self.buffer = bytearray(receive_bytes)
         self.scanner = Scanner(max_packet)
         self.amqp = AmqpParser(receive_bytes)
-        self.inbound = []
+        self.inbound: list[Inbound] = []
         self.link_full = False
         self.alarm = False  # publishers are not read
         self.ticking = False
-        self.ticket = None
+        self.ticket: Ticket | None = None
         self.unfinished = False
         self.awaited = 0.0  # until when polling without sleep is worthwhile
 
@@ -176,12 +179,14 @@ class Reactor:
         finally:
             self.ticking = False
         if self.dirty or self.unfinished or (ticks == TICKS_MAX and self.awaited):
-            self.host.schedule()
+            host: ReactorHost = self.host
+            host.schedule()
         for link in self.inbound:
             link.sleep()
 
     def tick(self) -> cython.int:  # noqa: C901 - one C function
         """Handle what is ready now; return how much there was."""
+        host: ReactorHost = self.host
         connection: Connection
         mask: cython.int
         events = self.poller.poll(0, EVENTS_MAX)
@@ -191,7 +196,7 @@ class Reactor:
         # Frames that other shards sent before a client's bytes arrived must take effect before them.
         for link in self.inbound:
             work += link.receive()
-        callbacks: list = []
+        callbacks: list[Callable[[], object]] = []
         for fd, events_of in events:
             mask = events_of
             found = self.connections.get(fd)
@@ -205,7 +210,7 @@ class Reactor:
             if mask & _IN:
                 if connection.fd >= 0:
                     if self.alarm:
-                        self.host.hold_publisher(connection)
+                        host.hold_publisher(connection)
                     if connection.paused:
                         self.interest(connection)
                     else:
@@ -216,7 +221,7 @@ class Reactor:
         for callback in callbacks:
             callback()
         if self.unfinished:
-            self.host.finish_tick()
+            host.finish_tick()
         self.flush()
         return work
 
@@ -232,7 +237,7 @@ class Reactor:
         pass."""
         connection: Connection
         state: cython.int
-        dirty: list = self.dirty[:]
+        dirty: list[Connection] = self.dirty[:]
         self.dirty.clear()
         for item in dirty:
             connection = item
@@ -254,19 +259,21 @@ class Reactor:
     def lost(self, connection: Connection) -> cython.int:
         """Handle a lost network connection; one that was closing is finished."""
         if connection.closing:
-            self.host.discard(connection)
+            host: ReactorHost = self.host
+            host.discard(connection)
         else:
             connection.handler.lost(connection)
         return 0
 
     def drained(self, connection: Connection) -> cython.int:
         """Handle fully written output: close, or continue with what waited for room."""
-        delivery: Delivery = connection.delivery
+        delivery: Delivery | None = connection.delivery
         if connection.waiting:
             connection.waiting = False
             self.interest(connection)
         if connection.closing:
-            self.host.half_close(connection)
+            host: ReactorHost = self.host
+            host.half_close(connection)
             return 0
         if delivery is not None:
             delivery.pump()
@@ -331,7 +338,8 @@ class Reactor:
 
     def filtered(self, connection: Connection, data: bytes) -> cython.int:
         """Pass received bytes through the stream filter and process its output."""
-        stream = connection.stream
+        stream: StreamFilter | None = connection.stream
+        assert stream is not None
         plain: bytes = stream.feed(data)
         connection.buffer()  # the filter may have output of its own (handshake, pong)
         while connection.gathering is not None:
@@ -359,13 +367,17 @@ class Reactor:
     ) -> cython.int:
         """Take runs and packets from ``buffer[:end]``; keep what is incomplete."""
         scanner: Scanner = self.scanner
-        delivery: Delivery
+        host: ReactorHost = self.host
+        handler: MqttHandler
+        delivery: Delivery | None
         at: cython.Py_ssize_t = 0
         following: cython.Py_ssize_t
         kind: cython.int = 0
         needed: cython.Py_ssize_t = 0
+        out: bytearray
         if connection.wire:
             return self.amqp.process(connection, buffer, end)
+        handler = connection.handler
         while at < end:
             scanner.version = connection.version
             scanner.max_packet = self.max_packet if connection.open else self.max_first_packet
@@ -374,30 +386,30 @@ class Reactor:
                 needed = scanner.needed
                 break
             if kind == 4:
-                connection.handler.broken(connection, scanner.reason, buffer[at:end])
+                handler.broken(connection, scanner.reason, buffer[at:end])
                 return 0
             following = scanner.end
             if kind == 1 and connection.open:
                 connection.publishing = True
                 self.publish(connection, buffer)
                 if self.alarm:
-                    self.host.hold_publisher(connection)
+                    host.hold_publisher(connection)
             elif kind == 2 and connection.open:
                 delivery = connection.delivery
                 if delivery is not None and delivery.acknowledge_run(
                     buffer, scanner.start, scanner.count
                 ):
-                    connection.handler.broken(connection, PROTOCOL_ERROR)
+                    handler.broken(connection, PROTOCOL_ERROR)
                     return 0
             elif scanner.first == 0xC0 and connection.open and scanner.stride == 2:
-                connection.buffer()
-                connection.out += b"\xd0\x00"
+                out = connection.buffer()
+                out += b"\xd0\x00"
                 connection.size += 2
             else:
                 if kind != 3:
                     # A run is whole packets: before CONNECT even the first is out of order.
                     following = at + scanner.header
-                connection.handler.packet(
+                handler.packet(
                     connection,
                     scanner.first,
                     bytes(memoryview(buffer)[at + scanner.header : following]),
@@ -437,10 +449,11 @@ class Reactor:
             topic,
         )
         run.publisher = connection.delivery
+        handler: MqttHandler = connection.handler
         self.ticket = None
         self.tally.received(run.qos, count, size)
         if run.qos > self.max_qos:
-            connection.handler.broken(connection, QOS_NOT_SUPPORTED)
+            handler.broken(connection, QOS_NOT_SUPPORTED)
             return 0
         if (
             scanner.properties_length
@@ -455,7 +468,7 @@ class Reactor:
                     scanner.properties_at : scanner.properties_at + scanner.properties_length
                 ]
             )
-            if not connection.handler.publish(connection, run, raw):
+            if not handler.publish(connection, run, raw):
                 return 0
         return self.accept(connection, run)
 
@@ -464,18 +477,20 @@ class Reactor:
 
         The publisher is written first: it waits for one packet, subscribers for the whole run.
         """
-        ticket: Ticket
+        ticket: Ticket | None
         if run.qos:
             connection.buffer()
         if not run.control and self.publish_run(run) < 0:
-            connection.handler.bad_topic(connection, run.topic)
+            handler: MqttHandler = connection.handler
+            handler.bad_topic(connection, run.topic)
             return 0
         ticket = self.ticket
         self.ticket = None
         if run.qos and connection.fd >= 0:
             respond(connection, run, ticket, self)
         if self.link_full:
-            self.host.link_full(connection)
+            host: ReactorHost = self.host
+            host.link_full(connection)
         return 0
 
     def publish_run(self, run: Run) -> cython.int:
@@ -485,7 +500,8 @@ class Reactor:
             self.tally.route_hits += 1
             return self.forward(run, found)
         self.tally.route_misses += 1
-        found = self.host.route(run.topic)
+        host: ReactorHost = self.host
+        found = host.route(run.topic)
         if found is None:
             return -1
         if len(self.routes) >= self.routes_max:
@@ -495,19 +511,21 @@ class Reactor:
 
     def forward(self, run: Run, route: Route) -> cython.int:
         """Give a run to everything on its route."""
+        sink: RunSink
+        link: RunLink
         self.deliver(run, route)
         for sink in route.queues:
             sink.offer(run)
         run.publisher = None  # a run may wait long; its publisher's session need not
         for link in route.links:
             link.send_run(run)
-        for group in route.groups:
-            group.offer(run)
+        for sink in route.groups:
+            sink.offer(run)
         return 0
 
     def deliver(self, run: Run, route: Route) -> cython.int:
         """Give a run to the sessions of this shard."""
-        target: Target
+        target: Target | None
         delivery: Delivery
         if len(route.targets) > 1 and run.end - run.start >= 4096:
             run.detach()  # many get the same bytes: one copy, shared

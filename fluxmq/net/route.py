@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from fluxmq.protocols.mqtt.portion import Target
+
 
 class Route:
-    """``targets`` of this shard, ``links`` to other shards, shared ``groups``, durable
-    ``queues``."""
+    """``targets`` of this shard, ``links`` (`RunLink`) to other shards, shared ``groups`` and durable
+    ``queues`` (`RunSink`)."""
 
-    def __init__(self, targets: list, links: list, groups: list, queues: list) -> None:
+    def __init__(
+        self,
+        targets: list[Target],
+        links: list[Any],
+        groups: list[Any],
+        queues: list[Any],
+    ) -> None:
         self.targets = targets
         self.links = links
         self.groups = groups

@@ -34,7 +34,7 @@ cdef class Connection:
     cpdef bytes fill(self, bytes data)
     cpdef bytearray buffer(self)
     cpdef int append(self, bytes data) except -1
-    cpdef int append_chunk(self, bytes data) except -1
+    cpdef int append_chunk(self, object data) except -1
     cpdef int append_slice(self, object data, Py_ssize_t start, Py_ssize_t end, bint kept) except -1
     cpdef Py_ssize_t write(self, object data, Py_ssize_t start, Py_ssize_t end) except -2
     cpdef int flush(self) except -2

@@ -13,7 +13,9 @@ what bytes mean, and ``delivery`` delivers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 import cython
 
@@ -21,16 +23,39 @@ if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_Resize
     from cython.cimports.fluxmq.model.octets import pointer
 
-CHUNK_MIN = 4096
+CHUNK_MIN: Final = 4096
 """A slice this long is shared rather than copied into the output buffer."""
-DIRECT_MIN = 32768
+DIRECT_MIN: Final = 32768
 """A slice this long is written straight from the receive buffer when nothing else is waiting."""
-WIRE_MQTT = 0
-WIRE_AMQP_0_9_1 = 1
+WIRE_MQTT: Final = 0
+WIRE_AMQP_0_9_1: Final = 1
 """Protocol of a connection, which selects its parser."""
-FRAME_MIN = 4096
+FRAME_MIN: Final = 4096
 """Largest AMQP frame before the two sides have negotiated another size. Source: AMQP 0-9-1,
 frame-min-size."""
+
+
+class StreamFilter(Protocol):
+    """What stands between a socket and a parser: TLS, WebSocket."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the other side has ended the stream."""
+
+    def feed(self, data: bytes, /) -> bytes:
+        """Take received bytes; return those for the parser."""
+
+    def encode(self, chunks: Sequence[bytes | bytearray], /) -> bytes:
+        """Return the bytes to send for these."""
+
+    def pending(self) -> bytes:
+        """Return output of the filter's own, once."""
+
+    def shutdown(self) -> bytes:
+        """Return the bytes that end the stream."""
+
+    def release(self) -> None:
+        """Drop what refers to the connection."""
 
 
 class Tally:
@@ -118,14 +143,15 @@ class Connection:
     is in ``tail`` or, of ``needed`` bytes of which ``gathered`` have come, in ``gathering``.
     ``wire``: the protocol; for AMQP 0.9.1 ``version`` is 0 until its header has come, ``frame_max``
     (never 0) bounds a frame's payload, and ``ledgers`` has the channels' by number. ``publishing``:
-    the client has published.
+    the client has published. By the protocol, ``handler`` is a `MqttHandler` or an `AmqpHandler`;
+    ``delivery``, ``tickets`` and ``ledgers`` are its modules', ``identity`` the session's.
     """
 
     def __init__(
         self,
         fd: cython.int,
         tally: Tally,
-        dirty: list,
+        dirty: list[Connection],
         limit: cython.Py_ssize_t,
         send: Callable[[int, bytes | bytearray, int, int], int],
     ) -> None:
@@ -137,7 +163,7 @@ class Connection:
         self.version = 0
         self.wire = WIRE_MQTT
         self.frame_max = FRAME_MIN
-        self.ledgers = None
+        self.ledgers: dict[int, Any] | None = None
         self.open = False
         self.closing = False
         self.dirty = False
@@ -149,23 +175,23 @@ class Connection:
         self.listener = 0
         self.active = 0.0
         self.max_packet_out = 1 << 30
-        self.tail = None
-        self.gathering = None
+        self.tail: bytes | None = None
+        self.gathering: bytearray | None = None
         self.gathered = 0
         self.needed = 0
-        self.out = None
-        self.chunks = None
+        self.out: bytearray | None = None
+        self.chunks: list[bytes | bytearray] | None = None
         self.encoded = 0
         self.sent = 0
         self.size = 0
         self.alias_maximum = 0
-        self.aliases = None
-        self.allowed = None
-        self.stream = None
-        self.handler = None
-        self.delivery = None
-        self.identity = None
-        self.tickets = None
+        self.aliases: dict[bytes, int] | None = None
+        self.allowed: set[bytes] | None = None
+        self.stream: StreamFilter | None = None
+        self.handler: Any = None
+        self.delivery: Any = None
+        self.identity: Any = None
+        self.tickets: deque[Any] | None = None
 
     def forget(self) -> cython.int:
         """Drop all references: garbage is not collected under traffic, so no cycle may remain."""
@@ -208,6 +234,7 @@ class Connection:
     def widen(self) -> cython.int:
         """Double the buffer as bytes arrive, so that announcing a large packet takes no memory."""
         size: cython.Py_ssize_t = min(self.needed, max(2 * self.gathered, CHUNK_MIN))
+        assert self.gathering is not None
         if cython.compiled:
             PyByteArray_Resize(self.gathering, size)
         else:
@@ -217,6 +244,7 @@ class Connection:
     def fill(self, data: bytes) -> bytes:
         """Add a stream filter's output to the packet being gathered; return the rest."""
         count: cython.Py_ssize_t = min(self.needed - self.gathered, len(data))
+        assert self.gathering is not None
         self.gathering += data[:count]
         self.gathered += count
         return data[count:]
@@ -237,12 +265,12 @@ class Connection:
         if length >= CHUNK_MIN:
             self.append_chunk(data)
         else:
-            self.buffer()
-            self.out += data
+            out: bytearray = self.buffer()
+            out += data
         self.size += length
         return 0
 
-    def append_chunk(self, data: bytes) -> cython.int:
+    def append_chunk(self, data: bytes | bytearray) -> cython.int:
         """Queue a large piece by reference; the caller counts its size."""
         if not self.dirty:
             self.dirty = True
@@ -267,11 +295,11 @@ class Connection:
         length: cython.Py_ssize_t = end - start
         done: cython.Py_ssize_t = 0
         if length < CHUNK_MIN:
-            self.buffer()
+            out: bytearray = self.buffer()
             if cython.compiled:
-                self.out += pointer(data)[start:end]
+                out += pointer(data)[start:end]
             else:
-                self.out += memoryview(data)[start:end]
+                out += memoryview(data)[start:end]
             self.size += length
             return 0
         direct: cython.bint = (
@@ -310,6 +338,7 @@ class Connection:
         lost."""
         length: cython.Py_ssize_t
         done: cython.Py_ssize_t
+        item: bytes | bytearray
         self.dirty = False
         if self.fd < 0:
             return -1
@@ -333,7 +362,7 @@ class Connection:
                 if self.sent < length:
                     # Freeze what is being written, so that its sent part can be released.
                     if not self.chunks:
-                        self.chunks = [self.out]
+                        self.chunks = [item]
                         self.out = None
                     return 0
             self.sent = 0
@@ -348,18 +377,20 @@ class Connection:
 
     def encode(self) -> cython.int:
         """Pass the output through the stream filter, whose output is then written."""
-        plain: list = self.chunks if self.chunks is not None else []
+        stream: StreamFilter | None = self.stream
+        assert stream is not None
+        plain: list[bytes | bytearray] = self.chunks if self.chunks is not None else []
         if self.out is not None:
             plain.append(self.out)
             self.out = None
         # Pieces encoded by an earlier flush come first and must not be encoded again.
-        done: list = plain[: self.encoded]
-        fresh: list = plain[self.encoded :]
-        own: bytes = self.stream.pending()
+        done: list[bytes | bytearray] = plain[: self.encoded]
+        fresh: list[bytes | bytearray] = plain[self.encoded :]
+        own: bytes = stream.pending()
         if own:
             done.append(own)
         if fresh:
-            done.append(self.stream.encode(fresh))
+            done.append(stream.encode(fresh))
         self.encoded = len(done)
         self.chunks = done or None
         self.size = -self.sent
@@ -381,7 +412,7 @@ class Connection:
             return 0
         if self.aliases is None:
             self.aliases = {}
-        known = self.aliases.get(topic)
+        known: int | None = self.aliases.get(topic)
         if known is not None:
             return known
         if len(self.aliases) >= self.alias_maximum:

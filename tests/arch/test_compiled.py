@@ -9,6 +9,7 @@ import ast
 import importlib
 import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,19 +37,70 @@ def test_every_module_of_the_table_is_there() -> None:
 
 
 def test_every_module_with_c_types_is_in_the_table() -> None:
-    """Declarations that nothing is compiled with say nothing; those of no module are shared ones."""
-    found = {
-        path.relative_to(ROOT)
-        for folder in ("fluxmq", "perf")
-        for path in (ROOT / folder).rglob("*.p[xy]*")
-        if path.suffix == ".pyx"
-        or (path.suffix == ".pxd" and path.with_suffix(".py").exists() and path.stem != "wire")
-    }
-    assert {path.with_suffix("") for path in found} == {
-        source.with_suffix("")
-        for source in SOURCES.values()
-        if source.suffix == ".pyx" or (ROOT / source).with_suffix(".pxd").exists()
-    }
+    """Declarations without a compiled module are shared ones, and hold nothing that a module would have to define."""
+    compiled = {source.with_suffix("") for source in SOURCES.values()}
+    for folder in ("fluxmq", "perf"):
+        for path in (ROOT / folder).rglob("*.pyx"):
+            assert path.relative_to(ROOT).with_suffix("") in compiled
+        for path in (ROOT / folder).rglob("*.pxd"):
+            if path.relative_to(ROOT).with_suffix("") not in compiled:
+                text = path.read_text("utf-8")
+                assert "cpdef" not in text
+                assert "cdef class" not in text
+
+
+def declared(text: str) -> dict[str, set[str]]:
+    """Attributes and methods of each class that a ``.pxd`` declares, and under "" its functions."""
+    found: dict[str, set[str]] = {"": set()}
+    place = ""
+    for line in text.splitlines():
+        if match := re.match(r"cdef class (\w+)", line):
+            place = match[1]
+            found[place] = set()
+        elif re.match(r"\S", line) and not line.startswith(("#", "@")):
+            place = ""
+        if match := re.match(r"\s*c(?:p?def) (?!class|extern|enum|inline)(.*)", line):
+            if "(" in match[1]:
+                found[place] |= set(re.findall(r"(\w+)\(", match[1])[:1])
+            elif place:
+                found[place] |= set(re.findall(r"(\w+)(?:,|$)", match[1]))
+    return found
+
+
+def defined(tree: ast.Module) -> dict[str, set[str]]:
+    """The same of a source: every name that a class assigns to ``self`` or defines."""
+    found = {"": {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}}
+    for each in ast.walk(tree):
+        if isinstance(each, ast.ClassDef):
+            found[each.name] = {
+                node.attr
+                for node in ast.walk(each)
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+                if isinstance(node.value, ast.Name) and node.value.id == "self"
+            }
+            found[each.name] |= {
+                node.name for node in each.body if isinstance(node, ast.FunctionDef)
+            }
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_what_is_declared_for_the_compiler_is_what_the_source_has(name: str) -> None:
+    """The types are the source's; declarations that outlive what they declared would only cost memory."""
+    source = ROOT / SOURCES[name]
+    declarations = source.with_suffix(".pxd")
+    if source.suffix != ".py" or not declarations.exists():
+        return
+    there = defined(ast.parse(source.read_text("utf-8")))
+    for place, names in declared(declarations.read_text("utf-8")).items():
+        assert names - there[place] - {"__weakref__"} == set(), place
+
+
+def test_declarations_are_read() -> None:
+    text = "cdef int _N\ncdef class A(B):\n    cdef public int x, y\n    cpdef int f(self, int a) except -1\ncpdef int g(int a)\n"
+    assert declared(text) == {"": {"g"}, "A": {"x", "y", "f"}}
+    tree = ast.parse("class A:\n def f(self): self.x = 1\ndef g(): pass")
+    assert defined(tree) == {"": {"f", "g"}, "A": {"x", "f"}}
 
 
 def waits_while_it_handles(function: ast.AST) -> list[int]:

@@ -21,7 +21,7 @@ MUTATIONS = [
         "batch_header_check",
         "A header that does not match its check is refused.",
         "batch_format:Batch.__init__",
-        "if _header_check(data, start) != _load_u32(data, start + 4):",
+        "if _header_check(data, start) != load_u32(data, start + 4):",
         "if False:",
         OF_BATCHES + "test_every_flipped_bit_is_noticed",
     ),

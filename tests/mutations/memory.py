@@ -59,7 +59,7 @@ MUTATIONS = [
         "While memory is short, a connection that has published is not read.",
         "Reactor.tick",
         """if self.alarm:
-                        self.host.hold_publisher(connection)
+                        host.hold_publisher(connection)
                     if connection.paused:""",
         "if connection.paused:",
         OF_ALARMS + "test_publishers_wait_while_memory_is_short_and_lose_nothing",
@@ -70,7 +70,7 @@ MUTATIONS = [
         "Reactor.process",
         """self.publish(connection, buffer)
                 if self.alarm:
-                    self.host.hold_publisher(connection)""",
+                    host.hold_publisher(connection)""",
         "self.publish(connection, buffer)",
         OF_ALARMS + "test_a_new_publisher_waits_from_its_first_publish_on",
     ),

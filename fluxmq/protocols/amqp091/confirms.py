@@ -12,6 +12,7 @@ Source: RabbitMQ's publisher confirms (confirm.select; basic.ack and basic.nack 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import cython
 
@@ -34,8 +35,8 @@ class ConfirmWindow:
         self.next = 1
         self.unanswered = 0
         self._low = 1
-        self._tiles = {}
-        self._fresh = []
+        self._tiles: dict[int, tuple[int, int]] = {}
+        self._fresh: list[int] = []
 
     def publish(self, count: cython.Py_ssize_t) -> cython.ulonglong:
         """Number ``count`` messages that are published now; return the first number."""
@@ -63,8 +64,8 @@ class ConfirmWindow:
         """Return the basic.ack and basic.nack frames that are due, for ``channel``; empty when none
         are."""
         low: cython.ulonglong = self._low
-        tiles: dict = self._tiles
-        frames: list = []
+        tiles: dict[int, tuple[int, int]] = self._tiles
+        frames: list[bytes] = []
         state: cython.int
         pending: cython.int = _ANSWERED
         waiting: cython.Py_ssize_t = 0
@@ -73,7 +74,7 @@ class ConfirmWindow:
         end: cython.ulonglong
         if not self._fresh:
             return b""
-        fresh: list = self._fresh
+        fresh: list[int] = self._fresh
         self._fresh = []
         while True:
             tile = tiles.pop(low, None)
@@ -126,7 +127,7 @@ class Confirmation:
         window: ConfirmWindow,
         first: cython.ulonglong,
         count: cython.Py_ssize_t,
-        mark: object = None,
+        mark: Callable[[], object] | None = None,
     ) -> None:
         self.window = window
         self.first = first

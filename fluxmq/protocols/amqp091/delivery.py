@@ -20,8 +20,8 @@ from fluxmq.model.batch_format import Batch
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.batch_format import Batch
+    from cython.cimports.fluxmq.model.octets import Octets, pointer, read_i32
     from cython.cimports.fluxmq.protocols.amqp091.wire import (
-        load_end,
         store_u16,
         store_u32,
         store_u64,
@@ -83,45 +83,45 @@ def encode_deliveries(
     # Bytes of the method frame, which the content header follows.
     front = 24 + len(consumer_tag) + len(exchange) + len(routing_key)
     offset_at = _patch(front + 19, properties, offset_at)
-    if not cython.compiled:
-        method = _method(
+    if cython.compiled:
+        total: cython.Py_ssize_t = front + 20 + len(properties)
+        out: bytes = PyBytes_FromStringAndSize(
+            cython.NULL, _size(batch, first, count, total, frame_max - _FRAME)
+        )
+        target: Octets = pointer(out)
+        _write_front(target, channel, consumer_tag, redelivered, exchange, routing_key, properties)
+        _write(
+            target,
+            total,
+            batch,
+            first,
+            count,
             channel,
-            b"".join(
-                (
-                    _DELIVER,
-                    _short(consumer_tag),
-                    bytes(8),
-                    b"\x01" if redelivered else b"\x00",
-                    _short(exchange),
-                    _short(routing_key),
-                )
-            ),
+            12 + len(consumer_tag),
+            front + 11,
+            offset_at,
+            first_tag,
+            frame_max - _FRAME,
         )
-        template = method + _header(channel, 0, properties)
-        return _deliveries_uncompiled(
-            *(batch, first, count, channel, template, 12 + len(consumer_tag), front + 11),
-            *(offset_at, first_tag, frame_max),
-        )
-    total: cython.Py_ssize_t = front + 20 + len(properties)
-    out: bytes = PyBytes_FromStringAndSize(
-        cython.NULL, _size(batch, first, count, total, frame_max - _FRAME)
-    )
-    target: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(out))
-    _write_front(target, channel, consumer_tag, redelivered, exchange, routing_key, properties)
-    _write(
-        target,
-        total,
-        batch,
-        first,
-        count,
+        return out
+    method = _method(
         channel,
-        12 + len(consumer_tag),
-        front + 11,
-        offset_at,
-        first_tag,
-        frame_max - _FRAME,
+        b"".join(
+            (
+                _DELIVER,
+                _short(consumer_tag),
+                bytes(8),
+                b"\x01" if redelivered else b"\x00",
+                _short(exchange),
+                _short(routing_key),
+            )
+        ),
     )
-    return out
+    template = method + _header(channel, 0, properties)
+    return _deliveries_uncompiled(
+        *(batch, first, count, channel, template, 12 + len(consumer_tag), front + 11),
+        *(offset_at, first_tag, frame_max),
+    )
 
 
 def encode_get_ok(
@@ -261,7 +261,7 @@ def _content(
     room: cython.Py_ssize_t = frame_max - _FRAME
     at: cython.Py_ssize_t = 0
     length: cython.Py_ssize_t
-    pieces: list = [_method(channel, arguments), _header(channel, size, properties)]
+    pieces: list[bytes] = [_method(channel, arguments), _header(channel, size, properties)]
     _check(frame_max)
     while at < size:
         length = min(room, size - at)
@@ -287,9 +287,9 @@ if cython.compiled:
         end: cython.Py_ssize_t
         index: cython.Py_ssize_t
         ends += batch.payload_ends_at + 4 * first
-        before = load_end(ends, 0)
+        before = read_i32(ends)
         for index in range(1, count + 1):
-            end = load_end(ends, 4 * index)
+            end = read_i32(ends + 4 * index)
             total += end - before
             if end - before <= room:
                 total += _FRAME if end > before else 0
@@ -357,14 +357,14 @@ if cython.compiled:
         model: cython.p_uchar = target
         source: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch.data))
         ends: cython.p_uchar = source + batch.payload_ends_at + 4 * first
-        before: cython.Py_ssize_t = load_end(ends, 0)
+        before: cython.Py_ssize_t = read_i32(ends)
         end: cython.Py_ssize_t
         size: cython.Py_ssize_t
         length: cython.Py_ssize_t
         index: cython.Py_ssize_t
         source += batch.payloads_at + before
         for index in range(count):
-            end = load_end(ends, 4 * index + 4)
+            end = read_i32(ends + 4 * index + 4)
             size = end - before
             before = end
             if index:
@@ -407,7 +407,7 @@ def _deliveries_uncompiled(
     back = template[size_at + 8 :]
     cut = patch - size_at - 8
     offset = batch.base_offset + first
-    pieces: list = []
+    pieces: list[bytes | memoryview] = []
     for begin, end in pairwise(places):
         size = end - begin
         pieces += (front, tag.to_bytes(8, "big"), between, size.to_bytes(8, "big"))

@@ -10,9 +10,14 @@ Source: AMQP 0-9-1 section 1.8.3.13 (basic.ack), RabbitMQ's basic.nack.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import itemgetter
+from typing import Any
 
 import cython
+
+Settled = tuple[Any, int, int]
+"""A consumer, and the first and last offset of a range of its messages."""
 
 RANGE_MAX = 4096
 """Messages of one range: its bitmap for answers out of order costs at most 512 bytes."""
@@ -49,7 +54,7 @@ class Given:
         self.low = first
         self.owed = owed
         self.offset = offset
-        self.settled = None
+        self.settled: bytearray | None = None
 
 
 class ChannelLedger:
@@ -61,20 +66,20 @@ class ChannelLedger:
     unsettled messages. ``next_tag``: of the next delivery.
     """
 
-    def __init__(self, channel: cython.int, mark: object = None) -> None:
+    def __init__(self, channel: cython.int, mark: Callable[[], object] | None = None) -> None:
         self.channel = channel
         self.mark = mark
         self.direct = True
         self.publishing = True
         self.unsettled = 0
         self.next_tag = 1
-        self._ranges = []
+        self._ranges: list[Any] = []  # a `Given`, None before `_head`
         self._head = 0
         self._empty = 0
-        self._consumers = {}
+        self._consumers: dict[int, Owed] = {}
         self._sweep_at = SWEEP_MIN
-        self._taken = []
-        self._last = None
+        self._taken: list[Settled] = []
+        self._last: Any = None
         self._last_first = 0
         self._last_end = 0
 
@@ -126,8 +131,8 @@ class ChannelLedger:
 
     def _owed(self, consumer: object) -> Owed:
         """Return the consumer's account."""
-        owed: Owed = self._consumers.get(id(consumer))
-        kept: dict
+        owed: Owed | None = self._consumers.get(id(consumer))
+        kept: dict[int, Owed]
         if owed is None:
             if len(self._consumers) >= self._sweep_at:
                 kept = {}
@@ -163,14 +168,12 @@ class ChannelLedger:
             self._note(found.owed.consumer, found.offset + (tag - found.first), 1)
         return True
 
-    def settle(
-        self, tag: cython.ulonglong, multiple: cython.bint
-    ) -> list[tuple[object, int, int]] | None:
+    def settle(self, tag: cython.ulonglong, multiple: cython.bint) -> list[Settled] | None:
         """Settle in another way: return (consumer, first offset, last offset) of each range; None
         as for False above."""
         found: Given
         place: cython.Py_ssize_t
-        ranges: list = []
+        ranges: list[Settled] = []
         if multiple:
             if tag and self._find(tag) < 0:
                 return None
@@ -220,7 +223,7 @@ class ChannelLedger:
     def _settle_one(self, found: Given, tag: cython.ulonglong) -> cython.int:
         """Settle an outstanding tag in its range."""
         index: cython.Py_ssize_t = tag - found.first
-        settled: bytearray = found.settled
+        settled: bytearray | None = found.settled
         found.left -= 1
         if not found.owed.gone:
             found.owed.count -= 1
@@ -248,7 +251,7 @@ class ChannelLedger:
         majority."""
         found: Given
         place: cython.Py_ssize_t
-        ranges: list = self._ranges
+        ranges: list[Any] = self._ranges
         self._empty += 1
         while self._head < len(ranges):
             found = ranges[self._head]
@@ -261,7 +264,7 @@ class ChannelLedger:
             self._head = 0
             self._empty = 0
         elif self._empty > 64 and 2 * self._empty > len(ranges):
-            kept: list = []
+            kept: list[Any] = []
             for place in range(self._head, len(ranges)):
                 found = ranges[place]
                 if found.left:
@@ -271,7 +274,7 @@ class ChannelLedger:
             self._empty = 0
         return 0
 
-    def _settle_through(self, tag: cython.ulonglong, ranges: list | None) -> cython.int:  # noqa: C901, PLR0915 - one C function
+    def _settle_through(self, tag: cython.ulonglong, ranges: list[Settled] | None) -> cython.int:  # noqa: C901, PLR0915 - one C function
         """Settle everything outstanding up to a tag, 0 for all; into a list of ranges, or as
         acknowledged."""
         found: Given
@@ -281,8 +284,8 @@ class ChannelLedger:
         began: cython.Py_ssize_t
         until: cython.Py_ssize_t
         done: cython.Py_ssize_t
-        settled: bytearray
-        current: list = self._ranges
+        settled: bytearray | None
+        current: list[Any] = self._ranges
         emptied: cython.Py_ssize_t = 0
         while place < len(current):
             found = current[place]
@@ -335,7 +338,7 @@ class ChannelLedger:
         found: Given,
         index: cython.Py_ssize_t,
         count: cython.Py_ssize_t,
-        ranges: list | None,
+        ranges: list[Settled] | None,
     ) -> cython.int:
         """Record messages of a range, from its ``index`` on, as settled."""
         first: cython.ulonglong = found.offset + index
@@ -371,12 +374,12 @@ class ChannelLedger:
         self._last_end = first + count
         return 0
 
-    def take_acknowledged(self) -> list[tuple[object, int, int]]:
+    def take_acknowledged(self) -> list[Settled]:
         """Return (consumer, first offset, last offset) of acknowledgements since the last call,
         neighbours merged."""
-        taken: list = self._taken
-        merged: list = []
-        groups: dict = {}
+        taken: list[Settled] = self._taken
+        merged: list[Settled] = []
+        groups: dict[int, list[Settled]] = {}
         if self._last is None:
             return merged
         taken.append((self._last, self._last_first, self._last_end - 1))
@@ -400,20 +403,20 @@ class ChannelLedger:
 
     def outstanding(self, consumer: object = None) -> int:
         """Return the number of unsettled messages, of a consumer or of all."""
-        owed: Owed
+        owed: Owed | None
         if consumer is None:
             return self.unsettled
         owed = self._consumers.get(id(consumer))
         return owed.count if owed is not None else 0
 
-    def forget(self, consumer: object) -> list[tuple[object, int, int]]:
+    def forget(self, consumer: object) -> list[Settled]:
         """Forget a consumer; return its unsettled ranges, for the last time.
 
         Their tags may still be settled, as the client does not know; that has no effect.
         Acknowledgements not yet taken remain to be taken.
         """
-        owed: Owed = self._consumers.pop(id(consumer), None)
-        ranges: list = []
+        owed: Owed | None = self._consumers.pop(id(consumer), None)
+        ranges: list[Settled] = []
         if owed is not None:
             ranges = [each for each in self.all() if each[0] is consumer]
             self.unsettled -= owed.count
@@ -422,14 +425,14 @@ class ChannelLedger:
             owed.consumer = None
         return ranges
 
-    def all(self) -> list[tuple[object, int, int]]:
+    def all(self) -> list[Settled]:
         """Return (consumer, first offset, last offset) of everything unsettled, in the order of
         tags."""
         found: Given
         index: cython.Py_ssize_t
         began: cython.Py_ssize_t
         place: cython.Py_ssize_t
-        ranges: list = []
+        ranges: list[Settled] = []
         for place in range(self._head, len(self._ranges)):
             found = self._ranges[place]
             if not found.left or found.owed.gone:

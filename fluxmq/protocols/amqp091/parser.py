@@ -15,17 +15,20 @@ from __future__ import annotations
 import cython
 
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
+from fluxmq.protocols.amqp091.ports import AmqpHandler
 from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.protocols.connection import Connection
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.fluxmq.model.octets import Octets, pointer
     from cython.cimports.fluxmq.protocols.amqp091.ledger import ChannelLedger
     from cython.cimports.fluxmq.protocols.amqp091.run import PublishRun
     from cython.cimports.fluxmq.protocols.amqp091.wire import load_u16, load_u32, load_u64
     from cython.cimports.fluxmq.protocols.connection import Connection
     from cython.cimports.libc.string import memcmp
 else:
+    from fluxmq.model.octets import Octets, pointer
     from fluxmq.protocols.amqp091.wire import load_u16, load_u32, load_u64
 
 FRAME_METHOD = 1
@@ -89,7 +92,7 @@ class AmqpParser:
         self.capacity = capacity
         self.needed = 0
         self.following = 0
-        self.run = None
+        self.run: PublishRun | None = None
 
     def process(  # noqa: C901, PLR0915 - one C function
         self, connection: Connection, buffer: bytearray, end: cython.Py_ssize_t
@@ -99,7 +102,7 @@ class AmqpParser:
         A frame may carry ``connection.frame_max`` bytes: eight more than negotiated, as with
         RabbitMQ.
         """
-        data: cython.p_uchar
+        data: Octets
         at: cython.Py_ssize_t = 0
         size: cython.Py_ssize_t
         following: cython.Py_ssize_t
@@ -109,7 +112,8 @@ class AmqpParser:
         channel_known: cython.int = -1
         found: cython.int
         method: cython.uint
-        ledger: ChannelLedger = None
+        ledger: ChannelLedger | None = None
+        handler: AmqpHandler = connection.handler
         if connection.version == 0:
             at = self.protocol_header(connection, buffer, end)
             if at <= 0:
@@ -118,7 +122,7 @@ class AmqpParser:
             needed = 0
             if end - at < _FRAME - 1:
                 break
-            data = _bytes(buffer) if cython.compiled else buffer
+            data = pointer(buffer) if cython.compiled else buffer
             kind = data[at]
             channel = load_u16(data, at + 1)
             size = load_u32(data, at + 3)
@@ -153,9 +157,7 @@ class AmqpParser:
             if kind != _HANDLED:
                 if kind < _METHOD or kind > _BODY:
                     return self.refuse(connection, buffer, at, end, "type")
-                connection.handler.frame(
-                    connection, kind, channel, _piece(buffer, at + 7, following - 1)
-                )
+                handler.frame(connection, kind, channel, _piece(buffer, at + 7, following - 1))
             # A handler may have opened or closed channels.
             channel_known = -1
             at = following
@@ -182,14 +184,14 @@ class AmqpParser:
         _SETTLED: the ledger knew the acknowledgement. _RUN: the handler got a run, which ends at
         ``following``. _HOLD and _SINGLE as in ``publishes``.
         """
-        data: cython.p_uchar
+        data: Octets
         found: cython.int
         behind: cython.Py_ssize_t
-        run: PublishRun
+        run: PublishRun | None
         if method == _BASIC_ACK:
-            data = _bytes(buffer) if cython.compiled else buffer
+            data = pointer(buffer) if cython.compiled else buffer
             if load_u32(data, at + 3) == _ACK_BYTES and ledger.acknowledge(
-                load_u64(data, at + 11), data[at + 19] & 1
+                load_u64(data, at + 11), data[at + 19] & 1 != 0
             ):
                 return _SETTLED
             return _SINGLE
@@ -199,8 +201,10 @@ class AmqpParser:
         if found == _RUN:
             run = self.run
             self.run = None
+            assert run is not None
             behind = run.end  # a run that is kept uses another buffer afterwards
-            connection.handler.publish_run(connection, run.channel, run)
+            handler: AmqpHandler = connection.handler
+            handler.publish_run(connection, run.channel, run)
             self.following = behind
         return found
 
@@ -213,7 +217,8 @@ class AmqpParser:
             connection.gather(buffer, 0, end, PROTOCOL_HEADER_BYTES, self.capacity)
             return 0
         connection.version = 1
-        connection.handler.protocol_header(connection, header)
+        handler: AmqpHandler = connection.handler
+        handler.protocol_header(connection, header)
         if connection.fd < 0 or connection.closing:
             return 0
         if connection.paused:
@@ -232,7 +237,8 @@ class AmqpParser:
     ) -> cython.int:
         """Report an invalid frame to the handler; later bytes are ignored."""
         limit = connection.frame_max - _FRAME
-        connection.handler.broken(connection, *refusal(_piece(buffer, at, end), reason, limit))
+        handler: AmqpHandler = connection.handler
+        handler.broken(connection, *refusal(_piece(buffer, at, end), reason, limit))
         return 0
 
     def publishes(  # noqa: C901 - one C function
@@ -247,14 +253,14 @@ class AmqpParser:
         _RUN: they are in ``run``; _HOLD: the first is incomplete and has at least ``needed`` bytes;
         _SINGLE: its frames are to be handled one by one.
         """
-        data: cython.p_uchar
+        data: Octets
         size: cython.Py_ssize_t
         exchange: cython.Py_ssize_t
         key: cython.Py_ssize_t
         header: cython.Py_ssize_t
         body: cython.Py_ssize_t
         length: cython.ulonglong
-        data = _bytes(buffer) if cython.compiled else buffer
+        data = pointer(buffer) if cython.compiled else buffer
         size = load_u32(data, at + 3)
         exchange = data[at + 13]
         if _PUBLISH_BYTES_MIN + exchange > size:
@@ -354,14 +360,14 @@ class AmqpParser:
         length: cython.Py_ssize_t,
     ) -> cython.int:
         """Extend the run over neighbours of the same size."""
-        data: cython.p_uchar
+        data: Octets
         at: cython.Py_ssize_t = run.start
         total: cython.Py_ssize_t = run.stride
         position: cython.Py_ssize_t = at + total
         front: cython.Py_ssize_t = total - length - 1 if length else total
         count: cython.Py_ssize_t = 1
         if cython.compiled:
-            data = _bytes(buffer)
+            data = pointer(buffer)
             while position + total <= end:
                 if data[position + total - 1] != _END:
                     break
@@ -392,7 +398,7 @@ class AmqpParser:
         frame_max: cython.Py_ssize_t,
     ) -> cython.int:
         """Extend the run over neighbours of other sizes; the run has no stride then."""
-        data: cython.p_uchar
+        data: Octets
         at: cython.Py_ssize_t = run.start
         position: cython.Py_ssize_t = run.end
         # Later publishes must repeat everything up to the body's size, and what follows it in the header.
@@ -403,7 +409,7 @@ class AmqpParser:
         total: cython.Py_ssize_t
         length: cython.ulonglong
         if cython.compiled:
-            data = _bytes(buffer)
+            data = pointer(buffer)
         else:
             data = buffer
             head = bytes(memoryview(buffer)[at : at + front])
@@ -443,20 +449,11 @@ class AmqpParser:
         return 0
 
 
-if cython.compiled:
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(check=False)
-    def _bytes(buffer: bytearray) -> cython.p_uchar:
-        """Return the bytes of a buffer, valid until it is resized."""
-        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
-
-
 @cython.cfunc
-def _ledger(connection: Connection, channel: cython.int) -> ChannelLedger:
+def _ledger(connection: Connection, channel: cython.int) -> ChannelLedger | None:
     """Return a channel's ledger, or None."""
-    return None if connection.ledgers is None else connection.ledgers.get(channel)
+    ledgers: dict[int, ChannelLedger] | None = connection.ledgers
+    return None if ledgers is None else ledgers.get(channel)
 
 
 @cython.cfunc

@@ -31,10 +31,11 @@ from fluxmq.model.batch_format import (
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.batch_format import encode_header
-    from cython.cimports.fluxmq.model.octets import pointer
+    from cython.cimports.fluxmq.model.octets import Octets, pointer
     from cython.cimports.fluxmq.protocols.amqp091.wire import load_u64
     from cython.cimports.libc.string import memcpy, memset
 else:
+    from fluxmq.model.octets import Octets, pointer
     from fluxmq.protocols.amqp091.wire import load_u64
 
 FRAME_HEADER_BYTES = 7
@@ -120,7 +121,7 @@ class PublishRun:
     def body_at(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Return where the payload of the message at ``offset`` begins; its length goes to
         ``body_length``."""
-        data: cython.p_uchar
+        data: Octets
         if self.header_size == 0:
             self.body_length = self.end - offset
             return offset
@@ -187,7 +188,7 @@ def build_amqp_batches(
     following: cython.Py_ssize_t
     flags: cython.int = _ATTRIBUTES
     columns: bytes
-    built: list = []
+    built: list[bytes] = []
     attributes |= PROTOCOL_AMQP_0_9_1
     if expiry_us:
         flags |= EXPIRY
@@ -267,11 +268,11 @@ def _filled(
     at: cython.Py_ssize_t = 64 + len(columns) + 4 * count
     length: cython.Py_ssize_t = at + 4 * (count + 1) + len(areas) + total
     padding: cython.Py_ssize_t = -length & 7
-    target: cython.p_uchar
+    target: Octets
     header: bytes
     if cython.compiled:
         batch: bytes = PyBytes_FromStringAndSize(cython.NULL, length + padding)
-        target = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch))
+        target = pointer(batch)
         memcpy(target + 64, PyBytes_AS_STRING(columns), len(columns))
         _fill(target + at - 4 * count, count, attributes)
         memcpy(target + at + 4 * (count + 1), PyBytes_AS_STRING(areas), len(areas))
@@ -286,10 +287,10 @@ def _filled(
     header = encode_header(
         length + padding, flags, 0, now_us, check, count, len(key), len(block), total, 0, 0
     )
-    if not cython.compiled:
-        return header + body
-    memcpy(target, PyBytes_AS_STRING(header), HEADER_BYTES)
-    return batch
+    if cython.compiled:
+        memcpy(target, PyBytes_AS_STRING(header), HEADER_BYTES)
+        return batch
+    return header + body
 
 
 if cython.compiled:
@@ -354,7 +355,7 @@ def _body_uncompiled(
 ) -> bytes:
     """Return the bytes after the header, with slices and one join; equal sizes need no walk."""
     view = memoryview(run.buffer)
-    payloads: list = []
+    payloads: list[memoryview] = []
     if run.stride:
         place = run.body_at(offset)
         size = run.body_length

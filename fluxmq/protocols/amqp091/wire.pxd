@@ -28,7 +28,3 @@ cdef inline void store_u16(unsigned char* data, Py_ssize_t at, unsigned int numb
     data[at] = (number >> 8) & 0xFF
     data[at + 1] = number & 0xFF
 
-
-# Where an area of a batch ends: not AMQP's, little-endian.
-cdef inline int load_end(const unsigned char* data, Py_ssize_t at) noexcept nogil:
-    return <int> (data[at] | (data[at + 1] << 8) | (data[at + 2] << 16) | (<unsigned int> data[at + 3] << 24))

@@ -22,8 +22,11 @@ if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.batch_format import Batch
+    from cython.cimports.fluxmq.model.octets import Octets, read_i32
     from cython.cimports.fluxmq.protocols.mqtt.run import Run, encode_length
     from cython.cimports.libc.string import memcpy
+else:
+    from fluxmq.model.octets import Octets
 
 _REMAINING_MAX = 268_435_455
 _FIELD_MAX = 65_535
@@ -86,7 +89,7 @@ def delivery_runs(
     Raises IndexError for messages that the batch does not have, ValueError for another QoS, a topic
     that is too long or a message too large for a packet.
     """
-    runs: list = []
+    runs: list[Run] = []
     content: bytes = b""
     part: cython.Py_ssize_t
     if first < 0 or count < 1 or first > batch.count - count:
@@ -138,8 +141,8 @@ def _delivery(
     bytes earlier."""
     variable: cython.Py_ssize_t = len(template)
     first_byte: cython.int = 0x30 | (qos << 1)
-    ends: cython.p_uchar
-    source: cython.p_uchar
+    ends: Octets
+    source: Octets
     index: cython.Py_ssize_t
     begin: cython.Py_ssize_t
     before: cython.Py_ssize_t
@@ -152,9 +155,9 @@ def _delivery(
     if cython.compiled:
         source = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch.data))
         ends = source + batch.payload_ends_at + 4 * first
-        begin = before = _load(ends)
+        begin = before = read_i32(ends)
         for index in range(1, count + 1):
-            end = _load(ends + 4 * index)
+            end = read_i32(ends + 4 * index)
             size = variable + end - before
             before = end
             if size > largest:
@@ -173,7 +176,7 @@ def _delivery(
             template,
             digits,
         )
-        size = _load(ends + 4) - begin + variable
+        size = read_i32(ends + 4) - begin + variable
     else:
         places = struct.unpack_from(f"<{count + 1}i", batch.data, batch.payload_ends_at + 4 * first)
         sizes = [variable + end - begin for begin, end in pairwise(places)]
@@ -226,25 +229,12 @@ def _fit(largest: cython.Py_ssize_t) -> cython.int:
 
 @cython.cfunc
 @cython.inline
-@cython.exceptval(check=False)
 def _header_length(size: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Return the bytes before a packet's content of ``size`` bytes."""
     return 2 if size < 128 else 3 if size < 16384 else 4 if size < 2097152 else 5
 
 
 if cython.compiled:
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(check=False)
-    def _load(place: cython.p_uchar) -> cython.int:
-        return cython.cast(
-            cython.int,
-            place[0]
-            | (place[1] << 8)
-            | (place[2] << 16)
-            | (cython.cast(cython.uint, place[3]) << 24),
-        )
 
     @cython.cfunc
     def _write(
@@ -262,12 +252,12 @@ if cython.compiled:
         number: cython.p_uchar = fixed + variable - digits
         again: cython.p_uchar = number - digits - cython.cast(cython.Py_ssize_t, _BETWEEN_DIGITS)
         place: cython.p_uchar
-        begin: cython.Py_ssize_t = _load(ends)
+        begin: cython.Py_ssize_t = read_i32(ends)
         end: cython.Py_ssize_t
         length: cython.Py_ssize_t
         index: cython.Py_ssize_t
         for index in range(1, count + 1):
-            end = _load(ends + 4 * index)
+            end = read_i32(ends + 4 * index)
             length = variable + end - begin
             target[0] = first_byte
             target += 1
@@ -294,8 +284,8 @@ if cython.compiled:
 
 def _written_uncompiled(
     batch: Batch,
-    places: tuple,
-    sizes: list,
+    places: tuple[int, ...],
+    sizes: list[int],
     first_byte: cython.int,
     template: bytearray,
     digits: cython.int,
@@ -307,7 +297,7 @@ def _written_uncompiled(
     ]
     heads = {size: bytes((first_byte,)) + encode_length(size) for size in set(sizes)}
     fixed = bytes(template)
-    pieces: list = []
+    pieces: list[bytes | memoryview] = []
     if not digits:
         for size, payload in zip(sizes, payloads, strict=True):
             pieces += (heads[size], fixed, payload)

@@ -24,9 +24,11 @@ from fluxmq.protocols.mqtt.run import Run
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.batch_format import encode_header
-    from cython.cimports.fluxmq.model.octets import pointer
+    from cython.cimports.fluxmq.model.octets import Octets, pointer
     from cython.cimports.fluxmq.protocols.mqtt.run import Run
     from cython.cimports.libc.string import memcpy, memset
+else:
+    from fluxmq.model.octets import Octets
 
 
 def build_batches(
@@ -51,7 +53,7 @@ def build_batches(
     place: cython.Py_ssize_t
     flags: cython.int = _constant_flags(expiry_us, delay_us, attributes)
     columns: bytes = b""
-    built: list = []
+    built: list[bytes] = []
     while left > 0:
         count = 1
         place = run.body_at(offset) + run.body_length
@@ -124,11 +126,11 @@ def _filled(
     at: cython.Py_ssize_t = 64 + len(columns)
     length: cython.Py_ssize_t = at + 4 * (count + 1) + len(areas) + total
     padding: cython.Py_ssize_t = -length & 7
-    target: cython.p_uchar
+    target: Octets
     header: bytes
     if cython.compiled:
         batch: bytes = PyBytes_FromStringAndSize(cython.NULL, length + padding)
-        target = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch))
+        target = pointer(batch)
         memcpy(target + 64, PyBytes_AS_STRING(columns), len(columns))
         memcpy(target + at + 4 * (count + 1), PyBytes_AS_STRING(areas), len(areas))
         memset(target + length, 0, padding)
@@ -150,10 +152,10 @@ def _filled(
         0,
         0,
     )
-    if not cython.compiled:
-        return header + body
-    memcpy(target, PyBytes_AS_STRING(header), 64)
-    return batch
+    if cython.compiled:
+        memcpy(target, PyBytes_AS_STRING(header), 64)
+        return batch
+    return header + body
 
 
 if cython.compiled:
@@ -198,8 +200,8 @@ def _body_uncompiled(
 ) -> bytes:
     """Return the bytes after the header, with slices and one join; equal sizes need no walk."""
     view = memoryview(run.buffer)
-    payloads: list = []
-    ends: list = [0]
+    payloads: list[memoryview] = []
+    ends: list[int] = [0]
     end = 0
     if run.stride:
         place = run.body_at(offset)

@@ -11,7 +11,7 @@ identifiers, before anything new. ``window`` is the half that handles sent messa
 Messages of a durable queue (``Portion.queued``) wait here only as far as their consumer has claimed
 them: they count against none of the session's bounds, and are never dropped to satisfy them.
 
-A session that is kept on disk has a ``durable``: it takes each run first, and decides when to
+A session that is kept on disk has a ``durable``, a `RunKeeper`: it takes each run first, and decides when to
 enqueue it. Its portions are numbered (``Portion.base``), and their packet identifiers follow from
 the numbers, so that a message keeps its identifier across a restart.
 
@@ -21,6 +21,7 @@ Source: MQTT 3.1.1 and 5.0 sections 4.3 (QoS), 4.4 (redelivery), 4.6 (ordering),
 from __future__ import annotations
 
 from collections import deque
+from typing import Any, Final
 
 import cython
 
@@ -33,6 +34,7 @@ from fluxmq.protocols.mqtt.portion import (
     unanswered,
     write_portion,
 )
+from fluxmq.protocols.mqtt.ports import RunKeeper
 from fluxmq.protocols.mqtt.run import Run
 from fluxmq.protocols.mqtt.window import PACKET_ID_MAX, Window
 
@@ -48,15 +50,15 @@ if cython.compiled:
     from cython.cimports.fluxmq.protocols.mqtt.run import Run
     from cython.cimports.fluxmq.protocols.mqtt.window import Window
 
-EARLY_MAX = 1024
+EARLY_MAX: Final = 1024
 """Answers remembered out of order before sending stops: clients answer in order, except between QoS
 1 and 2, and each answer out of order costs a scan of everything in flight."""
-STEP_BYTES = 1024 * 1024
+STEP_BYTES: Final = 1024 * 1024
 """Bytes written between checks of the connection's limit for a topic sent as an alias, properties
 and subscription identifiers, which are written with every message."""
-EVICT = 0
+EVICT: Final = 0
 """A full offline queue drops its oldest messages."""
-REJECT = 1
+REJECT: Final = 1
 """A full offline queue drops the message that arrives."""
 
 
@@ -81,13 +83,13 @@ class Delivery(Window):
         self.pending_max_connected = pending_max_connected
         self.pending_bytes_max = pending_bytes_max
         self.policy = policy
-        self.connection = None
-        self.session = None
-        self.durable = None
+        self.connection: Connection | None = None
+        self.session: Any = None
+        self.durable: Any = None
         self.other_pid = PACKET_ID_MAX // 2
         self.pending_count = 0
         self.pending_bytes = 0
-        self.pending = None
+        self.pending: deque[Portion] | None = None
 
     def offer(self, run: Run, target: Target) -> cython.int:
         """Deliver a run that a subscription matched."""
@@ -102,7 +104,8 @@ class Delivery(Window):
     def send_now(self, run: Run, retain: cython.int, subscription_ids: bytes) -> cython.int:
         """Write a run at QoS 0, or drop it when the client is too slow or accepts no packets that
         large."""
-        connection: Connection = self.connection
+        connection: Connection | None = self.connection
+        assert connection is not None
         data: bytes
         portion: Portion
         front: Portion
@@ -145,7 +148,8 @@ class Delivery(Window):
 
     def blocked(self) -> cython.bint:
         """Return whether the client is too slow to be given more."""
-        connection: Connection = self.connection
+        connection: Connection | None = self.connection
+        assert connection is not None
         if connection.size < connection.limit:
             return False
         # The tick may just be long: due output is written before anything is dropped.
@@ -161,12 +165,13 @@ class Delivery(Window):
         return STEP_BYTES // (growth + GROWTH_MAX) + 1
 
     def enqueue(
-        self, run: Run, qos: cython.int, retain: cython.int, subscription_ids: bytes, group: object
+        self, run: Run, qos: cython.int, retain: cython.int, subscription_ids: bytes, group: Any
     ) -> cython.int:
         """Deliver a run at QoS 1 or 2: at once as far as the window allows, the rest in order."""
         run.detach()
         if self.durable is not None:
-            self.durable.keep(run, qos, retain, subscription_ids, group)
+            keeper: RunKeeper = self.durable
+            keeper.keep(run, qos, retain, subscription_ids, group)
             return 0
         self.enqueue_portion(
             Portion(run, run.start, run.count, qos, retain, subscription_ids, group)
@@ -211,13 +216,16 @@ class Delivery(Window):
         excess: cython.Py_ssize_t
         place: cython.Py_ssize_t
         bound: cython.Py_ssize_t = self.bound()
+        pending: deque[Portion] | None = self.pending
+        if pending is None:
+            return 0
         while self.pending_count > bound or self.pending_bytes > self.pending_bytes_max:
-            place = 0 if self.policy == EVICT else len(self.pending) - 1
-            while 0 <= place < len(self.pending) and self.pending[place].queued:
+            place = 0 if self.policy == EVICT else len(pending) - 1
+            while 0 <= place < len(pending) and pending[place].queued:
                 place += 1 if self.policy == EVICT else -1
-            if not 0 <= place < len(self.pending):
+            if not 0 <= place < len(pending):
                 return 0
-            portion = self.pending[place]
+            portion = pending[place]
             excess = min(max(self.pending_count - bound, 1), portion.count)
             self.pending_bytes -= self.weight(portion)
             if self.policy == EVICT:
@@ -229,7 +237,7 @@ class Delivery(Window):
             if portion.count:
                 self.pending_bytes += self.weight(portion)
             else:
-                del self.pending[place]
+                del pending[place]
             self.pending_count -= excess
             self.tally.dropped_full += excess
         return 0
@@ -253,6 +261,8 @@ class Delivery(Window):
         if self.maybe_large(portion):
             self.skip_large(portion)
             return 0
+        assert self.connection is not None
+        assert self.pending is not None
         self.count(portion, -portion.count)
         if count >= portion.count:
             self.pending.popleft()
@@ -266,7 +276,7 @@ class Delivery(Window):
 
     def pump(self) -> cython.int:  # noqa: C901 - one C function
         """Write waiting messages, as far as window, output and identifiers allow."""
-        connection: Connection
+        connection: Connection | None
         if not self.pending and not self.resend:
             return 0
         connection = self.connection
@@ -336,6 +346,7 @@ class Delivery(Window):
         ``pump`` bounds their bytes: a client that answers nothing would otherwise hold a whole
         window of messages, however large they are.
         """
+        assert self.flight is not None
         self.flight.append(portion)
         self.inflight += portion.count
         portion.held = self.weight(portion)
@@ -376,17 +387,21 @@ class Delivery(Window):
         if size == 0:
             return False
         size += len(portion.subscription_ids) + GROWTH_MAX
+        assert self.connection is not None
         return size > self.connection.max_packet_out
 
     def forget_pending(self, portion: Portion) -> cython.int:
         """Remove the first waiting portion."""
+        assert self.pending is not None
         self.pending.popleft()
         self.count(portion, -portion.count)
         return 0
 
     def skip_large(self, portion: Portion) -> cython.int:
         """Split the first waiting portion to leave out messages too large for the client."""
-        kept: list = fitting(portion, self.connection)
+        assert self.connection is not None
+        assert self.pending is not None
+        kept: list[Portion] = fitting(portion, self.connection)
         self.forget_pending(portion)
         for item in reversed(kept):
             self.pending.appendleft(item)
@@ -395,7 +410,7 @@ class Delivery(Window):
 
     def detach(self) -> cython.int:
         """Handle a lost connection: in-flight messages will be written again."""
-        again: list = []
+        again: list[Portion] = []
         self.connection = None
         self.report_front()
         if self.flight:

@@ -23,6 +23,6 @@ cdef class Portion:
 
 cpdef list fitting(Portion portion, Connection connection)
 
-cpdef list unanswered(Portion portion, set early)
+cpdef list unanswered(Portion portion, object early)
 
 cpdef int write_portion(Connection connection, Portion portion, int pid, bint again) except -1

@@ -6,9 +6,13 @@ Source: MQTT 5.0 sections 3.3.4 (overlapping subscriptions), 3.1.2.11.4 (Maximum
 
 from __future__ import annotations
 
+from collections.abc import Container
+from typing import TYPE_CHECKING, Any, Final
+
 import cython
 
 from fluxmq.protocols.connection import Connection, Tally
+from fluxmq.protocols.mqtt.ports import AnswerSink
 from fluxmq.protocols.mqtt.run import Run, append_numbered, append_publishes, properties_field
 
 if cython.compiled:
@@ -20,17 +24,20 @@ if cython.compiled:
         properties_field,
     )
 
-GROWTH_MAX = 16
+if TYPE_CHECKING:
+    from fluxmq.protocols.mqtt.delivery import Delivery
+
+GROWTH_MAX: Final = 16
 """Bytes a message may grow by when written for another version: packet identifier, length of the
 properties, expiry, longer remaining length. Subscription identifiers are extra."""
 
 
-CLOCK_SLACK = 0.02
+CLOCK_SLACK: Final = 0.02
 """Seconds of a message's life that are not rounded up: a shard reads the clock once a tick, and a
 message that another one has just received may seem to come from the future."""
 
 
-EXPIRY_MAX = 0xFFFFFFFF
+EXPIRY_MAX: Final = 0xFFFFFFFF
 """Greatest Message Expiry Interval."""
 
 
@@ -44,7 +51,7 @@ class Target:
 
     def __init__(
         self,
-        delivery: object,
+        delivery: Delivery,
         qos: cython.int,
         no_local: bool = False,
         keep_retain: bool = False,
@@ -53,7 +60,7 @@ class Target:
         self.delivery = delivery
         self.qos = qos
         self.no_local = no_local
-        self.own = None
+        self.own: Target | None = None
         self.keep_retain = keep_retain
         self.subscription_ids = subscription_ids
 
@@ -63,7 +70,7 @@ class Portion:
 
     ``pid``: identifier of the first once written, 0 before; ``acknowledged``: how many from the
     front on are answered. ``group``: the shared subscription it came by, which gets it back when
-    the session ends. ``settle``: informed of answered messages, as ranges counted from ``base``,
+    the session ends. ``settle``, an `AnswerSink`: informed of answered messages, as ranges counted from ``base``,
     the number of the portion's first message; ``reported``: how many were. ``held``: bytes it
     counts in flight. ``queued``: a durable queue holds the message as well.
     """
@@ -76,7 +83,7 @@ class Portion:
         qos: cython.int,
         retain: cython.int,
         subscription_ids: bytes,
-        group: object,
+        group: Any,
     ) -> None:
         self.run = run
         self.offset = offset
@@ -87,7 +94,7 @@ class Portion:
         self.group = group
         self.pid = 0
         self.acknowledged = 0
-        self.settle = None
+        self.settle: Any = None
         self.base = 0
         self.reported = 0
         self.held = 0
@@ -130,9 +137,10 @@ def fitting(portion: Portion, connection: Connection) -> list[Portion]:
     fixed: cython.Py_ssize_t
     index: cython.Py_ssize_t
     body: cython.Py_ssize_t
-    kept: list = []
+    kept: list[Portion] = []
     piece: Run
     alone: Portion
+    sink: AnswerSink
     fixed = 2 + len(run.topic) + (2 if portion.qos else 0)
     if run.fixed:
         fixed = run.variable
@@ -171,15 +179,16 @@ def fitting(portion: Portion, connection: Connection) -> list[Portion]:
         else:
             connection.tally.dropped_large += 1
             if portion.settle is not None:
-                portion.settle.refused(portion.base + index)
+                sink = portion.settle
+                sink.refused(portion.base + index)
         offset = body + run.body_length
     return kept
 
 
-def unanswered(portion: Portion, early: set | None) -> list[Portion]:
+def unanswered(portion: Portion, early: Container[int] | None) -> list[Portion]:
     """Return the unanswered parts of a portion in flight, split where answers came out of order."""
     stretch: cython.Py_ssize_t
-    left: list = []
+    left: list[Portion] = []
     if portion.acknowledged:
         portion.take(portion.acknowledged)
         portion.acknowledged = 0

@@ -14,16 +14,20 @@ Source: MQTT 3.1.1 and 5.0 section 3.3 (PUBLISH), 3.4 (PUBACK).
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import cython
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
-    from cython.cimports.fluxmq.model.octets import pointer
+    from cython.cimports.fluxmq.model.octets import Octets, Writable, pointer
     from cython.cimports.libc.string import memcpy
+else:
+    from fluxmq.model.octets import Octets, Writable, pointer
 
-HIGH = bytes(number >> 8 for number in range(65536))
-LOW = bytes(number & 0xFF for number in range(65536))
+HIGH: Final = bytes(number >> 8 for number in range(65536))
+LOW: Final = bytes(number & 0xFF for number in range(65536))
 """The low bytes of all packet identifiers, in order, for slices."""
 _NO_PROPERTIES = b"\x00"
 
@@ -73,12 +77,12 @@ class Run:
         self.verbatim = (first & 9) == 0
         self.kept = False
         self.deadline = 0.0
-        self.publisher = None
+        self.publisher: Any = None
         self.fixed = False
         self.control = False
-        self.options = None
-        self._plain4 = None
-        self._plain5 = None
+        self.options: Any = None
+        self._plain4: bytes | None = None
+        self._plain5: bytes | None = None
 
     def detach(self) -> cython.int:
         """Copy the bytes out of a buffer that will be reused; a repeated call is cheap."""
@@ -131,14 +135,11 @@ class Run:
     def body_at(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Return where the payload of the packet at ``offset`` begins; its length goes to
         ``body_length``."""
-        data: cython.p_uchar
+        data: Octets
         header: cython.Py_ssize_t = 2
         length: cython.Py_ssize_t
         shift: cython.int = 7
-        if cython.compiled:  # noqa: SIM108 - the checker reads one of the two
-            data = pointer(self.buffer)
-        else:
-            data = self.buffer
+        data = pointer(self.buffer) if cython.compiled else self.buffer
         length = data[offset + 1]
         if length & 0x80:
             length &= 0x7F
@@ -155,7 +156,7 @@ class Run:
         """Return copies of all payloads, for callers off the hot path."""
         offset: cython.Py_ssize_t = self.start
         place: cython.Py_ssize_t
-        found: list = []
+        found: list[bytes] = []
         while offset < self.end:
             place = self.body_at(offset)
             offset = place + self.body_length
@@ -166,7 +167,7 @@ class Run:
         """Return every packet identifier, in order."""
         offset: cython.Py_ssize_t = self.start
         place: cython.Py_ssize_t
-        found: list = []
+        found: list[int] = []
         while offset < self.end:
             place = self.body_at(offset) - self.variable + 2 + len(self.buffer_topic(offset))
             found.append((self.buffer[place] << 8) | self.buffer[place + 1])
@@ -300,44 +301,44 @@ def append_publishes(
     body: cython.Py_ssize_t
     _index: cython.Py_ssize_t
     used: cython.Py_ssize_t
-    target: cython.p_uchar
-    source: cython.p_uchar
-    if not cython.compiled:
-        return _append_publishes_uncompiled(out, run, offset, count, first, topic, properties, pid)
-    source = pointer(run.buffer)
-    used = len(out)
-    # Upper bound of the growth: every packet gets the new fixed part and at most five header bytes.
-    length = run.end - offset + count * (5 + fixed)
-    PyByteArray_Resize(out, used + length)
-    target = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)) + used
-    for _index in range(count):
-        body = run.body_at(offset)
-        length = fixed + run.body_length
-        target[0] = first
-        target += 1
-        while length >= 128:
-            target[0] = length & 0x7F | 0x80
+    target: Writable
+    source: Octets
+    if cython.compiled:
+        source = pointer(run.buffer)
+        used = len(out)
+        # Upper bound of the growth: every packet gets the new fixed part and at most five header bytes.
+        length = run.end - offset + count * (5 + fixed)
+        PyByteArray_Resize(out, used + length)
+        target = pointer(out) + used
+        for _index in range(count):
+            body = run.body_at(offset)
+            length = fixed + run.body_length
+            target[0] = first
             target += 1
-            length >>= 7
-        target[0] = length
-        target[1] = topic_length >> 8
-        target[2] = topic_length & 0xFF
-        target += 3
-        memcpy(target, PyBytes_AS_STRING(topic), topic_length)
-        target += topic_length
-        if pid:
-            target[0] = pid >> 8
-            target[1] = pid & 0xFF
-            target += 2
-            pid += 1
-        if properties_length:
-            memcpy(target, PyBytes_AS_STRING(properties), properties_length)
-            target += properties_length
-        memcpy(target, source + body, run.body_length)
-        target += run.body_length
-        offset = body + run.body_length
-    PyByteArray_Resize(out, target - cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)))
-    return offset
+            while length >= 128:
+                target[0] = length & 0x7F | 0x80
+                target += 1
+                length >>= 7
+            target[0] = length
+            target[1] = topic_length >> 8
+            target[2] = topic_length & 0xFF
+            target += 3
+            memcpy(target, PyBytes_AS_STRING(topic), topic_length)
+            target += topic_length
+            if pid:
+                target[0] = pid >> 8
+                target[1] = pid & 0xFF
+                target += 2
+                pid += 1
+            if properties_length:
+                memcpy(target, PyBytes_AS_STRING(properties), properties_length)
+                target += properties_length
+            memcpy(target, source + body, run.body_length)
+            target += run.body_length
+            offset = body + run.body_length
+        PyByteArray_Resize(out, target - pointer(out))
+        return offset
+    return _append_publishes_uncompiled(out, run, offset, count, first, topic, properties, pid)
 
 
 def _append_publishes_uncompiled(
@@ -354,7 +355,7 @@ def _append_publishes_uncompiled(
     view = memoryview(run.buffer)
     name = len(topic).to_bytes(2, "big") + topic
     fixed = len(name) + len(properties) + (2 if pid else 0)
-    pieces: list = []
+    pieces: list[bytes | memoryview] = []
     if run.stride:
         body = run.body_at(offset)
         size = run.body_length
@@ -396,10 +397,10 @@ def append_numbered(
     place: cython.Py_ssize_t
     stride: cython.Py_ssize_t = run.stride
     topic_size: cython.Py_ssize_t
-    target: cython.p_uchar
+    target: Writable
     if cython.compiled:
         PyByteArray_Resize(out, used + end - offset)
-        target = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)) + used
+        target = pointer(out) + used
         memcpy(target, pointer(run.buffer) + offset, end - offset)
     else:
         out += memoryview(run.buffer)[offset:end]
@@ -445,8 +446,8 @@ def append_acknowledgements(out: bytearray, run: Run, first: cython.int) -> cyth
     offset: cython.Py_ssize_t = run.start
     place: cython.Py_ssize_t
     after_topic: cython.Py_ssize_t
-    target: cython.p_uchar
-    source: cython.p_uchar
+    target: Writable
+    source: Octets
     if not cython.compiled and run.stride:
         place = run.start + run.pid_at
         out += bytes(4 * count)
@@ -457,21 +458,20 @@ def append_acknowledgements(out: bytearray, run: Run, first: cython.int) -> cyth
         return 0
     if cython.compiled:
         PyByteArray_Resize(out, used + 4 * count)
-        target = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)) + used
+        target = pointer(out) + used
         source = pointer(run.buffer)
     else:
-        out += bytes(4 * count)
-        target = memoryview(out)[used:]
         source = run.buffer
     after_topic = run.pid_at - (run.body_at(offset) - run.variable - offset)
     for index in range(count):
         place = run.body_at(offset)
         offset = place + run.body_length
         place += after_topic - run.variable
-        target[4 * index] = first
-        target[4 * index + 1] = 2
-        target[4 * index + 2] = source[place]
-        target[4 * index + 3] = source[place + 1]
-    if not cython.compiled:
-        target.release()
+        if cython.compiled:
+            target[4 * index] = first
+            target[4 * index + 1] = 2
+            target[4 * index + 2] = source[place]
+            target[4 * index + 3] = source[place + 1]
+        else:
+            out += bytes((first, 2, source[place], source[place + 1]))
     return 0

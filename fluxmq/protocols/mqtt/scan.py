@@ -15,31 +15,36 @@ Source: MQTT 3.1.1 section 2, MQTT 5.0 section 2 (fixed header, variable byte in
 
 from __future__ import annotations
 
+from typing import Final
+
 import cython
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.fluxmq.model.octets import Octets
     from cython.cimports.libc.string import memcmp
+else:
+    from fluxmq.model.octets import Octets
 
-COMPILED = cython.compiled
+COMPILED: Final[bool] = cython.compiled
 """True when this module, and with it the others for the compiler, runs compiled."""
 
-INCOMPLETE = 0
+INCOMPLETE: Final = 0
 """No whole packet is left; ``needed`` is the size of the incomplete one, 0 while unknown."""
-PUBLISH = 1
+PUBLISH: Final = 1
 """A run of PUBLISH packets."""
-PUBACK = 2
+PUBACK: Final = 2
 """A run of PUBACK packets of four bytes (success, no properties)."""
-PACKET = 3
+PACKET: Final = 3
 """One packet of another type."""
-ERROR = 4
+ERROR: Final = 4
 """The bytes violate the protocol; ``reason`` is the MQTT 5 reason code."""
 
-MALFORMED = 0x81
-PROTOCOL_ERROR = 0x82
-PACKET_TOO_LARGE = 0x95
+MALFORMED: Final = 0x81
+PROTOCOL_ERROR: Final = 0x82
+PACKET_TOO_LARGE: Final = 0x95
 
-UNIFORM_RUN_MIN = 8
+UNIFORM_RUN_MIN: Final = 8
 """A run of equal sizes at least this long is closed when a packet of another size follows, so that
 it keeps its ``stride``: equal sizes are copied and numbered without a walk."""
 
@@ -81,7 +86,7 @@ class Scanner:
 
     def next(self, buffer: bytearray, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:  # noqa: C901, PLR0915 - one C function
         """Describe the run that begins at ``at`` and return its kind."""
-        data: cython.p_uchar
+        data: Octets
         first: cython.int
         length: cython.Py_ssize_t
         header: cython.Py_ssize_t
@@ -151,7 +156,7 @@ class Scanner:
         length: cython.Py_ssize_t,
     ) -> cython.int:
         """Check one PUBLISH packet and extend it to a run."""
-        data: cython.p_uchar
+        data: Octets
         qos: cython.int
         position: cython.Py_ssize_t
         topic_length: cython.Py_ssize_t
@@ -220,7 +225,7 @@ class Scanner:
         back: cython.Py_ssize_t,
     ) -> cython.int:
         """Extend the run over neighbours of the same size, then of any size if those were few."""
-        data: cython.p_uchar
+        data: Octets
         total: cython.Py_ssize_t
         pid_at: cython.Py_ssize_t
         position: cython.Py_ssize_t
@@ -289,7 +294,7 @@ class Scanner:
     ) -> cython.Py_ssize_t:
         """Return the size of the packet at ``at``, its fixed header's in ``frame_header``; 0 if it
         is incomplete or unacceptable and must start a run of its own."""
-        data: cython.p_uchar
+        data: Octets
         length: cython.Py_ssize_t
         header: cython.Py_ssize_t = 2
         shift: cython.int = 7
@@ -324,7 +329,7 @@ class Scanner:
         back: cython.Py_ssize_t,
     ) -> cython.int:
         """Extend the run over neighbours of other sizes; the run has no stride then."""
-        data: cython.p_uchar
+        data: Octets
         topic_size: cython.Py_ssize_t
         qos_size: cython.Py_ssize_t
         position: cython.Py_ssize_t

@@ -13,19 +13,22 @@ publisher.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import Final
 
 import cython
 
 from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.mqtt.ports import FlowControl, MqttHandler
 from fluxmq.protocols.mqtt.run import Run, append_acknowledgements
 
 if cython.compiled:
     from cython.cimports.fluxmq.protocols.connection import Connection
     from cython.cimports.fluxmq.protocols.mqtt.run import Run, append_acknowledgements
 
-PAUSED_ANSWERS = 8
+PAUSED_ANSWERS: Final = 8
 """Not reading: the connection has its maximum number of unanswered runs."""
-TICKETS_MAX = 1024
+TICKETS_MAX: Final = 1024
 """Runs of one connection that may wait for their answer: 3.1.1 clients have no limit of their
 own."""
 
@@ -37,13 +40,13 @@ class Ticket:
     done.
     """
 
-    def __init__(self, reactor: object) -> None:
+    def __init__(self, reactor: FlowControl) -> None:
         self.reactor = reactor
-        self.connection = None
+        self.connection: Connection | None = None
         self.answers = b""
         self.waiting = 0
         self.reason = 0
-        self.notify = None
+        self.notify: Callable[[int], object] | None = None
 
     def hold(self) -> Ticket:
         """Add a holder that must call ``done`` before the answer is sent."""
@@ -78,7 +81,9 @@ class Ticket:
         return 0
 
 
-def respond(connection: Connection, run: Run, ticket: Ticket | None, reactor: object) -> cython.int:
+def respond(
+    connection: Connection, run: Run, ticket: Ticket | None, reactor: FlowControl
+) -> cython.int:
     """Acknowledge a run: at once unless its ticket or an earlier one delays it."""
     held: Ticket
     out: bytearray
@@ -93,9 +98,10 @@ def respond(connection: Connection, run: Run, ticket: Ticket | None, reactor: ob
     return held.answer(connection, bytes(out))
 
 
-def release(connection: Connection, reactor: object) -> cython.int:
+def release(connection: Connection, reactor: FlowControl) -> cython.int:
     """Write the answers whose turn has come."""
     ticket: Ticket
+    handler: MqttHandler = connection.handler
     while connection.tickets:
         ticket = connection.tickets[0]
         if ticket.waiting:
@@ -105,7 +111,7 @@ def release(connection: Connection, reactor: object) -> cython.int:
         if ticket.reason == 0:
             connection.append(ticket.answers)
         else:
-            connection.handler.refused(connection, ticket.answers, ticket.reason)
+            handler.refused(connection, ticket.answers, ticket.reason)
             if connection.fd < 0:
                 return 0
     if connection.paused & PAUSED_ANSWERS and len(connection.tickets or ()) * 2 <= TICKETS_MAX:

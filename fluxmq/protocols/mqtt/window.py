@@ -15,18 +15,22 @@ control).
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any, Final
+
 import cython
 
 from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.ports import AnswerSink
 from fluxmq.protocols.mqtt.run import HIGH, LOW
 
 if cython.compiled:
     from cython.cimports.fluxmq.protocols.mqtt.portion import Portion
 
-PACKET_ID_MAX = 65535
-PUBACK = 4
-PUBREC = 5
-PUBCOMP = 7
+PACKET_ID_MAX: Final = 65535
+PUBACK: Final = 4
+PUBREC: Final = 5
+PUBCOMP: Final = 7
 
 
 class Window:
@@ -40,10 +44,10 @@ class Window:
         self.flight_bytes = 0
         self.next_pid = 1
         self.free_until = PACKET_ID_MAX + 1
-        self.flight = None
-        self.resend = None
-        self.early = None
-        self.released = None
+        self.flight: deque[Portion] | None = None
+        self.resend: deque[Portion] | None = None
+        self.early: set[int] | None = None
+        self.released: dict[int, tuple[Any, int] | None] | None = None
 
     def pump(self) -> cython.int:
         """Write waiting messages, as there is room."""
@@ -55,7 +59,7 @@ class Window:
         Identifiers below ``free_until`` were seen to be free on the last lap; only this method and
         the sending of messages use them up, so the search is repeated once per lap or obstacle.
         """
-        used: set
+        used: set[int]
         portion: Portion
         if self.next_pid < self.free_until:
             return self.free_until - self.next_pid
@@ -95,17 +99,19 @@ class Window:
 
     def advance(self, count: cython.Py_ssize_t) -> cython.int:
         """Mark the first ``count`` messages of the first portion as answered."""
-        front: Portion = self.flight[0]
+        flight: deque[Portion] | None = self.flight
+        assert flight is not None
+        front: Portion = flight[0]
         front.acknowledged += count
         while True:
             if front.acknowledged == front.count:
-                self.flight.popleft()
+                flight.popleft()
                 self.flight_bytes -= front.held
                 if front.settle is not None:
                     self.report(front)
-                if not self.flight:
+                if not flight:
                     return 0
-                front = self.flight[0]
+                front = flight[0]
             if not self.early or (front.pid + front.acknowledged) not in self.early:
                 return 0
             self.early.remove(front.pid + front.acknowledged)
@@ -118,7 +124,7 @@ class Window:
             self.early = set()
         if pid in self.early:
             return False
-        for item in self.flight:
+        for item in self.flight or ():
             portion = item
             if portion.pid + portion.acknowledged <= pid < portion.pid + portion.count:
                 if portion.qos != qos:
@@ -135,7 +141,8 @@ class Window:
         if portion.acknowledged > first:
             portion.reported = portion.acknowledged
             if portion.qos == 1:
-                portion.settle.acknowledged(portion.base + first, portion.acknowledged - first)
+                sink: AnswerSink = portion.settle
+                sink.acknowledged(portion.base + first, portion.acknowledged - first)
         return 0
 
     def report_front(self) -> cython.int:
@@ -223,7 +230,7 @@ class Window:
     def receive(self, pid: cython.int) -> cython.bint:
         """Apply PUBREC: the message is dropped, its identifier stays in use until PUBCOMP."""
         portion: Portion
-        wanted: object = None
+        wanted: tuple[AnswerSink, int] | None = None
         if self.released is not None and pid in self.released:
             return True
         found = self.holder(pid)

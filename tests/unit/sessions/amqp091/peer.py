@@ -136,7 +136,7 @@ class Peer:
         connection.chunks = connection.out = None
         connection.size = 0
         if connection.feeding and not connection.closing:
-            connection.handler.drained(connection)  # type: ignore[union-attr]
+            connection.handler.drained(connection)
         found: list[tuple[int, Method | Message]] = []
         content: dict[int, tuple[Method, int, bytes, bytearray]] = {}
         at = 0

@@ -1,0 +1,69 @@
+"""What the hot path of MQTT needs of others; packages above implement it.
+
+`Connection` and the modules here call these, never the shard or the sessions themselves. Every method
+returns at once.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.mqtt.run import Run
+
+
+class MqttHandler(Protocol):
+    """What packets mean: `Connection.handler` of an MQTT connection."""
+
+    def packet(self, connection: Connection, first: int, body: bytes, /) -> object:
+        """Handle a packet of which the loop knows nothing; ``first`` is its first byte."""
+
+    def publish(self, connection: Connection, run: Run, raw: bytes, /) -> bool:
+        """Decide about a run that is out of the ordinary, with its properties as received; return
+        True to route and answer it."""
+
+    def broken(
+        self, connection: Connection, reason: int, packet: bytes | bytearray = b"", /
+    ) -> object:
+        """End a connection that violates the protocol."""
+
+    def bad_topic(self, connection: Connection, topic: bytes, /) -> object:
+        """End a connection that publishes to an invalid topic."""
+
+    def refused(self, connection: Connection, answers: bytes, reason: int, /) -> object:
+        """Answer a run that a queue or a session refused."""
+
+    def lost(self, connection: Connection, /) -> object:
+        """Handle a lost network connection."""
+
+    def drained(self, connection: Connection, /) -> object:
+        """Continue what waited for room (`Connection.feeding`)."""
+
+
+class FlowControl(Protocol):
+    """Stops and resumes reading a connection: the loop."""
+
+    def pause(self, connection: Connection, reason: int, /) -> object:
+        """Stop reading for ``reason``, a bit."""
+
+    def resume(self, connection: Connection, reason: int, /) -> object:
+        """Remove a reason for not reading."""
+
+
+class AnswerSink(Protocol):
+    """Learns what became of a portion's messages, by their numbers."""
+
+    def acknowledged(self, first: int, count: int, /) -> object:
+        """Note that ``count`` messages from number ``first`` on are answered, or not wanted."""
+
+    def refused(self, number: int, /) -> object:
+        """Note that the client refused a message or cannot take it."""
+
+
+class RunKeeper(Protocol):
+    """Takes the runs of a session that is kept on disk, and enqueues them once that is done."""
+
+    def keep(
+        self, run: Run, qos: int, retain: int, subscription_ids: bytes, group: object, /
+    ) -> object:
+        """Keep a run for the session."""

@@ -1,0 +1,57 @@
+"""Who implements the ports of the loop and of the protocols: the types are compared by the checker, the names here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fluxmq.net.links import Link
+from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
+from fluxmq.net.reactor import Reactor
+from fluxmq.net.tls import TlsStream
+from fluxmq.net.websocket import WebSocketStream
+from fluxmq.protocols.amqp091.ports import AmqpHandler
+from fluxmq.protocols.connection import StreamFilter
+from fluxmq.protocols.mqtt.ports import AnswerSink, FlowControl, MqttHandler, RunKeeper
+from fluxmq.sessions.mqtt.handler import Handler
+from fluxmq.shards.amqp.wiring import ShardHandler
+from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.durable.keeper import Owed, SessionKeeper
+from fluxmq.shards.durable.kept_links import KeptLink
+from fluxmq.shards.groups import Group
+from fluxmq.shards.queues.consumers import QueueConsumer
+from fluxmq.shards.queues.sinks import QueueSink
+
+HOST: type[ReactorHost] = ShardBroker
+MQTT: type[MqttHandler] = Handler
+AMQP: type[AmqpHandler] = ShardHandler
+READING: type[FlowControl] = Reactor
+KEEPER: type[RunKeeper] = SessionKeeper
+SINKS: tuple[type[RunSink], ...] = (QueueSink, Group)
+LINKS: tuple[type[RunLink], ...] = (Link, KeptLink)
+INBOUND: type[Inbound] = Link
+ANSWERS: tuple[type[AnswerSink], ...] = (Owed, QueueConsumer)
+STREAMS: tuple[type[StreamFilter], ...] = (TlsStream, WebSocketStream)
+
+PAIRS: list[tuple[Any, Any]] = [
+    (ReactorHost, HOST),
+    (MqttHandler, MQTT),
+    (AmqpHandler, AMQP),
+    (FlowControl, READING),
+    (RunKeeper, KEEPER),
+    *((RunSink, each) for each in SINKS),
+    *((RunLink, each) for each in LINKS),
+    (Inbound, INBOUND),
+    *((AnswerSink, each) for each in ANSWERS),
+    *((StreamFilter, each) for each in STREAMS),
+]
+
+
+@pytest.mark.parametrize(
+    ("port", "kind"), PAIRS, ids=[f"{port.__name__}-{kind.__name__}" for port, kind in PAIRS]
+)
+def test_a_port_is_implemented(port: Any, kind: Any) -> None:
+    names = {name for name in vars(port) if not name.startswith("_")}
+    assert names
+    assert {name for name in names if not hasattr(kind, name)} == set()
