@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -29,6 +29,7 @@ from fluxmq.ipc.messages import (
     USERS,
     Body,
     Message,
+    MessageBody,
     MessageError,
 )
 from fluxmq.ipc.permission_messages import (
@@ -67,69 +68,42 @@ PUSH_SECONDS: Final = 30.0
 _log = get_logger(__name__)
 
 
+_CHANGES: Final[dict[str, tuple[type[MessageBody], Callable[[MetadataStore, Any], Users]]]] = {
+    USER_ADD: (UserAdd, lambda store, to: store.add(to.user)),
+    USER_PASSWORD: (UserPassword, lambda store, to: store.set_password(to.name, to.hash, to.scram)),
+    USER_PERMIT: (UserPermit, lambda store, to: store.permit(to.name, to.publish, to.subscribe)),
+    USER_ENABLE: (UserEnable, lambda store, to: store.enable(to.name, to.enabled)),
+    USER_DELETE: (UserDelete, lambda store, to: store.delete(to.name)),
+    USER_TAGS: (UserTags, lambda store, to: store.set_tags(to.name, to.tags)),
+    PERMISSION_SET: (
+        PermissionSet,
+        lambda store, to: store.set_permission(to.name, to.permission),
+    ),
+    TOPIC_PERMISSION_SET: (
+        TopicPermissionSet,
+        lambda store, to: store.set_topic_permission(to.name, to.permission),
+    ),
+    PERMISSION_CLEAR: (
+        PermissionClear,
+        lambda store, to: store.clear_permission(to.name, to.vhost),
+    ),
+    TOPIC_PERMISSION_CLEAR: (
+        PermissionClear,
+        lambda store, to: store.clear_topic_permission(to.name, to.vhost, to.exchange),
+    ),
+}
+"""Changes by kind: the request's body, and what it does to the store."""
+KINDS: Final = frozenset({USER_LIST, USER_HASH, *_CHANGES})
+
+
 def change_of(message: Message) -> Callable[[MetadataStore], Users]:
     """Return the change that a request asks for. Raises MessageError or RequestError."""
-    body = message.body
-    match message.kind:
-        case "user_add":
-            add = UserAdd.from_body(body)
-            return lambda store: store.add(add.user)
-        case "user_password":
-            password = UserPassword.from_body(body)
-            return lambda store: store.set_password(password.name, password.hash, password.scram)
-        case "user_permit":
-            permit = UserPermit.from_body(body)
-            return lambda store: store.permit(permit.name, permit.publish, permit.subscribe)
-        case "user_enable":
-            enable = UserEnable.from_body(body)
-            return lambda store: store.enable(enable.name, enable.enabled)
-        case "user_delete":
-            delete = UserDelete.from_body(body)
-            return lambda store: store.delete(delete.name)
-        case "user_tags":
-            tags = UserTags.from_body(body)
-            return lambda store: store.set_tags(tags.name, tags.tags)
-        case _:
-            return _permission_change(message)
-
-
-def _permission_change(message: Message) -> Callable[[MetadataStore], Users]:
-    body = message.body
-    match message.kind:
-        case "permission_set":
-            given = PermissionSet.from_body(body)
-            return lambda store: store.set_permission(given.name, given.permission)
-        case "topic_permission_set":
-            topic = TopicPermissionSet.from_body(body)
-            return lambda store: store.set_topic_permission(topic.name, topic.permission)
-        case "permission_clear":
-            clear = PermissionClear.from_body(body)
-            return lambda store: store.clear_permission(clear.name, clear.vhost)
-        case "topic_permission_clear":
-            clear = PermissionClear.from_body(body)
-            return lambda store: store.clear_topic_permission(
-                clear.name, clear.vhost, clear.exchange
-            )
-        case _:
-            raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
-
-
-KINDS: Final = frozenset(
-    {
-        USER_LIST,
-        USER_ADD,
-        USER_PASSWORD,
-        USER_PERMIT,
-        USER_ENABLE,
-        USER_DELETE,
-        USER_TAGS,
-        USER_HASH,
-        PERMISSION_SET,
-        PERMISSION_CLEAR,
-        TOPIC_PERMISSION_SET,
-        TOPIC_PERMISSION_CLEAR,
-    }
-)
+    found = _CHANGES.get(message.kind)
+    if found is None:
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+    body, make = found
+    asked = body.from_body(message.body)
+    return lambda store: make(store, asked)
 
 
 class Directory:

@@ -252,14 +252,14 @@ def _cut(row: TableRow, columns: tuple[str, ...]) -> TableRow:
     return {column: row.get(column) for column in columns}
 
 
+def _columns(record: object, *names: str) -> TableRow:
+    """Return the columns that are named as a record's fields."""
+    return {name: plain(getattr(record, name)) for name in names}
+
+
 def _queue_row(topology: Topology, queue: Queue) -> TableRow:
     return {
-        "name": queue.name,
-        "vhost": queue.vhost,
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "exclusive": queue.exclusive,
-        "arguments": plain(queue.arguments),
+        **_columns(queue, "name", "vhost", "durable", "auto_delete", "exclusive", "arguments"),
         "type": queue.type,
         "policy": _name(policy_of(topology, queue)),
         "operator_policy": _name(policy_of(topology, queue, operator=True)),
@@ -270,12 +270,7 @@ def _queue_row(topology: Topology, queue: Queue) -> TableRow:
 
 def _exchange_row(topology: Topology, exchange: Exchange) -> TableRow:
     return {
-        "name": exchange.name,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": plain(exchange.arguments),
+        **_columns(exchange, "name", "type", "durable", "auto_delete", "internal", "arguments"),
         "policy": _name(policy_of(topology, exchange)),
     }
 
@@ -285,30 +280,19 @@ def _binding_row(binding: Binding) -> TableRow:
         "source_name": binding.source,
         "source_kind": "exchange",
         "destination_name": binding.destination,
-        "destination_kind": binding.destination_kind,
-        "routing_key": binding.routing_key,
-        "arguments": plain(binding.arguments),
+        **_columns(binding, "destination_kind", "routing_key", "arguments"),
     }
 
 
 def _policy_row(policy: Policy) -> TableRow:
     return {
-        "vhost": policy.vhost,
-        "name": policy.name,
-        "pattern": policy.pattern,
+        **_columns(policy, "vhost", "name", "pattern", "definition", "priority"),
         "apply-to": policy.apply_to,
-        "definition": plain(policy.definition),
-        "priority": policy.priority,
     }
 
 
 def _vhost_row(vhost: Vhost) -> TableRow:
-    return {
-        "name": vhost.name,
-        "description": vhost.description,
-        "tags": list(vhost.tags),
-        "default_queue_type": vhost.default_queue_type,
-    }
+    return _columns(vhost, "name", "description", "tags", "default_queue_type")
 
 
 def _limits_row(vhost: Vhost) -> TableRow:
