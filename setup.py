@@ -43,7 +43,7 @@ MYPYC_MODULES = {
     "fluxmq/raft": ("*",),
     "fluxmq/cluster": (
         *("connection", "dialled", "guard", "http2", "http2_frames", "http2_sending"),
-        *("http2_streams", "raft_messages", "sockets", "wire"),
+        *("http2_streams", "protobuf", "raft_messages", "sockets", "wire"),
     ),
     "fluxmq/metrics": ("instruments",),
     "fluxmq/replication": (

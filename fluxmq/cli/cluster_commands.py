@@ -17,7 +17,7 @@ import orjson
 
 from fluxmq.cli.node import EXIT_REFUSED, ExitError
 from fluxmq.cli.queue_commands import ROLES, milliseconds
-from fluxmq.cli.tables import Column, Table, grouped
+from fluxmq.cli.tables import Table, columns, grouped
 from fluxmq.ipc.clusters import (
     ADD,
     AUDIT,
@@ -49,30 +49,11 @@ _NONE: Final = "-"
 PROGRESS_SECONDS: Final = 1.0
 """Time between two progress lines about a member that is catching up."""
 
-_RAFT_COLUMNS: Final = (
-    Column("GROUP"),
-    Column("ROLE"),
-    Column("TERM", number=True),
-    Column("LEADER"),
-    Column("VOTERS"),
-    Column("LEARNERS"),
-    Column("COMMIT", number=True),
-    Column("APPLIED", number=True),
-    Column("LAST", number=True),
-    Column("SNAPSHOT", number=True),
-    Column("ELECTIONS", number=True),
-    Column("FSYNC P99", number=True),
+_RAFT_COLUMNS: Final = columns(
+    "GROUP, ROLE, #TERM, LEADER, VOTERS, LEARNERS, #COMMIT, #APPLIED, #LAST, "
+    "#SNAPSHOT, #ELECTIONS, #FSYNC P99"
 )
-_MEMBER_COLUMNS: Final = (
-    Column("GROUP"),
-    Column("NODE"),
-    Column("PLACE"),
-    Column("STATE"),
-    Column("MATCH", number=True),
-    Column("LAG", number=True),
-    Column("LAST CONTACT", number=True),
-    Column("SEEN BY"),
-)
+_MEMBER_COLUMNS: Final = columns("GROUP, NODE, PLACE, STATE, #MATCH, #LAG, #LAST CONTACT, SEEN BY")
 
 
 def _listing(caller: ControlCaller, group: str | None) -> RaftListing:
@@ -175,7 +156,7 @@ def _with_remarks(table: Table, listing: RaftListing, *, colour: bool) -> list[s
     remarks += [f"{shard}: did not answer in time" for shard in listing.missing]
     if not listing.groups:
         return ["there are no replicated groups here", *remarks]
-    return [*table.lines(colour=colour), *(["", *remarks] if remarks else [])]
+    return table.with_remarks(remarks, colour=colour)
 
 
 def transfer(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
@@ -220,14 +201,7 @@ def can_stop(caller: ControlCaller, options: argparse.Namespace, _colour: bool) 
     return [f"this node may stop: {len(outcomes.rows)} groups keep their quorum without it"]
 
 
-_AUDIT_COLUMNS: Final = (
-    Column("GROUP"),
-    Column("NODE"),
-    Column("PLACE"),
-    Column("INDEX", number=True),
-    Column("HASH"),
-    Column("VERDICT"),
-)
+_AUDIT_COLUMNS: Final = columns("GROUP, NODE, PLACE, #INDEX, HASH, VERDICT")
 
 
 def audit(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
@@ -261,7 +235,7 @@ def audit_lines(listing: AuditListing, *, colour: bool) -> list[str]:
             ]
         )
     remarks = [f"{row.node} was not compared: {row.problem}" for row in listing.rows if row.problem]
-    return [*table.lines(colour=colour), *(["", *remarks] if remarks else [])]
+    return table.with_remarks(remarks, colour=colour)
 
 
 _VERDICTS: Final = {EQUAL: "green", DIFFERS: "red"}

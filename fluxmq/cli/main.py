@@ -41,7 +41,7 @@ from fluxmq.cli.node import (
     Node,
 )
 from fluxmq.cli.passwords import PasswordError, read_password
-from fluxmq.cli.tables import Column, Table
+from fluxmq.cli.tables import Table, columns
 from fluxmq.control.hashing import store_password
 from fluxmq.control.metadata import ChangeError, MetadataError
 from fluxmq.ipc.framing import FramingError
@@ -202,7 +202,7 @@ def _user_list(node: Node, options: argparse.Namespace) -> None:
                 ).decode()
             )
         return
-    table = Table([Column("USER"), Column("LOGIN"), Column("PUBLISH"), Column("SUBSCRIBE")])
+    table = Table(columns("USER, LOGIN, PUBLISH, SUBSCRIBE"))
     for number, user in enumerate(users):
         table.colours[number, 1] = "green" if user.enabled else "red"
         login = "enabled" if user.enabled else "disabled"

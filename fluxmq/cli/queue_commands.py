@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from fluxmq.cli.tables import Column, Table, grouped
+from fluxmq.cli.tables import Table, columns, grouped
 from fluxmq.ipc.placements import (
     GROUPS,
     PIN,
@@ -42,33 +42,14 @@ ROLES: Final = {
 }
 """Colours of a node's role in a group; any other role is red."""
 
-_GROUP_COLUMNS: Final = (
-    Column("GROUP"),
-    Column("SHARD", number=True),
-    Column("CORE", number=True),
-    Column("STATE"),
-    Column("DURABILITY"),
-    Column("QUEUES", number=True),
-    Column("MESSAGES", number=True),
-    Column("SIZE", number=True),
-    Column("APPLIED", number=True),
-    Column("FSYNC P99", number=True),
+_GROUP_COLUMNS: Final = columns(
+    "GROUP, #SHARD, #CORE, STATE, DURABILITY, #QUEUES, #MESSAGES, #SIZE, #APPLIED, #FSYNC P99"
 )
-_LED_COLUMNS: Final = (Column("LEADER"), Column("TERM", number=True))
+_LED_COLUMNS: Final = columns("LEADER, #TERM")
 """Shown for groups of a cluster."""
-_QUEUE_COLUMNS: Final = (
-    Column("QUEUE"),
-    Column("TYPE"),
-    Column("GROUP"),
-    Column("DURABILITY"),
-    Column("MESSAGES", number=True),
-    Column("SIZE", number=True),
-    Column("FIRST", number=True),
-    Column("NEXT", number=True),
-    Column("CONSUMERS", number=True),
-    Column("LAG", number=True),
-    Column("UNSETTLED", number=True),
-    Column("DEAD", number=True),
+_QUEUE_COLUMNS: Final = columns(
+    "QUEUE, TYPE, GROUP, DURABILITY, #MESSAGES, #SIZE, #FIRST, #NEXT, #CONSUMERS, "
+    "#LAG, #UNSETTLED, #DEAD"
 )
 
 
@@ -106,7 +87,7 @@ def group_lines(listing: GroupListing, *, colour: bool) -> list[str]:
     remarks += [f"{shard}: did not answer in time" for shard in listing.missing]
     if not listing.groups:
         return ["there are no replication groups", *remarks]
-    return [*table.lines(colour=colour), *(["", *remarks] if remarks else [])]
+    return table.with_remarks(remarks, colour=colour)
 
 
 def _group_cells(row: GroupRow) -> list[str]:
@@ -146,7 +127,7 @@ def queue_lines(listing: QueueListing, *, colour: bool) -> list[str]:
         remarks.append(f"{grouped(listing.left_out)} more queues are not shown")
     if not listing.queues:
         return ["there are no queues", *remarks]
-    return [*table.lines(colour=colour), *(["", *remarks] if remarks else [])]
+    return table.with_remarks(remarks, colour=colour)
 
 
 def _queue_cells(row: QueueRow) -> list[list[str]]:

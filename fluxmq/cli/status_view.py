@@ -9,26 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from fluxmq.cli.tables import Column, Table, duration, grouped
+from fluxmq.cli.tables import Table, columns, duration, grouped
 from fluxmq.control.overview import HEARTBEAT_SECONDS_MAX, alarm_of
 from fluxmq.ipc.launch import process_name
 from fluxmq.ipc.messages import NodeStatus, ProcessStatus, Resources
 from fluxmq.ipc.table import DISK, MEMORY, NOT_PINNED
 
-_COLUMNS: Final = (
-    Column("PROCESS"),
-    Column("STATE"),
-    Column("PID", number=True),
-    Column("CORE", number=True),
-    Column("UPTIME", number=True),
-    Column("RESTARTS", number=True),
-    Column("CONNECTIONS", number=True),
-    Column("SESSIONS", number=True),
-    Column("SUBSCRIPTIONS", number=True),
-    Column("MESSAGES IN", number=True),
-    Column("MESSAGES OUT", number=True),
+_COLUMNS: Final = columns(
+    "PROCESS, STATE, #PID, #CORE, #UPTIME, #RESTARTS, #CONNECTIONS, #SESSIONS, #SUBSCRIPTIONS, "
+    "#MESSAGES IN, #MESSAGES OUT"
 )
-_RATE_COLUMNS: Final = (Column("IN/S", number=True), Column("OUT/S", number=True))
+_RATE_COLUMNS: Final = columns("#IN/S, #OUT/S")
 _NONE: Final = "-"
 
 

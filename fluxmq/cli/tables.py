@@ -26,6 +26,12 @@ class Column:
     number: bool = False
 
 
+def columns(titles: str) -> tuple[Column, ...]:
+    """Return columns by their titles, with commas between; those of numbers begin with ``#``."""
+    names = (title.strip() for title in titles.split(","))
+    return tuple(Column(name.removeprefix("#"), name.startswith("#")) for name in names)
+
+
 @dataclass(slots=True)
 class Table:
     """Rows under titles, and optional totals below a rule."""
@@ -35,6 +41,10 @@ class Table:
     totals: Sequence[str] | None = None
     # Colour names by (row, column); only the text is coloured, not the padding.
     colours: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def with_remarks(self, remarks: Sequence[str], *, colour: bool) -> list[str]:
+        """Return the table's lines, and below them what does not fit into it."""
+        return [*self.lines(colour=colour), *(["", *remarks] if remarks else [])]
 
     def lines(self, *, colour: bool) -> list[str]:
         """Return the table's lines."""

@@ -9,6 +9,8 @@ from fluxmq.cluster.wire import MESSAGE_BYTES_MAX
 SERVICE: Final = "fluxmq.cluster.v1.Cluster"
 CONNECT: Final = f"/{SERVICE}/Connect"
 ASK: Final = f"/{SERVICE}/Ask"
+QUESTION_NAME, QUESTION_BODY, ANSWER_BODY = 1, 2, 1
+"""Numbers of the fields of a question, and of an answer."""
 
 KEEPALIVE_SECONDS: Final = 1.0
 """Silence after which a side pings the other."""

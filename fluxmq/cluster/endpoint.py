@@ -11,31 +11,50 @@ import asyncio
 import errno
 import logging
 import socket as sockets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Final
+from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
-
-from fluxmq.cluster import channels, greeting
-from fluxmq.cluster.channels import (
-    ASK,
-    CALL_SECONDS_MAX,
-    CLOSING_SECONDS,
-    CONNECT,
-    PROBLEM_CHARS_MAX,
-    STREAMS_PER_SOCKET_MAX,
-)
-from fluxmq.cluster.connection import Connection, Hello, Listener
-from fluxmq.cluster.door import Door, Visit
-from fluxmq.cluster.errors import CallRefused, EndpointError, MalformedStream, SecurityError
-from fluxmq.cluster.generated.cluster_pb2 import Answer, Question
-from fluxmq.cluster.grpc_fields import Status, answer, metadata_of
-from fluxmq.cluster.guard import CALL, CONNECTION, HANDSHAKE, STREAM
+from fluxmq.cluster import channels
+from fluxmq.cluster import greeting
+from fluxmq.cluster.channels import ANSWER_BODY
+from fluxmq.cluster.channels import ASK
+from fluxmq.cluster.channels import CALL_SECONDS_MAX
+from fluxmq.cluster.channels import CLOSING_SECONDS
+from fluxmq.cluster.channels import CONNECT
+from fluxmq.cluster.channels import PROBLEM_CHARS_MAX
+from fluxmq.cluster.channels import QUESTION_BODY
+from fluxmq.cluster.channels import QUESTION_NAME
+from fluxmq.cluster.channels import STREAMS_PER_SOCKET_MAX
+from fluxmq.cluster.connection import Connection
+from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.connection import Listener
+from fluxmq.cluster.door import Door
+from fluxmq.cluster.door import Visit
+from fluxmq.cluster.errors import CallRefused
+from fluxmq.cluster.errors import EndpointError
+from fluxmq.cluster.errors import MalformedStream
+from fluxmq.cluster.errors import SecurityError
+from fluxmq.cluster.grpc_fields import Status
+from fluxmq.cluster.grpc_fields import answer
+from fluxmq.cluster.grpc_fields import metadata_of
+from fluxmq.cluster.guard import CALL
+from fluxmq.cluster.guard import CONNECTION
+from fluxmq.cluster.guard import HANDSHAKE
+from fluxmq.cluster.guard import STREAM
 from fluxmq.cluster.http2_sending import Fields
+from fluxmq.cluster.protobuf import bytes_field
+from fluxmq.cluster.protobuf import bytes_of
 from fluxmq.cluster.security import Security
-from fluxmq.cluster.sockets import Socket, Wire
+from fluxmq.cluster.sockets import Socket
+from fluxmq.cluster.sockets import Wire
 from fluxmq.cluster.wire import MESSAGE_BYTES_MAX
-from fluxmq.logs import RateLimited, get_logger
+from fluxmq.logs import RateLimited
+from fluxmq.logs import get_logger
 
 CallHandler = Callable[[Hello, bytes], AsyncIterator[bytes]]
 """Answers a call in chunks of at most ``wire.MESSAGE_BYTES_MAX``; may raise CallRefused."""
@@ -50,6 +69,13 @@ QUESTION_BYTES_MAX: Final = 2 << 20
 _BACKLOG: Final = 256
 
 _log = get_logger("fluxmq.cluster")
+
+
+class Question(NamedTuple):
+    """A call by its name, and its contents."""
+
+    name: str
+    body: bytes
 
 
 class Endpoint:
@@ -273,8 +299,10 @@ class Endpoint:
     def ask(self, wire: Wire, hello: Hello, body: bytes) -> asyncio.Task[None] | None:
         """Answer a question; return None if it is refused."""
         try:
-            question = Question.FromString(body)
-        except DecodeError:
+            question = Question(
+                bytes_of(body, QUESTION_NAME).decode(), bytes_of(body, QUESTION_BODY)
+            )
+        except ValueError:
             self.refuse(wire, hello.node, "the request is malformed")
             return None
         handler = self._calls.get(question.name)
@@ -299,7 +327,9 @@ class Endpoint:
         self._answering.discard(task)
         task.cancel()
 
-    async def _answer(self, handler: CallHandler, hello: Hello, question: Any, wire: Wire) -> None:
+    async def _answer(
+        self, handler: CallHandler, hello: Hello, question: Question, wire: Wire
+    ) -> None:
         wire.headers(answer(()))
         asking = wire.stream.owner
         try:
@@ -435,4 +465,4 @@ def _chunk(body: bytes) -> bytes:
     """Return a chunk of an answer as a message. Raises ValueError when it is too long for one."""
     if len(body) > MESSAGE_BYTES_MAX:
         raise ValueError(f"a chunk of {len(body)} bytes, above {MESSAGE_BYTES_MAX}")
-    return bytes(Answer(body=body).SerializeToString())
+    return bytes_field(ANSWER_BODY, body)

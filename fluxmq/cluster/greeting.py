@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import MalformedStream
-from fluxmq.cluster.generated.cluster_pb2 import Greeting
+from fluxmq.cluster.protobuf import bytes_field
+from fluxmq.cluster.protobuf import bytes_of
+from fluxmq.cluster.protobuf import number_field
+from fluxmq.cluster.protobuf import number_of
 
 VERSION: Final = 3
 """Version of the protocol between nodes. Nodes of different versions do not speak to each other."""
@@ -24,11 +25,23 @@ KEY: Final = "fluxmq-greeting-bin"
 NAME_CHARS_MAX: Final = 256
 """Longest node name or purpose; names in the settings have at most 128 characters."""
 
+_VERSION, _NODE, _SHARD, _WORKERS, _EPOCH, _PURPOSE, _TELLS_TIME = range(1, 8)
+"""Numbers of the fields of a greeting."""
+_WORD: Final = (1 << 32) - 1
+
 
 def as_metadata(hello: Hello) -> tuple[tuple[str, bytes], ...]:
     """Return a greeting as metadata."""
-    greeting = Greeting(version=VERSION, **hello._asdict())
-    return ((KEY, greeting.SerializeToString()),)
+    greeting = (
+        number_field(_VERSION, VERSION),
+        bytes_field(_NODE, hello.node.encode()),
+        number_field(_SHARD, hello.shard),
+        number_field(_WORKERS, hello.workers),
+        number_field(_EPOCH, hello.epoch),
+        bytes_field(_PURPOSE, hello.purpose.encode()),
+        number_field(_TELLS_TIME, hello.tells_time),
+    )
+    return ((KEY, b"".join(greeting)),)
 
 
 def from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Hello:
@@ -37,21 +50,25 @@ def from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Hello:
     if len(found) != 1 or not isinstance(found[0], bytes):
         raise MalformedStream("the greeting is missing")
     try:
-        greeting = Greeting.FromString(found[0])
-    except DecodeError as error:
+        version, hello = _read(found[0])
+    except ValueError as error:
         raise MalformedStream("the greeting is malformed") from error
-    if greeting.version != VERSION:
+    if version != VERSION:
         raise MalformedStream(
-            f"it speaks version {greeting.version} of the inter-node protocol, not {VERSION}"
+            f"it speaks version {version} of the inter-node protocol, not {VERSION}"
         )
-    hello = Hello(
-        greeting.node,
-        greeting.shard,
-        greeting.workers,
-        greeting.epoch,
-        greeting.purpose,
-        greeting.tells_time,
-    )
     if not hello.node or max(len(hello.node), len(hello.purpose)) > NAME_CHARS_MAX:
         raise MalformedStream("the greeting has an invalid name")
     return hello
+
+
+def _read(data: bytes) -> tuple[int, Hello]:
+    shard = number_of(data, _SHARD) & _WORD
+    return number_of(data, _VERSION) & _WORD, Hello(
+        bytes_of(data, _NODE).decode(),
+        shard - (_WORD + 1) if shard >> 31 else shard,
+        number_of(data, _WORKERS) & _WORD,
+        number_of(data, _EPOCH),
+        bytes_of(data, _PURPOSE).decode(),
+        number_of(data, _TELLS_TIME) != 0,
+    )

@@ -8,13 +8,15 @@ such frame twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from fluxmq.cluster.errors import MalformedStream
-from fluxmq.cluster.generated.cluster_pb2 import Message
+from fluxmq.cluster.protobuf import bytes_field
+from fluxmq.cluster.protobuf import element
+from fluxmq.cluster.protobuf import fields
+from fluxmq.cluster.protobuf import number_field
 
 MESSAGE_BYTES_MAX: Final = 32 << 20
 """Longest gRPC message sent or accepted; a received one must fit into memory a few times over."""
@@ -32,6 +34,8 @@ _FRAME_OVERHEAD: Final = 8
 """Counted for each frame when joining, so that empty ones are bounded too."""
 
 
+_FRAME, _PIECE, _LAST = 1, 2, 3
+"""Numbers of the fields of a message."""
 _FRAMES: Final = b"\x0a"
 """Bytes before each frame in a message: the field's number and kind (protobuf's encoding)."""
 _SHORT: Final = 1 << 14
@@ -45,7 +49,7 @@ def single(frame: bytes) -> bytes:
         return _FRAMES + bytes((length,)) + frame
     if length < _SHORT:
         return _FRAMES + bytes((length & 0x7F | 0x80, length >> 7)) + frame
-    return bytes(Message(frames=(frame,)).SerializeToString())
+    return element(_FRAME, frame)
 
 
 def _of_single(data: bytes) -> bytes | None:
@@ -72,25 +76,53 @@ def messages(frames: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
     for frame in frames:
         if len(frame) > PIECE_BYTES:
             if joined:
-                yield Message(frames=joined).SerializeToString(), carried
+                yield b"".join(joined), carried
                 joined, carried, room = [], 0, 0
             yield from _pieces(frame)
             continue
-        joined.append(frame)
+        joined.append(single(frame))
         carried += len(frame)
         room += len(frame) + _FRAME_OVERHEAD
         if room >= JOINED_BYTES:
-            yield Message(frames=joined).SerializeToString(), carried
+            yield b"".join(joined), carried
             joined, carried, room = [], 0, 0
     if joined:
-        yield Message(frames=joined).SerializeToString(), carried
+        yield b"".join(joined), carried
 
 
 def _pieces(frame: bytes) -> Iterator[tuple[bytes, int]]:
     for at in range(0, len(frame), PIECE_BYTES):
         piece = frame[at : at + PIECE_BYTES]
         last = at + PIECE_BYTES >= len(frame)
-        yield Message(piece=piece, last=last).SerializeToString(), len(piece)
+        yield bytes_field(_PIECE, piece) + number_field(_LAST, last), len(piece)
+
+
+def _read(data: bytes) -> tuple[list[bytes], bytes, bool]:
+    """Return the frames of a message, its piece, and whether that is the last. Raises
+    ValueError."""
+    frames: list[bytes] = []
+    at, size = 0, len(data)
+    while at + 2 < size and data[at] == _FRAMES[0]:  # frames alone, as nearly always
+        length, begin = data[at + 1], at + 2
+        if length >= 0x80:
+            if data[begin] >= 0x80:
+                break
+            length, begin = length & 0x7F | data[begin] << 7, begin + 1
+        end = begin + length
+        if end > size:
+            break
+        frames.append(data[begin:end])
+        at = end
+    piece, last = b"", False
+    for number, value in fields(data[at:]):
+        if isinstance(value, bytes):
+            if number == _FRAME:
+                frames.append(value)
+            elif number == _PIECE:
+                piece = value
+        elif number == _LAST:
+            last = value != 0
+    return frames, piece, last
 
 
 class Assembler:
@@ -110,11 +142,9 @@ class Assembler:
             if frame is not None:
                 return [frame]
         try:
-            message = Message.FromString(data)
-        except DecodeError as error:
+            frames, piece, last = _read(data)
+        except ValueError as error:
             raise MalformedStream("a message is malformed") from error
-        frames = list(message.frames)
-        piece = message.piece
         if bool(frames) == bool(piece):
             raise MalformedStream("a message must have either frames or a piece")
         if not piece:
@@ -126,7 +156,7 @@ class Assembler:
             self._pieces.clear()
             raise MalformedStream(f"a frame is longer than {self._frame_max} bytes")
         self._pieces.append(piece)
-        if not message.last:
+        if not last:
             return []
         whole = b"".join(self._pieces)
         self._pieces.clear()

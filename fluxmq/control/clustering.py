@@ -11,7 +11,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from fluxmq.control.peers import AnsweredError, Peer, PeerError, RequestError
+from fluxmq.control.peers import (
+    Peer,
+    RequestError,
+    answers_of,
+    forwarded,
+)
 from fluxmq.ipc.clusters import (
     AUDIT,
     CAN_STOP,
@@ -43,7 +48,6 @@ from fluxmq.ipc.messages import (
     ERROR_UNKNOWN_KIND,
     Body,
     Message,
-    MessageError,
 )
 from fluxmq.ipc.spreading import Placed, rebalanced
 from fluxmq.settings.plans import member_number
@@ -111,14 +115,14 @@ class Clustering:
         """Return groups as this node's shards report them; one they do not have as its leader
         reports it."""
         shards = self._shards()
-        bodies = await asyncio.gather(*(_asked(shard, RAFT, wanted.to_body()) for shard in shards))
+        found = await answers_of(shards, RAFT, wanted.to_body(), ASK_SECONDS, RaftListing)
         rows: dict[str, RaftRow] = {}
         missing = []
-        for shard, body in zip(shards, bodies, strict=True):
-            if body is None:
+        for shard, listing in zip(shards, found, strict=True):
+            if listing is None:
                 missing.append(shard.name)
                 continue
-            for row in RaftListing.from_body(body).groups:
+            for row in listing.groups:
                 here = shard.hello is not None and row.shard == shard.hello.index
                 if here or row.group not in rows:
                     rows[row.group] = row
@@ -132,14 +136,7 @@ class Clustering:
         if not shards:
             raise RequestError(ERROR_FAILED, "no shard is connected")
         shard = min(shards, key=lambda each: each.name)
-        try:
-            return await shard.ask(kind, body, ASK_SECONDS)
-        except AnsweredError as refusal:
-            raise RequestError(refusal.failure.code, refusal.failure.text) from refusal
-        except PeerError as problem:
-            raise RequestError(ERROR_FAILED, str(problem)) from problem
-        except TimeoutError:
-            raise RequestError(ERROR_FAILED, f"{shard.name} did not answer in time") from None
+        return await forwarded(shard, kind, body, ASK_SECONDS)
 
     async def _audit(self, body: Body) -> Body:
         """Compare the copies of a group: its leader does, or this process for the control
@@ -183,12 +180,12 @@ class Clustering:
     async def _can_stop(self) -> Outcomes:
         """Return what each group here would lose if this node stopped."""
         shards = self._shards()
-        bodies = await asyncio.gather(*(_asked(shard, CAN_STOP, {}) for shard in shards))
+        found = await answers_of(shards, CAN_STOP, {}, ASK_SECONDS, Outcomes)
         rows: list[Outcome] = []
-        for shard, body in zip(shards, bodies, strict=True):
-            if body is None:
+        for shard, outcomes in zip(shards, found, strict=True):
+            if outcomes is None:
                 raise RequestError(ERROR_FAILED, f"{shard.name} did not answer in time")
-            rows += Outcomes.from_body(body).rows
+            rows += outcomes.rows
         return Outcomes(tuple(sorted(rows, key=lambda row: row.group)))
 
     async def _forget(self, wanted: ForgetNode) -> Outcomes:
@@ -272,13 +269,6 @@ def meta_row(node: str, group: str, status: MetaStatus, elections: int) -> RaftR
         fsync_p99=0.0,
         members=members,
     )
-
-
-async def _asked(shard: Peer, kind: str, body: Body) -> Body | None:
-    try:
-        return await shard.ask(kind, body, ASK_SECONDS)
-    except (PeerError, MessageError, TimeoutError):
-        return None
 
 
 def _successors(row: RaftRow) -> tuple[str, ...]:

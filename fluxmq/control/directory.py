@@ -9,54 +9,55 @@ always brings it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from collections.abc import Callable
+from typing import Any
 from typing import Final
 
 from msgspec.structs import replace
 
 from fluxmq.control.confirming import Confirming
-from fluxmq.control.metadata import ChangeError, MetadataStore, StoreThread
-from fluxmq.control.peers import Peer, PeerError, RequestError
-from fluxmq.ipc.messages import (
-    ERROR_NOT_FOUND,
-    ERROR_UNKNOWN_KIND,
-    USER_ADD,
-    USER_DELETE,
-    USER_ENABLE,
-    USER_LIST,
-    USER_PASSWORD,
-    USER_PERMIT,
-    USERS,
-    Body,
-    Message,
-    MessageError,
-)
-from fluxmq.ipc.permission_messages import (
-    PERMISSION_CLEAR,
-    PERMISSION_SET,
-    TOPIC_PERMISSION_CLEAR,
-    TOPIC_PERMISSION_SET,
-    USER_HASH,
-    USER_TAGS,
-    PermissionClear,
-    PermissionSet,
-    TopicPermissionSet,
-    UserHash,
-    UserHashWanted,
-    UserTags,
-)
-from fluxmq.ipc.user_messages import (
-    Confirmed,
-    UserAdd,
-    UserChanged,
-    UserDelete,
-    UserEnable,
-    UserListing,
-    UserPassword,
-    UserPermit,
-    Users,
-    UserSummary,
-)
+from fluxmq.control.metadata import ChangeError
+from fluxmq.control.metadata import MetadataStore
+from fluxmq.control.metadata import StoreThread
+from fluxmq.control.peers import Peer
+from fluxmq.control.peers import PeerError
+from fluxmq.control.peers import RequestError
+from fluxmq.ipc.messages import ERROR_NOT_FOUND
+from fluxmq.ipc.messages import ERROR_UNKNOWN_KIND
+from fluxmq.ipc.messages import USER_ADD
+from fluxmq.ipc.messages import USER_DELETE
+from fluxmq.ipc.messages import USER_ENABLE
+from fluxmq.ipc.messages import USER_LIST
+from fluxmq.ipc.messages import USER_PASSWORD
+from fluxmq.ipc.messages import USER_PERMIT
+from fluxmq.ipc.messages import USERS
+from fluxmq.ipc.messages import Body
+from fluxmq.ipc.messages import Message
+from fluxmq.ipc.messages import MessageBody
+from fluxmq.ipc.messages import MessageError
+from fluxmq.ipc.permission_messages import PERMISSION_CLEAR
+from fluxmq.ipc.permission_messages import PERMISSION_SET
+from fluxmq.ipc.permission_messages import TOPIC_PERMISSION_CLEAR
+from fluxmq.ipc.permission_messages import TOPIC_PERMISSION_SET
+from fluxmq.ipc.permission_messages import USER_HASH
+from fluxmq.ipc.permission_messages import USER_TAGS
+from fluxmq.ipc.permission_messages import PermissionClear
+from fluxmq.ipc.permission_messages import PermissionSet
+from fluxmq.ipc.permission_messages import TopicPermissionSet
+from fluxmq.ipc.permission_messages import UserHash
+from fluxmq.ipc.permission_messages import UserHashWanted
+from fluxmq.ipc.permission_messages import UserTags
+from fluxmq.ipc.user_messages import Confirmed
+from fluxmq.ipc.user_messages import UserAdd
+from fluxmq.ipc.user_messages import UserChanged
+from fluxmq.ipc.user_messages import UserDelete
+from fluxmq.ipc.user_messages import UserEnable
+from fluxmq.ipc.user_messages import UserListing
+from fluxmq.ipc.user_messages import UserPassword
+from fluxmq.ipc.user_messages import UserPermit
+from fluxmq.ipc.user_messages import Users
+from fluxmq.ipc.user_messages import UserSummary
 from fluxmq.logs import get_logger
 
 # Time the caller of a change waits for live shards.
@@ -67,69 +68,42 @@ PUSH_SECONDS: Final = 30.0
 _log = get_logger(__name__)
 
 
+_CHANGES: Final[dict[str, tuple[type[MessageBody], Callable[[MetadataStore, Any], Users]]]] = {
+    USER_ADD: (UserAdd, lambda store, to: store.add(to.user)),
+    USER_PASSWORD: (UserPassword, lambda store, to: store.set_password(to.name, to.hash, to.scram)),
+    USER_PERMIT: (UserPermit, lambda store, to: store.permit(to.name, to.publish, to.subscribe)),
+    USER_ENABLE: (UserEnable, lambda store, to: store.enable(to.name, to.enabled)),
+    USER_DELETE: (UserDelete, lambda store, to: store.delete(to.name)),
+    USER_TAGS: (UserTags, lambda store, to: store.set_tags(to.name, to.tags)),
+    PERMISSION_SET: (
+        PermissionSet,
+        lambda store, to: store.set_permission(to.name, to.permission),
+    ),
+    TOPIC_PERMISSION_SET: (
+        TopicPermissionSet,
+        lambda store, to: store.set_topic_permission(to.name, to.permission),
+    ),
+    PERMISSION_CLEAR: (
+        PermissionClear,
+        lambda store, to: store.clear_permission(to.name, to.vhost),
+    ),
+    TOPIC_PERMISSION_CLEAR: (
+        PermissionClear,
+        lambda store, to: store.clear_topic_permission(to.name, to.vhost, to.exchange),
+    ),
+}
+"""Changes by kind: the request's body, and what it does to the store."""
+KINDS: Final = frozenset({USER_LIST, USER_HASH, *_CHANGES})
+
+
 def change_of(message: Message) -> Callable[[MetadataStore], Users]:
     """Return the change that a request asks for. Raises MessageError or RequestError."""
-    body = message.body
-    match message.kind:
-        case "user_add":
-            add = UserAdd.from_body(body)
-            return lambda store: store.add(add.user)
-        case "user_password":
-            password = UserPassword.from_body(body)
-            return lambda store: store.set_password(password.name, password.hash, password.scram)
-        case "user_permit":
-            permit = UserPermit.from_body(body)
-            return lambda store: store.permit(permit.name, permit.publish, permit.subscribe)
-        case "user_enable":
-            enable = UserEnable.from_body(body)
-            return lambda store: store.enable(enable.name, enable.enabled)
-        case "user_delete":
-            delete = UserDelete.from_body(body)
-            return lambda store: store.delete(delete.name)
-        case "user_tags":
-            tags = UserTags.from_body(body)
-            return lambda store: store.set_tags(tags.name, tags.tags)
-        case _:
-            return _permission_change(message)
-
-
-def _permission_change(message: Message) -> Callable[[MetadataStore], Users]:
-    body = message.body
-    match message.kind:
-        case "permission_set":
-            given = PermissionSet.from_body(body)
-            return lambda store: store.set_permission(given.name, given.permission)
-        case "topic_permission_set":
-            topic = TopicPermissionSet.from_body(body)
-            return lambda store: store.set_topic_permission(topic.name, topic.permission)
-        case "permission_clear":
-            clear = PermissionClear.from_body(body)
-            return lambda store: store.clear_permission(clear.name, clear.vhost)
-        case "topic_permission_clear":
-            clear = PermissionClear.from_body(body)
-            return lambda store: store.clear_topic_permission(
-                clear.name, clear.vhost, clear.exchange
-            )
-        case _:
-            raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
-
-
-KINDS: Final = frozenset(
-    {
-        USER_LIST,
-        USER_ADD,
-        USER_PASSWORD,
-        USER_PERMIT,
-        USER_ENABLE,
-        USER_DELETE,
-        USER_TAGS,
-        USER_HASH,
-        PERMISSION_SET,
-        PERMISSION_CLEAR,
-        TOPIC_PERMISSION_SET,
-        TOPIC_PERMISSION_CLEAR,
-    }
-)
+    found = _CHANGES.get(message.kind)
+    if found is None:
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
+    body, make = found
+    asked = body.from_body(message.body)
+    return lambda store: make(store, asked)
 
 
 class Directory:

@@ -7,13 +7,13 @@ consumers, page by page; those that do not answer in time are named instead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from fluxmq.control.columns import LISTS, QUEUE_STATIC
-from fluxmq.control.peers import AnsweredError, Peer, PeerError, RequestError
+from fluxmq.control.peers import Peer, PeerError, RequestError, answers_of, forwarded
 from fluxmq.ipc.messages import (
     ERROR_FAILED,
     ERROR_INVALID,
@@ -21,7 +21,6 @@ from fluxmq.ipc.messages import (
     ERROR_UNKNOWN_KIND,
     Body,
     Message,
-    MessageError,
 )
 from fluxmq.ipc.row_messages import (
     CLOSE_CONNECTIONS,
@@ -108,7 +107,7 @@ class Listings:
         if theirs and rows:
             question = RowsWanted(QUEUES, ("vhost", "name", *theirs), names=tuple(rows))
             shards = self._shards()
-            answers = await asyncio.gather(*(_page(shard, question) for shard in shards))
+            answers = await _pages(shards, question)
             missing = tuple(
                 shard.name for shard, answer in zip(shards, answers, strict=True) if answer is None
             )
@@ -131,7 +130,7 @@ class Listings:
         question = RowsWanted(
             wanted.what, ("vhost", *wanted.columns), after if left[0] == index else 0
         )
-        page = await _page(shard, question)
+        (page,) = await _pages([shard], question)
         if page is not None and page.following >= 0:
             place: tuple[int, ...] = (left[0], page.following)
         else:
@@ -184,14 +183,7 @@ class Listings:
         shards = sorted(self._shards(), key=_index)
         if not shards:
             raise RequestError(ERROR_FAILED, "no shard is connected")
-        try:
-            body = await shards[0].ask(kind, order.to_body(), ORDER_SECONDS)
-        except AnsweredError as refusal:
-            raise RequestError(refusal.failure.code, refusal.failure.text) from refusal
-        except PeerError as problem:
-            raise RequestError(ERROR_FAILED, str(problem)) from problem
-        except TimeoutError:
-            raise RequestError(ERROR_FAILED, f"{shards[0].name} did not answer in time") from None
+        body = await forwarded(shards[0], kind, order.to_body(), ORDER_SECONDS)
         return Count.from_body(body).to_body()
 
 
@@ -235,12 +227,8 @@ def _records(topology: Topology, wanted: ListWanted) -> Iterator[Record]:
                 yield from ((_explained_row, each) for each in _explained(topology, vhost, wanted))
 
 
-async def _page(shard: Peer, wanted: RowsWanted) -> Page | None:
-    """Return a page of a shard's rows, None when it does not answer."""
-    try:
-        return Page.from_body(await shard.ask(ROWS, wanted.to_body(), ROWS_SECONDS))
-    except (PeerError, MessageError, TimeoutError):
-        return None
+async def _pages(shards: Sequence[Peer], wanted: RowsWanted) -> list[Page | None]:
+    return await answers_of(shards, ROWS, wanted.to_body(), ROWS_SECONDS, Page)
 
 
 def _index(shard: Peer) -> int:
@@ -252,14 +240,14 @@ def _cut(row: TableRow, columns: tuple[str, ...]) -> TableRow:
     return {column: row.get(column) for column in columns}
 
 
+def _columns(record: object, *names: str) -> TableRow:
+    """Return the columns that are named as a record's fields."""
+    return {name: plain(getattr(record, name)) for name in names}
+
+
 def _queue_row(topology: Topology, queue: Queue) -> TableRow:
     return {
-        "name": queue.name,
-        "vhost": queue.vhost,
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "exclusive": queue.exclusive,
-        "arguments": plain(queue.arguments),
+        **_columns(queue, "name", "vhost", "durable", "auto_delete", "exclusive", "arguments"),
         "type": queue.type,
         "policy": _name(policy_of(topology, queue)),
         "operator_policy": _name(policy_of(topology, queue, operator=True)),
@@ -270,12 +258,7 @@ def _queue_row(topology: Topology, queue: Queue) -> TableRow:
 
 def _exchange_row(topology: Topology, exchange: Exchange) -> TableRow:
     return {
-        "name": exchange.name,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": plain(exchange.arguments),
+        **_columns(exchange, "name", "type", "durable", "auto_delete", "internal", "arguments"),
         "policy": _name(policy_of(topology, exchange)),
     }
 
@@ -285,30 +268,19 @@ def _binding_row(binding: Binding) -> TableRow:
         "source_name": binding.source,
         "source_kind": "exchange",
         "destination_name": binding.destination,
-        "destination_kind": binding.destination_kind,
-        "routing_key": binding.routing_key,
-        "arguments": plain(binding.arguments),
+        **_columns(binding, "destination_kind", "routing_key", "arguments"),
     }
 
 
 def _policy_row(policy: Policy) -> TableRow:
     return {
-        "vhost": policy.vhost,
-        "name": policy.name,
-        "pattern": policy.pattern,
+        **_columns(policy, "vhost", "name", "pattern", "definition", "priority"),
         "apply-to": policy.apply_to,
-        "definition": plain(policy.definition),
-        "priority": policy.priority,
     }
 
 
 def _vhost_row(vhost: Vhost) -> TableRow:
-    return {
-        "name": vhost.name,
-        "description": vhost.description,
-        "tags": list(vhost.tags),
-        "default_queue_type": vhost.default_queue_type,
-    }
+    return _columns(vhost, "name", "description", "tags", "default_queue_type")
 
 
 def _limits_row(vhost: Vhost) -> TableRow:

@@ -17,7 +17,7 @@ from fluxmq.ipc.messages import (
     Message,
 )
 from fluxmq.ipc.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating
-from fluxmq.ipc.row_messages import LIST, ListWanted
+from fluxmq.ipc.row_messages import LIST, Listed, ListWanted
 from fluxmq.ipc.topology_messages import TopologyChanged
 from fluxmq.routing.topology.changes import AbortMigration, Change, MigrateQueue
 from fluxmq.routing.topology.records import Queue
@@ -104,7 +104,6 @@ class Migrations:
         any."""
         asked = ListWanted("queues", ("name", "migration"), wanted.vhost, (), "")
         message = Message(LIST, 0, asked.to_body())
-        rows = (await self._listings.answer(message)).get("rows", ())
-        assert isinstance(rows, list), "a list is answered with rows"
+        rows = Listed.from_body(await self._listings.answer(message)).rows
         found = [row["migration"] for row in rows if row["name"] == wanted.name]
         return str(found[0] or "") if found else ""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.framing import FRAME_BYTES_MAX, FrameDecoder, FramingError, encode_frame
@@ -28,6 +28,7 @@ from fluxmq.ipc.messages import (
     Failure,
     Hello,
     Message,
+    MessageBody,
     MessageError,
     VersionMismatchError,
     error,
@@ -227,6 +228,36 @@ class Peer(asyncio.Protocol):
         )
         if self._transport is not None:
             self._transport.close()
+
+
+Answer = TypeVar("Answer", bound=MessageBody)
+
+
+async def answers_of(
+    peers: Sequence[Peer], kind: str, body: Body, seconds: float, answer: type[Answer]
+) -> list[Answer | None]:
+    """Ask peers at once and return their answers in order; None for one that gives none in time, or
+    a malformed one."""
+
+    async def asked(peer: Peer) -> Answer | None:
+        try:
+            return answer.from_body(await peer.ask(kind, body, seconds))
+        except (PeerError, MessageError, TimeoutError):
+            return None
+
+    return await asyncio.gather(*map(asked, peers))
+
+
+async def forwarded(peer: Peer, kind: str, body: Body, seconds: float) -> Body:
+    """Have a peer answer a request that came to this process. Raises RequestError."""
+    try:
+        return await peer.ask(kind, body, seconds)
+    except AnsweredError as refusal:
+        raise RequestError(refusal.failure.code, refusal.failure.text) from refusal
+    except PeerError as problem:
+        raise RequestError(ERROR_FAILED, str(problem)) from problem
+    except TimeoutError:
+        raise RequestError(ERROR_FAILED, f"{peer.name} did not answer in time") from None
 
 
 class Listener:

@@ -14,10 +14,10 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from fluxmq.control.metadata import StoreThread
-from fluxmq.control.peers import Peer, PeerError, RequestError
+from fluxmq.control.peers import Peer, PeerError, RequestError, answers_of
 from fluxmq.ipc.messages import (
     ERROR_FAILED,
     ERROR_INVALID,
@@ -41,7 +41,6 @@ from fluxmq.ipc.placements import (
     Pin,
     Placed,
     QueueListing,
-    QueueRow,
     Release,
     Released,
     placement_to_body,
@@ -62,6 +61,8 @@ RECEIVE_SECONDS: Final = 10.0
 TELL_SECONDS: Final = 10.0
 """Time for a shard to take a placement and to open the groups assigned to it."""
 LIST_SECONDS: Final = 2.0
+
+Listing = TypeVar("Listing", GroupListing, QueueListing)
 
 _log = get_logger(__name__)
 
@@ -290,26 +291,22 @@ class Placing:
 
     async def groups(self) -> GroupListing:
         """Return all groups of the node."""
-        bodies, missing = await self._ask_all(GROUPS)
-        rows: list[GroupRow] = []
-        for body in bodies:
-            rows += GroupListing.from_body(body).groups
+        found, missing = await self._ask_all(GROUPS, GroupListing)
+        rows = [row for listing in found for row in listing.groups]
         return GroupListing(tuple(sorted(rows, key=lambda row: row.group)), missing)
 
     async def _queues(self) -> QueueListing:
-        bodies, missing = await self._ask_all(QUEUES)
-        rows: list[QueueRow] = []
-        left_out = 0
-        for body in bodies:
-            listing = QueueListing.from_body(body)
-            rows += listing.queues
-            left_out += listing.left_out
+        found, missing = await self._ask_all(QUEUES, QueueListing)
+        rows = [row for listing in found for row in listing.queues]
+        left_out = sum(listing.left_out for listing in found)
         return QueueListing(tuple(sorted(rows, key=lambda row: row.queue)), left_out, missing)
 
-    async def _ask_all(self, kind: str) -> tuple[list[Body], tuple[str, ...]]:
+    async def _ask_all(
+        self, kind: str, listing: type[Listing]
+    ) -> tuple[list[Listing], tuple[str, ...]]:
         """Return the answers of all shards, and the names of those that gave none."""
         shards = self._shards()
-        answers = await asyncio.gather(*(_asked(shard, kind) for shard in shards))
+        answers = await answers_of(shards, kind, {}, LIST_SECONDS, listing)
         known = {row.index for row in self._rows() if row.role == "shard"}
         told = {
             _index(shard)
@@ -318,13 +315,6 @@ class Placing:
         }
         missing = tuple(f"shard-{index}" for index in sorted(known - told))
         return [answer for answer in answers if answer is not None], missing
-
-
-async def _asked(shard: Peer, kind: str) -> Body | None:
-    try:
-        return await shard.ask(kind, {}, LIST_SECONDS)
-    except (PeerError, MessageError, TimeoutError):
-        return None
 
 
 def _index(peer: Peer) -> int:

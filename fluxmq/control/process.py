@@ -15,7 +15,7 @@ import secrets
 import signal
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -32,7 +32,7 @@ from fluxmq.control.hashing import parameters_of
 from fluxmq.control.http import HttpServer
 from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
-from fluxmq.control.peers import Listener, Peer, PeerError, RequestError, Service
+from fluxmq.control.peers import Listener, Peer, PeerError, RequestError, Service, answers_of
 from fluxmq.control.resources import NodeResources
 from fluxmq.control.scrape import Scraper
 from fluxmq.control.topology_keeper import TopologyKeeper
@@ -346,23 +346,14 @@ class ControlProcess:
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
     async def _status(self) -> NodeStatus:
-        peers = self._processes()
-        answers = await asyncio.gather(*map(_numbers, peers))
-        numbers = {
-            peer.name: answer
-            for peer, answer in zip(peers, answers, strict=True)
-            if answer is not None
-        }
+        found = await _numbers(self._processes())
+        numbers = {name: answer for name, answer in found.items() if answer is not None}
         processes = statuses(self._table.rows(), time.monotonic_ns(), time.time(), numbers)
         revision = 0 if self._directory is None else self._directory.users.revision
         return NodeStatus(fluxmq.__version__, revision, processes, self._resources.read())
 
     async def _readiness(self) -> Readiness:
-        shards = self._shards()
-        problem, answers = await asyncio.gather(
-            self._ping(), asyncio.gather(*map(_numbers, shards))
-        )
-        numbers = {peer.name: answer for peer, answer in zip(shards, answers, strict=True)}
+        problem, numbers = await asyncio.gather(self._ping(), _numbers(self._shards()))
         rows, now_ns = self._table.rows(), time.monotonic_ns()
         if problem is None and self._meta is not None:
             problem = self._meta.problem
@@ -388,11 +379,10 @@ async def _refuse(message: Message) -> Body:
     raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
 
-async def _numbers(peer: Peer) -> ProcessNumbers | None:
-    try:
-        return ProcessNumbers.from_body(await peer.ask(STATUS, {}, STATUS_SECONDS))
-    except (PeerError, MessageError, TimeoutError):
-        return None
+async def _numbers(peers: Sequence[Peer]) -> dict[str, ProcessNumbers | None]:
+    """Return the figures of processes by name, None for those that do not answer."""
+    answers = await answers_of(peers, STATUS, {}, STATUS_SECONDS, ProcessNumbers)
+    return {peer.name: answer for peer, answer in zip(peers, answers, strict=True)}
 
 
 def read_settings(fd: int) -> Settings:

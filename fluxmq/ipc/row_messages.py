@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 from msgspec import Meta
@@ -165,6 +165,10 @@ class Count(MessageBody, frozen=True):
     count: Natural
 
 
+Wanted = TypeVar("Wanted", bound=MessageBody)
+_Done = Callable[[Page | Count | Failure], None]
+
+
 class Desk(Protocol):
     """A shard's handler of control's requests; `done` is called once, at once or later."""
 
@@ -189,21 +193,16 @@ class Desk(Protocol):
 def orders_of(desk: Desk) -> dict[str, Order]:
     """Return the `conversation.Handlers.orders` for a desk."""
 
-    def telling(answered: Answered) -> Callable[[Page | Count | Failure], None]:
-        return lambda answer: answered(answer if isinstance(answer, Failure) else answer.to_body())
+    def order(body: type[Wanted], act: Callable[[Wanted, _Done], None]) -> Order:
+        def answer_to(answered: Answered) -> _Done:
+            return lambda it: answered(it if isinstance(it, Failure) else it.to_body())
+
+        return lambda sent, answered: act(body.from_body(sent), answer_to(answered))
 
     return {
-        ROWS: lambda body, answered: desk.rows(RowsWanted.from_body(body), telling(answered)),
-        CLOSE_CONNECTIONS: lambda body, answered: desk.close_connections(
-            CloseConnections.from_body(body), telling(answered)
-        ),
-        CLOSE_SESSION: lambda body, answered: desk.close_session(
-            CloseSession.from_body(body), telling(answered)
-        ),
-        PURGE_QUEUE: lambda body, answered: desk.purge_queue(
-            QueueOrder.from_body(body), telling(answered)
-        ),
-        DELETE_QUEUE: lambda body, answered: desk.delete_queue(
-            QueueOrder.from_body(body), telling(answered)
-        ),
+        ROWS: order(RowsWanted, desk.rows),
+        CLOSE_CONNECTIONS: order(CloseConnections, desk.close_connections),
+        CLOSE_SESSION: order(CloseSession, desk.close_session),
+        PURGE_QUEUE: order(QueueOrder, desk.purge_queue),
+        DELETE_QUEUE: order(QueueOrder, desk.delete_queue),
     }

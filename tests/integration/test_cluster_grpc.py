@@ -12,7 +12,6 @@ import pytest
 
 from fluxmq.cluster import channels, greeting
 from fluxmq.cluster.errors import CallRefused
-from fluxmq.cluster.generated.cluster_pb2 import Answer, Message, Question
 from fluxmq.cluster.http2 import Http2
 from fluxmq.cluster.http2_frames import PREFACE
 from fluxmq.cluster.wire import MESSAGE_BYTES_MAX
@@ -27,6 +26,7 @@ from tests.integration.test_cluster_transport import (
     run,
     security,
 )
+from tests.protobuf.cluster_pb2 import Answer, Message, Question
 
 
 def channel_to(address: str, certificate: str = "", node: str = "") -> Any:

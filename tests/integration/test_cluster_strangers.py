@@ -15,7 +15,6 @@ from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, DataReceived, RequestReceived, StreamEnded
 
 from fluxmq.cluster import channels, greeting
-from fluxmq.cluster.generated.cluster_pb2 import Message
 from fluxmq.cluster.http2_frames import CUT_SHORT_MAX
 from tests.integration.test_cluster_transport import (
     LONG,
@@ -27,6 +26,7 @@ from tests.integration.test_cluster_transport import (
     run,
     security,
 )
+from tests.protobuf.cluster_pb2 import Message
 
 STRANGE = "127.0.0.2"
 """Where strangers come from in these tests; members are at 127.0.0.1."""

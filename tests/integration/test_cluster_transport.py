@@ -23,9 +23,9 @@ from fluxmq.cluster.connection import Connection, Hello
 from fluxmq.cluster.dialer import Dialer
 from fluxmq.cluster.endpoint import CallHandler, Endpoint
 from fluxmq.cluster.errors import CallFailed, CallRefused, EndpointError, SecurityError
-from fluxmq.cluster.generated.cluster_pb2 import Greeting
 from fluxmq.cluster.security import Security
 from fluxmq.cluster.wire import MESSAGE_BYTES_MAX
+from tests.protobuf.cluster_pb2 import Greeting
 
 FILES = Path(__file__).parents[1] / "certificates" / "cluster"
 LONG = 60.0

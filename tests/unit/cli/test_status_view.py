@@ -152,4 +152,4 @@ def test_what_the_node_is_short_of():
         "alarm: disk space is low: publishes to durable queues are refused, AMQP publishers are paused",
     ]
     body = to_json(status)
-    assert (list(body["alarms"]), body["memory_held"]) == (["memory", "disk"], 212 << 20)
+    assert (body["alarms"], body["memory_held"]) == (("memory", "disk"), 212 << 20)

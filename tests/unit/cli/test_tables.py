@@ -2,7 +2,7 @@
 
 import pytest
 
-from fluxmq.cli.tables import Column, Table, duration, grouped
+from fluxmq.cli.tables import Column, Table, columns, duration, grouped
 
 
 def test_columns_are_as_wide_as_needed_and_numbers_stand_right():
@@ -46,3 +46,13 @@ def test_durations(seconds, text):
 
 def test_thousands_are_set_apart():
     assert grouped(1234567) == "1,234,567"
+
+
+def test_columns_by_their_titles() -> None:
+    assert columns("A B, #C D,#E") == (Column("A B"), Column("C D", True), Column("E", True))
+
+
+def test_remarks_stand_below_a_blank_line() -> None:
+    table = Table(columns("A"), rows=[["x"]])
+    assert table.with_remarks([], colour=False) == ["A", "x"]
+    assert table.with_remarks(["but y"], colour=False) == ["A", "x", "", "but y"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from fluxmq.cluster.generated import cluster_pb2
+from tests.protobuf import cluster_pb2
 
 ROOT = Path(__file__).parents[3]
-FOLDER = Path("fluxmq/cluster/generated")
+FOLDER = Path("tests/protobuf")
 SOURCE = ROOT / "proto/fluxmq/cluster/v1"
 VERSION = re.compile(r"Protobuf Python Version: (\S+)")
 

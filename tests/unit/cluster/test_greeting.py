@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fluxmq.cluster import greeting
 from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import MalformedStream
-from fluxmq.cluster.generated.cluster_pb2 import Greeting
+from tests.protobuf.cluster_pb2 import Greeting
 
 HELLO = Hello("node1", 3, 8, (1 << 63) - 1, "group:orders")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fluxmq.cluster import wire
 from fluxmq.cluster.errors import MalformedStream
-from fluxmq.cluster.generated.cluster_pb2 import Message
+from tests.protobuf.cluster_pb2 import Message
 
 PIECE = wire.PIECE_BYTES
 

@@ -7,7 +7,16 @@ import pytest
 import uvloop
 
 from fluxmq.control import peers
-from fluxmq.control.peers import Listener, Peer, PeerError, RequestError, Service
+from fluxmq.control.peers import (
+    AnsweredError,
+    Listener,
+    Peer,
+    PeerError,
+    RequestError,
+    Service,
+    answers_of,
+    forwarded,
+)
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.framing import FrameDecoder, encode_frame
 from fluxmq.ipc.messages import (
@@ -27,6 +36,7 @@ from fluxmq.ipc.messages import (
     error,
     reply,
 )
+from fluxmq.ipc.user_messages import Confirmed
 
 
 class Raw:
@@ -310,3 +320,38 @@ def test_other_users_are_refused(tmp_path, monkeypatch):
         assert (await root.receive()).kind == REPLY
 
     run(tmp_path, scenario)
+
+
+class Answering(Peer):
+    """A peer that answers with a body, or raises."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.hello = None
+
+    async def ask(self, kind, body, seconds):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_peers_without_a_usable_answer_have_none():
+    silent = [TimeoutError(), PeerError("gone"), AnsweredError("x", Failure("limit", "no"))]
+    peers = [Answering(each) for each in [{"revision": 3}, {"revision": "x"}, *silent]]
+    found = asyncio.run(answers_of(peers, "x", {}, 1.0, Confirmed))
+    assert found == [Confirmed(3), None, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (AnsweredError("x", Failure(ERROR_LIMIT, "no")), ERROR_LIMIT),
+        (PeerError("gone"), ERROR_FAILED),
+        (TimeoutError(), ERROR_FAILED),
+    ],
+)
+def test_a_forwarded_request_that_fails_is_refused(answer, code):
+    with pytest.raises(RequestError) as caught:
+        asyncio.run(forwarded(Answering(answer), "x", {}, 1.0))
+    assert caught.value.code == code
+    assert asyncio.run(forwarded(Answering({"a": 1}), "x", {}, 1.0)) == {"a": 1}
