@@ -18,7 +18,8 @@ from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.protocols.amqp091 import methods
 from fluxmq.protocols.amqp091.constants import FRAME_METHOD, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError
-from fluxmq.protocols.amqp091.methods import BasicPublish, Method, decode, frame
+from fluxmq.protocols.amqp091.method_codec import decode, frame
+from fluxmq.protocols.amqp091.methods import BasicPublish, Method
 from fluxmq.sessions.amqp091.consuming import Consumers
 from fluxmq.sessions.amqp091.content import Content, check_method_due
 from fluxmq.sessions.amqp091.declaring import Entities

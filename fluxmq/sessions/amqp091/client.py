@@ -14,6 +14,7 @@ from fluxmq._hot.connection import Connection
 from fluxmq._hot.reactor import PAUSED_OUTPUT
 from fluxmq.protocols.amqp091.constants import FRAME_METHOD, HEARTBEAT, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError, octets
+from fluxmq.protocols.amqp091.method_codec import decode, frame, ids
 from fluxmq.protocols.amqp091.methods import (
     ChannelClose,
     ChannelCloseOk,
@@ -24,9 +25,6 @@ from fluxmq.protocols.amqp091.methods import (
     ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
     Method,
-    decode,
-    frame,
-    ids,
 )
 from fluxmq.sessions.amqp091.access import Access
 from fluxmq.sessions.amqp091.budget import Budget

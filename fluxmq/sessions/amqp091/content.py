@@ -20,7 +20,8 @@ from fluxmq.protocols.amqp091.constants import (
 )
 from fluxmq.protocols.amqp091.content import split_header
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError
-from fluxmq.protocols.amqp091.methods import BasicPublish, ids
+from fluxmq.protocols.amqp091.method_codec import ids
+from fluxmq.protocols.amqp091.methods import BasicPublish
 from fluxmq.sessions.amqp091.budget import Share
 
 PIECE_BYTES: Final = 64
