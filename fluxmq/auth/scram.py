@@ -29,7 +29,6 @@ from typing import Final
 
 from fluxmq.auth.saslprep import saslprep
 
-MECHANISM: Final = "SCRAM-SHA-256"
 # RFC 7677 section 4: at least 4096, and about 15 000 recommended. One number for all users, so that
 # it does not reveal whether a user exists. The cost is the client's, at each login.
 ITERATIONS: Final = 15_000

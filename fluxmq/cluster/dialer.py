@@ -9,37 +9,29 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from fluxmq.cluster import greeting
-from fluxmq.cluster.channels import ANSWER_BODY
-from fluxmq.cluster.channels import ASK
-from fluxmq.cluster.channels import CALL_SECONDS_MAX
-from fluxmq.cluster.channels import CONNECT
-from fluxmq.cluster.channels import GREETING_SECONDS
-from fluxmq.cluster.channels import PROBLEM_CHARS_MAX
-from fluxmq.cluster.channels import QUESTION_BODY
-from fluxmq.cluster.channels import QUESTION_NAME
-from fluxmq.cluster.connection import Hello
-from fluxmq.cluster.connection import Listener
-from fluxmq.cluster.dialled import Asked
-from fluxmq.cluster.dialled import Dialled
-from fluxmq.cluster.errors import CallFailed
-from fluxmq.cluster.errors import ClusterError
-from fluxmq.cluster.errors import MalformedStream
-from fluxmq.cluster.errors import StreamEnded
+from fluxmq.cluster.channels import (
+    ANSWER_BODY,
+    ASK,
+    CALL_SECONDS_MAX,
+    CONNECT,
+    GREETING_SECONDS,
+    PROBLEM_CHARS_MAX,
+    QUESTION_BODY,
+    QUESTION_NAME,
+)
+from fluxmq.cluster.connection import Hello, Listener
+from fluxmq.cluster.dialled import Asked, Dialled
+from fluxmq.cluster.errors import CallFailed, ClusterError, MalformedStream, StreamEnded
 from fluxmq.cluster.grpc_fields import request
 from fluxmq.cluster.http2_sending import Fields
-from fluxmq.cluster.protobuf import bytes_field
-from fluxmq.cluster.protobuf import bytes_of
+from fluxmq.cluster.protobuf import bytes_field, bytes_of
 from fluxmq.cluster.security import Security
-from fluxmq.cluster.sockets import Socket
-from fluxmq.cluster.sockets import Wire
-from fluxmq.cluster.sockets import connect
-from fluxmq.logs import RateLimited
-from fluxmq.logs import get_logger
+from fluxmq.cluster.sockets import Socket, Wire, connect
+from fluxmq.logs import RateLimited, get_logger
 
 FIRST_PAUSE_SECONDS: Final = 0.05
 LAST_PAUSE_SECONDS: Final = 2.0
@@ -199,7 +191,7 @@ class Dialer:
         try:
             return bytes_of(data, ANSWER_BODY)
         except ValueError as error:
-            raise CallFailed(f"what {self.node} answered to {name} is no answer") from error
+            raise CallFailed(f"{self.node} sent a malformed answer to {name}") from error
 
     async def _asked(self) -> Socket:
         """Return the connection for calls. Raises as `connect`."""

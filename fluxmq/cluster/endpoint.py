@@ -11,50 +11,32 @@ import asyncio
 import errno
 import logging
 import socket as sockets
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Final
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from fluxmq.cluster import channels
-from fluxmq.cluster import greeting
-from fluxmq.cluster.channels import ANSWER_BODY
-from fluxmq.cluster.channels import ASK
-from fluxmq.cluster.channels import CALL_SECONDS_MAX
-from fluxmq.cluster.channels import CLOSING_SECONDS
-from fluxmq.cluster.channels import CONNECT
-from fluxmq.cluster.channels import PROBLEM_CHARS_MAX
-from fluxmq.cluster.channels import QUESTION_BODY
-from fluxmq.cluster.channels import QUESTION_NAME
-from fluxmq.cluster.channels import STREAMS_PER_SOCKET_MAX
-from fluxmq.cluster.connection import Connection
-from fluxmq.cluster.connection import Hello
-from fluxmq.cluster.connection import Listener
-from fluxmq.cluster.door import Door
-from fluxmq.cluster.door import Visit
-from fluxmq.cluster.errors import CallRefused
-from fluxmq.cluster.errors import EndpointError
-from fluxmq.cluster.errors import MalformedStream
-from fluxmq.cluster.errors import SecurityError
-from fluxmq.cluster.grpc_fields import Status
-from fluxmq.cluster.grpc_fields import answer
-from fluxmq.cluster.grpc_fields import metadata_of
-from fluxmq.cluster.guard import CALL
-from fluxmq.cluster.guard import CONNECTION
-from fluxmq.cluster.guard import HANDSHAKE
-from fluxmq.cluster.guard import STREAM
+from fluxmq.cluster import channels, greeting
+from fluxmq.cluster.channels import (
+    ANSWER_BODY,
+    ASK,
+    CALL_SECONDS_MAX,
+    CLOSING_SECONDS,
+    CONNECT,
+    PROBLEM_CHARS_MAX,
+    QUESTION_BODY,
+    QUESTION_NAME,
+    STREAMS_PER_SOCKET_MAX,
+)
+from fluxmq.cluster.connection import Connection, Hello, Listener
+from fluxmq.cluster.door import Door, Visit
+from fluxmq.cluster.errors import CallRefused, EndpointError, MalformedStream, SecurityError
+from fluxmq.cluster.grpc_fields import Status, answer, metadata_of
+from fluxmq.cluster.guard import CALL, CONNECTION, HANDSHAKE, STREAM
 from fluxmq.cluster.http2_sending import Fields
-from fluxmq.cluster.protobuf import bytes_field
-from fluxmq.cluster.protobuf import bytes_of
+from fluxmq.cluster.protobuf import bytes_field, bytes_of
 from fluxmq.cluster.security import Security
-from fluxmq.cluster.sockets import Socket
-from fluxmq.cluster.sockets import Wire
+from fluxmq.cluster.sockets import Socket, Wire
 from fluxmq.cluster.wire import MESSAGE_BYTES_MAX
-from fluxmq.logs import RateLimited
-from fluxmq.logs import get_logger
+from fluxmq.logs import RateLimited, get_logger
 
 CallHandler = Callable[[Hello, bytes], AsyncIterator[bytes]]
 """Answers a call in chunks of at most ``wire.MESSAGE_BYTES_MAX``; may raise CallRefused."""

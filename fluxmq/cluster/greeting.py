@@ -11,10 +11,7 @@ from typing import Final
 
 from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import MalformedStream
-from fluxmq.cluster.protobuf import bytes_field
-from fluxmq.cluster.protobuf import bytes_of
-from fluxmq.cluster.protobuf import number_field
-from fluxmq.cluster.protobuf import number_of
+from fluxmq.cluster.protobuf import bytes_field, bytes_of, number_field, number_of
 
 VERSION: Final = 3
 """Version of the protocol between nodes. Nodes of different versions do not speak to each other."""

@@ -8,15 +8,11 @@ such frame twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fluxmq.cluster.errors import MalformedStream
-from fluxmq.cluster.protobuf import bytes_field
-from fluxmq.cluster.protobuf import element
-from fluxmq.cluster.protobuf import fields
-from fluxmq.cluster.protobuf import number_field
+from fluxmq.cluster.protobuf import bytes_field, element, fields, number_field
 
 MESSAGE_BYTES_MAX: Final = 32 << 20
 """Longest gRPC message sent or accepted; a received one must fit into memory a few times over."""

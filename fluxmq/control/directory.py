@@ -9,55 +9,55 @@ always brings it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from collections.abc import Callable
-from typing import Any
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from fluxmq.control.confirming import Confirming
-from fluxmq.control.metadata import ChangeError
-from fluxmq.control.metadata import MetadataStore
-from fluxmq.control.metadata import StoreThread
-from fluxmq.control.peers import Peer
-from fluxmq.control.peers import PeerError
-from fluxmq.control.peers import RequestError
-from fluxmq.ipc.messages import ERROR_NOT_FOUND
-from fluxmq.ipc.messages import ERROR_UNKNOWN_KIND
-from fluxmq.ipc.messages import USER_ADD
-from fluxmq.ipc.messages import USER_DELETE
-from fluxmq.ipc.messages import USER_ENABLE
-from fluxmq.ipc.messages import USER_LIST
-from fluxmq.ipc.messages import USER_PASSWORD
-from fluxmq.ipc.messages import USER_PERMIT
-from fluxmq.ipc.messages import USERS
-from fluxmq.ipc.messages import Body
-from fluxmq.ipc.messages import Message
-from fluxmq.ipc.messages import MessageBody
-from fluxmq.ipc.messages import MessageError
-from fluxmq.ipc.permission_messages import PERMISSION_CLEAR
-from fluxmq.ipc.permission_messages import PERMISSION_SET
-from fluxmq.ipc.permission_messages import TOPIC_PERMISSION_CLEAR
-from fluxmq.ipc.permission_messages import TOPIC_PERMISSION_SET
-from fluxmq.ipc.permission_messages import USER_HASH
-from fluxmq.ipc.permission_messages import USER_TAGS
-from fluxmq.ipc.permission_messages import PermissionClear
-from fluxmq.ipc.permission_messages import PermissionSet
-from fluxmq.ipc.permission_messages import TopicPermissionSet
-from fluxmq.ipc.permission_messages import UserHash
-from fluxmq.ipc.permission_messages import UserHashWanted
-from fluxmq.ipc.permission_messages import UserTags
-from fluxmq.ipc.user_messages import Confirmed
-from fluxmq.ipc.user_messages import UserAdd
-from fluxmq.ipc.user_messages import UserChanged
-from fluxmq.ipc.user_messages import UserDelete
-from fluxmq.ipc.user_messages import UserEnable
-from fluxmq.ipc.user_messages import UserListing
-from fluxmq.ipc.user_messages import UserPassword
-from fluxmq.ipc.user_messages import UserPermit
-from fluxmq.ipc.user_messages import Users
-from fluxmq.ipc.user_messages import UserSummary
+from fluxmq.control.metadata import ChangeError, MetadataStore, StoreThread
+from fluxmq.control.peers import Peer, PeerError, RequestError
+from fluxmq.ipc.messages import (
+    ERROR_NOT_FOUND,
+    ERROR_UNKNOWN_KIND,
+    USER_ADD,
+    USER_DELETE,
+    USER_ENABLE,
+    USER_LIST,
+    USER_PASSWORD,
+    USER_PERMIT,
+    USERS,
+    Body,
+    Message,
+    MessageBody,
+    MessageError,
+)
+from fluxmq.ipc.permission_messages import (
+    PERMISSION_CLEAR,
+    PERMISSION_SET,
+    TOPIC_PERMISSION_CLEAR,
+    TOPIC_PERMISSION_SET,
+    USER_HASH,
+    USER_TAGS,
+    PermissionClear,
+    PermissionSet,
+    TopicPermissionSet,
+    UserHash,
+    UserHashWanted,
+    UserTags,
+)
+from fluxmq.ipc.user_messages import (
+    Confirmed,
+    UserAdd,
+    UserChanged,
+    UserDelete,
+    UserEnable,
+    UserListing,
+    UserPassword,
+    UserPermit,
+    Users,
+    UserSummary,
+)
 from fluxmq.logs import get_logger
 
 # Time the caller of a change waits for live shards.

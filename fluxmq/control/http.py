@@ -203,10 +203,17 @@ class HttpServer:
         self.malformed += 1
         self._limited.event(logging.WARNING, "malformed", "http request refused: %s", cause)
 
+    def _divert(self, record: logging.LogRecord) -> bool:
+        """Intercept aiohttp's log records: they are reported here instead."""
+        error = record.exc_info[1] if record.exc_info else None
+        if record.levelno >= logging.WARNING or error is not None:
+            self._note_malformed(type(error).__name__ if error is not None else record.getMessage())
+        return False
+
     def _library_logger(self) -> logging.Logger:
         """Return the logger to give to aiohttp, which writes a traceback per malformed request."""
         logger = get_logger(f"{__name__}.requests")
-        logger.filters[:] = [_Divert(self._note_malformed)]
+        logger.filters[:] = [self._divert]
         logger.setLevel(logging.DEBUG)
         return logger
 
@@ -261,20 +268,6 @@ async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResp
     except Exception:  # noqa: BLE001 - a request's outermost frame
         _log.exception("request failed", extra={"path": request.path})
         return _json({"error": "internal error; see the log"}, 500)
-
-
-class _Divert(logging.Filter):
-    """Intercepts aiohttp's log records and reports them to the server instead."""
-
-    def __init__(self, malformed: Callable[[str], None]) -> None:
-        super().__init__()
-        self._malformed = malformed
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if record.levelno >= logging.WARNING or error is not None:
-            self._malformed(type(error).__name__ if error is not None else record.getMessage())
-        return False
 
 
 async def _name_server(_request: web.Request, response: web.StreamResponse) -> None:

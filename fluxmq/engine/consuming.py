@@ -35,7 +35,7 @@ from fluxmq.queues import commands, migration
 from fluxmq.queues.attaching import AttachError, CommitError, ExclusiveError
 from fluxmq.queues.commands import Kind, Mode, Verb
 from fluxmq.queues.config import QueueType
-from fluxmq.queues.consumers import Consumer
+from fluxmq.queues.consumers import Consumer, ConsumerTerms
 from fluxmq.queues.dispatch import Dispatch
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
@@ -165,8 +165,7 @@ class Consuming(ABC):
             done(Attached(Outcome.FAILED, outcome=QueueOutcome.REFUSED), None)
             return
         try:
-            consumer, needed = self.dispatch.attach(
-                state.id,
+            terms = ConsumerTerms(
                 wanted.group,
                 wanted.member,
                 Mode.STREAM if stream else Mode.WORK,
@@ -181,6 +180,7 @@ class Consuming(ABC):
                 temporary=wanted.temporary,
                 timeout=wanted.timeout,
             )
+            consumer, needed = self.dispatch.consumers.attach(state.id, terms)
         except (AttachError, StorageError) as error:
             in_use = isinstance(error, ExclusiveError)
             outcome = QueueOutcome.EXCLUSIVE if in_use else QueueOutcome.REFUSED
@@ -196,7 +196,7 @@ class Consuming(ABC):
                 done(answer, held)
             else:
                 self.ports.pop(consumer, None)
-                self._submit_all(self.dispatch.detach(consumer), None)
+                self._submit_all(self.dispatch.consumers.detach(consumer), None)
                 done(Attached(reason_of(result), outcome=outcome_of(result)), None)
 
         self._submit_all(needed, applied)
@@ -234,7 +234,9 @@ class Consuming(ABC):
             if done is not None:
                 done(Outcome.FAILED)
             return
-        settlement = self.dispatch.settle(consumer, verb, ranges, self.clock(), delay, reason)
+        settlement = self.dispatch.consumers.settle(
+            consumer, verb, ranges, self.clock(), delay, reason
+        )
         self.counts.settled[verb] += settlement.settled
         self.wake()
         answer: Done | None = None
@@ -259,7 +261,7 @@ class Consuming(ABC):
                 done(Outcome.FAILED)
             return
         try:
-            needed = self.dispatch.commit(consumer, offset)
+            needed = self.dispatch.consumers.commit(consumer, offset)
         except CommitError:
             if done is not None:
                 done(Outcome.NOT_PENDING)
@@ -270,13 +272,13 @@ class Consuming(ABC):
         """Set a consumer's prefetch limit (maximum number of unacked messages)."""
         if self.closed:
             return
-        self.dispatch.set_limit(consumer, limit)
+        self.dispatch.consumers.set_limit(consumer, limit)
         self.wake()
 
     def stop(self, consumer: Consumer) -> None:
         """Stop deliveries to a consumer and no longer count it; it may still settle messages."""
         if consumer in self.ports and not self.closed:
-            self._submit_all(self.dispatch.stop(consumer), None)
+            self._submit_all(self.dispatch.consumers.stop(consumer), None)
             self.wake()
             self._perhaps_unused(consumer)
 
@@ -284,7 +286,7 @@ class Consuming(ABC):
         """Detach a consumer and requeue what it holds."""
         if self.ports.pop(consumer, None) is not None and not self.closed:
             stopped = consumer.stopped
-            self._change(self.dispatch.detach(consumer))
+            self._change(self.dispatch.consumers.detach(consumer))
             if not stopped:
                 self._perhaps_unused(consumer)
 
@@ -293,7 +295,7 @@ class Consuming(ABC):
         state = self.machine.queues.get(consumer.queue_id)
         if state is None or consumer.taking:
             return
-        if not self.dispatch.in_use(consumer.queue_id):
+        if not self.dispatch.consumers.in_use(consumer.queue_id):
             self.on_unused(state.config.name)
 
     # Getting and counting
@@ -346,14 +348,14 @@ class Consuming(ABC):
             if consumer not in self.ports:
                 done(False, 0)
                 continue
-            self.dispatch.credit(consumer, 1)
+            self.dispatch.consumers.credit(consumer, 1)
             more |= self._hand_out(consumer.queue_id)
             if not consumer.credit:
                 self._touch(consumer.queue_id)
-                done(True, self.dispatch.counts(consumer.queue_id)[0])
+                done(True, self.dispatch.consumers.counts(consumer.queue_id)[0])
                 continue
-            self.dispatch.credit(consumer, -1)
-            if self.dispatch.may_give(consumer):
+            self.dispatch.consumers.credit(consumer, -1)
+            if self.dispatch.consumers.may_give(consumer):
                 self._takes.append((consumer, done))
             else:
                 self._touch(consumer.queue_id)
@@ -376,7 +378,7 @@ class Consuming(ABC):
             moves = state is not None or self.gate.moved_away(queue)
             return Status(QueueOutcome.UNAVAILABLE) if moves else NOTHING
         self._touch(state.id)
-        return Status(QueueOutcome.OK, *self.dispatch.counts(state.id))
+        return Status(QueueOutcome.OK, *self.dispatch.consumers.counts(state.id))
 
     def _touch(self, queue_id: int) -> None:
         state = self.machine.queues.get(queue_id)
@@ -492,7 +494,7 @@ class Consuming(ABC):
     def dismiss_consumers(self) -> None:
         """Detach every consumer: commit what it has read, requeue what it holds."""
         for consumer in self.ports:
-            self._submit_all(self.dispatch.detach(consumer), None)
+            self._submit_all(self.dispatch.consumers.detach(consumer), None)
         self.cancel_consumers()
 
     def cancel_consumers(self) -> None:

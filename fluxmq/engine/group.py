@@ -167,7 +167,7 @@ class Group(Consuming):
         depth_max = state.config.max_depth
         if state.bounded or (depth_max and state.depth > depth_max // 2):
             self.asked.close()  # what has been settled makes room
-        spare = self.dispatch.spare(state) if state.bounded else 0
+        spare = self.dispatch.consumers.spare(state) if state.bounded else 0
         batch = self._in_own_time(batch)
         if identity is None:
             header = commands.append_header(state.id, len(batch), spare)
@@ -290,7 +290,7 @@ class Group(Consuming):
                     more |= self._hand_out(queue_id)
             if self.asked_to_serve:
                 more |= self.serve()
-        for consumer in self.dispatch.cancelled():
+        for consumer in self.dispatch.consumers.cancelled():
             port = self.ports.pop(consumer, None)
             if port is not None:
                 port.cancelled()

@@ -36,23 +36,20 @@ import cython
 from xxhash import xxh3_64_intdigest
 
 if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
-    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-    from cython.cimports.fluxmq.model.octets import Octets
-    from cython.cimports.fluxmq.model.octets import load_i32
-    from cython.cimports.fluxmq.model.octets import load_i64
-    from cython.cimports.fluxmq.model.octets import load_u32
-    from cython.cimports.fluxmq.model.octets import load_u64
-    from cython.cimports.fluxmq.model.octets import pointer
-    from cython.cimports.fluxmq.model.octets import write_u32
-    from cython.cimports.fluxmq.model.octets import write_u64
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.fluxmq.model.octets import (
+        Octets,
+        load_i32,
+        load_i64,
+        load_u32,
+        load_u64,
+        pointer,
+        write_u32,
+        write_u64,
+    )
     from cython.cimports.libc.string import memset
 else:
-    from fluxmq.model.octets import Octets
-    from fluxmq.model.octets import load_i32
-    from fluxmq.model.octets import load_i64
-    from fluxmq.model.octets import load_u32
-    from fluxmq.model.octets import load_u64
+    from fluxmq.model.octets import Octets, load_i32, load_i64, load_u32, load_u64
 
 MAGIC = 0x42584C46
 """``FLXB``, as the first four bytes read."""

@@ -1,6 +1,6 @@
 """Consumers of a replication group's queues on its leader: they attach, settle, stop and detach.
 
-The half of ``dispatch`` that consumers call; the other half hands out messages.
+``Dispatch`` hands out messages to them.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 
 from fluxmq.model.errors import FluxmqError
 from fluxmq.queues import commands
-from fluxmq.queues.commands import FIRST, Mode, Range, Start
-from fluxmq.queues.consumers import Consumer, Settlement
+from fluxmq.queues.commands import FIRST, Mode, Range
+from fluxmq.queues.consumers import Consumer, ConsumerTerms, Settlement
 from fluxmq.queues.desks import Desk, Read
 from fluxmq.queues.groups import TEMPORARY
-from fluxmq.queues.limits import NAME_BYTES_MAX, RANGES_PER_COMMAND_MAX, UNLIMITED, UNSETTLED_MAX
+from fluxmq.queues.limits import NAME_BYTES_MAX, RANGES_PER_COMMAND_MAX, UNSETTLED_MAX
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.priorities import PriorityDesk
 from fluxmq.queues.states import Queue
 from fluxmq.queues.stream_desks import StreamDesk
+from fluxmq.queues.work_desks import FifoDesk, WorkDesk
 
 
 class AttachError(FluxmqError):
@@ -32,100 +33,80 @@ class CommitError(FluxmqError):
     """The offset cannot be committed."""
 
 
-class Attaching:
-    """Consumers of a group's queues; the base of `Dispatch`."""
+class Attachments:
+    """Consumers of a group's queues, and the desks that serve them. ``woken``: ids of the queues to
+    run."""
 
     def __init__(self, machine: Machine, read: Read, auto_commit_interval: int) -> None:
+        self.woken: dict[int, None] = {}
         self._machine = machine
         self._read = read
         self._interval = auto_commit_interval
         self._term = 0
         self._number = 0
-        self._desks: dict[int, dict[int, Desk | StreamDesk]] = {}
+        self._desks: dict[int, dict[int, Desk]] = {}
         self._known: dict[int, int] = {}  # by queue id: its group_changes when the desks were made
         self._joining: dict[int, list[Consumer]] = {}
         self._cancelled: list[Consumer] = []
-        self._woken: dict[int, None] = {}
         self._exclusive: dict[int, Consumer] = {}
         """The last exclusive consumer of each queue, by queue id; it may be gone by now."""
 
-    def attach(
-        self,
-        queue_id: int,
-        group: str,
-        member: str,
-        mode: int = Mode.WORK,
-        filter_: bytes = b"",
-        start: Start | None = None,
-        limit: int = 1_000,
-        credit: int = UNLIMITED,
-        auto_commit: bool = True,
-        priority: int = 0,
-        exclusive: bool = False,
-        automatic: bool = False,
-        taking: bool = False,
-        temporary: bool = False,
-        timeout: int = 0,
-    ) -> tuple[Consumer, list[bytes]]:
+    def reset(self, term: int) -> None:
+        """Forget every consumer. ``term``: the one in which this node leads, 0 for none."""
+        for desks in self._desks.values():
+            for desk in desks.values():
+                for consumer in list(desk.consumers.values()):
+                    desk.remove(consumer)
+        self._term = term
+        self._number = 0
+        self._desks.clear()
+        self._known.clear()
+        self._joining.clear()
+        self._exclusive.clear()
+        self._cancelled.clear()
+        self.woken.clear()
+
+    def attach(self, queue_id: int, terms: ConsumerTerms) -> tuple[Consumer, list[bytes]]:
         """Attach a consumer; return it and the commands to propose. It gets messages once they are
         applied.
 
-        `group` is the plain name; with a filter the group is `<group>@<filter>` (the consumer's
-        `group_name`). A new group starts at `start`, by default at the first message; for a stream,
-        `start` also sets the cursor of an existing group. `limit`: maximum number of unsettled
-        messages, 0 for `UNSETTLED_MAX`, which a `taking` consumer always has. With `auto_commit`
-        false, only `commit` moves a stream's offset. Consumers of higher `priority` are served
-        first; for the other flags see `Consumer`. `timeout`: µs before an unsettled message may be
-        claimed again, 0 for the queue's. Raises `AttachError` for an unknown queue or a group of
-        another mode or filter, and `ExclusiveError` when this consumer or an attached one is
-        `exclusive`.
+        Raises `AttachError` for an unknown queue or a group of another mode or filter, and
+        `ExclusiveError` when this consumer or an attached one is `exclusive`.
         """
         queue = self._machine.queues.get(queue_id)
         if queue is None:
             raise AttachError(f"no queue of id {queue_id}")
-        if temporary:
+        group, filter_, mode = terms.group, terms.filter, terms.mode
+        if terms.temporary:
             group = f"{TEMPORARY}{self._term}-{self._number + 1}-{group}"[: NAME_BYTES_MAX // 4]
         name = f"{group}@{filter_.decode('utf-8', 'replace')}" if filter_ else group
         existing = queue.group(name)
         if existing is not None and (existing.mode != mode or existing.filter != filter_):
             raise AttachError(f"consumer group {name} of {queue.name} uses another mode")
-        in_use = self._is_exclusive(queue_id) or (exclusive and self.in_use(queue_id))
-        if in_use and not taking:
+        in_use = self._is_exclusive(queue_id) or (terms.exclusive and self.in_use(queue_id))
+        if in_use and not terms.taking:
             raise ExclusiveError(f"queue {queue.name} is in exclusive use")
         self._number += 1
-        consumer = Consumer(
-            queue_id,
-            name,
-            member,
-            (self._term << 32) | self._number,
-            mode=mode,
-            filter_=filter_,
-            limit=UNSETTLED_MAX if taking else limit or UNSETTLED_MAX,
-            credit=0 if taking else credit,
-            auto_commit=auto_commit and not temporary,
-            priority=priority,
-            exclusive=exclusive,
-            automatic=automatic,
-            taking=taking,
-            temporary=temporary,
-        )
-        if exclusive:
+        consumer = Consumer(queue_id, name, (self._term << 32) | self._number, terms)
+        if terms.exclusive:
             self._exclusive[queue_id] = consumer
+        start = terms.start
         proposals = []
         if existing is None:
             proposals.append(commands.create_group(queue_id, name, mode, filter_, start or FIRST))
         elif start is not None and mode == Mode.STREAM:
             proposals.append(commands.seek(queue_id, existing.id, start))
-        proposals.append(commands.join(queue_id, name, consumer.holder, member, taking, timeout))
+        joined = (queue_id, name, consumer.holder, terms.member, terms.taking, terms.timeout)
+        proposals.append(commands.join(*joined))
         self._joining.setdefault(queue_id, []).append(consumer)
         return consumer, proposals
 
     def credit(self, consumer: Consumer, count: int) -> None:
         """Add `count` to the consumer's credit; a negative count takes credit back."""
         consumer.credit = max(0, consumer.credit + count)
-        desk = self._desk_of(consumer)
+        desk = self.desk(consumer.queue_id, consumer.group_id)
         if desk is not None and desk.feed(consumer):
-            self._woken[consumer.queue_id] = None
+            self.woken[consumer.queue_id] = None
 
     def set_limit(self, consumer: Consumer, limit: int) -> None:
         """Limit the consumer's unsettled messages from now on; 0 is `UNSETTLED_MAX`."""
@@ -138,12 +119,12 @@ class Attaching:
         if consumer.stopped or consumer.queue_id not in self._machine.queues:
             return []
         consumer.stopped = True
-        desk = self._desk_of(consumer)
-        if isinstance(desk, Desk):
+        desk = self.desk(consumer.queue_id, consumer.group_id)
+        if isinstance(desk, WorkDesk):
             desk.pass_on()
-            self._woken[consumer.queue_id] = None
+            self.woken[consumer.queue_id] = None
         elif isinstance(desk, StreamDesk) and desk.automatic and consumer.auto_commit:
-            self._woken[consumer.queue_id] = None
+            self.woken[consumer.queue_id] = None
         name, holder, member = consumer.group_name, consumer.holder, consumer.member
         return [commands.join(consumer.queue_id, name, holder, member, visiting=True)]
 
@@ -166,16 +147,16 @@ class Attaching:
     def may_give(self, consumer: Consumer) -> bool:
         """Return whether a taking consumer may yet get a message, now or once more entries are
         applied."""
-        desk = self._desk_of(consumer)
+        desk = self.desk(consumer.queue_id, consumer.group_id)
         if desk is None:
             return consumer in self._joining.get(consumer.queue_id, [])
-        return isinstance(desk, Desk) and desk.may_give()
+        return isinstance(desk, WorkDesk) and desk.may_give()
 
     def spare(self, queue: Queue) -> int:
         """Return how many messages the consumers of every group are waiting for."""
         if queue.owns_itself() or queue.is_stream:
             return 0
-        desks = self._served(queue)
+        desks = self.served(queue)
         return min(desks[group.id].spare() for group in queue.work_groups())
 
     def counts(self, queue_id: int) -> tuple[int, int, int]:
@@ -187,17 +168,17 @@ class Attaching:
         counting = sum(each.counts for each in consumers)
         if queue.owns_itself() or queue.is_stream:
             return queue.next_offset - queue.start, 0, counting
-        desks = self._served(queue)
+        desks = self.served(queue)
         ready = 0
         for group in queue.work_groups():
             desk = desks[group.id]
-            if isinstance(desk, Desk):
+            if isinstance(desk, WorkDesk):
                 ready = max(ready, desk.ready())
         return ready, sum(each.unsettled for each in consumers), counting
 
     def detach(self, consumer: Consumer) -> list[bytes]:
         """Detach a consumer. Return the commands that release its unsettled messages."""
-        desk = self._desk_of(consumer)
+        desk = self.desk(consumer.queue_id, consumer.group_id)
         proposals: list[bytes] = []
         if desk is not None:
             desk.remove(consumer)
@@ -207,11 +188,11 @@ class Attaching:
         if consumer in joining:
             joining.remove(consumer)
         if consumer.queue_id in self._machine.queues:
-            self._woken[consumer.queue_id] = None
+            self.woken[consumer.queue_id] = None
             proposals.append(
                 commands.leave(consumer.queue_id, consumer.group_name, consumer.holder)
             )
-            if consumer.temporary and consumer.group_id:
+            if consumer.terms.temporary and consumer.group_id:
                 proposals.append(commands.delete_group(consumer.queue_id, consumer.group_id))
         return proposals
 
@@ -244,12 +225,12 @@ class Attaching:
                 consumer.overdue.remove(first, last)
         if not settled:
             return Settlement([], 0, wanted)
-        desk = self._desk_of(consumer)
+        desk = self.desk(consumer.queue_id, consumer.group_id)
         if isinstance(desk, StreamDesk):
             desk.feed(consumer)
-            self._woken[consumer.queue_id] = None
+            self.woken[consumer.queue_id] = None
         elif desk is not None and desk.feed(consumer) and desk.can_give():
-            self._woken[consumer.queue_id] = None
+            self.woken[consumer.queue_id] = None
         if isinstance(desk, StreamDesk):
             desk.settle(verb, pieces, now, delay)
             return Settlement([], settled, wanted - settled)
@@ -277,7 +258,7 @@ class Attaching:
 
         Raises `CommitError` for a work group, and for an offset that was not read yet.
         """
-        desk = self._desk_of(consumer)
+        desk = self.desk(consumer.queue_id, consumer.group_id)
         if not isinstance(desk, StreamDesk):
             raise CommitError("only a stream's consumer groups commit")
         if not desk.queue.start <= offset <= desk.cursor:
@@ -285,7 +266,7 @@ class Attaching:
         if offset:
             consumer.held.remove(0, offset - 1)
         if desk.feed(consumer):
-            self._woken[consumer.queue_id] = None
+            self.woken[consumer.queue_id] = None
         return [commands.commit(consumer.queue_id, consumer.group_id, offset)]
 
     def cancelled(self) -> list[Consumer]:
@@ -293,12 +274,21 @@ class Attaching:
         gone, self._cancelled = self._cancelled, []
         return gone
 
-    # --- inside ------------------------------------------------------------------------------------------------
+    # --- desks -------------------------------------------------------------------------------------------------
 
-    def _desk_of(self, consumer: Consumer) -> Desk | StreamDesk | None:
-        return self._desks.get(consumer.queue_id, {}).get(consumer.group_id)
+    def desk(self, queue_id: int, group_id: int) -> Desk | None:
+        """Return the desk of a group, None if nothing needed one yet."""
+        return self._desks.get(queue_id, {}).get(group_id)
 
-    def _served(self, queue: Queue) -> dict[int, Desk | StreamDesk]:
+    def forget(self, queue_id: int) -> None:
+        """Cancel the consumers of a queue that is gone."""
+        for desk in self._desks.pop(queue_id, {}).values():
+            self._cancel(desk)
+        self._cancelled += self._joining.pop(queue_id, [])
+        for table in (self._known, self.woken, self._exclusive):
+            table.pop(queue_id, None)
+
+    def served(self, queue: Queue) -> dict[int, Desk]:
         """Return the desks of a queue's groups, by id in order, creating missing ones. Desk 0 is
         the ownerless group's."""
         desks = self._desks.get(queue.id)
@@ -308,7 +298,7 @@ class Attaching:
             for id_ in [id_ for id_ in desks if id_ and id_ not in queue.groups]:
                 self._cancel(desks.pop(id_))
             if 0 not in desks:
-                desks[0] = Desk(queue, queue.nobodys, self._read)
+                desks[0] = FifoDesk(queue, queue.nobodys, self._read)
             for id_, group in queue.groups.items():
                 if id_ not in desks:
                     if group.mode == Mode.STREAM:
@@ -316,22 +306,22 @@ class Attaching:
                     elif queue.config.max_priority:
                         desks[id_] = PriorityDesk(queue, group, self._read)
                     else:
-                        desks[id_] = Desk(queue, group, self._read)
+                        desks[id_] = FifoDesk(queue, group, self._read)
         return desks
 
-    def _activate(self, queue: Queue) -> None:
+    def activate(self, queue: Queue) -> None:
         """Activate consumers whose join was applied."""
         joining = self._joining.pop(queue.id, None)
         if not joining:
             return
-        self._served(queue)
+        self.served(queue)
         later = []
         for consumer in joining:
             group = queue.group(consumer.group_name)
             if group is None or consumer.holder not in group.members:
                 later.append(consumer)
                 continue
-            if group.mode != consumer.mode or group.filter != consumer.filter:
+            if group.mode != consumer.terms.mode or group.filter != consumer.terms.filter:
                 self._cancelled.append(consumer)
                 continue
             desk = self._desks[queue.id][group.id]
@@ -342,7 +332,7 @@ class Attaching:
         if later:
             self._joining[queue.id] = later
 
-    def _cancel(self, desk: Desk | StreamDesk) -> None:
+    def _cancel(self, desk: Desk) -> None:
         for consumer in list(desk.consumers.values()):
             desk.remove(consumer)
             self._cancelled.append(consumer)

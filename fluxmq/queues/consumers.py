@@ -5,68 +5,84 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fluxmq.model.batch_format import Batch
-from fluxmq.queues.limits import RUN_BYTES_MAX
+from fluxmq.queues.commands import Mode, Start
+from fluxmq.queues.limits import RUN_BYTES_MAX, UNLIMITED, UNSETTLED_MAX
 from fluxmq.queues.spans import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerTerms:
+    """Terms on which a consumer attaches.
+
+    `group` is the plain name; with a `filter` the group is `<group>@<filter>`. A new group starts at
+    `start`, by default at the first message; for a stream, `start` also sets the cursor of an
+    existing group. `limit`: maximum number of unsettled messages within their timeout, 0 for
+    `UNSETTLED_MAX`, which a `taking` consumer always has. `credit`: how many messages it accepts.
+    With `auto_commit` false, only `commit` moves a stream's offset. Consumers of higher `priority`
+    are served first. `timeout`: µs before an unsettled message may be claimed again, 0 for the
+    queue's.
+
+    Messages given to an `automatic` consumer are settled at once; it holds only those it has not
+    written yet. A `taking` one gets only the messages it asks for, one by one (basic.get), and does
+    not keep the queue in use. An `exclusive` one shares its queue with no other. A `temporary`
+    one's group ends with it.
+    """
+
+    group: str
+    member: str
+    mode: int = Mode.WORK
+    filter: bytes = b""
+    start: Start | None = None
+    limit: int = 1_000
+    credit: int = UNLIMITED
+    auto_commit: bool = True
+    priority: int = 0
+    exclusive: bool = False
+    automatic: bool = False
+    taking: bool = False
+    temporary: bool = False
+    timeout: int = 0
 
 
 class Consumer:
     """One attached consumer, on the leader only. Its `holder` number names it in claims.
 
     `held` are the offsets it was given and has not settled, `overdue` those of them whose timeout
-    has passed: it may still settle them until they are given to another. `credit` is how many more
-    messages it accepts, `limit` how many unsettled ones it may hold within their timeout. It is
-    `active` once its join was applied.
-
-    Messages given to an `automatic` consumer are settled at once; it holds only those it has not
-    written yet. A `taking` one gets only the messages it asks for, one by one (basic.get), and does
-    not keep the queue in use; a `stopped` one gets nothing more. An `exclusive` one shares its
-    queue with no other. A `temporary` one's group ends with it.
+    has passed: it may still settle them until they are given to another. It is `active` once its
+    join was applied; a `stopped` one gets nothing more.
     """
 
     __slots__ = (
-        *("active", "auto_commit", "automatic", "credit", "exclusive", "filter", "group_id"),
-        *("group_name", "held", "holder", "hungry", "limit", "member", "mode", "overdue"),
-        *("priority", "queue_id", "stopped", "taking", "temporary"),
+        *("active", "automatic", "credit", "group_id", "group_name", "held", "holder", "hungry"),
+        *("limit", "overdue", "priority", "queue_id", "stopped", "taking", "terms"),
     )
 
-    def __init__(
-        self,
-        queue_id: int,
-        group_name: str,
-        member: str,
-        holder: int,
-        *,
-        mode: int,
-        filter_: bytes,
-        limit: int,
-        credit: int,
-        auto_commit: bool,
-        priority: int = 0,
-        exclusive: bool = False,
-        automatic: bool = False,
-        taking: bool = False,
-        temporary: bool = False,
-    ) -> None:
+    def __init__(self, queue_id: int, group_name: str, holder: int, terms: ConsumerTerms) -> None:
         self.queue_id = queue_id
         self.group_name = group_name
         self.group_id = 0
-        self.member = member
         self.holder = holder
-        self.mode = mode
-        self.filter = filter_
-        self.limit = limit
-        self.credit = credit
-        self.auto_commit = auto_commit
-        self.priority = priority
-        self.exclusive = exclusive
-        self.automatic = automatic
-        self.taking = taking
-        self.temporary = temporary
+        self.terms = terms
+        self.priority = terms.priority
+        self.automatic = terms.automatic
+        self.taking = terms.taking
+        self.limit = UNSETTLED_MAX if terms.taking else terms.limit or UNSETTLED_MAX
+        self.credit = 0 if terms.taking else terms.credit
         self.stopped = False
         self.held = Spans()
         self.overdue = Spans()
         self.active = False
         self.hungry = False
+
+    @property
+    def member(self) -> str:
+        """Name of the consumer in its group."""
+        return self.terms.member
+
+    @property
+    def auto_commit(self) -> bool:
+        """True while its acknowledgements move a stream group's offset."""
+        return self.terms.auto_commit and not self.terms.temporary
 
     @property
     def counts(self) -> bool:

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from fluxmq.queues import commands
-from fluxmq.queues.attaching import Attaching
+from fluxmq.queues.attaching import Attachments
 from fluxmq.queues.consumers import Step
 from fluxmq.queues.desks import Desk, Read
 from fluxmq.queues.doubts import Doubts
@@ -23,7 +23,7 @@ from fluxmq.queues.limits import RUN_BYTES_MAX
 from fluxmq.queues.machine import VERSION, Machine
 from fluxmq.queues.results import Applied
 from fluxmq.queues.states import NOBODYS_GROUP, Queue
-from fluxmq.queues.stream_desks import StreamDesk
+from fluxmq.queues.work_desks import WorkDesk
 
 AUTO_COMMIT_INTERVAL: Final = 5_000_000
 """Default µs between a stream consumer's acknowledgement and its commit."""
@@ -44,8 +44,8 @@ STALE_TIMERS_MAX: Final = 1_024
 due, maybe days later."""
 
 
-class Dispatch(Attaching):
-    """Hands the messages of a group's queues to consumers; used by the leader only.
+class Dispatch:
+    """Hands the messages of a group's queues to its `consumers`; used by the leader only.
 
     `read` returns the batch of a queue (id) that holds an offset and may raise the errors of the
     host's log. `auto_commit_interval` in µs is for streams.
@@ -54,7 +54,10 @@ class Dispatch(Attaching):
     def __init__(
         self, machine: Machine, read: Read, auto_commit_interval: int = AUTO_COMMIT_INTERVAL
     ) -> None:
-        super().__init__(machine, read, auto_commit_interval)
+        self.consumers = Attachments(machine, read, auto_commit_interval)
+        self._machine = machine
+        self._woken = self.consumers.woken
+        self._term = 0
         self._alarms: dict[int, int] = {}
         self._timers: list[tuple[int, int]] = []
         self._swept: dict[int, int] = {}
@@ -75,6 +78,7 @@ class Dispatch(Attaching):
         """
         self.reset()
         self._term = term
+        self.consumers.reset(term)
         left: list[bytes] = []
         if others:
             self._doubts.begin(self._machine, others)
@@ -91,18 +95,8 @@ class Dispatch(Attaching):
 
     def reset(self) -> None:
         """Stop leading: forget every consumer and everything volatile."""
-        for desks in self._desks.values():
-            for desk in desks.values():
-                for consumer in list(desk.consumers.values()):
-                    desk.remove(consumer)
         self._term = 0
-        self._number = 0
-        self._desks.clear()
-        self._known.clear()
-        self._joining.clear()
-        self._exclusive.clear()
-        self._cancelled.clear()
-        self._woken.clear()
+        self.consumers.reset(0)
         self._alarms.clear()
         self._timers.clear()
         self._swept.clear()
@@ -126,18 +120,17 @@ class Dispatch(Attaching):
         if queue is None or queue.closed:
             return step
         now = max(now, self._machine.time)  # the host's clock may have been set back
-        if self._joining:
-            self._activate(queue)
+        self.consumers.activate(queue)
         retry = self._dead_retry.get(queue_id) if self._dead_retry else None
         if retry is not None and retry <= now:
             del self._dead_retry[queue_id]
         else:
             retry = None
         given = dead = 0
-        served = self._served(queue)
+        served = self.consumers.served(queue)
         ownerless = queue.owns_itself()
         for id_, desk in served.items():
-            if desk.group.dead.count and isinstance(desk, Desk):
+            if desk.group.dead.count and isinstance(desk, WorkDesk):
                 if retry is not None:
                     desk.dying.again()
                 dead += desk.dying.hand_out(step, now, messages_max - dead, desk.batch_at)
@@ -187,8 +180,8 @@ class Dispatch(Attaching):
             self._forget_queue(queue_id)
         ours = applied.term == self._term
         for queue_id, group_id, whole in applied.claims:
-            desk = self._desks.get(queue_id, {}).get(group_id)
-            if isinstance(desk, Desk) and ours:
+            desk = self.consumers.desk(queue_id, group_id)
+            if isinstance(desk, WorkDesk) and ours:
                 desk.applied_claim(whole)
                 due = desk.group.pending.next_due()
                 if due is not None:
@@ -196,7 +189,7 @@ class Dispatch(Attaching):
                 if desk.can_give():
                     self._woken[queue_id] = None
         for queue_id, group_id in applied.moved:
-            moved = self._desks.get(queue_id, {}).get(group_id)
+            moved = self.consumers.desk(queue_id, group_id)
             if moved is not None:
                 moved.moved()
         self._woken.update(applied.woken)
@@ -205,8 +198,8 @@ class Dispatch(Attaching):
     def joined(self, queue_id: int, group_id: int, target: int) -> None:
         """Note that a group's claim up to `target` was merged with the one before: both apply at
         once."""
-        desk = self._desks.get(queue_id, {}).get(group_id)
-        if isinstance(desk, Desk):
+        desk = self.consumers.desk(queue_id, group_id)
+        if isinstance(desk, WorkDesk):
             desk.joined_claims(target)
 
     def retry_dead(self, queue_id: int, at: int) -> None:
@@ -217,19 +210,9 @@ class Dispatch(Attaching):
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _forget_queue(self, queue_id: int) -> None:
-        for desk in self._desks.pop(queue_id, {}).values():
-            self._cancel(desk)
-        self._cancelled += self._joining.pop(queue_id, [])
+        self.consumers.forget(queue_id)
         self._doubts.forget(queue_id)
-        for table in (
-            self._known,
-            self._alarms,
-            self._swept,
-            self._dead_retry,
-            self._woken,
-            self._exclusive,
-            self._shortened,
-        ):
+        for table in (self._alarms, self._swept, self._dead_retry, self._shortened):
             table.pop(queue_id, None)
 
     def _sweep(self, queue: Queue, step: Step, now: int) -> None:
@@ -250,7 +233,7 @@ class Dispatch(Attaching):
             return
         if not queue.exact or not queue.is_too_long():
             return
-        if any(desk.under_way for desk in self._served(queue).values()):
+        if any(desk.under_way for desk in self.consumers.served(queue).values()):
             self._alarm(queue.id, now + SHORTEN_DELAY)
         else:
             self._shortened[queue.id] = queue.next_offset
@@ -275,9 +258,7 @@ class Dispatch(Attaching):
         swept = self._swept.get(queue.id)
         return min(times) if swept is None else max(min(times), swept + SWEEP_INTERVAL)
 
-    def _set_alarm(
-        self, queue: Queue, served: dict[int, Desk | StreamDesk], ownerless: bool, now: int
-    ) -> None:
+    def _set_alarm(self, queue: Queue, served: dict[int, Desk], ownerless: bool, now: int) -> None:
         """Set the queue's next timer after a run."""
         due = self._sweep_at(queue)
         retry = self._dead_retry.get(queue.id)

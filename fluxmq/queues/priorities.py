@@ -15,12 +15,13 @@ from fluxmq.model.batch_format import Batch
 from fluxmq.model.properties import Kind, PropertyError, decode
 from fluxmq.queues.commands import Range
 from fluxmq.queues.consumers import Consumer, Delivery, Step
-from fluxmq.queues.desks import Desk, Read
+from fluxmq.queues.desks import Read
 from fluxmq.queues.groups import EXPIRED_AT, Group
 from fluxmq.queues.limits import SCANNED_MAX
 from fluxmq.queues.scanning import EXPIRED, GIVE, PASS, portions
 from fluxmq.queues.spans import Spans
 from fluxmq.queues.states import Queue
+from fluxmq.queues.work_desks import WorkDesk
 
 READY_MAX: Final = 32_768
 """Ready messages sorted by priority; those behind them wait in the order they came. Bounds one
@@ -86,7 +87,7 @@ class Bands:
         self.count = 0
 
 
-class PriorityDesk(Desk):
+class PriorityDesk(WorkDesk):
     """One work group of one queue with priorities, as its leader serves it."""
 
     def __init__(self, queue: Queue, group: Group, read: Read) -> None:
@@ -104,18 +105,14 @@ class PriorityDesk(Desk):
         self._moving_to = self._moving = 0
         super().begin_again()
 
-    def can_give(self) -> bool:
-        """Return whether a consumer has room and there may be something to give."""
-        if not self.hungry or self._refused:
-            return False
-        return bool(self._bands) or self._cursor < self.queue.next_offset
-
     def may_give(self) -> bool:
         """Return whether there may be something to give, now or once in-flight claims are
         applied."""
-        if self._refused or self._is_moving:
-            return True
-        return (bool(self._bands) or self._cursor < self.queue.next_offset) and self._may_claim()
+        return self._is_moving or super().may_give()
+
+    def _some_wait(self) -> bool:
+        """Return whether messages wait for a consumer with room."""
+        return bool(self._bands) or self._cursor < self.queue.next_offset
 
     def ready(self) -> int:
         """Return how many messages are neither held nor being claimed."""

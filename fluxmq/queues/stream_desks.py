@@ -7,59 +7,36 @@ messages come twice and none is missed.
 
 from __future__ import annotations
 
-from collections import deque
 from heapq import heappop, heappush
 
 from fluxmq.model.batch_format import Batch
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Range, Verb
 from fluxmq.queues.consumers import Consumer, Delivery, Step
-from fluxmq.queues.desks import Read
-from fluxmq.queues.filters import Filter
+from fluxmq.queues.desks import Desk, Read
 from fluxmq.queues.groups import Group
 from fluxmq.queues.limits import PENDING_RANGES_MAX, SCANNED_MAX
 from fluxmq.queues.scanning import EXPIRED, GIVE, PASS, portions
 from fluxmq.queues.states import Queue
 
 
-class StreamDesk:
-    """One stream group of one queue, as its leader serves it."""
+class StreamDesk(Desk):
+    """One stream group. It claims nothing, and has no room to spare: a stream has no such limit."""
 
     def __init__(self, queue: Queue, group: Group, read: Read, interval: int) -> None:
-        self.queue = queue
-        self.group = group
-        self.consumers: dict[int, Consumer] = {}
-        self.hungry: deque[Consumer] = deque()
-        self.wanted = Filter(group.filter, queue.name) if group.filter else None
-        self._read = read
+        super().__init__(queue, group, read)
         self._interval = interval
-        self._batch: Batch | None = None
         self.cursor = group.cursor
         self._committed = group.cursor
         self._commit_at: int | None = None
         # A heap of due, first, last, and 1 if it was read before: further attempts are not counted.
         self._waiting: list[tuple[int, int, int, int]] = []
 
-    def feed(self, consumer: Consumer) -> bool:
-        """Queue a consumer for messages if it has room; return whether it does."""
-        if not consumer.active or consumer.room <= 0:
-            return False
-        if not consumer.hungry:
-            consumer.hungry = True
-            self.hungry.append(consumer)
-        return True
-
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer that is gone; the others read its unacked messages again."""
-        self.consumers.pop(consumer.holder, None)
-        if (
-            consumer in self.hungry
-        ):  # it is not queued while served, and an error may have ended that
-            self.hungry.remove(consumer)
         for first, last in consumer.held:
             heappush(self._waiting, (0, first, last, 1))
-        consumer.active = consumer.hungry = False
-        consumer.held.clear()
+        super().remove(consumer)
 
     def settle(self, verb: int, pieces: list[Range], now: int, delay: int) -> None:
         """Settle messages of a consumer: refused ones are read again, later or at once."""
@@ -76,14 +53,6 @@ class StreamDesk:
         """True while acknowledgements move the committed offset: no consumer commits explicitly."""
         return all(consumer.auto_commit for consumer in self.consumers.values())
 
-    under_way = False
-    """A stream claims nothing."""
-
-    def spare(self) -> int:
-        """Return how many messages beyond those present would be handed out; 0, as a stream has no
-        such limit."""
-        return 0
-
     def floor(self) -> int:
         """Return the lowest offset the group may still need."""
         floor = self.cursor
@@ -96,9 +65,7 @@ class StreamDesk:
 
     def moved(self) -> None:
         """Follow a seek: read on from the new cursor."""
-        for consumer in self.consumers.values():
-            consumer.held.clear()
-            self.feed(consumer)
+        super().moved()
         self._waiting.clear()
         self.cursor = self._committed = self.group.cursor
 
@@ -115,30 +82,7 @@ class StreamDesk:
         self.cursor = max(self.cursor, self.queue.start)
         if self._commit_at is not None and self._commit_at <= now:
             self.commit(step.commands)
-        given = 0
-        hungry = self.hungry
-        while hungry and given < budget and step.bytes_left:
-            consumer = hungry.popleft()  # and stays marked as hungry while it is served
-            room = consumer.room
-            if room <= 0:
-                consumer.hungry = False
-                continue
-            share = min(room, budget - given)
-            if hungry:
-                share = min(share, self.queue.config.claim_batch)
-            got = self._serve(step, consumer, share, now)
-            given += got
-            if got < share:
-                if got:
-                    hungry.append(consumer)  # the next one belongs to another member
-                else:
-                    hungry.appendleft(consumer)
-                break
-            consumer.hungry = False
-            self.feed(consumer)
-        if not step.bytes_left:
-            step.more = step.more or self.can_give()
-        return given
+        return super().run(step, now, budget)
 
     def next_due(self) -> int | None:
         """Return when something is due: a commit, or messages to read again."""
@@ -146,10 +90,6 @@ class StreamDesk:
         if self._waiting and self.hungry and (due is None or self._waiting[0][0] < due):
             due = self._waiting[0][0]
         return due
-
-    def rest(self) -> None:
-        """End the run: a waiting group keeps no batch in memory."""
-        self._batch = None
 
     def can_give(self) -> bool:
         """Return whether a consumer has room and there may be something to give at once."""
@@ -161,7 +101,7 @@ class StreamDesk:
             _, first, last, attempts = heappop(self._waiting)
             first = max(first, self.queue.start)
             while given < share and first <= last and step.bytes_left:
-                batch = self._batch_at(first)
+                batch = self.batch_at(first)
                 end = min(last, batch.base_offset + batch.count - 1, first + share - given - 1)
                 end = first + step.fit(batch, end - first + 1) - 1
                 self._give(step, consumer, batch, first, end, attempts + 1)
@@ -187,7 +127,7 @@ class StreamDesk:
         while given < share and self.cursor < end and step.bytes_left:
             if len(self._waiting) >= PENDING_RANGES_MAX:
                 break
-            batch = self._batch_at(self.cursor)
+            batch = self.batch_at(self.cursor)
             base = batch.base_offset
             for first, last, verdict in portions(batch, self.cursor - base, now, 0, self.wanted):
                 if verdict == GIVE:
@@ -201,9 +141,3 @@ class StreamDesk:
                 if given == share or not step.bytes_left:
                     break
         return given
-
-    def _batch_at(self, offset: int) -> Batch:
-        batch = self._batch
-        if batch is None or not batch.base_offset <= offset < batch.base_offset + batch.count:
-            batch = self._batch = self._read(self.queue.id, offset)
-        return batch

@@ -196,11 +196,6 @@ class SharedGroup(Generic[T]):
         parts = self.split(1)
         return parts[0][0] if parts else None
 
-    def choose_local(self) -> T | None:
-        """Return the next member of this shard in turn, None without members."""
-        parts = self.split_local(1)
-        return parts[0][0] if parts else None
-
 
 class SharedGroups(Generic[T]):
     """All shared groups that this shard knows, by share name and filter."""

@@ -11,7 +11,7 @@ Subscribers are opaque: sessions, numbers of other shards, shared groups. Filter
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
 from fluxmq.routing.topics import MULTI, SEPARATOR, SINGLE, is_reserved, is_wildcard
@@ -142,10 +142,6 @@ class SubscriptionTree(Generic[S, V]):
         if left is None:
             _prune(path, levels)
         return left is None
-
-    def remove_all(self, subscriber: S, filters: Iterable[bytes]) -> list[bytes]:
-        """Unsubscribe from each of `filters`; return those removed from the tree."""
-        return [each for each in filters if self.remove(each, subscriber)]
 
     def subscriptions(self, topic_filter: bytes) -> list[tuple[bytes, S, V]]:
         """Return the subscriptions with exactly this filter."""

@@ -39,7 +39,7 @@ from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
 from fluxmq.shards.queue_port import QueuePort
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.taking_over import TakingOver
-from fluxmq.shards.timers import SessionTimers, SilenceWheel
+from fluxmq.shards.timers import DueTimes, SilenceWheel
 
 if TYPE_CHECKING:
     from fluxmq.shards.peers import Peers
@@ -68,7 +68,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.handler = Handler(self)
         self.sessions: dict[str, Session] = {}
         self.wheel = SilenceWheel()
-        self.timers = SessionTimers()
+        self.timers: DueTimes[Session] = DueTimes()
         self.drops: Counter[str] = Counter()
         self.errors: Counter[int] = Counter()
         self.closed: Counter[str] = Counter()
@@ -113,7 +113,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         if session is None:
             self.schedule_tick()
         else:
-            self.timers.schedule(session)
+            self.timers.set_earliest(session, session.will_at, session.expires_at)
             self.durable.left(session)
 
     def link_full(self, connection: Connection) -> None:

@@ -14,11 +14,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from fluxmq.net.reactor import PAUSED_OUTPUT
-from fluxmq.sessions.mqtt.session import (
-    CONNECTED,
-    Client,
-    Session,
-)
+from fluxmq.sessions.mqtt.session import CONNECTED, Client
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -118,6 +114,14 @@ class DueTimes(Generic[Item]):
             self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
             heapq.heapify(self._heap)
 
+    def set_earliest(self, item: Item, *times: float) -> None:
+        """Look at ``item`` at the earliest of these times, of which 0 is never."""
+        given = [when for when in times if when]
+        if given:
+            self.set(item, min(given))
+        else:
+            self.cancel(item)
+
     def cancel(self, item: Item) -> None:
         """Cancel the look at ``item``."""
         self._due.pop(item, None)
@@ -129,15 +133,3 @@ class DueTimes(Generic[Item]):
             if self._due.get(item) == when:
                 del self._due[item]
                 act(item)
-
-
-class SessionTimers(DueTimes[Session]):
-    """Expiry and wills of sessions whose client is away."""
-
-    def schedule(self, session: Session) -> None:
-        """Wake the session at the earlier of its times only."""
-        times = [when for when in (session.will_at, session.expires_at) if when]
-        if times:
-            self.set(session, min(times))
-        else:
-            self.cancel(session)

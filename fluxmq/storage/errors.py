@@ -25,6 +25,20 @@ class StorageError(FluxmqError):
     """A failure of the data directory's files."""
 
 
+class OffsetOutOfRange(StorageError):  # noqa: N818 (the name of the condition)
+    """No message has this offset: it was removed, or is not yet written."""
+
+    def __init__(self, queue: str, offset: int, start: int, next_offset: int) -> None:
+        super().__init__(f"queue {queue!r} has offsets {start} up to {next_offset}, not {offset}")
+        self.offset = offset
+        self.start = start
+        self.next_offset = next_offset
+
+
+class BatchTooLarge(StorageError):  # noqa: N818 (the name of the condition)
+    """A batch that no segment of this log can hold."""
+
+
 class Exhausted(StorageError):  # noqa: N818 (the name of the condition)
     """A resource is exhausted for now; the operation was not done and may be retried."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec, TypeVar
@@ -209,10 +208,6 @@ class Files:
         """Return the length in bytes of an open file, or of the one at a path."""
         path = file if isinstance(file, str) else self.path_of(file)
         return self.call("size", path, os.stat, file).st_size
-
-    def map_readonly(self, fd: int) -> mmap.mmap:
-        """Map the whole file for reading. It must not be empty, nor shrink while it is mapped."""
-        return self.call("map", self.path_of(fd), mmap.mmap, fd, 0, access=mmap.ACCESS_READ)
 
     # Names
 

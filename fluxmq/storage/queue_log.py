@@ -50,15 +50,21 @@ from fluxmq.model.segments import (
 )
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import delete_directory
-from fluxmq.storage.errors import AwaitsSync, Corruption, Exhausted, StorageError
+from fluxmq.storage.errors import (
+    AwaitsSync,
+    BatchTooLarge,
+    Corruption,
+    Exhausted,
+    OffsetOutOfRange,
+    StorageError,
+)
 from fluxmq.storage.files import Files
 from fluxmq.storage.head import HeadFile, read_head
-from fluxmq.storage.log_options import BatchTooLarge, OffsetOutOfRange, SegmentOptions
 from fluxmq.storage.log_reader import LogReader, OpenSegments, first_not_before
 from fluxmq.storage.log_state import LogState, SegmentState
 from fluxmq.storage.open_files import OpenFile, OpenFiles
 from fluxmq.storage.segment_index import Extent
-from fluxmq.storage.segments import SegmentWriter, sealed_extent
+from fluxmq.storage.segments import SegmentOptions, SegmentWriter, sealed_extent
 from fluxmq.storage.shape import check_growing, check_sealed
 from fluxmq.storage.unsynced import Unsynced
 

@@ -9,11 +9,14 @@ makes replaying the write-ahead log safe.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.segments import (
     FOOTER_BYTES,
-    INDEX_ENTRY_BYTES,
     PAGE_BYTES,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
     TIME_NONE,
     Footer,
     Page,
@@ -26,6 +29,32 @@ from fluxmq.storage.files import Buffer
 from fluxmq.storage.log_state import SegmentState
 from fluxmq.storage.open_files import OpenFile, OpenFiles
 from fluxmq.storage.segment_index import Extent, IndexWriter
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOptions:
+    """Size and age at which segments roll, and index density: bytes, µs (0: no age limit), bytes.
+
+    The first two must be the same in every replica of a log and when entries are replayed: they
+    decide which file holds what.
+    """
+
+    segment_bytes: int = 64 << 20
+    segment_age: int = 7 * 86_400 * 1_000_000
+    index_bytes: int = 64 << 10
+
+    def __post_init__(self) -> None:
+        if not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
+            raise ValueError(
+                f"segments of {self.segment_bytes} bytes; {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}"
+            )
+        if self.segment_age < 0 or self.index_bytes <= 0:
+            raise ValueError("no segment age is below zero, no index interval zero")
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest batch that fits into a segment."""
+        return self.segment_bytes - PAGE_BYTES - FOOTER_BYTES
 
 
 class SegmentWriter:
@@ -179,8 +208,3 @@ def sealed_extent(directory: str, state: SegmentState) -> Extent:
         state.index_entries,
         state.index_check,
     )
-
-
-def index_file_bytes(state: SegmentState) -> int:
-    """Return the length of the index file beside a segment."""
-    return (state.index_entries + state.sealed) * INDEX_ENTRY_BYTES

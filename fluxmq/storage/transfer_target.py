@@ -161,11 +161,6 @@ class SnapshotTarget:
         """Bytes that were already here; known after `begin`."""
         return sum(each.have for each in self._gathered.values())
 
-    @property
-    def missing_bytes(self) -> int:
-        """Bytes still to fetch; known when there are no more questions."""
-        return sum(each.missing for each in self._gathered.values())
-
     # Local data
 
     def _other_stagings(self) -> list[str]:

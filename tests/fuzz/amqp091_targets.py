@@ -28,7 +28,7 @@ from fluxmq.protocols.amqp091.message_properties import (
     stream_properties,
     to_block,
 )
-from fluxmq.protocols.amqp091.methods import decode, encode
+from fluxmq.protocols.amqp091.method_codec import decode, encode
 from fluxmq.protocols.amqp091.sasl import parse
 from fluxmq.protocols.amqp091.tables import (
     TableError,

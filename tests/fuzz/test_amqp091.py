@@ -17,7 +17,7 @@ import pytest
 from fluxmq.protocols.amqp091.content import decode_properties
 from fluxmq.protocols.amqp091.errors import HardError
 from fluxmq.protocols.amqp091.message_properties import from_block, to_block
-from fluxmq.protocols.amqp091.methods import decode
+from fluxmq.protocols.amqp091.method_codec import decode
 from fluxmq.protocols.amqp091.tables import ENTRIES_MAX
 from tests.fuzz.amqp091_targets import TARGETS
 from tests.fuzz.mutation import explore

@@ -114,9 +114,9 @@ MUTATIONS = [
     Mutation(
         "busy_is_no_refusal",
         "AMQP clients are not refused for good when the node is busy (review finding 8).",
-        "handshake:on_authenticated",
-        "if result.outcome in (LoginOutcome.UNAVAILABLE, LoginOutcome.BUSY):",
-        "if False:",
+        "Handshake._authenticated",
+        "elif result.outcome in (LoginOutcome.UNAVAILABLE, LoginOutcome.BUSY):",
+        "elif False:",
         "tests/unit/sessions/amqp091/test_connecting.py::"
         "test_credentials_that_cannot_be_checked_now_are_not_refused",
     ),

@@ -44,9 +44,9 @@ MUTATIONS = [
     Mutation(
         "copies_take_permission",
         "Routing keys in CC and BCC are checked like the message's own.",
-        "publishing:check",
-        "check_topics(channel, permissions, name, keys)",
-        "check_topics(channel, permissions, name, keys[:1])",
+        "Publisher._checked",
+        "for each in keys:",
+        "for each in keys[:1]:",
         "tests/unit/sessions/amqp091/test_copies.py::test_every_routing_key_takes_permission",
     ),
     Mutation(

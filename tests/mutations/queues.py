@@ -16,7 +16,7 @@ OF_COMMANDS = "tests/unit/queues/test_commands.py::"
 GROUPS = "fluxmq/queues/groups.py"
 STATES = "fluxmq/queues/states.py"
 MACHINE = "fluxmq/queues/machine.py"
-DESKS = "fluxmq/queues/desks.py"
+DESKS = "fluxmq/queues/work_desks.py"
 
 MUTATIONS = [
     Mutation(
@@ -30,7 +30,7 @@ MUTATIONS = [
     Mutation(
         "automatic_settles_all",
         "An automatic claim moves the cursor no further than what was handed out.",
-        "Desk._give_new",
+        "FifoDesk._give_new",
         "self._propose_new(step, holder, position, ranges, others, consumer.automatic)",
         """if consumer.automatic:
             position = end
@@ -59,7 +59,7 @@ MUTATIONS = [
         "claimed_is_too_much",
         "What is being claimed is not dropped because its queue is too long.",
         "Dispatch._shorten",
-        "if any(desk.under_way for desk in self._served(queue).values()):",
+        "if any(desk.under_way for desk in self.consumers.served(queue).values()):",
         "if False:",
         OF_SPARE + "test_what_is_being_claimed_is_not_too_much",
     ),
@@ -130,7 +130,7 @@ MUTATIONS = [
     Mutation(
         "foreign_ack_at_the_desk",
         "A claim that was taken over is no longer held by its former consumer.",
-        "Desk._take_from",
+        "WorkDesk._take_from",
         "holder.held.remove(first, last)",
         "",
         OF_DISPATCH + "test_overdue_messages_go_to_anybody_and_late_settlements_do_nothing",
@@ -189,7 +189,7 @@ MUTATIONS = [
     Mutation(
         "claimed_twice",
         "A claim under way is not handed out again.",
-        "Desk._propose_new",
+        "WorkDesk._propose_new",
         "self._cursor = target",
         "",
         OF_DISPATCH + "test_claims_under_way_are_not_handed_out_twice",
@@ -197,7 +197,7 @@ MUTATIONS = [
     Mutation(
         "reclaimed_twice",
         "Two consumers are not given one message while its claim is under way.",
-        "Desk._claimable",
+        "WorkDesk._claimable",
         """for first, last in self._flights.unclaimed(low, high):
                     yield""",
         """for first, last in [(low, high)]:
@@ -207,7 +207,7 @@ MUTATIONS = [
     Mutation(
         "refused_claim_forgotten",
         "A claim that was refused in part is made again from what the machine says.",
-        "Desk.applied_claim",
+        "WorkDesk.applied_claim",
         """if not whole:
             self._refused = True""",
         "",

@@ -163,8 +163,8 @@ MUTATIONS = [
         "queue_detach",
         "What a consumer held when it left is given to others at once.",
         "Consuming.detach",
-        "self._change(self.dispatch.detach(consumer))",
-        "self.dispatch.detach(consumer)",
+        "self._change(self.dispatch.consumers.detach(consumer))",
+        "self.dispatch.consumers.detach(consumer)",
         OF_CLIENTS + "test_unsubscribing_gives_back_at_once",
     ),
     Mutation(
@@ -318,7 +318,7 @@ MUTATIONS = [
     Mutation(
         "queue_overdue",
         "Messages whose time is up take no room of their consumer.",
-        "Desk._collect_due",
+        "WorkDesk._collect_due",
         "self._let_run_out(fate.holder, first, last)",
         "pass",
         OF_MESSAGES + "test_a_consumer_that_holds_all_it_may_gets_them_again",
@@ -380,7 +380,7 @@ MUTATIONS = [
     Mutation(
         "desk_keeps_itself",
         "A queue that has ended is freed without the collector.",
-        "Desk.__init__",
+        "WorkDesk.__init__",
         "self.dying = Dying(queue, group)",
         """self.dying = Dying(queue, group)
         self.dying.desk = self  # type: ignore[attr-defined]""",

@@ -16,7 +16,7 @@ from fluxmq.model.message_batch import build_message
 from fluxmq.model.properties import Item, Kind, encode
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
-from fluxmq.queues.consumers import Consumer, Delivery
+from fluxmq.queues.consumers import Consumer, ConsumerTerms, Delivery
 from fluxmq.queues.limits import CLAIM_GRANULE
 from fluxmq.queues.pending import NOBODY
 from tests.unit.queues.support import NOW, SECOND, Host, batch_of
@@ -86,7 +86,7 @@ class World:
         for index in range(delivery.first, delivery.first + delivery.count):
             offset = delivery.batch.base_offset + index
             key = (consumer.group_name, offset)
-            if consumer.filter:
+            if consumer.terms.filter:
                 assert delivery.batch.key(index) == FILTER
             delay = delivery.batch.delay(index)
             assert delay <= self.host.now, "a delayed message came too early"
@@ -108,7 +108,9 @@ class World:
             for offset in range(first, last + 1)
             if self.out.get((consumer.group_name, offset), (None, 0))[0] is consumer
         }
-        settlement = self.host.dispatch.settle(consumer, verb, [(first, last)], self.host.now)
+        settlement = self.host.dispatch.consumers.settle(
+            consumer, verb, [(first, last)], self.host.now
+        )
         if consumer.automatic:
             assert settlement.commands == []
             return
@@ -121,15 +123,17 @@ class World:
     def attach(self, group: int, limit: int, kind: int = 0) -> None:
         """A consumer comes; `kind`: one that takes, one that settles by taking, preferred ones."""
         pattern = FILTER if group else b""
-        consumer, proposals = self.host.dispatch.attach(
+        consumer, proposals = self.host.dispatch.consumers.attach(
             self.queue.id,
-            "g",
-            f"m{len(self.consumers)}",
-            filter_=pattern,
-            limit=limit,
-            priority=kind % 3,
-            automatic=kind in (5, 6),
-            taking=kind in (6, 7),
+            ConsumerTerms(
+                "g",
+                f"m{len(self.consumers)}",
+                filter=pattern,
+                limit=limit,
+                priority=kind % 3,
+                automatic=kind in (5, 6),
+                taking=kind in (6, 7),
+            ),
         )
         self.consumers.append(consumer)
         self.limits[consumer] = limit
@@ -138,7 +142,7 @@ class World:
     def detach(self, consumer: Consumer) -> None:
         """A consumer goes."""
         self.consumers.remove(consumer)
-        self.host.proposed += self.host.dispatch.detach(consumer)
+        self.host.proposed += self.host.dispatch.consumers.detach(consumer)
         self.out = {key: value for key, value in self.out.items() if value[0] is not consumer}
 
     def lead(self) -> None:
@@ -223,16 +227,16 @@ def act(world: World, step: tuple[Any, ...]) -> None:
         elif action == "detach":
             world.detach(consumer)
         elif action == "take" and consumer.taking:
-            host.dispatch.credit(consumer, 1)
+            host.dispatch.consumers.credit(consumer, 1)
             world.run()
-            host.dispatch.credit(consumer, -1)
+            host.dispatch.consumers.credit(consumer, -1)
         elif action == "stop":
-            host.proposed += host.dispatch.stop(consumer)
+            host.proposed += host.dispatch.consumers.stop(consumer)
         elif action == "limit":
             world.limits[consumer] = max(world.limits[consumer], 1 + b)
-            host.dispatch.set_limit(consumer, 1 + b)
+            host.dispatch.consumers.set_limit(consumer, 1 + b)
         elif action == "credit" and not consumer.taking:
-            host.dispatch.credit(consumer, b)
+            host.dispatch.consumers.credit(consumer, b)
 
 
 @given(STEPS, st.sampled_from([1, 3, 100]), st.sampled_from([0, 0, 3]), st.sampled_from([0, 4]))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Mode, Verb
 from fluxmq.queues.config import QueueType
-from fluxmq.queues.consumers import Consumer
+from fluxmq.queues.consumers import Consumer, ConsumerTerms
 from tests.unit.queues.support import SECOND, Host, batch_of, group_of
 
 SMALL = st.integers(0, 9)
@@ -69,7 +69,7 @@ class Readers:
 
     def settle(self, consumer: Consumer, verb: Verb, first: int, last: int) -> None:
         """Settle a range, whatever the consumer holds of it."""
-        self.host.dispatch.settle(consumer, verb, [(first, last)], self.host.now)
+        self.host.dispatch.consumers.settle(consumer, verb, [(first, last)], self.host.now)
         for offset in range(first, last + 1):
             if self.held.get(offset) is consumer:
                 del self.held[offset]
@@ -79,13 +79,13 @@ class Readers:
     def detach(self, consumer: Consumer) -> None:
         """A consumer goes."""
         self.consumers.remove(consumer)
-        self.host.proposed += self.host.dispatch.detach(consumer)
+        self.host.proposed += self.host.dispatch.consumers.detach(consumer)
         self.held = {o: who for o, who in self.held.items() if who is not consumer}
 
     def attach(self, limit: int) -> None:
         """A consumer comes."""
-        consumer, proposals = self.host.dispatch.attach(
-            self.queue.id, "g", "m", Mode.STREAM, limit=limit
+        consumer, proposals = self.host.dispatch.consumers.attach(
+            self.queue.id, ConsumerTerms("g", "m", Mode.STREAM, limit=limit)
         )
         self.consumers.append(consumer)
         self.host.proposed += proposals

@@ -51,7 +51,7 @@ def test_runs_make_no_difference_to_the_order_of_turns(members: int, runs: list[
         single.join(member)
     for count in runs:
         short = min(count, members)
-        expected = [(single.choose_local(), 1) for _ in range(short)]
+        expected = [part for _ in range(short) for part in single.split_local(1)]
         assert whole.split_local(short) == expected
 
 

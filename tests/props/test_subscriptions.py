@@ -61,7 +61,7 @@ class TreeAgainstModel(RuleBasedStateMachine):
     def remove_all(self, subscriber: int) -> None:
         filters_of = [known for known, who in self.model if who == subscriber]
         self.model = {key: value for key, value in self.model.items() if key[1] != subscriber}
-        gone = self.tree.remove_all(subscriber, filters_of)
+        gone = [each for each in filters_of if self.tree.remove(each, subscriber)]
         assert sorted(gone) == sorted(each for each in filters_of if not self._subscribers(each))
 
     @rule(topic=_TOPIC | topics())

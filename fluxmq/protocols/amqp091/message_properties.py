@@ -88,7 +88,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CAME_BY_AMQP: Final = Item(Kind.PROTOCOL, _AMQP)
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 _TOPIC: Final = bytes.maketrans(b"/.", b"./")
-_FILTER: Final = bytes.maketrans(b"/.+*", b"./*+")
 _AMQP_FIRST: Final = encode([Item(Kind.PROTOCOL, _AMQP)]) + bytes((Kind.EXCHANGE,))
 """First bytes of blocks that came by AMQP, so that their address is read without the rest."""
 
@@ -299,14 +298,3 @@ def topic_to_routing_key(topic: bytes) -> bytes:
 def routing_key_to_topic(routing_key: bytes) -> bytes:
     """Return the MQTT topic name of a routing key, without checking it (not empty, no wildcard)."""
     return routing_key.translate(_TOPIC)
-
-
-def filter_to_binding_key(topic_filter: bytes) -> bytes:
-    """Return the binding key of an MQTT topic filter: ``a/+/#`` is ``a.*.#``."""
-    return topic_filter.translate(_FILTER)
-
-
-def binding_key_to_filter(binding_key: bytes) -> bytes:
-    """Return the MQTT filter of a binding key. Invalid in MQTT: ``#`` before the end, or part of a
-    level."""
-    return binding_key.translate(_FILTER)

@@ -17,7 +17,8 @@ from fluxmq.protocols.amqp091 import methods
 from fluxmq.protocols.amqp091.constants import FRAME_METHOD, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
-from fluxmq.protocols.amqp091.methods import BasicPublish, Method, decode, frame
+from fluxmq.protocols.amqp091.method_codec import decode, frame
+from fluxmq.protocols.amqp091.methods import BasicPublish, Method
 from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.sessions.amqp091.consuming import Consumers
 from fluxmq.sessions.amqp091.content import Content, check_method_due

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from fluxmq.net.reactor import PAUSED_OUTPUT
 from fluxmq.protocols.amqp091.constants import FRAME_METHOD, HEARTBEAT, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError, octets
+from fluxmq.protocols.amqp091.method_codec import decode, frame, ids
 from fluxmq.protocols.amqp091.methods import (
     ChannelClose,
     ChannelCloseOk,
@@ -23,9 +24,6 @@ from fluxmq.protocols.amqp091.methods import (
     ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
     Method,
-    decode,
-    frame,
-    ids,
 )
 from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.amqp091.access import Access

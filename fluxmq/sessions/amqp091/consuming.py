@@ -159,7 +159,7 @@ class Consumers:
         if self.reply is not None:
             raise precondition("reply consumer already set")
         tag = method.consumer_tag or f"amq.ctag-{self.broker.unique()}"
-        self.reply = replying.ReplyConsumer(self.channel, tag, method)
+        self.reply = replying.ReplyConsumer(self.channel, tag)
         self.reply.address = self.broker.reply_open(self.reply)
         if not method.no_wait:
             self.channel.send(BasicConsumeOk(tag))

@@ -19,7 +19,8 @@ from fluxmq.protocols.amqp091.constants import (
 )
 from fluxmq.protocols.amqp091.content import split_header
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError
-from fluxmq.protocols.amqp091.methods import BasicPublish, ids
+from fluxmq.protocols.amqp091.method_codec import ids
+from fluxmq.protocols.amqp091.methods import BasicPublish
 from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.sessions.amqp091.budget import Share
 

@@ -18,6 +18,7 @@ from fluxmq.protocols.amqp091.tables import TableError
 if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.channel import Channel
     from fluxmq.sessions.amqp091.consumers import Consumer, Getter, Taker
+    from fluxmq.sessions.amqp091.replying import ReplyConsumer
 
 HEADS_MAX: Final = 512
 """Maximum number of heads a shard caches; then the cache is cleared."""
@@ -64,7 +65,7 @@ class Heads:
     def write(
         self,
         channel: Channel,
-        consumer: Consumer,
+        consumer: Consumer | ReplyConsumer,
         batch: Batch,
         first: int,
         count: int,

@@ -321,11 +321,11 @@ class Publisher:
             and prepared.given == run.properties
         ):
             return prepared
-        prepared = self._check(run, permissions)
+        prepared = self._checked(run, permissions)
         self.prepared = prepared if len(run.properties) <= PREPARED_BYTES_MAX else None
         return prepared
 
-    def _check(self, run: PublishRun, permissions: Permissions | None) -> Prepared:
+    def _checked(self, run: PublishRun, permissions: Permissions | None) -> Prepared:
         """Make all of RabbitMQ's checks, in its order. Raises AmqpError."""
         client, broker = self.client, self.broker
         name, key = _text(run.exchange), _text(run.routing_key)

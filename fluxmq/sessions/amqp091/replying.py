@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from fluxmq.protocols.amqp091.methods import BasicConsume
 from fluxmq.routing.topology.records import Queue
-from fluxmq.sessions.amqp091.consumers import Consumer
+from fluxmq.sessions.amqp091.consumers import Taker
 
 if TYPE_CHECKING:
     from fluxmq.model.batch_format import Batch
@@ -24,15 +23,16 @@ PSEUDO_QUEUE: Final = "amq.rabbitmq.reply-to"
 PREFIX: Final = PSEUDO_QUEUE + "."
 
 
-class ReplyConsumer(Consumer):
+class ReplyConsumer(Taker):
     """The consumer of a channel's replies, without acknowledgements. ``address``: the broker's name
     for it."""
 
-    __slots__ = ("address",)
+    __slots__ = ("address", "tag", "tag_bytes")
 
-    def __init__(self, channel: Channel, tag: str, method: BasicConsume) -> None:
-        queue = Queue(channel.client.vhost, PSEUDO_QUEUE)
-        super().__init__(channel, queue, tag, True, 0, method.exclusive, 0, method.arguments)
+    def __init__(self, channel: Channel, tag: str) -> None:
+        super().__init__(channel, Queue(channel.client.vhost, PSEUDO_QUEUE), automatic=True)
+        self.tag = tag
+        self.tag_bytes = tag.encode()
         self.address = ""
 
     def deliver(

@@ -93,7 +93,7 @@ class ShardDesk:
         state = group.machine.queue(internal)
         assert state is not None
         vhost, name = public_name(internal)
-        ready, unsettled, consumers = group.dispatch.counts(state.id)
+        ready, unsettled, consumers = group.dispatch.consumers.counts(state.id)
         memory = group is self._queues.service.ephemeral
         leader = f"shard-{self._broker.shard}"
         row: TableRow = {
@@ -178,7 +178,7 @@ class ShardDesk:
         if group is None or state is None:
             return None
         member = f"{channel.client.owner}:{channel.number}:{consumer.tag}"
-        found = group.dispatch.consumers_of(state.id)
+        found = group.dispatch.consumers.consumers_of(state.id)
         first = next((each for each in found if each.active and each.counts), None)
         return first is not None and first.member == member
 

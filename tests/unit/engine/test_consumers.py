@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fluxmq.queues.work_desks import WorkDesk
 from tests.conformance import wire
 from tests.unit.engine.conftest import MakeQueues
 from tests.unit.engine.support import consume, drain, fill, offsets, said, user
@@ -182,8 +183,9 @@ def test_deliveries_of_many_ticks_are_claimed_together(make_queues: MakeQueues) 
     node.advance(0.1)
     assert (group.cursor, group.pending.count) == (5, 5)
     assert hosting.applied_index == entries + 1
-    desk = hosting.dispatch._desks[state.id][group.id]
-    assert not desk._flights
+    desk = hosting.dispatch.consumers.desk(state.id, group.id)
+    assert isinstance(desk, WorkDesk)
+    assert not desk.under_way
     assert offsets(consume(client)) == [0, 1, 2, 3, 4]
     node.advance(0.1)
     assert state.start == 5

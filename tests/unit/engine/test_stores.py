@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+from fluxmq.storage.log_options import SegmentOptions
+
 from fluxmq.replication.stores import DiskStores
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
-from fluxmq.storage.log_options import SegmentOptions
 from fluxmq.storage.log_reader import OpenSegments
 from fluxmq.storage.open_files import OpenFiles
 from tests.faults import FailingFiles

@@ -13,7 +13,7 @@ from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Range, Verb, encode_entry
 from fluxmq.queues.config import QueueConfig
-from fluxmq.queues.consumers import Consumer, DeadLetter, Delivery
+from fluxmq.queues.consumers import Consumer, ConsumerTerms, DeadLetter, Delivery
 from fluxmq.queues.dispatch import Dispatch
 from fluxmq.queues.groups import Group
 from fluxmq.queues.machine import Machine
@@ -183,7 +183,9 @@ class Host:
 
     def attach(self, queue: Queue, member: str = "m", group: str = "g", **values: Any) -> Consumer:
         """A consumer, joined."""
-        consumer, proposals = self.dispatch.attach(queue.id, group, member, **values)
+        consumer, proposals = self.dispatch.consumers.attach(
+            queue.id, ConsumerTerms(group, member, **values)
+        )
         self.do(*proposals)
         return consumer
 
@@ -191,7 +193,7 @@ class Host:
         self, consumer: Consumer, verb: Verb, *ranges: Range, **values: Any
     ) -> tuple[int, int]:
         """Settle, and apply it; gives settled and missing."""
-        settlement = self.dispatch.settle(consumer, verb, ranges, self.now, **values)
+        settlement = self.dispatch.consumers.settle(consumer, verb, ranges, self.now, **values)
         self.do(*settlement.commands)
         return settlement.settled, settlement.missing
 

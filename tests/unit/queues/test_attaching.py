@@ -9,7 +9,7 @@ from fluxmq.queues import commands
 from fluxmq.queues.attaching import ExclusiveError
 from fluxmq.queues.commands import Mode, Verb
 from fluxmq.queues.config import QueueType
-from fluxmq.queues.consumers import Consumer
+from fluxmq.queues.consumers import Consumer, ConsumerTerms
 from fluxmq.queues.groups import TEMPORARY
 from fluxmq.queues.limits import CLAIM_GRANULE, UNSETTLED_MAX
 from fluxmq.queues.machine import Machine
@@ -19,9 +19,9 @@ from tests.unit.queues.support import NOW, SECOND, Host, batch_of, group_of, off
 
 def take(host: Host, consumer: Consumer) -> list[tuple[str, int, int]]:
     """What a consumer that takes is given."""
-    host.dispatch.credit(consumer, 1)
+    host.dispatch.consumers.credit(consumer, 1)
     got = host.run()
-    host.dispatch.credit(consumer, -1)
+    host.dispatch.consumers.credit(consumer, -1)
     return got
 
 
@@ -64,7 +64,7 @@ def test_an_automatic_consumer_gets_more_when_it_has_got_rid_of_some() -> None:
     assert host.settle(consumer, Verb.ACK, (0, 0)) == (1, 0)
     assert len(host.entries) == before, "nothing is left to be said of it"
     assert offsets(host.run()) == [2]
-    host.dispatch.set_limit(consumer, 0)
+    host.dispatch.consumers.set_limit(consumer, 0)
     assert consumer.limit == UNSETTLED_MAX
     assert offsets(host.run()) == [3, 4]
 
@@ -76,7 +76,7 @@ def test_what_was_given_back_is_settled_by_an_automatic_consumer() -> None:
     host.publish(queue, 2)
     host.run()
     host.settle(first, Verb.RELEASE, (0, 1))
-    host.do(*host.dispatch.detach(first))
+    host.do(*host.dispatch.consumers.detach(first))
     host.attach(queue, "b", automatic=True)
     assert host.run() == [("b", 0, 2), ("b", 1, 2)]
     host.flush()
@@ -91,7 +91,7 @@ def test_claims_under_way_are_not_given_twice_to_an_automatic_consumer() -> None
     host.publish(queue, 2)
     host.hold = True
     assert offsets(host.run()) == [0, 1]
-    assert host.dispatch.counts(queue.id) == (0, 0, 1)
+    assert host.dispatch.consumers.counts(queue.id) == (0, 0, 1)
     host.release()
     assert host.run() == []
     assert group_of(queue).cursor == 2
@@ -108,11 +108,11 @@ def test_a_taking_consumer_is_given_what_it_asks_for() -> None:
     assert host.run() == []
     assert take(host, consumer) == [("m", 0, 1)]
     assert host.run() == []
-    assert host.dispatch.counts(queue.id) == (2, 1, 0)
+    assert host.dispatch.consumers.counts(queue.id) == (2, 1, 0)
     host.flush()
-    assert host.dispatch.counts(queue.id) == (2, 1, 0)
+    assert host.dispatch.consumers.counts(queue.id) == (2, 1, 0)
     host.settle(consumer, Verb.RELEASE, (0, 0))
-    assert host.dispatch.counts(queue.id) == (3, 0, 0)
+    assert host.dispatch.consumers.counts(queue.id) == (3, 0, 0)
     assert take(host, consumer) == [("m", 0, 2)]
     assert take(host, consumer) == [("m", 1, 1)]
 
@@ -131,17 +131,19 @@ def test_an_automatic_taking_consumer_needs_no_room() -> None:
 def test_whether_a_message_may_yet_be_found() -> None:
     host = Host()
     queue = host.declare()
-    consumer, proposals = host.dispatch.attach(queue.id, "g", "m", taking=True)
-    assert host.dispatch.may_give(consumer), "it has not begun"
+    consumer, proposals = host.dispatch.consumers.attach(
+        queue.id, ConsumerTerms("g", "m", taking=True)
+    )
+    assert host.dispatch.consumers.may_give(consumer), "it has not begun"
     host.do(*proposals)
     host.run()
-    assert not host.dispatch.may_give(consumer)
+    assert not host.dispatch.consumers.may_give(consumer)
     host.publish(queue, 1)
-    assert host.dispatch.may_give(consumer)
+    assert host.dispatch.consumers.may_give(consumer)
     assert take(host, consumer) == [("m", 0, 1)]
-    assert not host.dispatch.may_give(consumer)
-    host.do(*host.dispatch.detach(consumer))
-    assert not host.dispatch.may_give(consumer)
+    assert not host.dispatch.consumers.may_give(consumer)
+    host.do(*host.dispatch.consumers.detach(consumer))
+    assert not host.dispatch.consumers.may_give(consumer)
 
 
 # Exclusive
@@ -156,16 +158,16 @@ def test_an_exclusive_consumer_is_the_only_one(first: bool, second: bool) -> Non
         host.attach(queue, "b", exclusive=second)
     with pytest.raises(ExclusiveError):
         host.attach(queue, "b", "another group", exclusive=second)
-    host.do(*host.dispatch.detach(consumer))
+    host.do(*host.dispatch.consumers.detach(consumer))
     host.attach(queue, "b", exclusive=second)
 
 
 def test_exclusive_use_holds_before_the_consumer_has_joined() -> None:
     host = Host()
     queue = host.declare()
-    host.dispatch.attach(queue.id, "g", "a", exclusive=True)
+    host.dispatch.consumers.attach(queue.id, ConsumerTerms("g", "a", exclusive=True))
     with pytest.raises(ExclusiveError):
-        host.dispatch.attach(queue.id, "g", "b")
+        host.dispatch.consumers.attach(queue.id, ConsumerTerms("g", "b"))
 
 
 def test_taking_is_not_hindered_by_an_exclusive_consumer() -> None:
@@ -180,7 +182,7 @@ def test_a_stopped_consumer_is_no_hindrance() -> None:
     host = Host()
     queue = host.declare()
     consumer = host.attach(queue, "a", exclusive=True)
-    host.do(*host.dispatch.stop(consumer))
+    host.do(*host.dispatch.consumers.stop(consumer))
     host.attach(queue, "b", exclusive=True)
 
 
@@ -193,11 +195,11 @@ def test_a_stopped_consumer_keeps_what_it_holds_and_gets_nothing_more() -> None:
     consumer = host.attach(queue, limit=2)
     host.publish(queue, 4)
     assert offsets(host.run()) == [0, 1]
-    host.do(*host.dispatch.stop(consumer))
-    assert host.dispatch.stop(consumer) == []
+    host.do(*host.dispatch.consumers.stop(consumer))
+    assert host.dispatch.consumers.stop(consumer) == []
     assert host.settle(consumer, Verb.ACK, (0, 0)) == (1, 0)
     assert host.run() == []
-    assert host.dispatch.counts(queue.id) == (2, 1, 0)
+    assert host.dispatch.consumers.counts(queue.id) == (2, 1, 0)
     assert queue.consumers() == 0
     assert host.settle(consumer, Verb.RELEASE, (1, 1)) == (1, 0)
     host.attach(queue, "b")
@@ -230,7 +232,7 @@ def test_a_consumer_that_goes_leaves_its_turn() -> None:
     gone = host.attach(queue, "gone", priority=1)
     host.attach(queue, "stays")
     host.run()
-    host.do(*host.dispatch.detach(gone))
+    host.do(*host.dispatch.consumers.detach(gone))
     host.publish(queue, 1)
     assert host.run() == [("stays", 0, 1)]
 
@@ -242,11 +244,11 @@ def test_a_single_active_consumer_gives_way_when_it_goes_or_stops() -> None:
     taker = host.attach(queue, "taker", taking=True)
     host.publish(queue, 9)
     assert host.run() == [("a", 0, 1), ("a", 1, 1)]
-    host.do(*host.dispatch.stop(consumers[0]))
+    host.do(*host.dispatch.consumers.stop(consumers[0]))
     assert host.run() == [("b", 2, 1), ("b", 3, 1)]
     host.settle(consumers[0], Verb.ACK, (0, 1))
     assert host.run() == []
-    host.do(*host.dispatch.detach(consumers[1]))
+    host.do(*host.dispatch.consumers.detach(consumers[1]))
     assert host.run() == [("c", 2, 2), ("c", 3, 2)]
     assert take(host, taker) == [("taker", 4, 1)]
 
@@ -262,7 +264,7 @@ def test_a_temporary_group_ends_with_its_consumer() -> None:
     host.publish(queue, 1)
     assert len(host.run()) == 2
     assert consumer.group_name != other.group_name
-    host.do(*host.dispatch.detach(consumer))
+    host.do(*host.dispatch.consumers.detach(consumer))
     assert [group.name for group in queue.groups.values()] == [other.group_name]
     host.lead(2)
     host.flush()
@@ -281,8 +283,8 @@ def test_counts_of_a_queue_without_a_group_and_of_a_stream() -> None:
     host.publish(stream, 3)
     host.attach(stream, mode=Mode.STREAM)
     host.run()
-    assert host.dispatch.counts(queue.id) == (2, 0, 0)
-    assert host.dispatch.counts(stream.id) == (3, 0, 1)
+    assert host.dispatch.consumers.counts(queue.id) == (2, 0, 0)
+    assert host.dispatch.consumers.counts(stream.id) == (3, 0, 1)
 
 
 def test_counts_while_messages_given_back_are_being_given_again() -> None:
@@ -294,7 +296,7 @@ def test_counts_while_messages_given_back_are_being_given_again() -> None:
     host.settle(consumer, Verb.RELEASE, (0, 1))
     host.hold = True
     assert offsets(host.run()) == [0, 1]
-    assert host.dispatch.counts(queue.id) == (1, 2, 1)
+    assert host.dispatch.consumers.counts(queue.id) == (1, 2, 1)
 
 
 def test_a_queue_is_deleted_only_as_asked() -> None:
@@ -305,7 +307,7 @@ def test_a_queue_is_deleted_only_as_asked() -> None:
     host.run()
     assert host.do(commands.delete(queue.id, if_unused=True)) == [Result(Code.IN_USE, 1)]
     assert host.do(commands.delete(queue.id, if_empty=True)) == [Result(Code.NOT_EMPTY, 2)]
-    host.do(*host.dispatch.stop(consumer))
+    host.do(*host.dispatch.consumers.stop(consumer))
     assert host.do(commands.delete(queue.id, True, True)) == [Result(Code.NOT_EMPTY, 2)]
     assert host.do(commands.purge(queue.id)) == [Result(Code.OK, 2)]
     assert host.do(commands.delete(queue.id, True, True)) == [Result(Code.OK, 0)]
@@ -334,12 +336,12 @@ def test_use_without_a_consumer_puts_expiry_off() -> None:
     host.pass_time(60 * SECOND)
     host.run()
     assert queue.idle_since == 0, "it has a consumer"
-    host.do(*host.dispatch.stop(consumer))
+    host.do(*host.dispatch.consumers.stop(consumer))
     host.pass_time(10 * SECOND)
     host.run()
     host.flush()
     assert host.machine.queue("q") is None, "a taker and a stopped one are no consumers"
-    assert host.dispatch.cancelled() != []
+    assert host.dispatch.consumers.cancelled() != []
     assert taker.queue_id == queue.id
 
 

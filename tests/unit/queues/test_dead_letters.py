@@ -47,7 +47,7 @@ def test_a_messages_own_expiry_counts_if_it_is_sooner() -> None:
     host.publish(queue, 4, flags=EXPIRY, eights=[own])
     host.run()
     host.pass_time(2 * SECOND)
-    host.dispatch.credit(consumer, 10)
+    host.dispatch.consumers.credit(consumer, 10)
     assert offsets(host.run()) == [1, 2]
     host.settle(consumer, Verb.RELEASE, (1, 2))
     host.pass_time(8 * SECOND)

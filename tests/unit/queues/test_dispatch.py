@@ -11,6 +11,7 @@ from fluxmq.queues import commands
 from fluxmq.queues.attaching import AttachError
 from fluxmq.queues.commands import NEXT, Mode, Verb
 from fluxmq.queues.config import QueueConfig, ephemeral
+from fluxmq.queues.consumers import ConsumerTerms
 from fluxmq.queues.limits import CLAIM_GRANULE
 from tests.unit.queues.support import (
     NOW,
@@ -134,10 +135,10 @@ def test_credit_wakes_a_consumer() -> None:
     consumer = host.attach(queue, credit=0)
     host.publish(queue, 10)
     assert host.run() == []
-    host.dispatch.credit(consumer, 2)
+    host.dispatch.consumers.credit(consumer, 2)
     assert offsets(host.run()) == [0, 1]
-    host.dispatch.credit(consumer, 5)
-    host.dispatch.credit(consumer, -9)
+    host.dispatch.consumers.credit(consumer, 5)
+    host.dispatch.consumers.credit(consumer, -9)
     assert host.run() == []
 
 
@@ -200,7 +201,7 @@ def test_detaching_releases_everything_in_one_command() -> None:
     host.publish(queue, 10)
     host.run()
     host.attach(queue, "two")
-    proposals = host.dispatch.detach(one)
+    proposals = host.dispatch.consumers.detach(one)
     assert len(proposals) == 1
     host.do(*proposals)
     assert host.run() == [("two", offset, 2) for offset in range(10)]
@@ -210,8 +211,8 @@ def test_detaching_releases_everything_in_one_command() -> None:
 def test_a_consumer_that_goes_before_it_came_leaves_nothing() -> None:
     host = Host()
     queue = host.declare()
-    consumer, proposals = host.dispatch.attach(queue.id, "g", "m")
-    host.do(*proposals, *host.dispatch.detach(consumer))
+    consumer, proposals = host.dispatch.consumers.attach(queue.id, ConsumerTerms("g", "m"))
+    host.do(*proposals, *host.dispatch.consumers.detach(consumer))
     host.publish(queue, 3)
     assert host.run() == []
     assert group_of(queue).members == {}
@@ -252,7 +253,7 @@ def test_delayed_messages_come_in_order_of_their_time() -> None:
 def test_filters_pass_over_what_does_not_match() -> None:
     host = Host()
     queue = host.declare("q", dead_letter=True)
-    host.attach(queue, filter_=b"a/#")
+    host.attach(queue, filter=b"a/#")
     keys = [b"$queue/q/a", b"$queue/q/b", b"$queue/q/a/b", b"$queue/q", b"a/x", b"b/a"]
     host.publish(queue, 6, keys=keys)
     host.publish(queue, 3, keys=b"$queue/q/c")
@@ -265,8 +266,8 @@ def test_filters_pass_over_what_does_not_match() -> None:
 def test_a_filter_that_matches_nothing_holds_nothing_back() -> None:
     host = Host()
     queue = host.declare()
-    consumer = host.attach(queue, filter_=b"a")
-    host.do(*host.dispatch.detach(consumer))
+    consumer = host.attach(queue, filter=b"a")
+    host.do(*host.dispatch.consumers.detach(consumer))
     for _ in range(3):
         host.publish(queue, 40, keys=b"b")
     host.run()
@@ -320,11 +321,11 @@ def test_a_deleted_group_or_queue_cancels_its_consumers() -> None:
     host.run()
     host.do(commands.delete_group(queue.id, group_of(queue).id))
     host.run()
-    assert host.dispatch.cancelled() == [one]
+    assert host.dispatch.consumers.cancelled() == [one]
     host.do(commands.delete(queue.id))
-    assert host.dispatch.cancelled() == [two]
-    assert host.dispatch.cancelled() == []
-    assert host.dispatch.detach(two) == []
+    assert host.dispatch.consumers.cancelled() == [two]
+    assert host.dispatch.consumers.cancelled() == []
+    assert host.dispatch.consumers.detach(two) == []
     assert host.run() == []
 
 
@@ -333,9 +334,9 @@ def test_attaching_needs_a_queue_and_a_group_that_agrees() -> None:
     queue = host.declare()
     host.attach(queue)
     with pytest.raises(AttachError):
-        host.dispatch.attach(99, "g", "m")
+        host.dispatch.consumers.attach(99, ConsumerTerms("g", "m"))
     with pytest.raises(AttachError):
-        host.dispatch.attach(queue.id, "g", "m", Mode.STREAM)
+        host.dispatch.consumers.attach(queue.id, ConsumerTerms("g", "m", Mode.STREAM))
 
 
 def test_a_group_begins_where_it_is_told() -> None:
@@ -356,7 +357,7 @@ def test_unused_queues_go_by_themselves() -> None:
     consumer = host.attach(queue)
     host.run()
     assert host.dispatch.next_due() is None
-    host.do(*host.dispatch.detach(consumer))
+    host.do(*host.dispatch.consumers.detach(consumer))
     host.run()
     assert host.dispatch.next_due() == NOW + 300 * SECOND
     host.pass_time(300 * SECOND)
@@ -416,7 +417,7 @@ def test_a_consumer_that_takes_from_itself_stands_in_line_once() -> None:
     host.run()
     host.pass_time(LATE)
     assert len(host.run()) == 6
-    host.do(*host.dispatch.detach(consumer))
+    host.do(*host.dispatch.consumers.detach(consumer))
     host.publish(queue, 1)
     assert host.run() == []
 
@@ -430,7 +431,7 @@ def test_redeliveries_that_were_refused_come_again() -> None:
     host.settle(consumer, Verb.RELEASE, (0, 2))
     step = host.dispatch.run(queue.id, host.now, 10)
     assert offsets(given(step.deliveries)) == [0, 1, 2]
-    leave = host.dispatch.detach(consumer)
+    leave = host.dispatch.consumers.detach(consumer)
     host.do(*leave, *step.commands)  # a claim by somebody who has gone is refused
     host.attach(queue, "new")
     assert host.run() == [("new", offset, 2) for offset in range(3)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import fluxmq.queues.desks
 import fluxmq.queues.groups
 import fluxmq.queues.machine
+import fluxmq.queues.work_desks
 from fluxmq.model.batch_format import DELAY
 from fluxmq.queues import commands, limits
 from fluxmq.queues.commands import CommandError, Mode, Verb
@@ -54,8 +54,8 @@ def test_pending_ranges_are_bounded_and_delivery_goes_on_when_some_are_settled(
     queue = host.declare(claim_batch=1)
     first = host.attach(queue, "a", limit=2)
     host.attach(queue, "b", limit=2)
-    monkeypatch.setattr(fluxmq.queues.desks, "_COMMAND_RANGES", 1)
-    monkeypatch.setattr(fluxmq.queues.desks, "PENDING_RANGES_MAX", 2)
+    monkeypatch.setattr(fluxmq.queues.work_desks, "_COMMAND_RANGES", 1)
+    monkeypatch.setattr(fluxmq.queues.work_desks, "PENDING_RANGES_MAX", 2)
     monkeypatch.setattr(fluxmq.queues.groups, "PENDING_RANGES_MAX", 3)
     host.publish(queue, 9)
     assert offsets(host.run()) == [0, 1]
@@ -83,7 +83,7 @@ def test_nothing_is_claimed_while_too_many_dead_wait(monkeypatch: pytest.MonkeyP
     consumer = host.attach(queue, limit=3)
     host.publish(queue, 9)
     host.run()
-    monkeypatch.setattr(fluxmq.queues.desks, "DEAD_RANGES_MAX", 1)
+    monkeypatch.setattr(fluxmq.queues.work_desks, "DEAD_RANGES_MAX", 1)
     host.settle(consumer, Verb.REJECT, (0, 2))
     assert host.run() == []
     host.pass_time(9 * SECOND)
@@ -97,10 +97,10 @@ def test_nothing_is_claimed_while_too_many_dead_wait(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.uncompiled
 def test_one_run_passes_over_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fluxmq.queues.desks, "SCANNED_MAX", 100)
+    monkeypatch.setattr(fluxmq.queues.work_desks, "SCANNED_MAX", 100)
     host = Host()
     queue = host.declare()
-    host.attach(queue, filter_=b"rare")
+    host.attach(queue, filter=b"rare")
     for _ in range(10):
         host.publish(queue, 100, keys=b"often")
     host.publish(queue, 1, keys=b"rare")
@@ -139,7 +139,7 @@ def test_a_settlement_of_more_ranges_is_several_commands(monkeypatch: pytest.Mon
     host.publish(queue, 9)
     host.run()
     odd = [(offset, offset) for offset in range(0, 9, 2)]
-    assert len(host.dispatch.settle(consumer, Verb.ACK, odd, host.now).commands) == 3
+    assert len(host.dispatch.consumers.settle(consumer, Verb.ACK, odd, host.now).commands) == 3
 
 
 @pytest.mark.uncompiled

@@ -125,7 +125,7 @@ def test_a_fenced_queue_takes_and_gives_nothing_until_it_is_opened() -> None:
     assert len(here.run()) == 2
     before = case.fence()
     assert case.fence() == before
-    assert [each.member for each in here.dispatch.cancelled()] == ["m"]
+    assert [each.member for each in here.dispatch.consumers.cancelled()] == ["m"]
     refused = here.do(
         commands.append(queue.id, batch_of([b"no"])),
         commands.settle(queue.id, 1, Verb.ACK, consumer.holder, [(0, 1)]),

@@ -74,7 +74,7 @@ def test_a_higher_one_that_comes_later_passes_those_that_wait() -> None:
     publish(host, queue, 2)
     host.settle(consumer, Verb.ACK, (0, 0))
     host.run()
-    assert host.dispatch.counts(queue.id) == (2, 1, 1)
+    assert host.dispatch.consumers.counts(queue.id) == (2, 1, 1)
     host.settle(consumer, Verb.ACK, (3, 3))
     assert offsets(host.run()) == [1]
     host.settle(consumer, Verb.ACK, (1, 1))
@@ -120,16 +120,18 @@ def test_counts_while_the_cursor_moves_over_what_waits() -> None:
     taker = host.attach(queue, taking=True)
     host.run()
     host.hold = True
-    host.dispatch.credit(taker, 1)
+    host.dispatch.consumers.credit(taker, 1)
     assert offsets(host.run()) == [2]
-    assert host.dispatch.counts(queue.id)[0] == 2
-    host.dispatch.credit(taker, 1)
+    assert host.dispatch.consumers.counts(queue.id)[0] == 2
+    host.dispatch.consumers.credit(taker, 1)
     assert host.run() == []
-    assert host.dispatch.may_give(taker), "the others are to be found when that is applied"
+    assert host.dispatch.consumers.may_give(taker), (
+        "the others are to be found when that is applied"
+    )
     host.release()
     assert offsets(host.run()) == [1]
-    assert host.dispatch.counts(queue.id)[0] == 1
-    assert host.dispatch.may_give(taker)
+    assert host.dispatch.consumers.counts(queue.id)[0] == 1
+    assert host.dispatch.consumers.may_give(taker)
 
 
 def test_expired_and_delayed_messages_of_a_queue_with_priorities() -> None:

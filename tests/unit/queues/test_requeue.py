@@ -27,7 +27,7 @@ def test_what_one_gives_back_goes_to_who_has_room_before_what_is_new() -> None:
     first = host.attach(queue, "a", limit=2)
     host.run()
     host.attach(queue, "b", limit=3)
-    host.dispatch.set_limit(first, 1)
+    host.dispatch.consumers.set_limit(first, 1)
     host.settle(first, Verb.RELEASE, (0, 0))
     assert host.run() == [("b", 0, 2), ("b", 2, 1), ("b", 3, 1)]
 
@@ -39,7 +39,7 @@ def test_a_consumer_that_goes_gives_everything_back() -> None:
     consumer = host.attach(queue, "a")
     host.run()
     host.settle(consumer, Verb.ACK, (1, 1))
-    host.do(*host.dispatch.detach(consumer))
+    host.do(*host.dispatch.consumers.detach(consumer))
     host.attach(queue, "b")
     assert host.run() == [("b", 0, 2), ("b", 2, 2)]
 
@@ -66,7 +66,7 @@ def test_a_message_may_come_back_as_often_as_its_limit_says(returns: int, leavin
         assert host.run() == [("m", 0, delivery + 1)], "attempts less one is x-delivery-count"
         if not leaving:
             host.settle(consumer, Verb.RELEASE, (0, 0))
-        host.do(*host.dispatch.detach(consumer))
+        host.do(*host.dispatch.consumers.detach(consumer))
     host.attach(queue)
     assert host.run() == []
     (letter,) = host.dead

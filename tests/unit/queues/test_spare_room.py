@@ -18,7 +18,7 @@ from tests.unit.queues.support import Host, batch_of, given, group_of, offsets
 def append(host: Host, queue: Queue, count: int) -> Result:
     """One batch, as the host of a group appends it."""
     batch = batch_of([b"x" * 10] * count)
-    spare = host.dispatch.spare(queue)
+    spare = host.dispatch.consumers.spare(queue)
     return host.do(commands.append_header(queue.id, len(batch), spare) + batch)[0]
 
 
@@ -41,12 +41,12 @@ def test_what_nobody_takes_after_all_goes(limit: dict[str, Any]) -> None:
     queue = host.declare(dead_letter=True, **limit)
     consumer = host.attach(queue, limit=5)
     host.run()
-    host.dispatch.set_limit(consumer, 10)
-    spare = host.dispatch.spare(queue)
+    host.dispatch.consumers.set_limit(consumer, 10)
+    spare = host.dispatch.consumers.spare(queue)
     assert spare == 10
     batch = batch_of([b"x" * 10] * 10)
     host.do(commands.append_header(queue.id, len(batch), spare) + batch)
-    host.dispatch.set_limit(consumer, 3)
+    host.dispatch.consumers.set_limit(consumer, 3)
     assert offsets(host.run()) == [0, 1, 2]
     host.pass_time(SHORTEN_DELAY)
     assert host.run() == []
@@ -63,7 +63,7 @@ def test_beyond_what_waiting_consumers_take_the_oldest_go() -> None:
     host.run()
     append(host, queue, 10)
     assert offsets(host.run()) == [5, 6, 7]
-    assert host.dispatch.counts(queue.id)[0] == 2
+    assert host.dispatch.consumers.counts(queue.id)[0] == 2
 
 
 def test_a_publish_is_refused_beyond_what_waiting_consumers_take() -> None:
@@ -80,19 +80,19 @@ def test_a_publish_is_refused_beyond_what_waiting_consumers_take() -> None:
 def test_who_does_not_wait_makes_no_room() -> None:
     host = Host()
     queue = host.declare(max_length=2)
-    assert host.dispatch.spare(queue) == 0
+    assert host.dispatch.consumers.spare(queue) == 0
     first = host.attach(queue, limit=1)
     host.attach(queue, taking=True)
     host.run()
-    assert host.dispatch.spare(queue) == 1
+    assert host.dispatch.consumers.spare(queue) == 1
     append(host, queue, 3)
     assert offsets(host.run()) == [0]
-    assert host.dispatch.spare(queue) == 0
+    assert host.dispatch.consumers.spare(queue) == 0
     host.settle(first, Verb.ACK, (0, 0))
     assert offsets(host.run()) == [1]
     other = host.attach(queue, group="other")
     host.run()
-    assert host.dispatch.spare(queue) == 0, "one group's consumers are full"
+    assert host.dispatch.consumers.spare(queue) == 0, "one group's consumers are full"
     assert other.active
 
 
@@ -112,7 +112,9 @@ def test_what_is_being_claimed_is_not_too_much() -> None:
     host.attach(queue)
     host.run()
     batch = batch_of([b"x"] * 9)
-    host.do(commands.append_header(queue.id, len(batch), host.dispatch.spare(queue)) + batch)
+    host.do(
+        commands.append_header(queue.id, len(batch), host.dispatch.consumers.spare(queue)) + batch
+    )
     step = host.dispatch.run(queue.id, host.now, 100)
     assert offsets(given(step.deliveries)) == list(range(9))
     assert len(step.commands) == 1, "a claim, and nothing that would drop what it is about"
@@ -132,7 +134,7 @@ def test_not_every_consumer_is_asked_for_its_room() -> None:
     for _ in range(300):
         host.attach(queue, limit=1)
     host.run()
-    assert host.dispatch.spare(queue) == 256
+    assert host.dispatch.consumers.spare(queue) == 256
 
 
 # A length of 0
@@ -176,7 +178,7 @@ def test_what_comes_back_to_a_length_of_nothing_goes() -> None:
     host.run()
     append(host, queue, 2)
     assert offsets(host.run()) == [0, 1]
-    for command in host.dispatch.detach(consumer):
+    for command in host.dispatch.consumers.detach(consumer):
         host.do(command)
     host.run()
     assert (queue.ready(), len(host.dead)) == (0, 2)

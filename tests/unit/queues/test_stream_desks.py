@@ -47,7 +47,7 @@ def test_a_stream_goes_on_where_it_was_committed() -> None:
     consumer = host.attach(queue, mode=Mode.STREAM)
     host.run()
     host.settle(consumer, Verb.ACK, (0, 3))
-    host.do(*host.dispatch.detach(consumer))
+    host.do(*host.dispatch.consumers.detach(consumer))
     assert group_of(queue).cursor == 4
     host.lead(2)
     host.attach(queue, mode=Mode.STREAM)
@@ -63,10 +63,10 @@ def test_manual_commits_alone_move_the_offset() -> None:
     host.pass_time(60 * SECOND)
     host.run()
     assert group_of(queue).cursor == 0
-    host.do(*host.dispatch.commit(consumer, 7))
+    host.do(*host.dispatch.consumers.commit(consumer, 7))
     assert group_of(queue).cursor == 7
     with pytest.raises(CommitError, match="outside"):
-        host.dispatch.commit(consumer, 11)
+        host.dispatch.consumers.commit(consumer, 11)
 
 
 def test_a_commit_makes_room_for_who_made_it() -> None:
@@ -76,9 +76,9 @@ def test_a_commit_makes_room_for_who_made_it() -> None:
     host.run()
     two = host.attach(queue, "two", mode=Mode.STREAM, auto_commit=False, limit=4)
     assert offsets(host.run(), "two") == [4, 5, 6, 7]
-    host.do(*host.dispatch.commit(one, 0))
+    host.do(*host.dispatch.consumers.commit(one, 0))
     assert host.run() == []
-    host.do(*host.dispatch.commit(one, 3))
+    host.do(*host.dispatch.consumers.commit(one, 3))
     assert host.run() == [("one", 8, 1), ("one", 9, 1)]
     assert (one.unsettled, two.unsettled) == (3, 4)
     assert host.settle(one, Verb.ACK, (2, 3)) == (1, 1)
@@ -89,7 +89,7 @@ def test_a_work_group_does_not_commit() -> None:
     consumer = host.attach(host.declare())
     host.run()
     with pytest.raises(CommitError, match="stream"):
-        host.dispatch.commit(consumer, 0)
+        host.dispatch.consumers.commit(consumer, 0)
 
 
 @pytest.mark.parametrize(("verb", "wait"), [(Verb.NACK, 5 * SECOND), (Verb.RELEASE, 0)])
@@ -118,7 +118,7 @@ def test_what_a_reader_leaves_unacknowledged_goes_to_the_others() -> None:
     host.run()
     host.attach(queue, "two", mode=Mode.STREAM)
     host.settle(one, Verb.ACK, (0, 7))
-    host.do(*host.dispatch.detach(one))
+    host.do(*host.dispatch.consumers.detach(one))
     assert host.run() == [("two", 8, 2), ("two", 9, 2)]
 
 
@@ -127,7 +127,7 @@ def test_a_subscription_may_set_a_streams_cursor() -> None:
     queue = stream(host)
     consumer = host.attach(queue, mode=Mode.STREAM, start=(3, 8))
     assert offsets(host.run()) == [8, 9]
-    host.do(*host.dispatch.detach(consumer))
+    host.do(*host.dispatch.consumers.detach(consumer))
     host.attach(queue, mode=Mode.STREAM, start=(3, 6))
     assert offsets(host.run()) == [6, 7, 8, 9]
 
@@ -137,7 +137,7 @@ def test_a_stream_is_filtered_delayed_and_trimmed() -> None:
     queue = host.declare("s", type=QueueType.STREAM, retention_messages=6)
     host.publish(queue, 4, keys=[b"a", b"b", b"a", b"b"])
     host.publish(queue, 2, keys=b"a", flags=DELAY, eights=[[NOW + 9, 0]])
-    host.attach(queue, mode=Mode.STREAM, filter_=b"a")
+    host.attach(queue, mode=Mode.STREAM, filter=b"a")
     assert offsets(host.run()) == [0, 2, 5]
     host.pass_time(5_000)
     assert host.run() == [("m", 4, 1)]

@@ -20,7 +20,7 @@ def test_what_is_not_settled_in_time_is_given_to_others(own: int, wait: int) -> 
     late = host.attach(queue, "late", timeout=own * SECOND)
     assert host.run() == [("late", 0, 1), ("late", 1, 1)]
     host.settle(late, Verb.ACK, (0, 0))
-    host.do(*host.dispatch.stop(late))
+    host.do(*host.dispatch.consumers.stop(late))
     host.attach(queue, "other")
     host.pass_time(wait * SECOND - CLAIM_GRANULE)
     assert host.run() == []
@@ -49,9 +49,9 @@ def test_what_comes_again_has_the_time_of_who_has_it_now() -> None:
     host.run()
     second = host.attach(queue, "b", timeout=60 * SECOND)
     host.settle(first, Verb.RELEASE, (0, 0))
-    host.do(*host.dispatch.detach(first))
+    host.do(*host.dispatch.consumers.detach(first))
     assert host.run() == [("b", 0, 2)]
-    host.do(*host.dispatch.stop(second))
+    host.do(*host.dispatch.consumers.stop(second))
     host.attach(queue, "c")
     host.pass_time(59 * SECOND)
     assert host.run() == []
@@ -80,9 +80,9 @@ def test_a_consumer_that_stops_keeps_its_time() -> None:
     queue = host.declare(visibility_timeout=30 * SECOND)
     host.publish(queue, 1)
     first = host.attach(queue, "a", timeout=60 * SECOND)
-    host.do(*host.dispatch.stop(first))
+    host.do(*host.dispatch.consumers.stop(first))
     assert group_of(queue).timeouts == {first.holder: 60 * SECOND}
-    host.do(*host.dispatch.detach(first))
+    host.do(*host.dispatch.consumers.detach(first))
     assert group_of(queue).timeouts == {}
 
 
@@ -91,7 +91,7 @@ def test_a_snapshot_has_the_times_of_consumers() -> None:
     queue = host.declare()
     one = host.attach(queue, "a", timeout=60 * SECOND)
     two = host.attach(queue, "b", timeout=7 * SECOND)
-    host.do(*host.dispatch.stop(two))
+    host.do(*host.dispatch.consumers.stop(two))
     host.attach(queue, "c")
     restored = Machine()
     restored.restore(host.machine.snapshot())

@@ -17,7 +17,7 @@ def test_a_group_without_members_gives_nothing(group: SharedGroup[str]) -> None:
     assert group.split(5) == []
     assert group.split_local(5) == []
     assert group.choose() is None
-    assert group.choose_local() is None
+    assert group.split_local(1) == []
 
 
 def test_single_messages_alternate(group: SharedGroup[str]) -> None:
@@ -48,7 +48,7 @@ def test_other_shards_weigh_what_their_members_do(group: SharedGroup[str]) -> No
     assert group.split(2) == [("a", 1), (7, 1)]
     # The turn now stands at the shard's second slot; four messages reach round to its first.
     assert group.split(4) == [(7, 3), ("a", 1)]
-    assert [group.choose_local() for _ in range(2)] == ["a", "a"]
+    assert [group.split_local(1) for _ in range(2)] == [[("a", 1)]] * 2
 
 
 def test_a_run_may_start_anywhere_on_the_wheel(group: SharedGroup[str]) -> None:
@@ -76,7 +76,7 @@ def test_the_connected_go_first_wherever_they_are(group: SharedGroup[str]) -> No
     assert Counter(group.choose() for _ in range(10)) == {"away": 5, 3: 5}
     group.set_remote(3, 1, 0)
     assert {group.choose() for _ in range(4)} == {3}
-    assert group.choose_local() == "away"
+    assert group.split_local(1) == [("away", 1)]
     group.set_connected("away", True)
     assert group.counts == (1, 0)
     assert {group.choose() for _ in range(4)} == {3, "away"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fluxmq.shards.queues.consumers import QueueConsumer
+from fluxmq.shards.queues.sinks import QueueSink
 
 from fluxmq.net.links import Link
 from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
@@ -20,8 +22,6 @@ from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.durable.keeper import Owed, SessionKeeper
 from fluxmq.shards.durable.kept_links import KeptLink
 from fluxmq.shards.groups import Group
-from fluxmq.shards.queues.consumers import QueueConsumer
-from fluxmq.shards.queues.sinks import QueueSink
 
 HOST: type[ReactorHost] = ShardBroker
 MQTT: type[MqttHandler] = Handler

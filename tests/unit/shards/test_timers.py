@@ -13,9 +13,13 @@ from fluxmq.net.reactor import PAUSED_ALARM, PAUSED_LINK, PAUSED_OUTPUT
 from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.protocols.mqtt.delivery import EVICT, Delivery
 from fluxmq.sessions.mqtt.session import Client, Session, Stage
-from fluxmq.shards.timers import SLACK, SessionTimers, SilenceWheel
+from fluxmq.shards.timers import SLACK, DueTimes, SilenceWheel
 
 TALLY = Tally()
+
+
+def schedule(timers: DueTimes[Session], session: Session) -> None:
+    timers.set_earliest(session, session.will_at, session.expires_at)
 
 
 def client(active: float = 0.0) -> Client:
@@ -144,7 +148,7 @@ def test_sessions_wake_at_the_earlier_of_their_times(
     events: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     """Scheduled, scheduled again, cancelled: only what was said last holds."""
-    timers = SessionTimers()
+    timers: DueTimes[Session] = DueTimes()
     sessions = [session() for _ in range(5)]
     expected: dict[Session, float] = {}
     for which, expires, will in events:
@@ -154,7 +158,7 @@ def test_sessions_wake_at_the_earlier_of_their_times(
             expected.pop(one, None)
             continue
         one.expires_at, one.will_at = float(expires), float(will)
-        timers.schedule(one)
+        schedule(timers, one)
         times = [time for time in (one.expires_at, one.will_at) if time]
         expected.pop(one, None)
         if times:
@@ -174,15 +178,15 @@ def test_sessions_wake_at_the_earlier_of_their_times(
 
 
 def test_acting_may_schedule_again() -> None:
-    timers = SessionTimers()
+    timers: DueTimes[Session] = DueTimes()
     one = session(expires_at=10.0, will_at=5.0)
-    timers.schedule(one)
+    schedule(timers, one)
     woken = []
 
     def act(found: Session) -> None:
         woken.append(found.will_at or found.expires_at)
         found.will_at = 0.0
-        timers.schedule(found)
+        schedule(timers, found)
 
     timers.due(7.0, act)
     assert woken == [5.0]
@@ -192,17 +196,17 @@ def test_acting_may_schedule_again() -> None:
 @pytest.mark.parametrize("distinct", [True, False])
 def test_a_heap_does_not_grow_with_comings_and_goings(distinct: bool) -> None:
     """Each disconnect schedules an expiry days away and each return cancels it."""
-    timers = SessionTimers()
+    timers: DueTimes[Session] = DueTimes()
     lasting = [session(expires_at=1e9 + number) for number in range(10)]
     for one in lasting:
-        timers.schedule(one)
+        schedule(timers, one)
     chance = random.Random(3)
     one = session()
     for number in range(20_000):
         if distinct:
             one = session()
         one.expires_at = 604_800.0 + number
-        timers.schedule(one)
+        schedule(timers, one)
         if chance.random() < 0.9 or distinct:
             timers.cancel(one)
         assert len(timers._heap) <= 2 * (len(timers) + 1) + SLACK

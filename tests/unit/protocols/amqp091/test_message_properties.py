@@ -25,9 +25,7 @@ from fluxmq.protocols.amqp091.content import (
 from fluxmq.protocols.amqp091.errors import HardError
 from fluxmq.protocols.amqp091.message_properties import (
     address_of,
-    binding_key_to_filter,
     block_headers,
-    filter_to_binding_key,
     from_block,
     routing_key_to_topic,
     stream_properties,
@@ -293,11 +291,8 @@ def test_headers_of_a_block() -> None:
 def test_topics_and_routing_keys() -> None:
     assert topic_to_routing_key(b"a/b.c/+*#") == b"a.b/c.+*#"
     assert routing_key_to_topic(b"a.b/c") == b"a/b.c"
-    assert filter_to_binding_key(b"a/+/b.c/#") == b"a.*.b/c.#"
-    assert binding_key_to_filter(b"a.*.b/c.#") == b"a/+/b.c/#"
 
 
 def test_they_are_one_space() -> None:
     everything = bytes(range(256))
     assert routing_key_to_topic(topic_to_routing_key(everything)) == everything
-    assert binding_key_to_filter(filter_to_binding_key(everything)) == everything

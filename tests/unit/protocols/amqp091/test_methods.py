@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from pamqp import commands
 
 from fluxmq.protocols.amqp091 import methods
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import HardError
+from fluxmq.protocols.amqp091.method_codec import decode, encode, frame, ids
 from fluxmq.protocols.amqp091.methods import (
     LAYOUTS,
     BasicAck,
@@ -20,10 +22,6 @@ from fluxmq.protocols.amqp091.methods import (
     Method,
     QueueDeclare,
     QueuePurge,
-    decode,
-    encode,
-    frame,
-    ids,
 )
 from tests.unit.protocols.amqp091.traces import traces
 
@@ -56,6 +54,42 @@ def test_every_field_has_a_place(layout: tuple[int, int, type[Method], str]) -> 
     types |= {"F": "Table", "?": "bool"}
     annotations = [each.__forward_arg__ for each in make.__annotations__.values()]
     assert annotations == [types[code] for code in named]
+
+
+PAMQP_TYPES = {
+    "octet": "B",
+    "short": "H",
+    "long": "I",
+    "longlong": "Q",
+    "shortstr": "s",
+    "longstr": "S",
+    "table": "F",
+    "bit": "?",
+}
+PAMQP_NAMES = {"nowait": "no_wait", "exchange_type": "type"}
+
+
+def test_another_implementation_has_the_same_methods() -> None:
+    """pamqp's tables are generated from the specification's machine-readable form."""
+    ours = {
+        class_id << 16 | method_id: (make, fields) for class_id, method_id, make, fields in LAYOUTS
+    }
+    known: dict[int, Any] = commands.INDEX_MAPPING
+    for index, theirs in known.items():
+        make, fields = ours.pop(index)
+        assert theirs.name.replace(".", "") == make.__name__
+        names = theirs.attributes()
+        codes = [PAMQP_TYPES[getattr(theirs, f"_{name}")] for name in names]
+        assert [code[-1] for code in fields.split()] == codes, make
+        given = [
+            name
+            for name, code in zip(names, fields.split(), strict=True)
+            if not code.startswith("-")
+        ]
+        assert list(make.__annotations__) == [PAMQP_NAMES.get(name, name) for name in given]
+    assert {make.__name__ for make, _ in ours.values()} == {
+        *("AccessRequest", "AccessRequestOk", "BasicCredit", "BasicCreditOk", "BasicCreditDrained")
+    }, "of AMQP 0-8, and of RabbitMQ's AMQP 1.0 plug-in"
 
 
 @pytest.mark.parametrize(("text", "method", "raw"), TRACES, ids=[each[0] for each in TRACES])

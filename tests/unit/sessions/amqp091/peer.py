@@ -20,6 +20,7 @@ from fluxmq.protocols.amqp091.content import (
     frames_of_content,
     split_header,
 )
+from fluxmq.protocols.amqp091.method_codec import decode, frame
 from fluxmq.protocols.amqp091.methods import (
     BasicPublish,
     ChannelOpen,
@@ -27,8 +28,6 @@ from fluxmq.protocols.amqp091.methods import (
     ConnectionStartOk,
     ConnectionTuneOk,
     Method,
-    decode,
-    frame,
 )
 from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.amqp091.client import Client

@@ -7,13 +7,8 @@ from typing import Any, NamedTuple
 
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.content import Properties
-from fluxmq.protocols.amqp091.methods import (
-    BasicReturn,
-    ChannelClose,
-    ConnectionClose,
-    Method,
-    ids,
-)
+from fluxmq.protocols.amqp091.method_codec import ids
+from fluxmq.protocols.amqp091.methods import BasicReturn, ChannelClose, ConnectionClose, Method
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Message, Peer
 
 

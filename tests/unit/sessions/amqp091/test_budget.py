@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fluxmq.protocols.amqp091.method_codec import frame
 from fluxmq.protocols.amqp091.methods import (
     BasicAck,
     BasicGet,
@@ -24,7 +25,6 @@ from fluxmq.protocols.amqp091.methods import (
     TxRollback,
     TxSelect,
     TxSelectOk,
-    frame,
 )
 from fluxmq.sessions.amqp091.content import PIECE_BYTES
 from fluxmq.sessions.amqp091.ports import AmqpLimits

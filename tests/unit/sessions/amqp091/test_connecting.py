@@ -6,6 +6,7 @@ import pytest
 
 from fluxmq import __version__
 from fluxmq.protocols.amqp091.constants import PROTOCOL_HEADER
+from fluxmq.protocols.amqp091.method_codec import frame
 from fluxmq.protocols.amqp091.methods import (
     ChannelOpen,
     ConnectionClose,
@@ -18,7 +19,6 @@ from fluxmq.protocols.amqp091.methods import (
     ConnectionTuneOk,
     Method,
     QueueDeclare,
-    frame,
 )
 from fluxmq.sessions.amqp091.handshake import Stage
 from fluxmq.sessions.amqp091.ports import AmqpLimits

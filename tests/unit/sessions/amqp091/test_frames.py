@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fluxmq.protocols.amqp091.method_codec import frame
 from fluxmq.protocols.amqp091.methods import (
     AccessRequest,
     AccessRequestOk,
@@ -28,7 +29,6 @@ from fluxmq.protocols.amqp091.methods import (
     Method,
     QueueDeclare,
     QueueDeclareOk,
-    frame,
 )
 from tests.unit.sessions.amqp091.by_hand import PUBLISH, body, header, start_ok
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.content import Properties, encode_properties, frames_of_content
+from fluxmq.protocols.amqp091.method_codec import encode, frame
 from fluxmq.protocols.amqp091.methods import (
     LAYOUTS,
     BasicAck,
@@ -36,8 +37,6 @@ from fluxmq.protocols.amqp091.methods import (
     TxCommit,
     TxRollback,
     TxSelect,
-    encode,
-    frame,
 )
 from fluxmq.sessions.amqp091.handshake import Stage
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer

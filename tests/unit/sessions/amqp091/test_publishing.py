@@ -10,6 +10,7 @@ from fluxmq.auth.users import VhostPermission
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.content import NO_PROPERTIES, Properties, frames_of_content
 from fluxmq.protocols.amqp091.errors import HardError
+from fluxmq.protocols.amqp091.method_codec import frame
 from fluxmq.protocols.amqp091.methods import (
     BasicAck,
     BasicGet,
@@ -28,7 +29,6 @@ from fluxmq.protocols.amqp091.methods import (
     QueueDeclareOk,
     TxSelect,
     TxSelectOk,
-    frame,
 )
 from fluxmq.protocols.amqp091.tables import decode_table, encode_table
 from fluxmq.sessions.amqp091 import publishing
@@ -319,8 +319,8 @@ def test_carbon_copies_reach_queues_and_blind_ones_are_not_told() -> None:
     for item in got:
         assert isinstance(item, Message)
         assert item.properties.headers == {"CC": ["a", "b"]}
-        assert item.method.routing_key == "none"  # type: ignore[union-attr]
-        assert item.method.message_count == 0  # type: ignore[union-attr]
+        assert item.method.routing_key == "none"  # type: ignore[attr-defined]
+        assert item.method.message_count == 0  # type: ignore[attr-defined]
 
 
 def test_what_was_found_out_is_forgotten_when_the_topology_changes() -> None:
@@ -383,7 +383,7 @@ def test_names_that_are_not_utf8(place: str) -> None:
     at = data.index(before) if place == "exchange" else data.rindex(before)
     peer.raw(data[: at + 1] + b"\xff" + data[at + 2 :])
     answer = peer.one(0)
-    assert answer.reply_code == 501  # type: ignore[union-attr]
+    assert answer.reply_code == 501  # type: ignore[attr-defined]
 
 
 @pytest.mark.uncompiled

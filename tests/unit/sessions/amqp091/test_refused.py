@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fluxmq.protocols.amqp091.content import NO_PROPERTIES, frames_of_content
+from fluxmq.protocols.amqp091.method_codec import frame
 from fluxmq.protocols.amqp091.methods import (
     BasicAck,
     BasicNack,
     BasicPublish,
     ConfirmSelect,
     QueueDeclare,
-    frame,
 )
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 

@@ -199,7 +199,7 @@ class Model:
         """Deliveries came."""
         for item in items:
             if isinstance(item, Message):
-                tag = item.method.delivery_tag  # type: ignore[union-attr]
+                tag = item.method.delivery_tag  # type: ignore[attr-defined]
                 assert tag not in self.outstanding
                 self.outstanding[tag] = item.body
 

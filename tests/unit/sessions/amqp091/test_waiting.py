@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fluxmq.net.reactor import PAUSED_OUTPUT
+from fluxmq.protocols.amqp091.method_codec import frame
 from fluxmq.protocols.amqp091.methods import (
     BasicGet,
     BasicQos,
@@ -17,7 +18,6 @@ from fluxmq.protocols.amqp091.methods import (
     ConnectionTuneOk,
     QueueDeclare,
     QueueDeclareOk,
-    frame,
 )
 from fluxmq.routing.topology.refusals import Refusal
 from tests.unit.sessions.amqp091.by_hand import PUBLISH, body, greeted, header, start_ok

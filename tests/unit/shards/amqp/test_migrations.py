@@ -13,6 +13,7 @@ from fluxmq.model.outcomes import Outcome
 from fluxmq.queues import migration
 from fluxmq.queues.commands import Kind, Verb
 from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.consumers import ConsumerTerms
 from fluxmq.queues.results import Code, Result
 from fluxmq.queues.states import Queue as State
 from fluxmq.routing.topology.changes import (
@@ -343,7 +344,7 @@ def test_what_is_consumed_while_it_is_copied_need_not_be_copied(
     monkeypatch.setattr(migrations, "WINDOW_BYTES", 1)
     hot, state = shard.groups["hot"], shard.state("hot")
     assert state is not None
-    consumer, needed = hot.dispatch.attach(state.id, "g", "m")
+    consumer, needed = hot.dispatch.consumers.attach(state.id, ConsumerTerms("g", "m"))
     for command in needed:
         hot.submit((command,))
     shard.tick()
