@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from fluxmq._hot.batches import EXPIRY, Batch
+from fluxmq.model.batch_format import EXPIRY, Batch
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Range, Reason
 from fluxmq.queues.consumers import Consumer, Delivery, Step

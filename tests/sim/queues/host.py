@@ -13,14 +13,13 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING
 
-from fluxmq.storage.log_options import SegmentOptions
-
 from fluxmq.raft.types import Message, MessageKind, Snapshot, SnapshotMark
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.log_reader import OpenSegments
 from fluxmq.storage.open_files import OpenFiles
+from fluxmq.storage.segments import SegmentOptions
 from fluxmq.storage.snapshots import Snapshot as StoredSnapshot
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions

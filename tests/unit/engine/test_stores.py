@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from fluxmq.storage.log_options import SegmentOptions
-
 from fluxmq.replication.stores import DiskStores
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.log_reader import OpenSegments
 from fluxmq.storage.open_files import OpenFiles
+from fluxmq.storage.segments import SegmentOptions
 from tests.faults import FailingFiles
 
 

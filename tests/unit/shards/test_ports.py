@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fluxmq.shards.queues.consumers import QueueConsumer
-from fluxmq.shards.queues.sinks import QueueSink
 
+from fluxmq.engine.consumers import QueueConsumer
+from fluxmq.engine.sinks import QueueSink
 from fluxmq.net.links import Link
 from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
 from fluxmq.net.reactor import Reactor
