@@ -400,13 +400,11 @@ def read_settings(fd: int) -> Settings:
     return Settings.model_validate_json(launching.read_settings(fd))
 
 
-def main() -> None:
-    """Run the control process until SIGTERM. Entry point of ``python -m fluxmq.control``."""
+def main(launch: Launch) -> None:
+    """Run the control process until SIGTERM."""
     try:
-        launch = launching.from_environment()
-        launching.bind_to_parent(launch)
         table = ProcessTable(launch.table_fd)
-    except (LaunchError, TableError, OSError) as problem:
+    except (TableError, OSError) as problem:
         launching.fail_boot(f"control: {problem}")
     _run(launch, table)
 

@@ -21,7 +21,7 @@ from fluxmq.net.link_ends import LinkKind
 from fluxmq.settings import Settings, SettingsError
 from fluxmq.storage.errors import StorageError
 from fluxmq.supervisor import banner, placement, placing
-from fluxmq.supervisor.children import PROGRAMS, Children
+from fluxmq.supervisor.children import CLUSTER_MODULES, PROGRAMS, Children
 from fluxmq.supervisor.directory import DataDirectory, DirectoryError, open_directory
 from fluxmq.supervisor.fabric import Fabric, link_kind
 from fluxmq.supervisor.placement import PlacementError, Plan
@@ -93,10 +93,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(
-    arguments: Sequence[str] | None = None, programs: Mapping[str, Sequence[str]] = PROGRAMS
+    arguments: Sequence[str] | None = None, programs: Mapping[str, str] = PROGRAMS
 ) -> int:
-    """Run the node; return the exit code. ``programs`` are the commands to execute for each
-    role."""
+    """Run the node; return the exit code. ``programs`` are the modules to run for each role."""
     options = parser().parse_args(arguments)
     if not __debug__:
         return _complain("assertions are part of the program: run it without python -O")
@@ -137,7 +136,7 @@ def _plan(workers: str, pins: Sequence[str], bind: str) -> Plan:
 
 
 def _run(
-    config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Sequence[str]]
+    config: Path, settings: Settings, plan: Plan, programs: Mapping[str, str]
 ) -> int:
     """Open shared resources, supervise, close."""
     os.umask(0o077)
@@ -180,7 +179,7 @@ def _supervise(
     config: Path,
     settings: Settings,
     plan: Plan,
-    programs: Mapping[str, Sequence[str]],
+    programs: Mapping[str, str],
     directory: DataDirectory,
     kind: LinkKind,
 ) -> int:
@@ -196,9 +195,9 @@ def _supervise(
         directory.run,
     )
     reloading = Reloading(config, settings)
-    supervisor = Supervisor(
-        tree, fabric, Children(programs), reloading.read, lambda: log.info("ready")
-    )
+    clustered = settings.cluster.enabled and settings.cluster.raft.enabled
+    children = Children(programs, CLUSTER_MODULES if clustered else ())
+    supervisor = Supervisor(tree, fabric, children, reloading.read, lambda: log.info("ready"))
     supervisor.watch_signals()
     try:
         return supervisor.run()
