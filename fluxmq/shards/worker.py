@@ -32,7 +32,7 @@ from fluxmq.ipc.launch import (
     raise_file_limit,
     read_settings,
 )
-from fluxmq.ipc.memory import Marks, OwnMemory
+from fluxmq.ipc.memory import Marks, ProcessMemory
 from fluxmq.ipc.messages import Hello
 from fluxmq.ipc.table import NOT_PINNED, ProcessTable
 from fluxmq.ipc.user_messages import Users
@@ -100,7 +100,7 @@ class Worker:
         self._again = False
         self.reports = self._make_reports()
         self.garbage = Garbage(gc, self.reports.collections.observe, time.perf_counter)
-        self.own_memory = OwnMemory()
+        self.own_memory = ProcessMemory()
         self.resources = self._make_watch()
         self.system = SystemTopics(
             launch.index,

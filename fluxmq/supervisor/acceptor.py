@@ -499,4 +499,3 @@ def main(launch: Launch) -> None:
         _log.info("listening", extra={"listener": listener.path, "addresses": addresses})
     acceptor.run()
     _log.info("stopped")
-

@@ -17,6 +17,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Collection
 from typing import NoReturn
@@ -63,24 +64,30 @@ def _live(launch: Launch, program: str, mask: Collection[int]) -> NoReturn:
         _keep_descriptors(launch.descriptors())
         bind(launch.cores)
         set_title(f"fluxmq-{launch.process_name}")
-        _run(launch, program)
-        code = os.EX_OK
-    except SystemExit as exc:
-        code = _exit_code(exc)
-    except BaseException:
+        code = _run(launch, program)
+        # As multiprocessing ends its forks: waits for threads, those of executors too.
+        threading._shutdown()  # type: ignore[attr-defined]
+    except BaseException:  # noqa: BLE001 - the process's outermost frame
         traceback.print_exc()
     finally:
         _flush()
         os._exit(code)
 
 
-def _run(launch: Launch, program: str) -> None:
-    """Import what the supervisor has not, and run the program."""
+def _run(launch: Launch, program: str) -> int:
+    """Import what the supervisor has not, and run the program; return the exit code."""
     gc.disable()  # imports leave hardly any garbage, and a collection would touch every page
     module = importlib.import_module(program)
     gc.freeze()
     gc.enable()
-    module.main(launch)
+    try:
+        module.main(launch)
+    except SystemExit as exc:
+        if exc.code is not None and not isinstance(exc.code, int):
+            sys.stderr.write(f"{exc.code}\n")
+            return EXIT_CRASH
+        return exc.code or os.EX_OK
+    return os.EX_OK
 
 
 def _reset_signals(mask: Collection[int]) -> None:
@@ -130,14 +137,6 @@ def set_title(title: str) -> None:
     if start and end - start > 2:
         room = end - start - 1
         ctypes.memmove(start, text[: room - 1].ljust(room, b"\0") + b"\1", room + 1)
-
-
-def _exit_code(exc: SystemExit) -> int:
-    """Return the exit code that the interpreter would end with."""
-    if exc.code is None or isinstance(exc.code, int):
-        return exc.code or os.EX_OK
-    sys.stderr.write(f"{exc.code}\n")
-    return EXIT_CRASH
 
 
 def _flush() -> None:

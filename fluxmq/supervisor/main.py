@@ -92,9 +92,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main(
-    arguments: Sequence[str] | None = None, programs: Mapping[str, str] = PROGRAMS
-) -> int:
+def main(arguments: Sequence[str] | None = None, programs: Mapping[str, str] = PROGRAMS) -> int:
     """Run the node; return the exit code. ``programs`` are the modules to run for each role."""
     options = parser().parse_args(arguments)
     if not __debug__:
@@ -135,9 +133,7 @@ def _plan(workers: str, pins: Sequence[str], bind: str) -> Plan:
     return placement.plan(placement.parse_workers(workers, usable), cores, pins, bound=bound)
 
 
-def _run(
-    config: Path, settings: Settings, plan: Plan, programs: Mapping[str, str]
-) -> int:
+def _run(config: Path, settings: Settings, plan: Plan, programs: Mapping[str, str]) -> int:
     """Open shared resources, supervise, close."""
     os.umask(0o077)
     logs.configure(settings.log.level, settings.log.format, "supervisor")
