@@ -58,9 +58,9 @@ class Children:
     def start(self, launch: Launch) -> int:
         """Start the child that ``launch`` describes and return its process id. Raises OSError."""
         assert launch.slot not in self._running
-        load(self._common)
+        load_image(self._common)
         if launch.role in IMAGE_ROLES:
-            load(self._missing)
+            load_image(self._missing)
         pid = fork(launch, self._programs[launch.role])
         self._running[launch.slot] = pid
         return pid
@@ -99,7 +99,7 @@ class Children:
         return ended
 
 
-def load(modules: list[str]) -> None:
+def load_image(modules: list[str]) -> None:
     """Import and remove ``modules``, and exempt what is there from garbage collection, whose marks
     would take shared pages apart."""
     if not modules:

@@ -48,13 +48,13 @@ def fork(launch: Launch, program: str) -> int:
     try:
         pid = os.fork()
         if pid == 0:
-            _live(launch, program, blocked)
+            _become_child(launch, program, blocked)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return pid
 
 
-def _live(launch: Launch, program: str, mask: Collection[int]) -> NoReturn:
+def _become_child(launch: Launch, program: str, mask: Collection[int]) -> NoReturn:
     """Run the child to its end, without ever returning to the supervisor's code."""
     code = EXIT_CRASH
     try:
