@@ -117,11 +117,12 @@ class Node:
 
     def megabytes(self) -> dict[str, float]:
         """Proportional set size by process."""
-        names = {pid: name for name, pid in self.pids.items()}
-        return {
-            names.get(pid, f"other {pid}"): processes.memory([pid]).pss / MB
-            for pid in processes.tree([self.process.pid])
-        }
+        found = {}
+        for pid in processes.tree([self.process.pid]):
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            name = "supervisor" if pid == self.process.pid else name
+            found[f"{name}, {pid}"] = processes.memory([pid]).pss / MB
+        return found
 
     def serving_again(self, shard: int) -> float:
         """Kill a shard; return the seconds until a client of it has its CONNACK."""

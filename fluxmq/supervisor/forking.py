@@ -12,14 +12,12 @@ would run at its own end.
 from __future__ import annotations
 
 import ctypes
-import gc
-import importlib
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NoReturn
 
 from fluxmq import logs
@@ -36,11 +34,8 @@ _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 _log = logs.get_logger(__name__)
 
 
-def fork(launch: Launch, program: str) -> int:
-    """Start a child that runs ``main(launch)`` of the module ``program``; return its process id.
-
-    Raises OSError.
-    """
+def fork(launch: Launch, program: Callable[[Launch], None]) -> int:
+    """Start a child that runs ``program(launch)``; return its process id. Raises OSError."""
     sys.stdout.flush()
     sys.stderr.flush()
     # A signal that arrives before the child has reset its handlers would act for the supervisor.
@@ -54,7 +49,9 @@ def fork(launch: Launch, program: str) -> int:
     return pid
 
 
-def _become_child(launch: Launch, program: str, mask: Collection[int]) -> NoReturn:
+def _become_child(
+    launch: Launch, program: Callable[[Launch], None], mask: Collection[int]
+) -> NoReturn:
     """Run the child to its end, without ever returning to the supervisor's code."""
     code = EXIT_CRASH
     try:
@@ -74,14 +71,10 @@ def _become_child(launch: Launch, program: str, mask: Collection[int]) -> NoRetu
         os._exit(code)
 
 
-def _run(launch: Launch, program: str) -> int:
-    """Import what the supervisor has not, and run the program; return the exit code."""
-    gc.disable()  # imports leave hardly any garbage, and a collection would touch every page
-    module = importlib.import_module(program)
-    gc.freeze()
-    gc.enable()
+def _run(launch: Launch, program: Callable[[Launch], None]) -> int:
+    """Run the program; return the exit code."""
     try:
-        module.main(launch)
+        program(launch)
     except SystemExit as exc:
         if exc.code is not None and not isinstance(exc.code, int):
             sys.stderr.write(f"{exc.code}\n")

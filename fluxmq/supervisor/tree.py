@@ -33,7 +33,7 @@ STALE_CONFIRM_SECONDS = 0.5
 every heartbeat is old, and each live process renews its own within milliseconds."""
 
 START_SECONDS_MAX = 60.0
-"""Time for a child to become ready, from its last heartbeat or from exec. A second is usual; one
+"""Time for a child to become ready, from its last heartbeat or from its fork. A second is much; one
 that recovers much data beats from time to time, and may take as long as it needs."""
 
 BACK_OFF_FIRST = 0.1

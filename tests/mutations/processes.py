@@ -35,7 +35,7 @@ MUTATIONS = [
     Mutation(
         "image_has_threads",
         "No library in the supervisor's image has started a thread.",
-        "load_image",
+        "load_common",
         'os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")',
         "pass",
         OF_CHILDREN + "test_the_image_starts_no_threads",

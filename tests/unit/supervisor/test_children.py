@@ -34,8 +34,9 @@ def test_time_without_a_processor_is_told() -> None:
 
 LOADED = """
 import sys
-from fluxmq.supervisor.children import CLUSTER_MODULES, COMMON_MODULES, IMAGE_ROLES, PROGRAMS, load_image
-load_image([*COMMON_MODULES, *(PROGRAMS[role] for role in IMAGE_ROLES), *CLUSTER_MODULES])
+from fluxmq.supervisor.programs import PROGRAMS
+for program in PROGRAMS.values():
+    program.load(True)
 print(*sys.modules, sep="\\n")
 """
 PACKAGES = Path(fluxmq.__file__).parent

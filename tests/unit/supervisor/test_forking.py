@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ atexit.register(os.write, 1, b"atexit ")
 print("buffered", end=" ")
 launch = Launch("shard", 0, 1, os.getpid(), 0, 1, 2, "", "")
 try:
-    pid = fork(launch, sys.argv[1])
+    pid = fork(launch, lambda launch: print("child", end=" "))
     os.waitpid(pid, 0)
 finally:
     os.write(1, b"finally ")
@@ -94,26 +95,19 @@ def description(fd: int, parent_pid: int | None = None) -> Launch:
     )
 
 
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a program that children import, each test's under its own name."""
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path / f"program_{tmp_path.name}.py"
-
-
-def run(program: Path, source: str) -> tuple[int, str]:
-    """Fork a child that runs the source; return its exit code and what it wrote."""
-    program.write_text(source)
-    sys.modules.pop(program.stem, None)
+def run(source: str, launch: Callable[[int], Launch] = description) -> tuple[int, str]:
+    """Fork a child that runs ``main`` of the source; return its exit code and what it wrote."""
+    names: dict[str, Any] = {}
+    exec(source, names)
     ours, theirs = os.pipe()
-    pid = fork(description(theirs), program.stem)
+    pid = fork(launch(theirs), names["main"])
     os.close(theirs)
     with open(ours, encoding="utf-8") as said:
         text = said.read()
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text
 
 
-def test_a_child_keeps_only_what_is_its_own(program: Path) -> None:
+def test_a_child_keeps_only_what_is_its_own() -> None:
     """Neither descriptors nor signal handlers of the supervisor reach a child."""
     others = os.pipe()
     handler = signal.signal(signal.SIGTERM, lambda *_: None)
@@ -121,7 +115,7 @@ def test_a_child_keeps_only_what_is_its_own(program: Path) -> None:
     try:
         os.set_blocking(others[1], False)
         signal.set_wakeup_fd(others[1])
-        code, text = run(program, LOOK)
+        code, text = run(LOOK)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
         signal.set_wakeup_fd(wakeup)
@@ -147,39 +141,29 @@ def test_a_child_keeps_only_what_is_its_own(program: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-def test_exit_codes(program: Path, how: str) -> None:
+def test_exit_codes(how: str) -> None:
     statement, expected = ENDINGS[how]
-    code, _ = run(program, f"def main(launch): {statement}\n")
+    code, _ = run(f"def main(launch): {statement}\n")
     assert code == expected
 
 
-def test_random_numbers_differ(program: Path) -> None:
+def test_random_numbers_differ() -> None:
     """Generators that the supervisor has used before it forks do not repeat in its children."""
-    lines = [run(program, NUMBERS)[1] for _ in range(3)]
+    lines = [run(NUMBERS)[1] for _ in range(3)]
     found = [json.loads(line) for line in lines]
     assert all(len(set(column)) == len(lines) for column in zip(*found, strict=True))
 
 
-def test_a_child_waits_for_its_threads(program: Path) -> None:
-    assert run(program, LATE) == (0, "done")
+def test_a_child_waits_for_its_threads() -> None:
+    assert run(LATE) == (0, "done")
 
 
-def test_nothing_of_the_supervisors_end_runs_in_a_child(program: Path) -> None:
+def test_nothing_of_the_supervisors_end_runs_in_a_child() -> None:
     """Its buffers are written once, and its cleaning up happens once, in itself."""
-    program.write_text("def main(launch): print('child', end=' ')\n")
-    command = [sys.executable, "-c", PARENT, program.stem]
-    path = f"{program.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    said = subprocess.run(
-        command, stdout=subprocess.PIPE, check=True, env={**os.environ, "PYTHONPATH": path}
-    ).stdout
+    said = subprocess.run([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, check=True).stdout
     assert said == b"buffered child finally atexit "
 
 
-def test_a_child_of_a_supervisor_that_is_gone_does_not_start(program: Path) -> None:
-    program.write_text("import os\ndef main(launch): os.write(launch.settings_fd, b'ran')\n")
-    ours, theirs = os.pipe()
-    pid = fork(description(theirs, parent_pid=os.getpid() + 1), program.stem)
-    os.close(theirs)
-    with open(ours, "rb") as said:
-        assert said.read() == b""
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+def test_a_child_of_a_supervisor_that_is_gone_does_not_start() -> None:
+    source = "import os\ndef main(launch): os.write(launch.settings_fd, b'ran')\n"
+    assert run(source, lambda fd: description(fd, os.getpid() + 1)) == (1, "")
