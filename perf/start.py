@@ -121,7 +121,7 @@ class Node:
         for pid in processes.tree([self.process.pid]):
             name = Path(f"/proc/{pid}/comm").read_text().strip()
             name = "supervisor" if pid == self.process.pid else name
-            found[f"{name}, {pid}"] = processes.memory([pid]).pss / MB
+            found[f"{name} {pid}"] = processes.memory([pid]).pss / MB
         return found
 
     def serving_again(self, shard: int) -> float:
@@ -203,7 +203,10 @@ def page(tree: Path, workers: int, rounds: Sequence[Round]) -> str:
         for name, (value, goal) in figures(rounds).items()
     ]
     first = median(each.first_ready_s for each in rounds)
-    held = [(name, f"{size:.1f}") for name, size in sorted(rounds[-1].megabytes.items())]
+    held = [
+        (name.rpartition(" ")[0], f"{size:.1f}")
+        for name, size in sorted(rounds[-1].megabytes.items())
+    ]
     about = report.machine(())
     machine = f"{about['processor']}, {about['cores']} cores, Python {about['python']}"
     return "\n".join(
