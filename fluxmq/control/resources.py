@@ -25,9 +25,12 @@ class NodeResources:
         self._table = table
         self._slot = slot
         self._supervisor = supervisor
-        self._own = ProcessMemory()
+        self._own = ProcessMemory(settled=self._all_ready)
         self._others: dict[int, ProcessMemory] = {}
         self.configure(settings)
+
+    def _all_ready(self) -> bool:
+        return all(row.ready for row in self._table.rows())
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
@@ -44,7 +47,7 @@ class NodeResources:
         for pid in pids:
             with suppress(OSError):  # it has just ended
                 if pid not in self._others:
-                    self._others[pid] = ProcessMemory(pid)
+                    self._others[pid] = ProcessMemory(pid, self._all_ready)
                 found += self._others[pid].read()
         self._table.set_memory(self._slot, found)
 

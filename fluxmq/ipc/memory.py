@@ -14,7 +14,7 @@ kernel's control groups, versions 1 and 2.
 from __future__ import annotations
 
 import os
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +26,6 @@ with the machine."""
 MEMORY_INFO = "/proc/meminfo"
 OWN_GROUPS = "/proc/self/cgroup"
 GROUPS_ROOT = "/sys/fs/cgroup"
-SETTLED_SECONDS = 10.0
-"""Time after which the shared part of a process is measured, once: its start has written by then to
-what it does not share. The kernel walks all pages for it, some 2 ms for those of an idle shard."""
 SAMPLE_SECONDS = 1.0
 """Interval at which an idle process measures itself; a reading takes some 20 µs."""
 
@@ -74,22 +71,25 @@ class Watermark:
 
 
 class ProcessMemory:
-    """Measures a process, by default this one; keeps its status file open."""
+    """Measures a process, by default this one; keeps its status file open.
 
-    def __init__(self, pid: int | None = None, settled_seconds: float = SETTLED_SECONDS) -> None:
+    Its part of shared pages is measured once, when it is ``settled``: a start writes to what it
+    does not share. The kernel walks all pages for it, some 2 ms for those of an idle shard.
+    """
+
+    def __init__(self, pid: int | None = None, settled: Callable[[], bool] = lambda: True) -> None:
         """Raises OSError when there is no such process."""
         self._folder = f"/proc/{'self' if pid is None else pid}"
         self._fd = os.open(f"{self._folder}/status", os.O_RDONLY | os.O_CLOEXEC)
-        self._settled_at: float | None = time.monotonic() + settled_seconds
-        self._counted_by_others = 0
+        self._settled = settled
+        self._counted_by_others: int | None = None
 
     def read(self) -> int:
         """Return the bytes that the process holds. Raises OSError when it has ended."""
-        if self._settled_at is not None and time.monotonic() >= self._settled_at:
-            self._settled_at = None
+        if self._counted_by_others is None and self._settled():
             self._counted_by_others = shared(Path(self._folder, "smaps_rollup").read_bytes())
         status = os.pread(self._fd, STATUS_BYTES_MAX, 0)
-        return max(0, held(status) - self._counted_by_others)
+        return max(0, held(status) - (self._counted_by_others or 0))
 
     def close(self) -> None:
         """Close the file."""

@@ -9,7 +9,7 @@ A bounded number of objects is collected at a time. Survivors are frozen, with e
 existed at the start, so that no collection grows with the heap. Frozen objects that end in a cycle
 stay until the shard is quiet or as much again has been frozen; then everything is thawed and
 collected. From then on the modules that the supervisor has loaded are no longer shared with other
-processes: some 20 MB more. Knows no clock but its argument.
+processes: some 25 MB more. Knows no clock but its argument.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Worker:
         self._again = False
         self.reports = self._make_reports()
         self.garbage = Garbage(gc, self.reports.collections.observe, time.perf_counter)
-        self.own_memory = ProcessMemory()
+        self.own_memory = ProcessMemory(settled=lambda: self._ready)
         self.resources = self._make_watch()
         self.system = SystemTopics(
             launch.index,
