@@ -486,7 +486,13 @@ _DECLARED: Final = (
         ("process",),
         _NODE,
     ),
-    Metric("fluxmq_process_resident_memory_bytes", _G, "Resident memory.", ("process",), _NODE),
+    Metric(
+        "fluxmq_process_resident_memory_bytes",
+        _G,
+        "Resident memory, shared pages included.",
+        ("process",),
+        _NODE,
+    ),
     Metric("fluxmq_alarm", _G, "1 while the alarm is raised.", ("kind",), _NODE),
     Metric(
         "fluxmq_memory_held_bytes", _G, "Memory that counts against the high watermark.", (), _NODE
