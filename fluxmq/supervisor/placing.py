@@ -22,12 +22,14 @@ from fluxmq import logs
 from fluxmq.ipc.placements import placement_to_body
 from fluxmq.model.errors import FluxmqError
 from fluxmq.settings.schema import Settings
-from fluxmq.storage.directory import DataPaths
-from fluxmq.storage.directory import Placement
-from fluxmq.storage.directory import check_unplaced
-from fluxmq.storage.directory import delete_directory
-from fluxmq.storage.directory import read_placement
-from fluxmq.storage.directory import write_placement
+from fluxmq.storage.directory import (
+    DataPaths,
+    Placement,
+    check_unplaced,
+    delete_directory,
+    read_placement,
+    write_placement,
+)
 from fluxmq.storage.files import Files
 from fluxmq.supervisor.placement import Plan
 
