@@ -260,6 +260,9 @@ class Consumer:
         verb = Verb.ACK
         if not everything and world.chance() < world.swarm.refuse:
             verb = world.pick((Verb.REJECT, Verb.NACK, Verb.RELEASE))
+        if verb is not Verb.RELEASE:
+            refused = verb is Verb.NACK
+            world.ledger.asked(self._queue_id, self.group, chosen, refused=refused)
         ranges = [(offset, offset) for offset in sorted(chosen)]
         host, queue_id, place = self._host, self._queue_id, self._place
         assert host is not None, "it is attached"
