@@ -65,7 +65,7 @@ def test_the_last_writer_wins_in_every_order(
         expected = {b"t": last[0]} if last[0] else {}
         assert contents(story.node) == [expected] * 3
 
-    assert explore(tell, check, walks=15 if len(scripts) > 2 else 0) > 3
+    assert explore(tell, check, walks=40 if len(scripts) > 2 else 0) > 3
 
 
 @settings(max_examples=50)
