@@ -142,7 +142,22 @@ def open_group(
     if recovered is not None:
         hard_state = HardState(*_hard_state(recovered.hard_state))
         _note_entries(log, recovered, index, directory, group.name)
-    config = Config(
+    config = _config(member)
+    try:
+        draw = draw or random.SystemRandom().randrange
+        node = Node(config, log, hard_state, membership, index, draw)
+    except InconsistentLog as error:
+        raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
+    keeper = RaftKeeper(group, node, log, shared, _end_of_recovery(group, stores))
+    keeper.alone = member.alone
+    group.replicated = not member.alone
+    group.keeper = keeper
+    return Hosted(group, keeper, log, stores, shared, snapshot_index=index)
+
+
+def _config(member: Member) -> Config:
+    """Return the Raft node's options for a member."""
+    return Config(
         member.number,
         member.election_ticks,
         member.heartbeat_ticks,
@@ -151,22 +166,17 @@ def open_group(
         eager_commit=member.eager_commit,
         max_inflight_appends=INFLIGHT_APPENDS_MAX,
     )
-    try:
-        draw = draw or random.SystemRandom().randrange
-        node = Node(config, log, hard_state, membership, index, draw)
-    except InconsistentLog as error:
-        raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
+
+
+def _end_of_recovery(group: Group, stores: DiskStores) -> Callable[[], None]:
+    """Return the action to take when the group has applied its whole log."""
 
     def recovered() -> None:
         stores.recovered()
         for queue_id in group.logs:
             group.writes.opened(queue_id)
 
-    keeper = RaftKeeper(group, node, log, shared, recovered)
-    keeper.alone = member.alone
-    group.replicated = not member.alone
-    group.keeper = keeper
-    return Hosted(group, keeper, log, stores, shared, snapshot_index=index)
+    return recovered
 
 
 def _restore(group: Group, snapshot: Snapshot, directory: str) -> GroupState:
