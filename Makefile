@@ -125,7 +125,7 @@ test: SPREAD = -n $(JOBS) --dist worksteal
 test: $(VENV)/.installed-spark $(VENV)/.compiled
 	@if [ -e $(VENV)/.compiled ] && [ "$${FLUXMQ_PURE:-}" != 1 ]; then \
 	  echo "==> tests, hot path compiled"; $(BIN)/python -m pytest -m "not spark" $(SPREAD) $(ARGS); \
-	  echo "==> tests, hot path uncompiled (without those that do not touch it)"; \
+	  echo "==> tests, hot path uncompiled (what is compiled otherwise)"; \
 	  FLUXMQ_PURE=1 FLUXMQ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -m "not once and not spark" $(SPREAD) $(ARGS); \
 	else \
 	  echo "==> tests, hot path uncompiled"; FLUXMQ_PURE=1 $(BIN)/python -m pytest -m "not spark" $(SPREAD) $(ARGS); \

@@ -38,50 +38,52 @@ def pytest_report_header() -> str:
 
 
 ROOT = Path(__file__).parent
-ONCE = (
-    "arch",
-    "conformance",
-    "damage",
-    "differential",
-    "fuzz/test_mqtt.py",
-    "integration/test_acceptor_process.py",
-    "integration/test_admin.py",
-    "integration/test_admin_verbs.py",
-    "integration/test_processes.py",
-    "integration/test_queue_placement.py",
-    "integration/test_restart_sessions.py",
-    "integration/test_shard_links.py",
-    "integration/test_shard_users.py",
-    "interop/amqp091/test_aio_pika.py",
-    "interop/amqp091/test_celery.py",
-    "interop/amqp091/test_kombu.py",
-    "interop/test_paho.py",
-    "mutations",
-    "perf",
-    "chaos",
-    "cluster",
-    "integration/test_cluster_transport.py",
-    "powercut",
-    "props/test_mqtt_codec.py",
-    "props/test_raft.py",
-    "sim",
-    "soak",
-    "spark",
-    "unit/control",
-    "unit/auth",
-    "unit/cli",
-    "unit/cluster",
-    "unit/ipc",
-    "unit/logs",
-    "unit/metrics",
-    "unit/perf",
-    "unit/protocols",
-    "unit/raft",
-    "unit/routing",
-    "unit/settings",
-    "unit/spark",
+TWICE = (
+    "fuzz/test_amqp091.py",
+    "fuzz/test_amqp_hot.py",
+    "fuzz/test_batches.py",
+    "fuzz/test_hot.py",
+    "integration/test_amqp.py",
+    "integration/test_queues.py",
+    "integration/test_two_shards.py",
+    "interop/amqp091/test_pika.py",
+    "interop/test_mosquitto_clients.py",
+    "props/test_amqp091_codec.py",
+    "props/test_amqp_hot.py",
+    "props/test_batches.py",
+    "props/test_batches_properties.py",
+    "props/test_hot_reactor.py",
+    "props/test_hot_runs.py",
+    "props/test_hot_validity.py",
+    "props/test_queue_cutting.py",
+    "props/test_queue_dispatch.py",
+    "props/test_queue_machine.py",
+    "props/test_queue_streams.py",
+    "props/test_segments.py",
+    "props/test_wal.py",
+    "unit/hot",
+    "unit/model",
+    "unit/queues",
+    "unit/sessions",
+    "unit/storage",
 )
-"""What does not run through the hot path, or is about the program as a whole: one form of the core is enough for it."""
+"""What is tested in both forms of the program: the parts that are compiled, and some runs of whole brokers. All the rest runs
+in one form, and so does what is marked `uncompiled`, in the other."""
+
+
+def runs_twice(where: str) -> bool:
+    """Whether the tests of a module, given by its path, run in both forms."""
+    return any(where == each or where.startswith(f"{each}/") for each in TWICE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not read modules of which the second run has no test: there are several hundred."""
+    if "not once" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    where = collection_path.relative_to(ROOT).as_posix()
+    if runs_twice(where) or b"mark.uncompiled" in collection_path.read_bytes():
+        return None
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -94,8 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     pytest.mark.skip("puts in place what compiled code does not look at")
                 )
             continue
-        where = item.path.relative_to(ROOT).as_posix()
-        if any(where == each or where.startswith(f"{each}/") for each in ONCE):
+        if not runs_twice(item.path.relative_to(ROOT).as_posix()):
             item.add_marker("once")
 
 

@@ -164,7 +164,21 @@ def open_group(
     if recovered is not None:
         hard_state = HardState(*recovered.hard_state)
         _note_entries(log, recovered, index, directory, group.name)
-    config = Config(
+    config = _config(member)
+    try:
+        draw = draw or random.SystemRandom().randrange
+        node = Node(config, log, hard_state, membership, index, draw)
+    except InconsistentLog as error:
+        raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
+    keeper = RaftKeeper(group, node, log, shared, _end_of_recovery(group, stores))
+    keeper.alone = member.alone
+    group.join(keeper, not member.alone)
+    return Hosted(group, keeper, log, stores, shared, snapshot_index=index)
+
+
+def _config(member: Member) -> Config:
+    """Return the Raft node's options for a member."""
+    return Config(
         member.number,
         member.election_ticks,
         member.heartbeat_ticks,
@@ -174,20 +188,16 @@ def open_group(
         max_inflight_appends=INFLIGHT_APPENDS_MAX,
         commit_rule=member.commit_rule,
     )
-    try:
-        draw = draw or random.SystemRandom().randrange
-        node = Node(config, log, hard_state, membership, index, draw)
-    except InconsistentLog as error:
-        raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
+
+
+def _end_of_recovery(group: StateMachine, stores: DiskStores) -> Callable[[], None]:
+    """Return the action to take when the group has applied its whole log."""
 
     def complete() -> None:
         stores.recovered()
         group.recovered()
 
-    keeper = RaftKeeper(group, node, log, shared, complete)
-    keeper.alone = member.alone
-    group.join(keeper, not member.alone)
-    return Hosted(group, keeper, log, stores, shared, snapshot_index=index)
+    return complete
 
 
 def _decoded(snapshot: Snapshot, directory: str) -> GroupState:

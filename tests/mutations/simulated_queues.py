@@ -76,14 +76,6 @@ MUTATIONS = [
         "filter_, max(cursor - 1, 0))",
         SEEDS,
     ),
-    Mutation(
-        "simulated_queues_install_keeps_the_log",
-        "A log that does not have a snapshot's entry begins anew behind the snapshot.",
-        "restart_log",
-        "wal.restart(number, installed.index, installed.term)",
-        "pass",
-        SEEDS,
-    ),
     # Clients
     Mutation(
         "simulated_queues_retry_stored_again",
@@ -94,43 +86,11 @@ MUTATIONS = [
         SEEDS,
     ),
     Mutation(
-        "simulated_queues_another_terms_answer",
-        "A request is answered by the entry of its own term, not by another one at its index.",
-        "queues.group:Group._answers_of",
-        "if proposed_term == term:",
-        "if True:",
-        SEEDS,
-    ),
-    Mutation(
-        "simulated_queues_dead_letter_not_kept",
-        "A dead message stays in its queue until its copy is stored.",
-        "DeadLetters.bury.answered",
-        "RETRY_US if reason else 0",
-        "0",
-        SEEDS,
-    ),
-    Mutation(
-        "simulated_queues_dead_letter_stored_twice",
-        "A copy of a dead message says where it comes from, so that it is stored once.",
-        "dead_letters:letter",
-        "producer=dead.producer,",
-        "producer=0,",
-        SEEDS,
-    ),
-    Mutation(
         "simulated_queues_settlement_of_others",
         "A settlement takes effect for the messages that its consumer holds.",
         "queues.groups:Group.settle",
         "self.pending.acknowledge(first, last, holder)",
         "self.pending.acknowledge(first, last + 1, holder)",
-        SEEDS,
-    ),
-    Mutation(
-        "simulated_queues_followers_keep_consumers",
-        "A leader that begins removes the consumers of earlier leaders.",
-        "Dispatch.lead",
-        "left += [commands.leave(queue.id, group.name, holder) for holder in group.members]",
-        "pass",
         SEEDS,
     ),
 ]

@@ -25,8 +25,8 @@ from tests.sim.queues.swarm import Swarm, draw
 from tests.sim.queues.world import EVENTS, World
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = 60
-CHUNK = 20
+SEEDS = 100
+CHUNK = 50
 FIRST = 1 + SEEDS * (os.environ.get("FLUXMQ_PURE") != "1")
 
 HAPPENS = (

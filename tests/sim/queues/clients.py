@@ -6,7 +6,8 @@ dies is never answered.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tests.sim.queues.host import Host
 from tests.sim.queues.ledger import number_in
@@ -30,8 +31,8 @@ from tests.sim.queues.parts import (
 if TYPE_CHECKING:
     from tests.sim.queues.world import World
 
-UNLIMITED = {"message_ttl": 0, "max_depth": 0}
-RETRIES = {"initial_backoff": 20_000, "max_backoff": 100_000, "max_retries": 3}
+UNLIMITED: dict[str, Any] = {"message_ttl": 0, "max_depth": 0}
+RETRIES: dict[str, Any] = {"initial_backoff": 20_000, "max_backoff": 100_000, "max_retries": 3}
 QUEUES = (
     QueueConfig(
         "work",
@@ -260,6 +261,9 @@ class Consumer:
         verb = Verb.ACK
         if not everything and world.chance() < world.swarm.refuse:
             verb = world.pick((Verb.REJECT, Verb.NACK, Verb.RELEASE))
+        if verb is not Verb.RELEASE:
+            refused = verb is Verb.NACK
+            world.ledger.asked(self._queue_id, self.group, chosen, refused=refused)
         ranges = [(offset, offset) for offset in sorted(chosen)]
         host, queue_id, place = self._host, self._queue_id, self._place
         assert host is not None, "it is attached"
@@ -386,7 +390,7 @@ class Clients:
             else:
                 consumer.settle(everything=True)
         for name in dict.fromkeys(queue for queue, _ in READERS):
-            host.group.status(name, lambda status, name=name: self._statuses.update({name: status}))
+            host.group.status(name, partial(self._statuses.__setitem__, name))
 
     def done(self) -> bool:
         """Whether everybody has an answer and nothing is left in the queues with consumers."""

@@ -39,6 +39,8 @@ class _Reader:
     begins: int
     """The first offset that it is to get."""
     delivered: set[int]
+    asked: set[int]
+    """Offsets for which a consumer wanted an end, whether it was answered or not."""
     settled: dict[int, int]
     """Offset to the term in which the settlement was confirmed."""
     committed: tuple[int, int] = (0, 0)
@@ -155,7 +157,7 @@ class Ledger:
         queue = self.machine.queues[queue_id]
         for group in queue.groups.values():
             if group.name and (queue_id, group.name) not in self.readers:
-                self.readers[queue_id, group.name] = _Reader(queue.start, set(), {})
+                self.readers[queue_id, group.name] = _Reader(queue.start, set(), set(), {})
 
     def _stored(self, queue_id: int, batch: Batch) -> None:
         contents, name = self.contents[queue_id], self.names[queue_id]
@@ -219,6 +221,14 @@ class Ledger:
             self.violated("committed for good", f"{name} gave {group} {offset} below {committed}")
         reader.delivered.add(offset)
 
+    def asked(self, queue_id: int, group: str, offsets: Iterable[int], *, refused: bool) -> None:
+        """A consumer wants messages settled, or `refused`, which ends them where there is no dead-letter queue."""
+        reader, queue = self.readers.get((queue_id, group)), self.machine.queues.get(queue_id)
+        if reader is None or queue is None:
+            return
+        if not refused or not queue.config.dead_letter:
+            reader.asked.update(offsets)
+
     def settled(
         self, queue_id: int, group: str, term: int, offsets: Iterable[int], *, rejected: bool
     ) -> None:
@@ -280,6 +290,19 @@ class Ledger:
                 self.violated(
                     "all is delivered",
                     f"{group} never got {len(missing)} of {queue.name}, the first {missing[0]}",
+                )
+            stream = queue.config.type == QueueType.STREAM
+            gone = [
+                offset
+                for offset, number in self.contents[queue_id].items()
+                if offset >= reader.begins
+                and offset not in reader.asked
+                and number not in self.buried
+            ]
+            if gone and not stream:
+                self.violated(
+                    "nothing ends by itself",
+                    f"{len(gone)} of {queue.name} are settled for {group}, the first {gone[0]}",
                 )
         for number, queue_id in self.rejected.items():
             queue = self.machine.queues.get(queue_id)

@@ -3,6 +3,8 @@
 A run has two parts: first faults act while clients work; then they stop, all nodes come up, everything is consumed, and
 every node has to hold the same. The ledger is asked at every step, and the first violation ends the run. Nothing depends
 on anything but the seed and the options. The digest covers every event, so equal digests mean equal runs.
+
+Longer than 500 lines because every kind of event is handled here, each in a few lines.
 """
 
 from __future__ import annotations

@@ -94,23 +94,37 @@ def explore(tell: Tell, check: Check, walks: int = 0) -> int:
     ends = 0
     paths: list[list[Choice]] = [[]]
     while paths:
-        path = paths.pop()
-        story = tell()
-        try:
-            for choice in path:
-                story.play(choice)
-            state = story.state()
-            if state in seen:
-                continue
+        ends += _follow(tell, check, paths.pop(), paths, seen)
+    return ends
+
+
+def _follow(
+    tell: Tell, check: Check, path: list[Choice], paths: list[list[Choice]], seen: set[Hashable]
+) -> bool:
+    """Play a story along `path` and on from there until it ends or comes to a state in `seen`; whether it ends.
+
+    Where there are choices it takes the last, and adds the paths of the others.
+    """
+    story = tell()
+    try:
+        for choice in path:
+            story.play(choice)
+        while (state := story.state()) not in seen:
             seen.add(state)
             choices = story.choices()
-        finally:
-            story.node.close()
-        paths += [[*path, choice] for choice in choices]
-        if not choices:
-            ends += 1
-            play(tell, check, path, random.choice)
-    return ends
+            if not choices:
+                story.end()
+                check(story)
+                return True
+            paths += [[*path, choice] for choice in choices[:-1]]
+            path = [*path, choices[-1]]
+            story.play(path[-1])
+    except BaseException as problem:
+        problem.add_note("after " + ", ".join(map(str, path)))
+        raise
+    finally:
+        story.node.close()
+    return False
 
 
 def play(
