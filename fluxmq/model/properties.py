@@ -29,8 +29,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Final, NamedTuple
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 BLOCK_BYTES_MAX: Final = (256 + 1) << 20
 """Bytes of a block: what the largest MQTT packet can carry (256 MiB) and what its user properties
@@ -190,6 +193,16 @@ def _content(
     if not isinstance(value, bytes):
         raise PropertyError(f"{kind.name} is bytes")
     return value
+
+
+def moment_of(time_us: int) -> bytes:
+    """Return RFC 3339 of microseconds since the epoch, or their digits when no calendar date
+    fits."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        return b"%d" % time_us
+    return moment.isoformat().replace("+00:00", "Z").encode()
 
 
 class _Budget:

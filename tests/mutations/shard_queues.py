@@ -387,6 +387,14 @@ MUTATIONS = [
         OF_GARBAGE + "test_no_cycles_and_nothing_kept",
     ),
     Mutation(
+        "channel_taken_apart",
+        "A channel that is closed is freed without the collector.",
+        "Channel.flush",
+        "del self.consumers.channel, self.publisher.channel",
+        "pass",
+        OF_GARBAGE + "test_no_cycles_and_nothing_kept[refused]",
+    ),
+    Mutation(
         "garbage_only_when_quiet",
         "Garbage is collected while there is traffic.",
         "Garbage.look",

@@ -16,11 +16,10 @@ Source: AMQP 0-9-1 section 1.4.6.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
-from fluxmq.model.properties import NUMBERS, Item, Kind, Value, decode, encode, text
+from fluxmq.model.properties import NUMBERS, Item, Kind, Value, decode, encode, moment_of, text
 from fluxmq.protocols.amqp091.constants import SHORT_STRING_BYTES_MAX
 from fluxmq.protocols.amqp091.content import (
     HEADERS,
@@ -84,7 +83,6 @@ _DEAD_NAMES: Final = {
     Kind.DEAD_TRANSFER: b"_dlq_transfer_id",
 }
 _PROTOCOL_NAMES: Final = {1: b"mqtt", 2: b"amqp", 3: b"amqp1"}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CAME_BY_AMQP: Final = Item(Kind.PROTOCOL, _AMQP)
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 _TOPIC: Final = bytes.maketrans(b"/.", b"./")
@@ -240,19 +238,9 @@ def _dead(kind: Kind, value: object, queue: bytes) -> Value:
     if isinstance(value, int):
         if kind is Kind.DEAD_OFFSET:
             return text(b"%s:%d" % (queue, value))
-        return Value("l", value) if kind is Kind.DEAD_ATTEMPTS else text(_moment(value))
+        return Value("l", value) if kind is Kind.DEAD_ATTEMPTS else text(moment_of(value))
     assert isinstance(value, bytes), "what is no number is bytes"
     return text(value.hex().encode() if kind is Kind.DEAD_TRANSFER else value)
-
-
-def _moment(time_us: int) -> bytes:
-    """Return RFC 3339 of microseconds since the epoch, or their digits when no calendar date
-    fits."""
-    try:
-        moment = _EPOCH + timedelta(microseconds=time_us)
-    except OverflowError:
-        return b"%d" % time_us
-    return moment.isoformat().replace("+00:00", "Z").encode()
 
 
 def _is_text(raw: bytes) -> bool:

@@ -13,11 +13,10 @@ Source: MQTT 5.0 section 3.3.2.3.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from fluxmq.model.properties import Item, Kind, Value, decode, encode, text
+from fluxmq.model.properties import Item, Kind, Value, decode, encode, moment_of, text
 from fluxmq.protocols.mqtt import wire
 from fluxmq.protocols.mqtt.reasons import ProtocolError, malformed
 from fluxmq.protocols.mqtt.topics import validate_topic
@@ -79,7 +78,6 @@ _TIME_NAMES: Final = {
     Kind.DEAD_TIME: b"_dlq_moved_at",
 }
 _PROTOCOL_NAMES: Final = {1: b"mqtt", 2: b"amqp", 3: b"amqp1"}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_block(forward: bytes) -> bytes:
@@ -173,7 +171,7 @@ def _property(kind: Kind, value: int | bytes | Value | None, queue: bytes) -> by
         identity = b"%s:%d" % (queue, value)
         return user_property(b"_dlq_original_id", identity) if _is_text(identity) else b""
     if kind in _TIME_NAMES:
-        return user_property(_TIME_NAMES[kind], _moment(value))
+        return user_property(_TIME_NAMES[kind], moment_of(value))
     return user_property(_PLAIN_NAMES[kind], b"%d" % value)
 
 
@@ -192,16 +190,6 @@ def _said(value: Value) -> bytes | None:
         scale, unscaled = content
         return str(Decimal(unscaled).scaleb(-scale)).encode()
     return b"" if tag == "V" else None
-
-
-def _moment(time_us: int) -> bytes:
-    """Return RFC 3339 of microseconds since the epoch, or their digits when no calendar date
-    fits."""
-    try:
-        moment = _EPOCH + timedelta(microseconds=time_us)
-    except OverflowError:
-        return b"%d" % time_us
-    return moment.isoformat().replace("+00:00", "Z").encode()
 
 
 def _is_text(value: bytes) -> bool:
