@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fluxmq._hot.reactor import Reactor
 from fluxmq.net.links import Blocked, Link, Received
@@ -20,15 +19,13 @@ from fluxmq.shards.durable.rows import Clock
 from fluxmq.shards.durable.wiring import Durable
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
+from fluxmq.shards.nodes import Nodes, NoNodes
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
 from fluxmq.shards.queues.disk import Disk
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.storage.directory import Placement
-
-if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ class Shard:
         self,
         settings: Settings,
         around: Surroundings,
-        make_cluster: Callable[[Queues], Cluster | None] = lambda _queues: None,
+        make_nodes: Callable[[Queues], Nodes] = lambda _queues: NoNodes(),
     ) -> None:
         """Connect the parts. Raises StorageError, and errors of opening TLS listeners'
         certificates."""
@@ -114,9 +111,8 @@ class Shard:
             around.times.steady_us,
             around.disk,
         )
-        cluster = self.queues.cluster = make_cluster(self.queues)
-        if cluster is not None:
-            self.broker.handler.explain = cluster.hosts.explanations.text
+        self.nodes = make_nodes(self.queues)
+        self.broker.handler.explain = self.nodes.explain
         self.broker.routes.sinks = self.queues.clients.sinks
         self.peers.join_queues(self.queues.join(self.peers.links))
         self.intake = Intake(
@@ -134,6 +130,7 @@ class Shard:
                 settings,
                 self.broker,
                 self.queues,
+                self.nodes,
                 self.peers.links,
                 around.times.later,
             ),

@@ -15,7 +15,7 @@ import signal
 import ssl
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import uvloop
 
@@ -49,6 +49,7 @@ from fluxmq.shards.amqp.reports import AmqpReports
 from fluxmq.shards.composition import Shard, Surroundings, Times
 from fluxmq.shards.durable.wiring import StoreWatch, expect_others, open_store
 from fluxmq.shards.garbage import Garbage
+from fluxmq.shards.nodes import ClusterNodes, Nodes, NoNodes
 from fluxmq.shards.queues.disk import disk_beside
 from fluxmq.shards.queues.placement import placement_of
 from fluxmq.shards.queues.wiring import Queues
@@ -69,9 +70,6 @@ QUIET_TIMERS = 50
 """Number of timer periods over which a shard needs hardly any ticks to count as quiet."""
 QUIET_TICKS = 4 * QUIET_TIMERS
 """Maximum number of ticks of a quiet shard in that time, including its own."""
-
-if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster
 
 _log = logs.get_logger("fluxmq.shard")
 
@@ -96,7 +94,7 @@ class Worker:
         self.clock = make_clock(settings, launch.index)
         self.store = open_store(settings.storage.data_dir, launch.index)
         self.watch = StoreWatch(self.store)
-        self.shard = Shard(settings, self._surroundings(), self._make_cluster)
+        self.shard = Shard(settings, self._surroundings(), self._make_nodes)
         self._again = False
         self.reports = self._make_reports()
         self.garbage = Garbage(gc, self.reports.collections.observe, time.perf_counter)
@@ -154,16 +152,16 @@ class Worker:
             connected=lambda: self.reports.census.result.connected,
         )
 
-    def _make_cluster(self, queues: Queues) -> Cluster | None:
+    def _make_nodes(self, queues: Queues) -> Nodes:
         """Connect this shard to those of other nodes, if there are any."""
         settings, launch = self.settings, self.launch
         if not (settings.cluster.enabled and settings.cluster.raft.enabled):
-            return None
+            return NoNodes()
         # Imported only where it is used: it costs time and memory.
         from fluxmq.shards.cluster.wiring import Cluster
 
         self.clock.on_settled = queues.go_on
-        return Cluster(
+        cluster = queues.cluster = Cluster(
             settings,
             launch.index,
             launch.workers,
@@ -173,6 +171,7 @@ class Worker:
             queues.service.wake,
             self.clock,
         )
+        return ClusterNodes(cluster)
 
     def _make_reports(self) -> Reports:
         return Reports(
@@ -275,7 +274,7 @@ class Worker:
         late = is_late(
             now - self._started,
             arriving=self.shard.amqp.topology.arriving,
-            expected=not self.shard.amqp.known and self.shard.queues.cluster is None,
+            expected=not self.shard.amqp.known and self.shard.nodes.group_plans is None,
         )
         if told or late:
             self._ready = True
@@ -386,8 +385,7 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
         fail_boot(f"server.mqtt.tls: {problem}", table, launch.slot)
     try:
         worker.start()
-        if worker.shard.queues.cluster is not None:
-            await worker.shard.queues.cluster.start()
+        await worker.shard.nodes.start()
     except StorageError as problem:
         fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
     except ClusterError as problem:

@@ -51,6 +51,7 @@ from fluxmq.shards.amqp.groups import group_for
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.nodes import Nodes
 from fluxmq.shards.queues.ports import QueueHost, Status, Told
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.timers import DueTimes
@@ -75,10 +76,10 @@ class AmqpBroker:
 
     def __init__(
         self,
-        shard: int,
         settings: Settings,
         broker: ShardBroker,
         queues: Queues,
+        nodes: Nodes,
         client: TopologyClient,
         publishing: Publishing,
         replies: Replies,
@@ -86,7 +87,7 @@ class AmqpBroker:
         later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int],
     ) -> None:
-        self.shard = shard
+        self.shard = queues.shard
         self._later = later
         self._clock = clock
         self.opened = 0
@@ -96,8 +97,9 @@ class AmqpBroker:
         self.timers: DueTimes[Client] = DueTimes()
         self.log = RateLimited(_log, per_second=1, burst=10)
         self._broker = broker
-        self.reactor = self._reactor = broker.reactor
+        self.reactor = broker.reactor
         self._queues = queues
+        self._group_plans = nodes.group_plans
         self._client = client
         self.topology: Topology = client.topology
         self._publishing = publishing
@@ -129,7 +131,7 @@ class AmqpBroker:
 
     def now(self) -> float:
         """Return the monotonic seconds at the start of this tick."""
-        return self._reactor.tally.now
+        return self.reactor.tally.now
 
     def now_us(self) -> int:
         """Return microseconds since the epoch."""
@@ -284,12 +286,11 @@ class AmqpBroker:
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the replication group of a new queue. Raises `Refusal` for an unknown group."""
-        cluster = self._queues.cluster
         return group_for(
             self._queues.names,
             self.shard,
             self._settings.storage.queue_ack_durability == "buffered",
-            None if cluster is None else cluster.plans,
+            self._group_plans,
             (queue_name, durable, exclusive, queue_type),
             arguments or {},
         )
@@ -362,7 +363,7 @@ class AmqpBroker:
         routed = self._publishing.publish(
             run, exchange, block, keys, headers, confirmation, expiry_ms, properties, identity
         )
-        if self._reactor.link_full:
+        if self.reactor.link_full:
             self._broker.link_full(channel.client.connection)
         return routed
 

@@ -31,6 +31,7 @@ from fluxmq.shards.amqp.migrations import Migrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.nodes import Nodes
 from fluxmq.shards.queues.names import EPHEMERAL
 from fluxmq.shards.queues.wiring import Queues, microseconds_now
 
@@ -60,6 +61,7 @@ class Amqp:
         settings: Settings,
         broker: ShardBroker,
         queues: Queues,
+        nodes: Nodes,
         links: dict[int, Link],
         later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int] = microseconds_now,
@@ -87,7 +89,7 @@ class Amqp:
             clock,
         )
         self.broker = AmqpBroker(
-            *(shard, settings, broker, queues, self.topology, publishing, self.replies),
+            *(settings, broker, queues, nodes, self.topology, publishing, self.replies),
             self.entered,
             later,
             clock,
@@ -105,12 +107,11 @@ class Amqp:
             lambda: self.topology.known,
             lambda: self._reactor.tally.now,
         )
-        nodes = queues.cluster
         self.migrations = Migrations(
             lambda: self.topology.topology,
             self.topology.change,
             self.declared.led,
-            (lambda _group: None) if nodes is None else nodes.hosts.carrier,
+            nodes.carrier,
             self.declared.declare,
             lambda: self._reactor.tally.now,
         )
