@@ -46,7 +46,7 @@ from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Watch, trim
 from fluxmq.shards.amqp.reports import AmqpReports
-from fluxmq.shards.composition import Shard, Surroundings, Times
+from fluxmq.shards.composition import Shard
 from fluxmq.shards.durable.wiring import StoreWatch, expect_others, open_store
 from fluxmq.shards.garbage import Garbage
 from fluxmq.shards.nodes import ClusterNodes, Nodes, NoNodes
@@ -55,6 +55,7 @@ from fluxmq.shards.queues.placement import placement_of
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.steady import make_clock
+from fluxmq.shards.surroundings import Surroundings, Times
 from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.errors import StorageError
 
@@ -137,8 +138,8 @@ class Worker:
                 shares_here(settings, launch.workers).storage,
             ),
             store=self.store,
-            expect_others=lambda broker: expect_others(
-                broker, data_dir, launch.index, launch.workers
+            expect_others=lambda routes, groups: expect_others(
+                routes, groups, data_dir, launch.index, launch.workers
             ),
             connect=lambda reactor, received, blocked: make_links(
                 launch.links, launch.link_kind, launch.wake_fds, reactor, received, blocked
