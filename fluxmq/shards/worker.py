@@ -92,7 +92,7 @@ class Worker:
         self._ready = False
         self.boot_failure = ""
         """Reason for which this shard cannot serve the data directory."""
-        self.clock = make_clock(settings, launch.index)
+        self.clock = make_clock(settings, launch.index, self._time_is_known)
         self.store = open_store(settings.storage.data_dir, launch.index)
         self.watch = StoreWatch(self.store)
         self.shard = Shard(settings, self._surroundings(), self._make_nodes)
@@ -161,7 +161,6 @@ class Worker:
         # Imported only where it is used: it costs time and memory.
         from fluxmq.shards.cluster.wiring import Cluster
 
-        self.clock.on_settled = queues.go_on
         cluster = queues.cluster = Cluster(
             settings,
             launch.index,
@@ -173,6 +172,9 @@ class Worker:
             self.clock,
         )
         return ClusterNodes(cluster)
+
+    def _time_is_known(self) -> None:
+        self.shard.queues.go_on()
 
     def _make_reports(self) -> Reports:
         return Reports(

@@ -104,7 +104,10 @@ class LoneMember:
         self.now = 0.0
         self.cluster = self.queues.cluster = Cluster(
             *(settings, shard, workers, 1, service, places, service.wake),
-            NodeClock(self.files, self.paths, shard, Clocks(self.clock, self.clock, "")),
+            NodeClock(
+                *(self.files, self.paths, shard, Clocks(self.clock, self.clock, "")),
+                self.queues.go_on,
+            ),
             lambda: self.now,
         )
         self.queues.join({})
