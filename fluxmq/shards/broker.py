@@ -10,11 +10,11 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from fluxmq.auth.logins import Authenticated, LoginOutcome
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
+from fluxmq.ipc.handoff import LISTENERS
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net.reactor import PAUSED_LINK, PAUSED_STEP, Reactor
 from fluxmq.net.route import Route
@@ -32,18 +32,16 @@ from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.sessions.mqtt.session import CONNECTED, Client, Grant, Session, Will
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms
-from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.claims import Claims
+from fluxmq.shards.durable.sessions import DurableSessions
 from fluxmq.shards.durable.wiring import DurablePort
-from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
+from fluxmq.shards.parts import Parts
+from fluxmq.shards.peers import Peers, Subjects
 from fluxmq.shards.queue_port import QueuePort
-from fluxmq.shards.routes import RouteTable
+from fluxmq.shards.surroundings import Surroundings
 from fluxmq.shards.taking_over import TakingOver
 from fluxmq.shards.timers import DueTimes, SilenceWheel
-
-if TYPE_CHECKING:
-    from fluxmq.shards.peers import Peers
-    from fluxmq.shards.retained import RetainedMessages
 
 LINGER_SECONDS = 2.0
 """Time for a client to read the reason for a disconnect before the socket is closed."""
@@ -56,44 +54,61 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self,
         reactor: Reactor,
         settings: Settings,
-        workers: int,
-        authentication: Authentication,
-        again: Callable[[], None],
-        later: Callable[[float, Callable[[], None]], None],
+        around: Surroundings,
+        parts: Parts,
+        explain: Callable[[int], str],
     ) -> None:
+        """``explain`` returns the text that goes with an outcome; empty for none."""
         self.reactor = reactor
-        self.schedule_tick = again
-        self.later = later
-        self.authentication = authentication
-        self.handler = Handler(self)
+        self.schedule_tick = around.schedule
+        self.later = around.times.later
+        self.authentication = parts.authentication
+        self.handler = Handler(self, explain)
         self.sessions: dict[str, Session] = {}
         self.wheel = SilenceWheel()
         self.timers: DueTimes[Session] = DueTimes()
-        self.drops: Counter[str] = Counter()
+        self.drops = parts.drops
         self.errors: Counter[int] = Counter()
         self.closed: Counter[str] = Counter()
         self.packets: Counter[int] = Counter()
-        self.denied: Counter[str] = Counter()
         self.takeovers = self.expired_sessions = self.wills = 0
-        self.open_now: list[int] = []
+        self.open_now = [0] * len(LISTENERS)
+        """Number of connections by listener."""
         self.log = RateLimited(get_logger("fluxmq.mqtt"), per_second=1, burst=10)
         self.alarms = Alarms(reactor)
         self.alarms.on_relief.append(self._give_up_incomplete)
-        self._workers = workers
-        self._retrying = False
+        self._workers = around.workers
         self._hungry: dict[Client, None] = {}
         self._arriving: dict[str, Client] = {}
         """Clients that are let in once the end of their former session is on disk."""
         self.configure(settings)
-        self.routes = RouteTable(
-            reactor,
-            self.limits.max_topic_bytes,
-            self.limits.max_topic_levels,
-            self.limits.packets.control_characters,
+        self.routes, self.groups = parts.routes, parts.groups
+        self.retained, self.queues = parts.retained, parts.queues
+        claims = Claims(around.index, around.workers, parts.switch.links, self)
+        self.durable = DurableSessions(
+            parts.safety, parts.groups, self, claims, self.limits.max_inflight, around.connected
         )
-        self.groups = GroupTable(self.routes.add_group, self.routes.remove_group, self.count_drop)
-        self.peers: Peers
-        self.retained: RetainedMessages
+        self.peers = self._make_peers(around, parts, claims)
+
+    def _make_peers(self, around: Surroundings, parts: Parts, claims: Claims) -> Peers:
+        subjects = Subjects(
+            parts.routes,
+            parts.groups,
+            claims,
+            parts.retained,
+            parts.durable_links,
+            parts.queue_links,
+        )
+
+        def owned(peer: int) -> list[str]:
+            return [client_id for client_id in self.sessions if claims.home(client_id) == peer]
+
+        return Peers(
+            *(parts.switch, around.epoch, self.reactor, subjects),
+            around.is_alive,
+            owned,
+            self.later,
+        )
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and on change."""
@@ -143,21 +158,6 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             if isinstance(client, Client) and self.alarms.is_large(connection):
                 self.refused_for_memory("incomplete")
                 self.handler.disconnect(client, Cause.MEMORY)
-
-    def resume_from_link(self, connection: Connection) -> None:
-        """Resume a connection when the link has room again."""
-        self.reactor.resume(connection, PAUSED_LINK)
-
-    def retry_links(self) -> None:
-        """Retry a full link soon, until it is not full."""
-        if not self._retrying:
-            self._retrying = True
-            self.later(0.001, self._retry_links)
-
-    def _retry_links(self) -> None:
-        self._retrying = False
-        if self.peers.retry():
-            self.retry_links()
 
     # Time
 
@@ -457,9 +457,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
 
     def count_drop(self, reason: str, count: int) -> None:
         """Count messages not delivered."""
-        self.drops[reason] += count
-        if reason == "no_permission":
-            self.denied["publish"] += 1
+        self.drops.count(reason, count)
 
     def count_packet(self, kind: int) -> None:
         """Count a control packet received."""

@@ -3,70 +3,32 @@ hand."""
 
 from __future__ import annotations
 
-import asyncio
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from fluxmq.engine.wiring import Queues
-from fluxmq.net.links import Blocked, Link, Received
+from fluxmq.net import frames
 from fluxmq.net.reactor import Reactor
-from fluxmq.replication.disk import Disk
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.amqp.entered import Entered
+from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.claims import Claims
-from fluxmq.shards.durable.homes import Store
+from fluxmq.shards.drops import Drops
+from fluxmq.shards.durable.durability import Durability
+from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.durable.rows import Clock
 from fluxmq.shards.durable.wiring import Durable
+from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
-from fluxmq.shards.peers import Peers
+from fluxmq.shards.parts import Parts
 from fluxmq.shards.permissions import Permissions
 from fluxmq.shards.retained import RetainedMessages
-from fluxmq.storage.directory import Placement
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The clocks of a shard, and its timer.
-
-    `steady_us`: µs since the epoch, never going back, for queues. `later` calls an action after
-    this many seconds, and ticks.
-    """
-
-    monotonic: Callable[[], float]
-    wall_seconds: Callable[[], float]
-    wall_ns: Callable[[], int]
-    steady_us: Callable[[], int]
-    later: Callable[[float, Callable[[], None]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Environment of a shard: its process, disk, clocks and the node's other shards.
-
-    `epoch` identifies this life of the shard. `is_alive` returns whether another shard runs and has
-    shown it. `expect_others` adds subscriptions of persistent sessions of shards that may start
-    later. `schedule` schedules a tick. `count_connections` gets the number of connections per
-    listener; `connected` returns the number of connected clients.
-    """
-
-    index: int
-    workers: int
-    epoch: int
-    loop: asyncio.AbstractEventLoop
-    placement: Placement
-    times: Times
-    disk: Disk
-    store: Store
-    expect_others: Callable[[ShardBroker], None]
-    connect: Callable[[Reactor, Received, Blocked], dict[int, Link]]
-    is_alive: Callable[[int], bool]
-    handoff_fd: int
-    schedule: Callable[[], None]
-    count_connections: Callable[[int, int], None]
-    connected: Callable[[], int]
+from fluxmq.shards.routes import RouteTable
+from fluxmq.shards.surroundings import Surroundings
+from fluxmq.shards.switch import Switch
 
 
 class Shard:
@@ -80,113 +42,121 @@ class Shard:
     ) -> None:
         """Connect the parts; ``share`` has the queues shared with other nodes. Raises StorageError, and errors of opening TLS listeners'
         certificates."""
-        limits = settings.broker
-        self.reactor = Reactor(
-            None,
-            RECEIVE_BUFFER_BYTES,
-            limits.max_packet_size,
-            min(limits.max_connect_size, limits.max_packet_size),
-            limits.route_cache_size,
-        )
-        self.reactor.tally.now = around.times.monotonic()
-        self.broker = self.reactor.host = ShardBroker(
-            self.reactor,
-            settings,
-            around.workers,
-            self._make_authentication(settings, around),
-            around.schedule,
-            around.times.later,
-        )
-        self.permissions = Permissions(self.reactor, self.broker, self.authentication)
-        self.peers = self.broker.peers = self._make_peers(around)
-        self._keep(settings, around)
-        self.queues = self.broker.queues = Queues(
+        certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
+        self.authentication = Authentication(settings.auth, around.loop, certificates)
+        self.reactor = make_reactor(settings, around)
+        drops = Drops()
+        self.queues = Queues(
             around.index,
             settings,
             around.placement,
             self.reactor,
             around.times.later,
-            self.broker.count_drop,
+            drops.count,
             around.times.steady_us,
             around.disk,
         )
         share(self.queues)
-        self.broker.handler.explain = self.queues.elsewhere.explain
-        self.broker.routes.sinks = self.queues.clients.sinks
-        self.peers.join_queues(self.queues.join(self.peers.links))
+        switch = Switch(lambda received, blocked: around.connect(self.reactor, received, blocked))
+        parts = self._make_parts(settings, around, drops, switch)
+        self.broker = self.reactor.host = ShardBroker(
+            self.reactor, settings, around, parts, self.queues.elsewhere.explain
+        )
+        self.peers = self.broker.peers
+        self.durable = Durable(self.broker.durable, parts.durable_links)
+        self.permissions = Permissions(self.reactor, self.broker, self.authentication)
+        times, links = around.times, switch.links
+        replies = Replies(around.index, links, secrets.token_urlsafe, times.steady_us, times.later)
+        switch.on_control(replies.handlers())
+        switch.on_frame(replies.received, frames.REPLY)
+        entered = Entered(links)
+        switch.on_control(entered.handlers())
+        self.amqp = Amqp(
+            *(settings, self.broker, self.queues, replies, entered),
+            times.later,
+            times.steady_us,
+        )
         self.intake = Intake(
             around.handoff_fd,
             self.reactor,
-            self.broker.handler,
+            self.broker,
+            self.amqp.adopt,
             settings,
-            self.broker.watch_connect,
             around.count_connections,
         )
-        self.broker.open_now = self.intake.open_now
-        self.amqp = Amqp(
-            *(
-                around.index,
-                settings,
-                self.broker,
-                self.queues,
-                self.peers.links,
-                around.times.later,
-            ),
-            around.times.steady_us,
-        )
-        self.peers.join_replies(self.amqp.replies)
-        self.peers.join_entered(self.amqp.entered)
-        self.intake.amqp = self.amqp.adopt
 
-    def _make_authentication(self, settings: Settings, around: Surroundings) -> Authentication:
-        certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
-        self.authentication = Authentication(settings.auth, around.loop, certificates)
-        return self.authentication
-
-    def _make_peers(self, around: Surroundings) -> Peers:
-        broker = self.broker
-        peers = Peers(
-            lambda received, blocked: around.connect(self.reactor, received, blocked),
-            around.epoch,
-            self.reactor,
-            broker.routes,
-            broker.groups,
-            around.is_alive,
-            self._owned,
-        )
-        broker.routes.links = broker.groups.links = peers.links
-        return peers
-
-    def _keep(self, settings: Settings, around: Surroundings) -> None:
-        """Create the parts that keep sessions and retained messages on disk."""
-        broker, peers, times = self.broker, self.peers, around.times
-        claims = Claims(around.index, around.workers, peers.links, broker)
-        around.expect_others(broker)
-        self.durable = Durable(
-            claims,
+    def _make_parts(
+        self, settings: Settings, around: Surroundings, drops: Drops, switch: Switch
+    ) -> Parts:
+        """Create what sessions use and other shards talk about. Raises StorageError."""
+        times, links, limits = around.times, switch.links, settings.broker
+        durability = Durability(
+            around.index,
             around.workers,
             around.store,
             self.reactor,
-            broker,
-            peers,
+            links,
             Clock(times.monotonic, times.wall_seconds),
-            around.times.later,
-            around.connected,
+            times.later,
+            drops.count,
         )
-        broker.retained = RetainedMessages(
+        routes = RouteTable(
+            self.reactor,
+            limits.max_topic_bytes,
+            limits.max_topic_levels,
+            limits.allow_control_characters,
+            self.queues.clients.sinks,
+            links,
+            durability.kept,
+        )
+        groups = GroupTable(
+            routes.add_group,
+            routes.remove_group,
+            drops.count,
+            self._tell_peers,
+            durability.safety.pass_on,
+            links,
+            durability.kept,
+        )
+        around.expect_others(routes, groups)
+        retained = RetainedMessages(
             around.index,
-            settings.broker.max_retained_messages,
-            settings.broker.max_retained_bytes,
+            limits.max_retained_messages,
+            limits.max_retained_bytes,
             times.monotonic,
             times.wall_ns,
-            peers.links,
-            self.durable.rows,
+            links,
+            durability.rows,
             self.reactor.hold,
         )
-        broker.retained.load()
-        peers.join(claims, broker.retained)
+        retained.load()
+        return Parts(
+            self.authentication,
+            self.queues,
+            self.queues.join(links),
+            switch,
+            routes,
+            groups,
+            retained,
+            durability.safety,
+            DurableLinks(links, durability, routes, groups),
+            drops,
+        )
 
-    def _owned(self, peer: int) -> list[str]:
-        """Return the client ids with a session here whose home is `peer`."""
-        home = self.peers.claims.home
-        return [client_id for client_id in self.broker.sessions if home(client_id) == peer]
+    def _tell_peers(self) -> None:
+        self.peers.tell()
+
+
+def make_reactor(settings: Settings, around: Surroundings) -> Reactor:
+    """Return the shard's loop. Its host is the broker once that exists; until then it has only to
+    schedule ticks."""
+    limits = settings.broker
+    reactor = Reactor(
+        around,
+        RECEIVE_BUFFER_BYTES,
+        limits.max_packet_size,
+        min(limits.max_connect_size, limits.max_packet_size),
+        limits.route_cache_size,
+    )
+    reactor.tally.now = around.times.monotonic()
+    return reactor

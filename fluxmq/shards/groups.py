@@ -10,7 +10,7 @@ Source: MQTT 5.0 section 4.8.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fluxmq.net.links import Link
 from fluxmq.protocols.mqtt.portion import Portion
@@ -85,10 +85,6 @@ class Group:
         return here > 0 or any(count for count, _ in self.core.remote().values())
 
 
-class _Counts(Protocol):
-    def __call__(self, reason: str, count: int) -> None: ...
-
-
 class GroupTable:
     """All shared groups known to this shard; ``changed``: those whose counts the peers do not know
     yet."""
@@ -97,8 +93,15 @@ class GroupTable:
         self,
         added: Callable[[Group], None],
         removed: Callable[[Group], None],
-        count_drop: _Counts,
+        count_drop: Callable[[str, int], None],
+        tell: Callable[[], None],
+        pass_on: Callable[[Portion], None],
+        links: Mapping[int, Link],
+        kept_links: Mapping[int, KeptLink],
     ) -> None:
+        """``tell`` announces changes to the peers; ``pass_on`` gives a member's remaining messages
+        to the others of its group. ``kept_links`` lead reliably to other shards' persistent
+        members, which acknowledge messages."""
         self._groups: SharedGroups[Session] = SharedGroups()
         self._by_core: dict[SharedGroup[Session], Group] = {}
         self._added = added
@@ -106,17 +109,12 @@ class GroupTable:
         self.count_drop = count_drop
         self.member_count = 0
         """Number of shared subscriptions of this shard's sessions."""
-        self.links: dict[int, Link] = {}
-        self.kept_links: Mapping[int, KeptLink] = {}
-        """Reliable links to other shards' persistent members, which acknowledge messages."""
+        self.links = links
+        self.kept_links = kept_links
         self._former: dict[int, set[tuple[bytes, bytes]]] = {}
         """Groups, by shard, of persistent members that have not reappeared since its start."""
-        self.tell: Callable[[], None] = lambda: None
-        """Announces changes to the peers."""
-        self.pass_on: Callable[[Portion], None] = lambda portion: portion.group.offer(
-            run_of(portion)
-        )
-        """Gives a member's remaining messages to the others of its group."""
+        self.tell = tell
+        self._pass_on = pass_on
         self.changed: set[tuple[bytes, bytes]] = set()
 
     def __len__(self) -> int:
@@ -186,7 +184,7 @@ class GroupTable:
         for portion in give_up_shared(
             session.delivery, lambda group: ended or group.others_connected(session)
         ):
-            self.pass_on(portion)
+            self._pass_on(portion)
 
     def dealt(self, name: bytes, topic_filter: bytes, run: Run) -> None:
         """Deliver a part that another shard assigned to this shard's members."""

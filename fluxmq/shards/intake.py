@@ -18,12 +18,9 @@ from fluxmq.net.reactor import Reactor
 from fluxmq.net.tls import TlsStream, server_context
 from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.connection import Connection
-from fluxmq.sessions.mqtt.handler import Handler
-from fluxmq.sessions.mqtt.session import (
-    CONNECTED,
-    Client,
-)
+from fluxmq.sessions.mqtt.session import CONNECTED, Client
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.broker import ShardBroker
 
 MESSAGES_PER_TURN = 4
 """Maximum number of hand-over messages (of up to 60 connections) accepted per tick."""
@@ -38,27 +35,27 @@ class Intake:
         self,
         handoff_fd: int,
         reactor: Reactor,
-        handler: Handler,
+        broker: ShardBroker,
+        amqp: Callable[[Connection, str, float], None],
         settings: Settings,
-        watch: Callable[[Client, float], None],
         counted: Callable[[int, int], None],
     ) -> None:
+        """``amqp`` makes a connection speak AMQP; ``str``: its peer, ``float``: seconds until it
+        must be open. ``counted`` gets the number of connections of a listener."""
         self._socket = adopt(handoff_fd)
         self._reactor = reactor
-        self._handler = handler
+        self._broker = broker
+        self.open_now = broker.open_now
         self._settings = settings
-        self._watch = watch
         self._counted = counted
         self._tls: dict[int, ssl.SSLContext] = {}
-        self.amqp: Callable[[Connection, str, float], None]
-        """Makes a connection speak AMQP; ``str``: its peer, ``float``: seconds until it must be
-        open."""
+        self._amqp = amqp
         self.opened = [0] * len(LISTENERS)
-        self.open_now = [0] * len(LISTENERS)
         self._log = RateLimited(get_logger("fluxmq.intake"), per_second=1, burst=5)
-        mqtt, amqp = settings.server.mqtt, settings.server.amqp
-        self._listeners = (mqtt.tcp, mqtt.tls, mqtt.websocket, amqp.tcp, amqp.tls)
-        for listener, tls in ((TLS, mqtt.tls), (AMQP_TLS, amqp.tls)):
+        server = settings.server
+        mqtt = server.mqtt
+        self._listeners = (mqtt.tcp, mqtt.tls, mqtt.websocket, server.amqp.tcp, server.amqp.tls)
+        for listener, tls in ((TLS, mqtt.tls), (AMQP_TLS, server.amqp.tls)):
             if tls is not None:
                 self._tls[listener] = server_context(tls)
 
@@ -107,9 +104,9 @@ class Intake:
         connection.listener = listener
         client: Client | None = None
         if listener in (AMQP, AMQP_TLS):
-            self.amqp(connection, peer, settings.connect_timeout)
+            self._amqp(connection, peer, settings.connect_timeout)
         else:
-            connection.handler = self._handler
+            connection.handler = self._broker.handler
             client = Client(connection, peer, listener)
             connection.identity = client
         if listener in self._tls:
@@ -130,4 +127,4 @@ class Intake:
         elif data:
             reactor.process(connection, bytearray(data), len(data))
         if client is not None and client.stage is not CONNECTED:
-            self._watch(client, settings.connect_timeout)
+            self._broker.watch_connect(client, settings.connect_timeout)

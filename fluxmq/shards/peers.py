@@ -15,27 +15,41 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from fluxmq.engine.queue_links import QueueLinks
 from fluxmq.logs import get_logger
 from fluxmq.net import frames
-from fluxmq.net.links import Connect, Link
-from fluxmq.net.reactor import Reactor
-from fluxmq.shards.amqp.entered import Entered
-from fluxmq.shards.amqp.replies import Replies
+from fluxmq.net.links import Link
+from fluxmq.net.reactor import PAUSED_LINK, Reactor
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
+from fluxmq.shards.switch import Switch
 
 HELLO_SECONDS = 1.0
 """Time for which a hello outweighs the process table, which may not show the new process yet."""
+RETRY_SECONDS = 0.001
+"""Interval at which waiting frames are sent again while a link is full."""
 FILTERS_PER_FRAME = 500
 """Number of filters per frame when a shard announces its whole interest."""
 
 _log = get_logger("fluxmq.peers")
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """The parts of a shard that it tells other shards about."""
+
+    routes: RouteTable
+    groups: GroupTable
+    claims: Claims
+    retained: RetainedMessages
+    durable: DurableLinks
+    queues: QueueLinks
 
 
 class Peers:
@@ -43,23 +57,28 @@ class Peers:
 
     def __init__(
         self,
-        connect: Connect,
+        switch: Switch,
         epoch: int,
         reactor: Reactor,
-        routes: RouteTable,
-        groups: GroupTable,
+        subjects: Subjects,
         alive: Callable[[int], bool],
         owned: Callable[[int], list[str]],
+        later: Callable[[float, Callable[[], None]], None],
     ) -> None:
+        """``alive`` returns whether a peer's process runs, ``owned`` the client ids with a session
+        here whose home is a peer."""
+        self.links = switch.links
         self._epoch = epoch
         self._reactor = reactor
-        self._routes = routes
-        self._groups = groups
-        groups.tell = self.tell
+        self._routes = subjects.routes
+        self._groups = subjects.groups
+        self.claims = subjects.claims
+        self._retained = subjects.retained
+        self._durable = subjects.durable
+        self._queues = subjects.queues
         self._alive = alive
         self._owned = owned
-        self.claims: Claims
-        self.retained: RetainedMessages
+        self._later = later
         self._sequence = 0
         self._told: dict[int, int] = {}
         self._known: dict[int, int] = {}
@@ -75,28 +94,26 @@ class Peers:
         """Peers that are sending us their retained messages."""
         self.complete = False
         self._blocked: set[Link] = set()
-        self.on_numbers: Callable[[int, dict[str, int]], None] = lambda _peer, _report: None
-        self.queues: QueueLinks
-        self.replies: Replies
-        self.durable: DurableLinks
-        self.links = connect(self._received, self._full)
-        self._handlers: dict[str, Callable[..., None]] = {
-            "hello": self._on_hello,
-            "welcome": self._on_welcome,
-            "interest": self._on_interest,
-            "known": self._on_known,
-            "synchronised": self._on_synchronised,
-            "retained?": self._on_retained_wanted,
-            "retained": self._on_retained_sent,
-        }
+        self._retrying = False
+        self.numbers: dict[int, dict[str, int]] = {}
+        """Latest numbers for ``$SYS`` topics by peer."""
+        self._register(switch)
 
-    def join(self, claims: Claims, retained: RetainedMessages) -> None:
-        """Add the parts that need existing links."""
-        self.claims = claims
-        self.retained = retained
-        self._handlers.update(
+    def _register(self, switch: Switch) -> None:
+        claims, durable, queues = self.claims, self._durable, self._queues
+        switch.on_full(self._full)
+        switch.on_control(durable.handlers())
+        switch.on_control(queues.handlers())
+        switch.on_control(
             {
-                "numbers": lambda link, report: self.on_numbers(link.peer, report),
+                "hello": self._on_hello,
+                "welcome": self._on_welcome,
+                "interest": self._on_interest,
+                "known": self._on_known,
+                "synchronised": self._on_synchronised,
+                "retained?": self._on_retained_wanted,
+                "retained": self._on_retained_sent,
+                "numbers": self._on_numbers,
                 "claim": claims.on_claim,
                 "grant": claims.on_grant,
                 "yield": claims.on_yield,
@@ -105,25 +122,15 @@ class Peers:
                 "owned": claims.on_owned,
             }
         )
-
-    def join_queues(self, queues: QueueLinks) -> None:
-        """Add the queues' part."""
-        self.queues = queues
-        self._handlers.update(queues.handlers())
-
-    def join_replies(self, replies: Replies) -> None:
-        """Add the part for direct replies."""
-        self.replies = replies
-        self._handlers.update(replies.handlers())
-
-    def join_entered(self, entered: Entered) -> None:
-        """Add the part for connection counts by vhost."""
-        self._handlers.update(entered.handlers())
-
-    def join_durable(self, durable: DurableLinks) -> None:
-        """Add the part that keeps sessions and retained messages."""
-        self.durable = durable
-        self._handlers.update(durable.handlers())
+        switch.on_frame(self._on_run, frames.RUN)
+        switch.on_frame(self._on_shared, frames.SHARED)
+        switch.on_frame(self._on_retained, frames.RETAINED)
+        switch.on_frame(self._on_kept, frames.KEPT)
+        switch.on_frame(self._on_dealt, frames.DEALT)
+        switch.on_frame(
+            queues.received,
+            *(frames.APPEND, frames.APPEND_BY_ADDRESS, frames.DELIVER, frames.REFER),
+        )
 
     def start(self) -> None:
         """Send hello to every peer."""
@@ -150,7 +157,7 @@ class Peers:
         """Continue the start as far as peers allow."""
         if self.claims.waiting and self._told_all() and self.claims.open():
             self.tell()  # announce the interest of restored sessions
-            self.durable.restored()
+            self._durable.restored()
         if self.complete or self._sources:
             return
         if self._complete:
@@ -192,7 +199,7 @@ class Peers:
                 link.send_control("interest", self._sequence, begun, ceased, counts, kept)
 
     def _tell_everything(self, link: Link) -> None:
-        self.durable.tell_first(link)
+        self._durable.tell_first(link)
         filters = self._routes.local_filters()
         for at in range(0, len(filters), FILTERS_PER_FRAME):
             part = filters[at : at + FILTERS_PER_FRAME]
@@ -207,42 +214,36 @@ class Peers:
         owned = self._owned(link.peer)
         for at in range(0, len(owned), FILTERS_PER_FRAME):
             link.send_control("owned", owned[at : at + FILTERS_PER_FRAME])
-        self.queues.tell_everything(link)
-        self.durable.tell_last(link)
+        self._queues.tell_everything(link)
+        self._durable.tell_last(link)
         self.claims.peer_up(link.peer)
         told = frames.encode_control("synchronised", self.complete)
-        link.feed(itertools.chain(self.retained.recent(link.peer), (told,)))
+        link.feed(itertools.chain(self._retained.recent(link.peer), (told,)))
 
     # Frames
 
-    def _received(self, link: Link, frame: bytes) -> None:
-        kind = frame[0]
-        if kind == frames.CONTROL:
-            name, *arguments = frames.decode_control(frame)
-            if link.up or name in ("hello", "welcome"):
-                self._handlers[str(name)](link, *arguments)
-            return
-        if not link.up:
-            return  # meant for this shard's former life
-        if kind == frames.RUN:
-            self._deliver(frames.decode_run(frame))
-        elif kind == frames.SHARED:
-            self._groups.dealt(*frames.decode_shared(frame))
-        elif kind == frames.RETAINED:
-            stamp, run = frames.decode_retained(frame)
-            self.retained.told(link, run, stamp)
-        elif kind == frames.KEPT:
-            number, run = frames.decode_kept(frame)
-            self.durable.received(link, number, lambda: self._deliver(run))
-        elif kind == frames.DEALT:
-            number, name, topic_filter, run = frames.decode_dealt(frame)
-            self.durable.received(
-                link, number, lambda: self._groups.dealt(name, topic_filter, run), whole=False
-            )
-        elif kind == frames.REPLY:
-            self.replies.received(frame)
-        else:
-            self.queues.received(link, frame)
+    def _on_run(self, _link: Link, frame: bytes) -> None:
+        self._deliver(frames.decode_run(frame))
+
+    def _on_shared(self, _link: Link, frame: bytes) -> None:
+        self._groups.dealt(*frames.decode_shared(frame))
+
+    def _on_retained(self, link: Link, frame: bytes) -> None:
+        stamp, run = frames.decode_retained(frame)
+        self._retained.told(link, run, stamp)
+
+    def _on_kept(self, link: Link, frame: bytes) -> None:
+        number, run = frames.decode_kept(frame)
+        self._durable.received(link, number, lambda: self._deliver(run))
+
+    def _on_dealt(self, link: Link, frame: bytes) -> None:
+        number, name, topic_filter, run = frames.decode_dealt(frame)
+        self._durable.received(
+            link, number, lambda: self._groups.dealt(name, topic_filter, run), whole=False
+        )
+
+    def _on_numbers(self, link: Link, report: dict[str, int]) -> None:
+        self.numbers[link.peer] = report
 
     def _deliver(self, run: Any) -> None:
         """Deliver a run published on another shard to this shard's sessions only."""
@@ -330,7 +331,7 @@ class Peers:
 
     def _on_retained_wanted(self, link: Link) -> None:
         def source() -> Iterator[bytes]:
-            yield from self.retained.frames()
+            yield from self._retained.frames()
             yield frames.encode_control("retained")
 
         link.feed(source())
@@ -353,17 +354,21 @@ class Peers:
     def _full(self, link: Link) -> None:
         # Only noted: the world must not change while somebody is sending.
         self._blocked.add(link)
-        self._reactor.host.retry_links()
+        if not self._retrying:
+            self._retrying = True
+            self._later(RETRY_SECONDS, self._retry)
 
-    def retry(self) -> bool:
-        """Send waiting frames again; return True while some link is full."""
+    def _retry(self) -> None:
+        """Send waiting frames again, until no link is full."""
         for link in list(self._blocked):
             if self._dead(link.peer):
                 self._lose(link)
             elif link.drain():
                 self._blocked.discard(link)
                 self._resume(link)
-        return bool(self._blocked)
+        self._retrying = bool(self._blocked)
+        if self._retrying:
+            self._later(RETRY_SECONDS, self._retry)
 
     def check(self) -> None:
         """Detect peers that died while they owe an answer; announce changes."""
@@ -386,7 +391,7 @@ class Peers:
         link.paused = set()
         for connection in paused:
             if not any(connection in other.paused for other in self.links.values()):
-                self._reactor.host.resume_from_link(connection)
+                self._reactor.resume(connection, PAUSED_LINK)
 
     def _lose(self, link: Link) -> None:
         """Drop the state of a peer's former life."""
@@ -397,8 +402,8 @@ class Peers:
             self._routes.drop_shard(link.peer)
             self._groups.drop_shard(link.peer)
             self.claims.peer_lost(link.peer)
-            self.queues.lose(link.peer)
-            self.durable.lose(link.peer)
+            self._queues.lose(link.peer)
+            self._durable.lose(link.peer)
         self._heard.pop(link.peer, None)
         self._complete.discard(link.peer)
         self._sources.discard(link.peer)

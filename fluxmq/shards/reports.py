@@ -162,7 +162,7 @@ class Reports:
             yield "fluxmq_messages_sent_total", labels, sent[qos]
             yield "fluxmq_message_bytes_sent_total", labels, sent_bytes[qos]
         drops = dict.fromkeys(DROP_REASONS, 0)
-        drops.update(self._broker.drops)
+        drops.update(self._broker.drops.by_reason)
         drops["slow_subscriber"] += tally.dropped_slow
         drops["offline_queue_full"] += tally.dropped_full
         drops["expired"] += tally.dropped_expired
@@ -225,7 +225,7 @@ class Reports:
             labels = {"method": method, "result": result}
             yield "fluxmq_authentications_total", labels, count
         yield "fluxmq_authentications_pending", {}, authentication.pending
-        for operation, count in broker.denied.items():
+        for operation, count in broker.drops.denied.items():
             yield "fluxmq_authorization_denied_total", {"operation": operation}, count
         yield "fluxmq_users_revision", {}, authentication.revision
         yield "fluxmq_log_lines_suppressed_total", {}, broker.log.suppressed_total

@@ -43,7 +43,13 @@ class RouteTable:
         max_topic_bytes: int,
         max_topic_levels: int,
         control_characters: bool,
+        sinks: Callable[[bytes], list[QueueSink] | None],
+        links: Mapping[int, Link],
+        kept_links: Mapping[int, KeptLink],
     ) -> None:
+        """``sinks`` returns the queues that store a topic's messages; None if it addresses an
+        impossible queue. ``kept_links`` lead reliably to other shards' persistent sessions, which
+        acknowledge messages."""
         self._reactor = reactor
         self._max_topic_bytes = max_topic_bytes
         self._max_topic_levels = max_topic_levels
@@ -57,12 +63,9 @@ class RouteTable:
         self._kept_here: dict[bytes, int] = {}
         self._before: dict[bytes, tuple[bool, bool]] = {}
         """State known to the peers of the filters in ``changed``."""
-        self.links: dict[int, Link] = {}
-        self.kept_links: Mapping[int, Link | KeptLink] = {}
-        """Reliable links to other shards' persistent sessions, which acknowledge messages."""
-        self.sinks: Callable[[bytes], list[QueueSink] | None] = lambda _topic: []
-        """Returns the queues that store a topic's messages; None if it addresses an impossible
-        queue."""
+        self._links = links
+        self._kept_links = kept_links
+        self._sinks = sinks
         self.subscription_count = 0
         self.changed: dict[bytes, bool] = {}
         """Filters that this shard began (True) or ceased to want since the last announcement."""
@@ -77,7 +80,7 @@ class RouteTable:
             return None
         if topic.startswith(SYSTEM_PREFIX):
             return Route([], [], [], [])  # only the broker itself publishes there
-        if self.sinks(topic) is None:
+        if self._sinks(topic) is None:
             return None
         return self.build(topic)
 
@@ -92,12 +95,12 @@ class RouteTable:
                 self._merge(targets, subscriber, grant)
             elif isinstance(subscriber, int):
                 if grant is KEPT:
-                    links[subscriber] = self.kept_links[subscriber]
+                    links[subscriber] = self._kept_links[subscriber]
                 else:
-                    links.setdefault(subscriber, self.links[subscriber])
+                    links.setdefault(subscriber, self._links[subscriber])
             else:
                 groups.append(subscriber)
-        queues = list(self.sinks(topic) or ())
+        queues = list(self._sinks(topic) or ())
         return Route(list(targets.values()), list(links.values()), groups, queues)
 
     def _merge(self, targets: dict[Session, Target], session: Session, grant: Grant) -> None:
@@ -155,7 +158,7 @@ class RouteTable:
     def _note(self, topic_filter: bytes, before: tuple[bool, bool]) -> None:
         """Note a difference from the peers' knowledge, to be announced."""
         now = self._interest(topic_filter)
-        if not self.links or now == before:
+        if not self._links or now == before:
             return
         if not self.changed:
             self._before.clear()

@@ -74,10 +74,18 @@ class Clocks(NamedTuple):
 
 
 class NodeClock:
-    """Steady time in one process. `vouched`: its start needs other nodes' confirmation."""
+    """Steady time in one process. `vouched`: its start needs other nodes' confirmation;
+    `on_settled` is called when they have vouched for it, or the wait for them is over."""
 
     def __init__(
-        self, files: Files, paths: DataPaths, shard: int, clocks: Clocks, *, vouched: bool = False
+        self,
+        files: Files,
+        paths: DataPaths,
+        shard: int,
+        clocks: Clocks,
+        on_settled: Callable[[], None],
+        *,
+        vouched: bool = False,
     ) -> None:
         self._files = files
         self._path = paths.clock(shard)
@@ -96,8 +104,7 @@ class NodeClock:
         self._waited_since = 0
         self._problems = RateLimited(_log, per_second=0.01, burst=1)
         self.settled = not vouched
-        self.on_settled: Callable[[], None] = lambda: None
-        """Called when other nodes have vouched for the start, or the wait for them is over."""
+        self._on_settled = on_settled
         self.target: Callable[[int], int | None] = lambda wall: wall
         """Maps the wall clock's reading to what it ought to show; None if that cannot be known."""
         if self._unseen > TOLD_US or self._drift > TOLD_US:
@@ -147,7 +154,7 @@ class NodeClock:
             )
         self.settled = True
         self._mark(elapsed, self._clocks.wall())
-        self.on_settled()
+        self._on_settled()
 
     def housekeeping(self) -> None:
         """Do periodic work; runs every tenth of a second."""
@@ -178,7 +185,7 @@ class NodeClock:
             self._problems.event(logging.WARNING, "mark", "cannot write the clock file: %s", error)
 
 
-def make_clock(settings: Settings, shard: int) -> NodeClock:
+def make_clock(settings: Settings, shard: int, on_settled: Callable[[], None]) -> NodeClock:
     """Begin a shard's steady time. Raises nothing: without a readable mark it starts from the wall
     clock."""
     cluster = settings.cluster
@@ -187,6 +194,7 @@ def make_clock(settings: Settings, shard: int) -> NodeClock:
         DataPaths(settings.storage.data_dir),
         shard,
         Clocks(wall_us, elapsed_us, boot_id()),
+        on_settled,
         vouched=cluster.enabled and cluster.raft.enabled and bool(cluster.transport.peers),
     )
 

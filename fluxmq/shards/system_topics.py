@@ -34,8 +34,6 @@ class SystemTopics:
         self._peers = peers
         self._connections = connections
         self._started = broker.now()
-        self._reports: dict[int, Numbers] = {}
-        peers.on_numbers = self._reports.__setitem__
 
     def numbers(self) -> Numbers:
         """Return this shard's numbers."""
@@ -54,7 +52,7 @@ class SystemTopics:
             "bytes/sent": tally.sent_bytes0 + tally.sent_bytes1 + tally.sent_bytes2,
             "subscriptions/count": broker.subscription_count,
             "errors/protocol": sum(broker.errors.values()),
-            "errors/authz": sum(broker.denied.values()),
+            "errors/authz": sum(broker.drops.denied.values()),
         }
 
     def tick(self) -> None:
@@ -64,9 +62,8 @@ class SystemTopics:
             if link is not None and link.up:
                 link.send_control("numbers", self.numbers())
             return
-        self._reports[self._shard] = self.numbers()
         total: Numbers = {}
-        for report in self._reports.values():
+        for report in (self.numbers(), *self._peers.numbers.values()):
             for name, value in report.items():
                 total[name] = total.get(name, 0) + value
         total["retained/count"] = len(self._broker.retained.store)

@@ -40,11 +40,12 @@ from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Watch, trim
 from fluxmq.shards.amqp.reports import AmqpReports
-from fluxmq.shards.composition import Shard, Surroundings, Times
+from fluxmq.shards.composition import Shard
 from fluxmq.shards.durable.wiring import StoreWatch, expect_others, open_store
 from fluxmq.shards.garbage import Garbage
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.steady import make_clock
+from fluxmq.shards.surroundings import Surroundings, Times
 from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.errors import StorageError
 
@@ -83,7 +84,7 @@ class Worker:
         self._ready = False
         self.boot_failure = ""
         """Reason for which this shard cannot serve the data directory."""
-        self.clock = make_clock(settings, launch.index)
+        self.clock = make_clock(settings, launch.index, self._time_is_known)
         self.store = open_store(settings.storage.data_dir, launch.index)
         self.watch = StoreWatch(self.store)
         self.shard = Shard(settings, self._surroundings(), self._share)
@@ -129,8 +130,8 @@ class Worker:
                 shares_here(settings, launch.workers).storage,
             ),
             store=self.store,
-            expect_others=lambda broker: expect_others(
-                broker, data_dir, launch.index, launch.workers
+            expect_others=lambda routes, groups: expect_others(
+                routes, groups, data_dir, launch.index, launch.workers
             ),
             connect=lambda reactor, received, blocked: make_links(
                 launch.links, launch.link_kind, launch.wake_fds, reactor, received, blocked
@@ -154,9 +155,11 @@ class Worker:
             # Imported only where it is used: it costs time and memory.
             from fluxmq.engine.sharing import share
 
-            self.clock.on_settled = queues.go_on
             epoch = int.from_bytes(os.urandom(7), "big")
             share(queues, self.settings, self.launch.workers, epoch, self.clock)
+
+    def _time_is_known(self) -> None:
+        self.shard.queues.go_on()
 
     def _make_reports(self) -> Reports:
         return Reports(

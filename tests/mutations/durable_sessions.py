@@ -116,14 +116,11 @@ MUTATIONS = [
     Mutation(
         "passed_on_safely",
         "What a member of a shared group leaves stays on its disk until another member has it safe.",
-        "Durable.__init__",
-        "broker.groups.pass_on = self.safety.pass_on",
-        """def pass_on(portion):
-            self.safety.pass_on(portion)
+        "GroupTable.hand_over",
+        "self._pass_on(portion)",
+        """self._pass_on(portion)
             if portion.settle is not None:
-                portion.settle.acknowledged(portion.base, portion.count)
-
-        broker.groups.pass_on = pass_on""",
+                portion.settle.acknowledged(portion.base, portion.count)""",
         OF_DURABLE + "test_what_a_member_leaves_is_its_own_until_another_has_it_safe",
     ),
     Mutation(

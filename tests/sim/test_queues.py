@@ -20,7 +20,7 @@ from tests.sim.__main__ import main
 from tests.sim.campaign import run_seeds
 from tests.sim.queues.files import NodeFiles
 from tests.sim.queues.host import Checkpoint, Host
-from tests.sim.queues.parts import Hosted, trim
+from tests.sim.queues.parts import Group, Hosted, trim
 from tests.sim.queues.swarm import Swarm, draw
 from tests.sim.queues.world import EVENTS, World
 
@@ -162,7 +162,7 @@ class SyncsNoQueues(Host):
 class MissesAQueue(Host):
     """Takes checkpoints that know nothing of one queue's segments."""
 
-    def captured(self, hosted: Hosted) -> Checkpoint:
+    def captured(self, hosted: Hosted[Group]) -> Checkpoint:
         """The first queue with segments is forgotten."""
         index, term, content, parts = super().captured(hosted)
         state = GroupState.decode(content)
@@ -175,7 +175,7 @@ class MissesAQueue(Host):
 class TrimsTooEarly(Host):
     """Frees the log before the checkpoint behind it is durable."""
 
-    def captured(self, hosted: Hosted) -> Checkpoint:
+    def captured(self, hosted: Hosted[Group]) -> Checkpoint:
         """As if the snapshot were written already."""
         checkpoint = super().captured(hosted)
         before, hosted.snapshot_index = hosted.snapshot_index, checkpoint[0]

@@ -56,10 +56,10 @@ _PUBCOMP = 0x70
 class Handler:
     """Connection events, called by the reactor and by the shard's timers."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, explain: Callable[[int], str]) -> None:
+        """``explain`` returns the text that goes with an outcome; empty for none."""
         self.broker = broker
-        self.explain: Callable[[int], str] = lambda _outcome: ""
-        """Returns the text of an outcome that has one (`Explanations`)."""
+        self._explain = explain
 
     def packet(self, connection: Connection, first: int, body: bytes) -> None:
         """Handle a packet off the hot path."""
@@ -262,12 +262,12 @@ class Handler:
                 connection.append(answers)
                 return
             reason = reason_of(outcome, PacketType.PUBACK)
-            text = self.explain(outcome) or "a publish could not be stored"
+            text = self._explain(outcome) or "a publish could not be stored"
             self.broker.count_error(client, reason, text)
             self._disconnect(client, reason, "publish_refused")
             return
         # Request Problem Information 0 forbids the text [MQTT-3.1.2-29].
-        text = self.explain(outcome) if client.problem_information else ""
+        text = self._explain(outcome) if client.problem_information else ""
         for at in range(0, len(answers), 4):
             packet_id = int.from_bytes(answers[at + 2 : at + 4], "big")
             first = answers[at]

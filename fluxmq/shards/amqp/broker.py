@@ -22,6 +22,7 @@ from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
+from fluxmq.net.tls import TlsStream
 from fluxmq.protocols.amqp091.run import PublishRun
 from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import Bind, Change, DeclareExchange, DeclareQueue, DeleteQueue
@@ -65,12 +66,24 @@ MISSING = AWAY | {QueueOutcome.NO_QUEUE}
 _log = get_logger("fluxmq.amqp")
 
 
+class ShardHandler(Handler):
+    """The sessions' handler, which also identifies TLS clients."""
+
+    def protocol_header(self, connection: Connection, header: bytes) -> None:
+        """Handle the first bytes; the TLS handshake is over by now."""
+        stream = connection.stream
+        if isinstance(stream, TlsStream):
+            identity = stream.peer_identity()
+            if identity is not None:
+                connection.identity.certificate_name = identity.common_name or ""
+        super().protocol_header(connection, header)
+
+
 class AmqpBroker:
     """Implements the port of AMQP sessions on one shard."""
 
     def __init__(
         self,
-        shard: int,
         settings: Settings,
         broker: ShardBroker,
         queues: Queues,
@@ -81,7 +94,7 @@ class AmqpBroker:
         later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int],
     ) -> None:
-        self.shard = shard
+        self.shard = queues.shard
         self._later = later
         self._clock = clock
         self.opened = 0
@@ -102,7 +115,7 @@ class AmqpBroker:
         self._known: dict[tuple[str, str], Permissions | None] = {}
         self._known_revision = (-1, -1)
         self.configure(settings)
-        self.handler: Handler
+        self.handler = ShardHandler(self)
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""

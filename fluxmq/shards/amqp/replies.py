@@ -109,7 +109,7 @@ class Replies:
     def _on_told(self, _link: Link, number: int, there: bool) -> None:
         self._answered(number, there)
 
-    def received(self, frame: bytes) -> None:
+    def received(self, _link: Link, frame: bytes) -> None:
         """Handle a REPLY frame."""
         _, length = HEAD.unpack_from(frame)
         at = HEAD.size + length

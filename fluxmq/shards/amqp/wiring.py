@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,14 +12,11 @@ from fluxmq.ipc.conversation import Order
 from fluxmq.ipc.row_messages import orders_of
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.ipc.topology_messages import connection_id
-from fluxmq.net.links import Link
-from fluxmq.net.tls import TlsStream
 from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
 from fluxmq.sessions.amqp091.client import Client
-from fluxmq.sessions.amqp091.handler import Handler
 from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import reason_of
@@ -37,33 +33,20 @@ WIRE = 1
 """The reactor's protocol number of AMQP 0.9.1."""
 
 
-class ShardHandler(Handler):
-    """The sessions' handler, which also identifies TLS clients."""
-
-    def protocol_header(self, connection: Connection, header: bytes) -> None:
-        """Handle the first bytes; the TLS handshake is over by now."""
-        stream = connection.stream
-        if isinstance(stream, TlsStream):
-            identity = stream.peer_identity()
-            if identity is not None:
-                connection.identity.certificate_name = identity.common_name or ""
-        super().protocol_header(connection, header)
-
-
 class Amqp:
     """Everything about AMQP on one shard."""
 
     def __init__(
         self,
-        shard: int,
         settings: Settings,
         broker: ShardBroker,
         queues: Queues,
-        links: dict[int, Link],
+        replies: Replies,
+        entered: Entered,
         later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int] = microseconds_now,
     ) -> None:
-        self._shard = shard
+        self._shard = queues.shard
         self._broker = broker
         self._queues = queues
         self._reactor = broker.reactor
@@ -73,10 +56,10 @@ class Amqp:
         self.topology = TopologyClient(
             lambda: self._reactor.tally.now,
             self._changed,
-            first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{shard}"))],
+            first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{queues.shard}"))],
         )
-        self.entered = Entered(links)
-        self.replies = Replies(shard, links, secrets.token_urlsafe, clock, later)
+        self.entered = entered
+        self.replies = replies
         publishing = Publishing(
             lambda: self.topology.topology,
             queues.host,
@@ -86,13 +69,12 @@ class Amqp:
             clock,
         )
         self.broker = AmqpBroker(
-            *(shard, settings, broker, queues, self.topology, publishing, self.replies),
-            self.entered,
+            *(settings, broker, queues, self.topology, publishing, replies),
+            entered,
             later,
             clock,
         )
-        self.handler = ShardHandler(self.broker)
-        self.broker.handler = self.handler
+        self.handler = self.broker.handler
         broker.alarms.on_change.append(self._alarms_changed)
         broker.alarms.on_relief.append(self.handler.give_up)
         self.declared = DeclaredQueues(

@@ -13,11 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fluxmq.net.links import Link
-from fluxmq.net.reactor import Reactor
-from fluxmq.shards.durable.homes import RemoteHome
-from fluxmq.shards.durable.kept_links import KeptLink, KeptRuns
-from fluxmq.shards.durable.retained_rows import RetainedRows
-from fluxmq.shards.durable.safety import Safety, Source
+from fluxmq.shards.durable.durability import Durability
+from fluxmq.shards.durable.safety import Source
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.routes import RouteTable
 from fluxmq.storage.state_store import table_of
@@ -29,30 +26,22 @@ class DurableLinks:
     def __init__(
         self,
         links: dict[int, Link],
-        reactor: Reactor,
-        safety: Safety,
-        retained: RetainedRows,
+        durability: Durability,
         routes: RouteTable,
         groups: GroupTable,
     ) -> None:
-        now = safety.clock.now
-        # Greater than all numbers of this shard's former lives.
-        first = round(now() * 1_000_000_000)
         self._links = links
-        self._safety = safety
-        self._retained = retained
+        self._safety = durability.safety
+        self._retained = durability.rows
         self._routes = routes
         self._groups = groups
-        self._runs = KeptRuns(links, reactor, safety.wake)
+        self._runs = durability.runs
         self._restored = False
         self._refusing = 0
         """The state of this shard's store that the others know."""
         self._unsaid: dict[int, tuple[int, int]] = {}
         """Confirmations of peers' changes that are not awaited: sent now and then."""
-        self.kept = {peer: KeptLink(link, reactor, first, now) for peer, link in links.items()}
-        safety.remote = {peer: RemoteHome(link, first, now) for peer, link in links.items()}
-        safety.after = self._flush
-        routes.kept_links = groups.kept_links = self.kept
+        self.kept = durability.kept
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames by name."""
@@ -73,10 +62,6 @@ class DurableLinks:
             self._safety.source = Source(link.peer << 16 | self._safety.shard, link.epoch, number)
         self._runs.deliver(link, number, deliver)
         self._safety.source = None
-
-    def _flush(self) -> None:
-        self._runs.flush()
-        self._retained.flush()
 
     def _on_keep(self, link: Link, number: int, changes: list[list[Any]], waited_for: bool) -> None:
         store = self._safety.store

@@ -87,16 +87,19 @@ class Safety:
         clock: Clock,
         later: Callable[[float, Callable[[], None]], None],
         count_drop: Callable[[str, int], None],
+        remote: dict[int, RemoteHome],
+        flushed: Callable[[], None],
     ) -> None:
+        """``remote``: the homes on other shards; ``flushed`` is called at the end of a tick, when
+        all homes have been told."""
         self.shard = shard
         self.clock = clock
         self.count_drop = count_drop
         self.store = store
-        self.remote: dict[int, RemoteHome] = {}
+        self.remote = remote
         self.source: Source | None = None
         """Origin of the run being delivered, if another shard would resend it."""
-        self.after: Callable[[], None] = lambda: None
-        """Called at the end of a tick, when all homes have been told."""
+        self._flushed = flushed
         self._reactor = reactor
         self._later = later
         self._urgent = False
@@ -143,7 +146,7 @@ class Safety:
         if self._urgent:
             self._urgent = False
             self._flush()
-        self.after()
+        self._flushed()
         if self._gates:
             self._reactor.unfinished = True
         if self._urgent:

@@ -1,27 +1,19 @@
-"""Builds a shard's durable sessions and retained messages, and joins them to broker and peers."""
+"""A shard's durable sessions and retained messages, as its broker and its process use them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from fluxmq.logs import get_logger
-from fluxmq.net.reactor import Reactor
 from fluxmq.sessions.mqtt.session import Session
-from fluxmq.shards.claims import Claims
-from fluxmq.shards.durable.homes import Store
 from fluxmq.shards.durable.links import DurableLinks
-from fluxmq.shards.durable.retained_rows import RetainedRows
-from fluxmq.shards.durable.rows import Clock, group_members
-from fluxmq.shards.durable.safety import Safety
+from fluxmq.shards.durable.rows import group_members
 from fluxmq.shards.durable.sessions import DurableSessions
+from fluxmq.shards.groups import GroupTable
+from fluxmq.shards.routes import RouteTable
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.state_store import StateStore, durable_filters, durable_others
-
-if TYPE_CHECKING:
-    from fluxmq.shards.broker import ShardBroker
-    from fluxmq.shards.peers import Peers
 
 _log = get_logger("fluxmq.durable")
 
@@ -53,33 +45,9 @@ class DurablePort:
 class Durable:
     """Everything that outlives a shard, except queues."""
 
-    def __init__(
-        self,
-        claims: Claims,
-        workers: int,
-        store: Store,
-        reactor: Reactor,
-        broker: ShardBroker,
-        peers: Peers,
-        clock: Clock,
-        later: Callable[[float, Callable[[], None]], None],
-        connected: Callable[[], int],
-    ) -> None:
-        shard, links = claims.shard, peers.links
-        self.store = store
-        self.safety = Safety(shard, store, reactor, clock, later, broker.count_drop)
-        self.rows = RetainedRows(
-            shard, workers, store, links, clock.now, clock.wall, self.safety.wake
-        )
-        self.links = DurableLinks(
-            links, reactor, self.safety, self.rows, broker.routes, broker.groups
-        )
-        self.sessions = DurableSessions(
-            self.safety, broker.groups, broker, claims, broker.limits.max_inflight, connected
-        )
-        broker.durable = self.sessions
-        broker.groups.pass_on = self.safety.pass_on
-        peers.join_durable(self.links)
+    def __init__(self, sessions: DurableSessions, links: DurableLinks) -> None:
+        self.sessions = sessions
+        self.links = links
 
     @property
     def loaded(self) -> bool:
@@ -97,13 +65,15 @@ def open_store(data_dir: str, shard: int) -> StateStore:
     return StateStore(DataPaths(data_dir).state(shard))
 
 
-def expect_others(broker: ShardBroker, data_dir: str, shard: int, workers: int) -> None:
+def expect_others(
+    routes: RouteTable, groups: GroupTable, data_dir: str, shard: int, workers: int
+) -> None:
     """Learn what persistent sessions of shards that start later want. Raises StorageError."""
     for other in range(workers):
         if other != shard:
             path = DataPaths(data_dir).state(other)
-            broker.routes.expect(other, durable_filters(path))
-            broker.groups.expect(other, group_members(durable_others(path)))
+            routes.expect(other, durable_filters(path))
+            groups.expect(other, group_members(durable_others(path)))
 
 
 class StoreWatch:

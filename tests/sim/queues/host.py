@@ -74,6 +74,29 @@ def _names() -> QueueNames:
     return names
 
 
+class _Observer:
+    """Follows a node's group on behalf of the other members."""
+
+    def __init__(self, host: Host) -> None:
+        self.send = host.send
+        self.damaged = host.found_damage
+        self.snapshot_wanted = host.offer
+        self.unannounced = host.announce_later
+
+    def applied(self) -> None:
+        """Do nothing: the group tells the ledger."""
+
+    def leads(self) -> None:
+        """Do nothing: the group tells the world."""
+
+    def follows(self) -> None:
+        """Do nothing."""
+
+    def hand_lead(self) -> bool:
+        """Return False: nobody is asked."""
+        return False
+
+
 class Host:
     """A node. `hosted` is None while it is down or its group is being replaced."""
 
@@ -90,7 +113,7 @@ class Host:
         self.random = Random(f"host {world.seed} {number}")
         self.ahead_us = int(world.swarm.skew_us * self.random.random())
         self.tick_us = int(TICK_US * (0.9 + 0.2 * self.random.random()))
-        self.hosted: Hosted | None = None
+        self.hosted: Hosted[Group] | None = None
         self.up = False
         self.life = 0
         """Counts starts."""
@@ -183,14 +206,9 @@ class Host:
         opening = self.opening
         group.on_applied = lambda: self._applied(opening)
         group.on_leading = self._leads
-        group.on_damaged = self._found_damage
         keeper = hosted.keeper
-        if not member.alone:
-            keeper.send = self._send
-            keeper.on_snapshot_wanted = self._offer
-            keeper.gathers = swarm.gathers
-            if not swarm.eager_commit:
-                keeper.on_unannounced = self._announce_later
+        keeper.join(_Observer(self))
+        keeper.gathers = swarm.gathers and not member.alone
         self.world.ledger.opened(self.number, group)
         keeper.start()
         self._mark(group)
@@ -256,13 +274,15 @@ class Host:
     def _wake(self) -> None:
         self.marked = True
 
-    def _send(self, messages: Sequence[Message]) -> None:
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send messages to the other members."""
         if not self.files.dead:
             for message in messages:
                 self.world.send(message)
 
-    def _announce_later(self) -> None:
-        self.announce_due = True
+    def announce_later(self) -> None:
+        """The commit index is to be announced at the end of the turn."""
+        self.announce_due = not self.world.swarm.eager_commit
 
     def _applied(self, opening: int) -> None:
         hosted = self.hosted
@@ -275,11 +295,12 @@ class Host:
     def _leads(self, group: Group) -> None:
         self.world.leads(self, group)
 
-    def _found_damage(self, why: str) -> None:
+    def found_damage(self, why: str) -> None:
+        """A file of this node proved corrupt."""
         self.world.trace_line(f"{self.number} has found damage: {why}")
         self.world.damage_found(self)
 
-    def _offer(self, member: int) -> None:
+    def offer(self, member: int) -> None:
         """Offer this node's last checkpoint to a member that is behind the log."""
         hosted = self.hosted
         assert hosted is not None, "only leaders are asked"
@@ -306,7 +327,7 @@ class Host:
         if (due is not None and due <= self.clock()) or group.waiting:
             self.marked = True
 
-    def _housekeep(self, hosted: Hosted) -> None:
+    def _housekeep(self, hosted: Hosted[Group]) -> None:
         group = hosted.group
         if group.writes.waiting:
             group.write()
@@ -417,7 +438,7 @@ class Host:
         self.world.checkpoint_later(self)
         return True
 
-    def captured(self, hosted: Hosted) -> Checkpoint:
+    def captured(self, hosted: Hosted[Group]) -> Checkpoint:
         """The group's state, and what has to be synced for it."""
         return capture(hosted)
 

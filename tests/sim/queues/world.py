@@ -216,7 +216,7 @@ class World:
         if not self._clients_done or any(self.hosts[number].gone for number in self._everybody()):
             return False
         leader = self.leader()
-        if leader is None or leader.group.waiting or not leader.group.idle:
+        if leader is None or not leader.group.idle:
             return False
         last = self.ledger.last
         return all(

@@ -51,7 +51,9 @@ class Node:
         clocks = Clocks(
             lambda: WALL + world.time + self.wrong, lambda: self.offset + world.time, f"boot {name}"
         )
-        self.clock = NodeClock(Files(), DataPaths(str(folder)), 0, clocks, vouched=True)
+        self.clock = NodeClock(
+            Files(), DataPaths(str(folder)), 0, clocks, lambda: None, vouched=True
+        )
         self.links: dict[str, NodeLink] = {}
         self.clocks = ClockLinks(self.clock, len(NAMES), lambda: iter(self.links.values()))
 

@@ -82,7 +82,7 @@ class Shard:
         hot.reactor.monotonic = lambda: self.clock
         self.reactor = hot.reactor.Reactor(self, receive_bytes, self.limits.max_packet, 8192, 64)
         self.reactor.tally.now = self.clock
-        self.handler = Handler(self)
+        self.handler = Handler(self, lambda _outcome: "")
         self.sessions: dict[str, Session] = {}
         self.tree: SubscriptionTree[Session, Grant] = SubscriptionTree()
         self.retained: dict[bytes, Any] = {}

@@ -102,7 +102,10 @@ class LoneMember:
             Disk(self.files, self._syncer, lambda: self.steps, background=False),
         )
         self.now = 0.0
-        clock = NodeClock(self.files, self.paths, shard, Clocks(self.clock, self.clock, ""))
+        clock = NodeClock(
+            *(self.files, self.paths, shard, Clocks(self.clock, self.clock, "")),
+            self.queues.go_on,
+        )
         self.cluster = share(self.queues, settings, workers, 1, clock, lambda: self.now)
         self.queues.join({})
         try:

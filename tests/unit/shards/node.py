@@ -25,9 +25,11 @@ from fluxmq.protocols.sniff import shard_of
 from fluxmq.replication.disk import Disk as QueueDisk
 from fluxmq.settings.schema import Settings
 from fluxmq.shards import composition
-from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.durable.rows import group_members
+from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.intake import TCP
+from fluxmq.shards.routes import RouteTable
+from fluxmq.shards.surroundings import Surroundings, Times
 from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.directory import Placement
 from tests.broker import merged
@@ -63,13 +65,13 @@ class Shard(composition.Shard):
         self.acceptor, ours = handoff.pair()
         super().__init__(
             settings,
-            composition.Surroundings(
+            Surroundings(
                 index=index,
                 workers=node.workers,
                 epoch=epoch,
                 loop=node.loop,
                 placement=Placement(node.workers, settings.queue_manager.local_groups),
-                times=composition.Times(
+                times=Times(
                     node.clock,
                     node.clock.wall_seconds,
                     node.clock.wall_ns,
@@ -84,7 +86,7 @@ class Shard(composition.Shard):
                 handoff_fd=ours.detach(),
                 schedule=self._again,
                 count_connections=lambda _listener, _count: None,
-                connected=lambda: sum(self.intake.open_now),
+                connected=lambda: sum(self.broker.open_now),
             ),
         )
         self.claims = self.peers.claims
@@ -93,18 +95,18 @@ class Shard(composition.Shard):
             index, settings, self.broker.alarms, self.reactor, lambda: self.queues.service.full
         )
         self.system = SystemTopics(
-            index, self.broker, self.peers, lambda: sum(self.intake.open_now)
+            index, self.broker, self.peers, lambda: sum(self.broker.open_now)
         )
         self.queues.open(lambda: None)
         self.intake.start()
         self.peers.start()
 
-    def _expect_others(self, broker: ShardBroker) -> None:
+    def _expect_others(self, routes: RouteTable, groups: GroupTable) -> None:
         for other in range(self.node.workers):
             if other != self.index:
                 theirs = MemoryStore(self.node.disks[other])
-                broker.routes.expect(other, theirs.filters())
-                broker.groups.expect(other, group_members(theirs.others()))
+                routes.expect(other, theirs.filters())
+                groups.expect(other, group_members(theirs.others()))
 
     def _connect(self, reactor: Reactor, received: Received, blocked: Blocked) -> dict[int, Link]:
         links = {}

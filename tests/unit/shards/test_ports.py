@@ -17,7 +17,7 @@ from fluxmq.protocols.amqp091.ports import AmqpHandler
 from fluxmq.protocols.connection import StreamFilter
 from fluxmq.protocols.mqtt.ports import AnswerSink, FlowControl, MqttHandler, RunKeeper
 from fluxmq.sessions.mqtt.handler import Handler
-from fluxmq.shards.amqp.wiring import ShardHandler
+from fluxmq.shards.amqp.broker import ShardHandler
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.durable.keeper import Owed, SessionKeeper
 from fluxmq.shards.durable.kept_links import KeptLink

@@ -26,6 +26,8 @@ class Machine:
         self.wrong = 0
         self.elapsed = HOUR
         self.boot = "boot"
+        self.settled: list[bool] = []
+        """For each start that was vouched for: whether its clock says so."""
         self.files = FailingFiles()
         self.paths = DataPaths(str(folder))
         (folder / "shards" / "0").mkdir(parents=True)
@@ -33,7 +35,12 @@ class Machine:
     def start(self, *, vouched: bool = False, shard: int = 0) -> NodeClock:
         """A process of it."""
         clocks = Clocks(lambda: self.right + self.wrong, lambda: self.elapsed, self.boot)
-        return NodeClock(self.files, self.paths, shard, clocks, vouched=vouched)
+        clock = NodeClock(
+            *(self.files, self.paths, shard, clocks),
+            lambda: self.settled.append(clock.settled),
+            vouched=vouched,
+        )
+        return clock
 
     def pass_(self, time: int, *clocks: NodeClock) -> None:
         """Let time pass, and a tenth of a second begin."""
@@ -146,8 +153,6 @@ def test_a_start_that_others_have_to_vouch_for(machine: Machine) -> None:
     machine.reboot(HOUR)
     machine.wrong = 8 * HOUR
     again = machine.start(vouched=True)
-    told: list[bool] = []
-    again.on_settled = lambda: told.append(again.settled)
     assert again.now() == machine.right + 8 * HOUR
     assert not again.is_known()
     machine.pass_(MARK_US // 100, again)
@@ -156,7 +161,7 @@ def test_a_start_that_others_have_to_vouch_for(machine: Machine) -> None:
     )
     again.settle(-8 * HOUR)
     assert again.is_known()
-    assert told == [True]
+    assert machine.settled == [True]
     assert again.now() == machine.right
     again.settle(YEAR)
     assert again.now() == machine.right

@@ -1,0 +1,47 @@
+"""What a shard waits for before a publisher gets its answer: disks, its own and those of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq.net.links import Link
+from fluxmq.net.reactor import Reactor
+from fluxmq.shards.durable.homes import RemoteHome, Store
+from fluxmq.shards.durable.kept_links import KeptLink, KeptRuns
+from fluxmq.shards.durable.retained_rows import RetainedRows
+from fluxmq.shards.durable.rows import Clock
+from fluxmq.shards.durable.safety import Safety
+
+
+class Durability:
+    """The homes of a shard's rows, and its messages for persistent sessions of other shards."""
+
+    def __init__(
+        self,
+        shard: int,
+        workers: int,
+        store: Store,
+        reactor: Reactor,
+        links: dict[int, Link],
+        clock: Clock,
+        later: Callable[[float, Callable[[], None]], None],
+        count_drop: Callable[[str, int], None],
+    ) -> None:
+        # Greater than all numbers of this shard's former lives.
+        first = round(clock.now() * 1_000_000_000)
+        homes = {peer: RemoteHome(link, first, clock.now) for peer, link in links.items()}
+        self.kept = {
+            peer: KeptLink(link, reactor, first, clock.now) for peer, link in links.items()
+        }
+        """Reliable links to other shards' persistent sessions."""
+        self.safety = Safety(
+            shard, store, reactor, clock, later, count_drop, homes, self._homes_told
+        )
+        wake = self.safety.wake
+        self.rows = RetainedRows(shard, workers, store, links, clock.now, clock.wall, wake)
+        self.runs = KeptRuns(links, reactor, wake)
+
+    def _homes_told(self) -> None:
+        """Send this tick's answers to other shards."""
+        self.runs.flush()
+        self.rows.flush()

@@ -1,0 +1,32 @@
+"""The parts of a shard between its loop and its sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fluxmq.engine.queue_links import QueueLinks
+from fluxmq.engine.wiring import Queues
+from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.drops import Drops
+from fluxmq.shards.durable.links import DurableLinks
+from fluxmq.shards.durable.safety import Safety
+from fluxmq.shards.groups import GroupTable
+from fluxmq.shards.retained import RetainedMessages
+from fluxmq.shards.routes import RouteTable
+from fluxmq.shards.switch import Switch
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a shard that its sessions use and that exist before them."""
+
+    authentication: Authentication
+    queues: Queues
+    queue_links: QueueLinks
+    switch: Switch
+    routes: RouteTable
+    groups: GroupTable
+    retained: RetainedMessages
+    safety: Safety
+    durable_links: DurableLinks
+    drops: Drops

@@ -1,0 +1,57 @@
+"""The environment of a shard, as its process or a test gives it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fluxmq.net.links import Blocked, Link, Received
+from fluxmq.net.reactor import Reactor
+from fluxmq.replication.disk import Disk
+from fluxmq.shards.durable.homes import Store
+from fluxmq.shards.groups import GroupTable
+from fluxmq.shards.routes import RouteTable
+from fluxmq.storage.directory import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The clocks of a shard, and its timer.
+
+    `steady_us`: µs since the epoch, never going back, for queues. `later` calls an action after
+    this many seconds, and ticks.
+    """
+
+    monotonic: Callable[[], float]
+    wall_seconds: Callable[[], float]
+    wall_ns: Callable[[], int]
+    steady_us: Callable[[], int]
+    later: Callable[[float, Callable[[], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Environment of a shard: its process, disk, clocks and the node's other shards.
+
+    `epoch` identifies this life of the shard. `is_alive` returns whether another shard runs and has
+    shown it. `expect_others` adds subscriptions of persistent sessions of shards that may start
+    later. `schedule` schedules a tick. `count_connections` gets the number of connections per
+    listener; `connected` returns the number of connected clients.
+    """
+
+    index: int
+    workers: int
+    epoch: int
+    loop: asyncio.AbstractEventLoop
+    placement: Placement
+    times: Times
+    disk: Disk
+    store: Store
+    expect_others: Callable[[RouteTable, GroupTable], None]
+    connect: Callable[[Reactor, Received, Blocked], dict[int, Link]]
+    is_alive: Callable[[int], bool]
+    handoff_fd: int
+    schedule: Callable[[], None]
+    count_connections: Callable[[int, int], None]
+    connected: Callable[[], int]
