@@ -324,7 +324,7 @@ class Host:
             self._housekeep(hosted)
         group = hosted.group
         due = group.next_due
-        if (due is not None and due <= self.clock()) or group.waiting:
+        if (due is not None and due <= self.clock()) or group.asked:
             self.marked = True
 
     def _housekeep(self, hosted: Hosted[Group]) -> None:
