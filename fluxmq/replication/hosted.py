@@ -174,7 +174,7 @@ def open_group(
         node = Node(config, log, hard_state, membership, index, random.SystemRandom().randrange)
     except InconsistentLog as error:
         raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
-    keeper = RaftKeeper(group, node, log, shared, stores.recovered)
+    keeper = RaftKeeper(group, node, log, shared, stores.recovered, member.commit_rule)
     keeper.alone = member.alone
     group.join(keeper, not member.alone)
     return Hosted(group, keeper, log, stores, shared, snapshot_index=index)

@@ -159,7 +159,7 @@ class Worker:
         """Share this shard's groups with other nodes, if there are any."""
         if self._clustered:
             # Imported only where it is used: it costs time and memory.
-            from fluxmq.engine.sharing import share
+            from fluxmq.engine.hosts import share
 
             self.clock.on_settled = queues.go_on
             epoch = int.from_bytes(os.urandom(7), "big")

@@ -234,7 +234,7 @@ MUTATIONS = [
         "damaged_member_keeps_its_incarnation",
         "A member whose copy was set aside is another one: it has lost what it promised.",
         "Damages._begin_anew.fresh",
-        'int.from_bytes(os.urandom(8), "big") >> 1,',
+        "random_number(),",
         "0 if before is None else before.incarnation,",
         OF_DAMAGES + "test_a_copy_that_cannot_be_opened_begins_anew",
     ),

@@ -12,7 +12,7 @@ from typing import Any
 
 from fluxmq._hot.reactor import Reactor
 from fluxmq.engine.group import Group
-from fluxmq.engine.sharing import share
+from fluxmq.engine.hosts import share
 from fluxmq.engine.wiring import Queues
 from fluxmq.queues import commands
 from fluxmq.queues.commands import encode_entry
