@@ -172,7 +172,7 @@ class GroupHosts:
 
     def leads(self, group: Group) -> None:
         """Use a group of this node alone that leads here for outboxes."""
-        if group.name.startswith(LOCAL):
+        if group.name.startswith(LOCAL) and not group.replicated:
             self.outboxes.leads(group)
 
     def copy_of(self, group: Group) -> QueueHost | None:
