@@ -47,7 +47,7 @@ MYPYC_MODULES = {
     ),
     "fluxmq/metrics": ("instruments",),
     "fluxmq/replication": (
-        *("audit", "carrier", "comparison", "group_log", "incarnation", "ports", "queue_plans"),
+        *("audit", "carrier", "comparison", "group_log", "incarnation", "queue_plans"),
         *("raft_keeper", "replica", "replicated_groups", "shard_logs", "shared_log", "stores"),
     ),
     "fluxmq/shards/durable": ("kept_links", "links", "retained_rows"),
@@ -58,10 +58,9 @@ MYPYC_MODULES = {
         *("wal_options", "wal_records", "wal_supply", "wal_writer"),
     ),
     "fluxmq/engine": (
-        *("answers", "asked", "clients", "cluster_hosts", "consumers", "consuming", "counts"),
-        *("ephemeral",),
+        *("answers", "asked", "clients", "consumers", "consuming", "counts", "ephemeral"),
         *("following", "gates", "group", "group_time", "hosting", "hosts", "keeping"),
-        *("leader_host", "local_held", "memory", "names", "replica_host", "service", "sinks"),
+        *("leader_host", "memory", "names", "replica_host", "service", "sinks"),
         *("waiting_answers", "wiring", "writing"),
     ),
     "fluxmq/sessions/amqp091": (

@@ -20,119 +20,83 @@ class GroupObserver(Protocol):
 
     def opened(self, group: Group) -> None:
         """Note a group that was recovered, before it is started."""
+        return
 
     def closed(self, group: Group) -> None:
         """Note a group that this shard no longer hosts."""
+        return
 
     def leads(self, group: Group) -> None:
         """Note a group that leads here and whose configured queues are declared."""
+        return
 
 
 class ClusterHosts(GroupObserver, Protocol):
-    """Finds the hosts of groups that other nodes have too."""
+    """Finds the hosts of groups that other nodes have too. The methods' own bodies are those of a
+    single node."""
 
     @property
     def plans(self) -> GroupPlans | None:
         """The groups of the settings and their members; None on a single node."""
+        return None
 
     def join(self, remote: RemoteHosts) -> None:
         """Use the hosts on other shards."""
+        return
 
     def own_name(self, group: str) -> str:
         """Return a group's name on this node, without the node's name that others append to it."""
+        return group
 
     def host(self, group: str) -> QueueHost | None:
         """Return the host of a group that this node does not host alone; None for its own."""
+        return None
 
     def sender(self, group: str) -> QueueHost | None:
         """Return the host for messages that queues themselves send, like `host`."""
+        return None
 
     def copy_of(self, group: Group) -> QueueHost | None:
         """Return the host of a copy here that another node leads, for this node's other shards."""
+        return None
 
     def carrier(self, group: str) -> Group | Once | None:
         """Return the target for a moving queue's content; None while its group has no leader."""
+        return None
 
     def moved(self, queue: str, before: str, after: str) -> None:
         """Move a queue's appends and consumers to its new group."""
+        return
 
     def keeps_here(self, group: str) -> bool:
         """Return whether a group's appends are kept here while another node leads it."""
+        return False
 
     def explain(self, reason: int) -> str:
         """Return the text that goes with a refusal; empty for none."""
+        return ""
 
     @property
     def crowded(self) -> bool:
         """True while unacknowledged appends exceed the high watermark."""
+        return False
 
     @property
     def outbox_batches(self) -> int:
         """Number of batches in all outboxes of this shard."""
+        return 0
 
     def housekeeping(self) -> None:
         """Run periodic work; called every tenth of a second."""
+        return
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of appends to groups that other nodes lead."""
-
-
-class OwnGroups:
-    """Stands in for them on a single node, which has all groups to itself."""
-
-    plans: GroupPlans | None = None
-    crowded = False
-    outbox_batches = 0
-
-    def opened(self, group: Group) -> None:
-        """Do nothing."""
-
-    def closed(self, group: Group) -> None:
-        """Do nothing."""
-
-    def leads(self, group: Group) -> None:
-        """Do nothing."""
-
-    def join(self, remote: RemoteHosts) -> None:
-        """Do nothing."""
-
-    def own_name(self, group: str) -> str:
-        """Return the name."""
-        return group
-
-    def host(self, group: str) -> QueueHost | None:
-        """Return None: the group is this node's own."""
-        return None
-
-    def sender(self, group: str) -> QueueHost | None:
-        """Return None: the group is this node's own."""
-        return None
-
-    def copy_of(self, group: Group) -> QueueHost | None:
-        """Return None: the group leads here."""
-        return None
-
-    def carrier(self, group: str) -> Group | Once | None:
-        """Return None: there is no such group."""
-        return None
-
-    def moved(self, queue: str, before: str, after: str) -> None:
-        """Do nothing."""
-
-    def keeps_here(self, group: str) -> bool:
-        """Return False: this node leads."""
-        return False
-
-    def explain(self, reason: int) -> str:
-        """Return no text."""
-        return ""
-
-    def housekeeping(self) -> None:
-        """Do nothing."""
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield nothing."""
         return iter(())
+
+
+class OwnGroups(ClusterHosts):
+    """Stands in for them on a single node, which has all groups to itself."""
 
 
 OWN_GROUPS = OwnGroups()

@@ -17,7 +17,6 @@ from fluxmq.engine.counts import QueueCounts
 from fluxmq.engine.gates import Gate
 from fluxmq.engine.group_time import GroupTime
 from fluxmq.engine.keeping import Store
-from fluxmq.engine.local_held import LocalHeld
 from fluxmq.engine.ports import (
     NOTHING,
     Answer,
@@ -502,3 +501,37 @@ class Consuming(ABC):
         ports, self.ports = self.ports, {}
         for port in ports.values():
             port.cancelled()
+
+
+class LocalHeld:
+    """A consumer of a group of this shard."""
+
+    def __init__(self, group: Consuming, consumer: Consumer) -> None:
+        self._group = group
+        self._consumer = consumer
+
+    def settle(
+        self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
+    ) -> None:
+        """Settle messages."""
+        self._group.settle(self._consumer, verb, ranges, delay, reason, done)
+
+    def commit(self, offset: int, done: Answer | None) -> None:
+        """Commit a stream's offset."""
+        self._group.commit(self._consumer, offset, done)
+
+    def set_limit(self, limit: int) -> None:
+        """Set the maximum number of unacked messages."""
+        self._group.set_limit(self._consumer, limit)
+
+    def take(self, done: Taken) -> None:
+        """Get one message."""
+        self._group.take(self._consumer, done)
+
+    def stop(self) -> None:
+        """Stop deliveries."""
+        self._group.stop(self._consumer)
+
+    def detach(self) -> None:
+        """Detach."""
+        self._group.detach(self._consumer)

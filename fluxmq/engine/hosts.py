@@ -5,28 +5,35 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
 
+from fluxmq.cluster.clock_links import SteeredClock
 from fluxmq.engine.counts import NOT_LEADER
+from fluxmq.engine.following import Attaching
 from fluxmq.engine.group import Group
 from fluxmq.engine.leader_host import NUMBERS_APART, LeaderHost
-from fluxmq.engine.local_host import LocalHost
 from fluxmq.engine.once import Once
 from fluxmq.engine.outbox import Carrying, Outboxes
-from fluxmq.engine.ports import QueueHost
+from fluxmq.engine.ports import Answer, ConsumerPort, QueueHost, Told, Wanted
 from fluxmq.engine.remote import RemoteHosts
 from fluxmq.engine.replica_host import ReplicaHost
 from fluxmq.engine.service import QueueService
+from fluxmq.engine.wiring import Queues
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.model.outcomes import Explanations, Outcome
+from fluxmq.queues.origins import Identity
 from fluxmq.replication.leaders import OWN, Leader, LeaderNews
 from fluxmq.replication.queue_plans import QueuePlans
+from fluxmq.replication.replicated_groups import ReplicatedGroups
 from fluxmq.replication.shard_links import ShardLinks
+from fluxmq.routing.topology.names import is_reserved
 from fluxmq.settings.clustering import LOCAL
 from fluxmq.settings.plans import UnknownGroup
+from fluxmq.settings.schema import Settings
 
 _log = get_logger("fluxmq.cluster")
 
@@ -39,6 +46,50 @@ class For(IntEnum):
     """Messages that queues themselves send: always forwarded, whatever the policy for clients."""
     OUTBOXES = 2
     """Batches from outboxes here: already acknowledged, retried until accepted, never awaited."""
+
+
+class LocalHost:
+    """Delegates to ``leader``, except that appends are kept unless ``is_here`` returns True."""
+
+    def __init__(self, leader: LeaderHost, outboxes: Outboxes, is_here: Callable[[], bool]) -> None:
+        self._leader = leader
+        self._outboxes = outboxes
+        self._is_here = is_here
+
+    def append(
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
+    ) -> bool:
+        """Append a batch if the group is led here and no earlier batch is kept; else keep it."""
+        if self._is_here() and self._outboxes.is_empty(queue):
+            return self._leader.append(queue, batch, done, identity, by_address)
+        if by_address and is_reserved(queue):
+            # The leader refuses it: once kept here, its origin would be lost.
+            return self._leader.append(queue, batch, done, identity, by_address)
+        kept = self._outboxes.append(queue, batch, done)
+        if kept is not None:
+            return kept
+        return self._leader.append(queue, batch, done, identity, by_address)
+
+    def attach(self, wanted: Wanted, port: ConsumerPort, done: Attaching) -> None:
+        """Attach a consumer to the leader."""
+        self._leader.attach(wanted, port, done)
+
+    def status(self, queue: str, done: Told) -> None:
+        """Count what the leader has."""
+        self._leader.status(queue, done)
+
+    def purge(self, queue: str, done: Told) -> None:
+        """Drop the ready messages at the leader."""
+        self._leader.purge(queue, done)
+
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+        """Delete a queue; what is kept for it goes when the deletion is known."""
+        self._leader.delete(queue, if_unused, if_empty, done)
 
 
 class GroupHosts:
@@ -120,7 +171,7 @@ class GroupHosts:
 
     def leads(self, group: Group) -> None:
         """Use a group of this node alone that leads here for outboxes."""
-        if group.name.startswith(LOCAL):
+        if group.name.startswith(LOCAL) and not group.replicated:
             self.outboxes.leads(group)
 
     def copy_of(self, group: Group) -> QueueHost | None:
@@ -298,3 +349,28 @@ class GroupHosts:
         for host in self._hosts.values():
             host.housekeeping()
         self.outboxes.housekeeping()
+
+
+def share(
+    queues: Queues,
+    settings: Settings,
+    workers: int,
+    epoch: int,
+    clock: SteeredClock,
+    now: Callable[[], float] = time.monotonic,
+) -> ReplicatedGroups:
+    """Share the groups of a shard with other nodes. ``epoch``: a number of this shard's life.
+
+    Called before the shard's groups are opened.
+    """
+    service = queues.service
+    nodes = ReplicatedGroups(
+        *(settings, queues.shard, workers, epoch, queues.durable, queues.places, clock),
+        now,
+    )
+    hosts = GroupHosts(
+        *(epoch, settings.cluster.raft.local_max_bytes, nodes.queue_plans, nodes.is_member),
+        *(nodes.shards, nodes.news, service, now),
+    )
+    queues.share(nodes, hosts)
+    return nodes

@@ -85,16 +85,6 @@ class Attached:
     outcome: int = QueueOutcome.OK
 
 
-class ReferencePort(Protocol):
-    """Receiver of references to one consumer's messages, each within one batch of the queue."""
-
-    def refer(self, offset: int, count: int, attempts: int, committed: int) -> None:
-        """Refer to ``count`` messages from ``offset``; the rest as in `ConsumerPort.deliver`."""
-
-    def cancelled(self) -> None:
-        """Handle cancellation as in `ConsumerPort`."""
-
-
 class ConsumerPort(Protocol):
     """Receiver of one consumer's messages. Never gets more than the consumer's limit allows."""
 

@@ -9,18 +9,18 @@ from typing import Final, NamedTuple, Protocol
 class CommitRule(Protocol):
     """Decides from what the voters hold how far a log is committed, and who may be answered.
 
-    In both methods ``held`` has, for each of ``voters`` in the same order, the last index that is
-    proven to be on its disk. There is at least one voter. Pure: a rule reads nothing else but its
-    own values.
+    ``held``: for each voter, the last index that is proven to be on its disk. Pure: a rule reads
+    nothing else but its own values.
 
     A new leader must have everything that counts as committed. Elections see to that as long as a
     majority has it; a rule that is content with less needs another way to find its leaders.
     """
 
     def committed(self, voters: Sequence[int], held: Sequence[int]) -> int:
-        """Return the last index that is committed. The leader asks whenever a voter advances."""
+        """Return the last index that is committed; ``held`` has the order of ``voters``, of which
+        there is at least one. The leader asks whenever one of them advances."""
 
-    def acknowledged(self, voters: Sequence[int], held: Sequence[int], members: int) -> int:
+    def acknowledged(self, held: Sequence[int], members: int) -> int:
         """Return the last index that so many members have (`min_in_sync_replicas`), 0 if there are
         fewer; what is also committed may be answered."""
 
@@ -32,7 +32,7 @@ class Majority:
         """Return the last index that a majority has."""
         return sorted(held)[(len(held) - 1) // 2]
 
-    def acknowledged(self, voters: Sequence[int], held: Sequence[int], members: int) -> int:
+    def acknowledged(self, held: Sequence[int], members: int) -> int:
         """Return the last index that so many of the voters have."""
         return sorted(held)[-members] if len(held) >= members else 0
 

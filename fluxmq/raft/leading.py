@@ -163,12 +163,6 @@ class Leadership:
         if index > log.commit and index >= self.first_index:
             log.commit = index
 
-    def acknowledged(self, members: int) -> int:
-        """Return the last index that so many members have, by the rule."""
-        voters = self._state.memberships.current.voters
-        rule = self._state.config.commit_rule
-        return rule.acknowledged(voters, self._held(voters), members)
-
     def _held(self, voters: Sequence[int]) -> list[int]:
         """Return the last index that is proven to be durable at each of the voters."""
         own, persisted, peers = self._state.id, self._state.log.persisted, self.peers

@@ -443,10 +443,6 @@ class Node:
 
     # Status
 
-    def acknowledged(self, members: int) -> int:
-        """Return the last index that so many members have on disk; 0 unless this node leads."""
-        return 0 if self._leadership is None else self._leadership.acknowledged(members)
-
     def membership_at(self, index: int) -> Membership:
         """Return the membership for a snapshot at `index`, in the log or the last snapshot's."""
         return self._state.memberships.at(index)

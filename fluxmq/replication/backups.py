@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from fluxmq.cluster.errors import CallRefused
 from fluxmq.ipc.backups import BACKUP, BackedUp, Backup
@@ -18,6 +18,7 @@ from fluxmq.ipc.conversation import Answered, Order
 from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, Body, Failure
 from fluxmq.replication.hosted import AnyHosted
 from fluxmq.replication.hosted_groups import AnyHostedGroups
+from fluxmq.replication.member_record import record_path
 from fluxmq.replication.shard_logs import WAL, WAL_BUFFERED
 from fluxmq.settings.clustering import BUFFERED
 from fluxmq.settings.schema import Settings
@@ -26,9 +27,6 @@ from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.transfer_source import SnapshotSource
-
-_MEMBER: Final = "member"
-"""File with a member's record of itself and the other members of a replicated group."""
 
 T = TypeVar("T")
 
@@ -101,7 +99,7 @@ class Backups:
                     await pace.wait(turn)
             finally:
                 await _in(thread, source.close)
-            member = f"{self._paths.group(name)}/{_MEMBER}", f"{target.group(name)}/{_MEMBER}"
+            member = record_path(self._paths, name), record_path(target, name)
             await _in(thread, copy_file, files, *member)
             copied.append(_state_of(hosted, source))
             queues += len(hosted.stores.by_number)

@@ -20,14 +20,14 @@ another member meanwhile.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 
 from fluxmq.logs import get_logger
 from fluxmq.replication.hosted_groups import AnyHostedGroups
-from fluxmq.replication.incarnation import (
+from fluxmq.replication.member_record import (
     MemberRecord,
+    random_number,
     read_record,
     record_path,
     write_record,
@@ -145,7 +145,7 @@ class Damages:
         """Set a group's files aside and become a new member of it. Raises StorageError."""
         before, raw = self._record(group)
         fresh = MemberRecord(
-            int.from_bytes(os.urandom(8), "big") >> 1,
+            random_number(),
             0,
             0,
             True,

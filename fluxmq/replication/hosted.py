@@ -170,7 +170,9 @@ def open_group(
         node = Node(config, log, hard_state, membership, index, draw)
     except InconsistentLog as error:
         raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
-    keeper = RaftKeeper(group, node, log, shared, _end_of_recovery(group, stores))
+    keeper = RaftKeeper(
+        group, node, log, shared, _end_of_recovery(group, stores), member.commit_rule
+    )
     keeper.alone = member.alone
     group.join(keeper, not member.alone)
     return Hosted(group, keeper, log, stores, shared, snapshot_index=index)

@@ -33,116 +33,21 @@ a readmitted member, ``news`` to the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
-import orjson
-import xxhash
 
 from fluxmq.raft.errors import MalformedMessage
 from fluxmq.raft.memberships import MEMBERS_MAX
-from fluxmq.storage.directory import DataPaths
-from fluxmq.storage.errors import Corruption, FileMissing
-from fluxmq.storage.files import Files
+from fluxmq.replication.member_record import NEVER_FORCED, Known, MemberRecord, pair
 
 GREETING: Final = 0xFE
 GREETING_BYTES_MAX: Final = 16 << 10
 """Maximum size of a control record: the state of `MEMBERS_MAX` members takes a third of it."""
 DOUBT_CHARACTERS_MAX: Final = 200
-FILE_NAME: Final = "member"
-NEVER_FORCED: Final = (0, 0)
 _OF_MET: Final = frozenset(("doubt", "news", "floor"))
-
-
-class Known(NamedTuple):
-    """Saved facts about a member. ``mark``: the random number of its life; ``held``: committed
-    entries on its disk; ``since``: the commit index at its last readmission, 0 if there was none.
-    """
-
-    incarnation: int
-    life: int
-    mark: int
-    held: int = 0
-    since: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class MemberRecord:
-    """This node as a member of a group, as stored in the group's directory.
-
-    ``hosted``: True while it is a member, False after it was removed. ``voters`` and ``learners``:
-    the membership that its log begins with.
-    """
-
-    incarnation: int
-    life: int
-    mark: int
-    hosted: bool
-    voters: tuple[int, ...]
-    learners: tuple[int, ...] = ()
-    known: Mapping[int, Known] = field(default_factory=dict)
-    floor: tuple[int, int] = (0, 0)
-    """Term and index of the last entry that it is assumed to hold when it votes."""
-    forced: tuple[int, int] = NEVER_FORCED
-    """Number of times a copy was declared the truth, and the random number of the last time."""
-
-
-def record_path(paths: DataPaths, group: str) -> str:
-    """Return the path of a group's member record."""
-    return f"{paths.group(group)}/{FILE_NAME}"
-
-
-def write_record(files: Files, paths: DataPaths, group: str, record: MemberRecord) -> None:
-    """Replace the record; durable on return. Raises StorageError."""
-    content: dict[str, object] = {
-        "incarnation": record.incarnation,
-        "life": record.life,
-        "mark": record.mark,
-        "hosted": record.hosted,
-        "voters": list(record.voters),
-        "learners": list(record.learners),
-        "known": {str(number): list(known) for number, known in sorted(record.known.items())},
-        "floor": list(record.floor),
-    }
-    if record.forced != NEVER_FORCED:
-        content["forced"] = list(record.forced)
-    content["check"] = _check(content)
-    files.make_directory(paths.group(group))
-    files.write_whole(record_path(paths, group), orjson.dumps(content, option=orjson.OPT_INDENT_2))
-
-
-def read_record(files: Files, paths: DataPaths, group: str) -> MemberRecord | None:
-    """Return the record written last, None if there is none. Raises Corruption, StorageError."""
-    path = record_path(paths, group)
-    try:
-        data = files.read_file(path)
-    except FileMissing:
-        return None
-    try:
-        content = orjson.loads(data)
-        sound = content.pop("check") == _check(content)
-        record = MemberRecord(
-            content["incarnation"],
-            content["life"],
-            content["mark"],
-            content["hosted"],
-            tuple(content["voters"]),
-            tuple(content["learners"]),
-            {int(number): Known(*known) for number, known in content["known"].items()},
-            _pair(content["floor"]),
-            _pair(content.get("forced", NEVER_FORCED)),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Corruption(path, 0, f"no member record: {error}") from None
-    if not sound:
-        raise Corruption(path, 0, "the checksum does not match")
-    return record
-
-
-def _check(content: Mapping[str, object]) -> str:
-    return xxhash.xxh3_64_hexdigest(orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
 
 
 class Standing(NamedTuple):
@@ -459,17 +364,12 @@ def _text(content: Mapping[str, Any], name: str) -> str:
     return value[:DOUBT_CHARACTERS_MAX]
 
 
-def _pair(value: Sequence[Any]) -> tuple[int, int]:
-    term, index = value
-    return int(term), int(index)
-
-
 def _forced(content: Mapping[str, Any]) -> tuple[int, int]:
     """Return how often the other's group was forced; earlier versions omit that."""
     value = content.get("forced", list(NEVER_FORCED))
     if not isinstance(value, list) or len(value) != 2 or not all(map(_is_number, value)):
         raise MalformedMessage("a greeting with a forced that is none")
-    return _pair(value)
+    return pair(value)
 
 
 def _floor(content: Mapping[str, Any]) -> tuple[int, int]:
@@ -480,7 +380,7 @@ def _floor(content: Mapping[str, Any]) -> tuple[int, int]:
         or not all(_is_number(each) for each in value)
     ):
         raise MalformedMessage("a floor that is none")
-    return _pair(value)
+    return pair(value)
 
 
 def _is_number(value: object) -> bool:

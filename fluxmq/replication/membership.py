@@ -9,7 +9,6 @@ them) and nodes that were removed (they close it).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
@@ -30,11 +29,11 @@ from fluxmq.raft.types import (
     Status,
 )
 from fluxmq.replication.hosted_groups import AnyHostedGroups
-from fluxmq.replication.incarnation import (
+from fluxmq.replication.incarnation import Acquaintances, Standing
+from fluxmq.replication.member_record import (
     NEVER_FORCED,
-    Acquaintances,
     MemberRecord,
-    Standing,
+    random_number,
     read_record,
     record_path,
     write_record,
@@ -126,8 +125,8 @@ class GroupMembers:
         """Begin another life as a member, or the first; durable on return. Raises StorageError."""
         record = read_record(self._files, self._paths, plan.name)
         if record is None:
-            record = MemberRecord(_random(), 0, 0, True, self.begins_with(plan))
-        record = replace(record, life=record.life + 1, mark=_random())
+            record = MemberRecord(random_number(), 0, 0, True, self.begins_with(plan))
+        record = replace(record, life=record.life + 1, mark=random_number())
         write_record(self._files, self._paths, plan.name, record)
         return record
 
@@ -239,7 +238,7 @@ class GroupMembers:
             return  # it is checked again
         group, record = replica.plan.name, replica.acquaintances.record
         fresh = MemberRecord(
-            _random(), 0, 0, False, record.voters, forced=replica.acquaintances.superseded
+            random_number(), 0, 0, False, record.voters, forced=replica.acquaintances.superseded
         )
         try:
             raw = self._files.read_file(record_path(self._paths, group))
@@ -379,7 +378,7 @@ class GroupMembers:
             if not others:
                 return
             # It learns from the log that it is a member, and is none before.
-            fresh = MemberRecord(_random(), 0, 0, True, others)
+            fresh = MemberRecord(random_number(), 0, 0, True, others)
             write_record(self._files, self._paths, group, fresh)
             self._hosting.open(group)
         except (UnknownGroup, StorageError) as problem:
@@ -449,7 +448,3 @@ def standing_of(replica: Replica) -> Standing:
 
 def _status(replica: Replica) -> Status:
     return replica.hosted.keeper.node.status()
-
-
-def _random() -> int:
-    return int.from_bytes(os.urandom(8), "big") >> 1

@@ -32,146 +32,97 @@ class Traffic(Protocol):
 
 
 class Nodes(Protocol):
-    """The part of a cluster's other nodes in the groups of this shard."""
+    """The part of a cluster's other nodes in the groups of this shard. The methods' own bodies are
+    those of a single node."""
 
-    states: tuple[str, ...]
+    states: tuple[str, ...] = ()
     """States that groups have here beside those that they have on a single node."""
 
     @property
     def clocks_apart(self) -> int:
         """Number of nodes whose wall clocks differ from this one's by too much."""
+        return 0
 
     def is_timed(self) -> bool:
         """Return whether the time of day is known; no leader acts before."""
+        return True
 
     # Groups
 
     def member_of(self, group: str) -> Member:
-        """Return this node's member configuration in a group."""
+        """Return this node's member configuration in a group; by default its only member."""
+        return ALONE
 
     def groups_here(self) -> Iterator[str]:
         """Yield groups that this shard may host, beside those of its queues."""
+        return iter(())
 
     def is_member(self, group: str) -> bool:
         """Return whether this node is to have a group, as its own or as a member."""
+        return True
 
     def left(self, group: str) -> bool:
         """Return whether this node was a member and was removed. Raises StorageError."""
+        return False
 
     def leader_of(self, group: str) -> str | None:
         """Return the leader of a group here, empty if unknown; None for this node's own groups."""
+        return None
 
     def opened(self, hosted: AnyHosted) -> None:
         """Connect a group that was opened."""
+        return
 
     def closed(self, hosted: AnyHosted) -> None:
         """Disconnect a group that is no longer hosted here."""
+        return
 
     def mend(self, group: str, damage: Corruption) -> bool:
         """Reset a damaged group that could not be opened; return whether to try again."""
+        return False
 
     # Work
 
     def join(self, shard_links: Mapping[int, FrameLink], traffic: Traffic) -> None:
         """Use the links to this node's shards, and make those to other nodes."""
+        return
 
     def orders(self) -> dict[str, Order]:
         """Return the handlers of control's questions and orders by kind."""
+        return {}
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames of shards of this node and others, by name."""
+        return {}
 
     def came(self, link: FrameLink) -> None:
         """Note a shard that has connected and learned which queues are here."""
+        return
 
     def went(self, peer: int) -> None:
         """Note a shard that has died."""
+        return
 
     def housekeeping(self) -> None:
         """Run periodic work; called every tenth of a second."""
+        return
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of replicated groups and of streams to other nodes."""
+        return iter(())
 
     async def start(self) -> None:
         """Listen and dial. Raises ClusterError."""
+        return
 
     async def hand_over(self, turn: Callable[[], None]) -> None:
         """Transfer the groups led here to other members, for a bounded time."""
+        return
 
     async def stop(self) -> None:
         """End every stream."""
+        return
 
 
-class SingleNode:
+class SingleNode(Nodes):
     """Stands in for the other nodes where there are none."""
-
-    states: tuple[str, ...] = ()
-    clocks_apart = 0
-
-    def is_timed(self) -> bool:
-        """Return True: the node's own time is all there is."""
-        return True
-
-    def member_of(self, group: str) -> Member:
-        """Return the only member."""
-        return ALONE
-
-    def groups_here(self) -> Iterator[str]:
-        """Yield nothing."""
-        return iter(())
-
-    def is_member(self, group: str) -> bool:
-        """Return True: all groups are this node's own."""
-        return True
-
-    def left(self, group: str) -> bool:
-        """Return False: nobody removes this node from a group."""
-        return False
-
-    def leader_of(self, group: str) -> str | None:
-        """Return None: all groups are this node's own."""
-        return None
-
-    def opened(self, hosted: AnyHosted) -> None:
-        """Do nothing."""
-
-    def closed(self, hosted: AnyHosted) -> None:
-        """Do nothing."""
-
-    def mend(self, group: str, damage: Corruption) -> bool:
-        """Return False: there is no other copy."""
-        return False
-
-    def join(self, shard_links: Mapping[int, FrameLink], traffic: Traffic) -> None:
-        """Do nothing."""
-
-    def orders(self) -> dict[str, Order]:
-        """Return no handlers."""
-        return {}
-
-    def handlers(self) -> dict[str, Callable[..., None]]:
-        """Return no handlers."""
-        return {}
-
-    def came(self, link: FrameLink) -> None:
-        """Do nothing."""
-
-    def went(self, peer: int) -> None:
-        """Do nothing."""
-
-    def housekeeping(self) -> None:
-        """Do nothing."""
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield nothing."""
-        return iter(())
-
-    async def start(self) -> None:
-        """Do nothing."""
-
-    async def hand_over(self, turn: Callable[[], None]) -> None:
-        """Do nothing: nobody could take over."""
-
-    async def stop(self) -> None:
-        """Do nothing."""

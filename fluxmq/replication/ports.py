@@ -141,60 +141,44 @@ Made = TypeVar("Made", bound=StateMachine)
 
 
 class ReplicaObserver(Protocol):
-    """Follows one group on behalf of its other members. Methods are called at once."""
+    """Follows one group on behalf of its other members. Methods are called at once; their own
+    bodies are those of a group without other members."""
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages to the other members."""
+        return
 
     def applied(self) -> None:
         """Note that an entry was applied."""
+        return
 
     def leads(self) -> None:
         """Note that this member leads and accepts commands."""
+        return
 
     def follows(self) -> None:
         """Note that this member leads no longer."""
+        return
 
     def damaged(self, why: str) -> None:
         """Note that a file of this member proved corrupt."""
+        return
 
     def snapshot_wanted(self, member: int) -> None:
         """Note that a member needs entries which only a snapshot still has."""
+        return
 
     def unannounced(self) -> None:
         """Note that other members do not know the whole commit index."""
+        return
 
     def hand_lead(self) -> bool:
         """Ask another member to lead; return whether one was asked."""
-
-
-class Unobserved:
-    """Stands in for the other members of a group that has none."""
-
-    def send(self, messages: Sequence[Message]) -> None:
-        """Drop the messages."""
-
-    def applied(self) -> None:
-        """Do nothing."""
-
-    def leads(self) -> None:
-        """Do nothing."""
-
-    def follows(self) -> None:
-        """Do nothing."""
-
-    def damaged(self, why: str) -> None:
-        """Do nothing: there is no other copy to fetch."""
-
-    def snapshot_wanted(self, member: int) -> None:
-        """Do nothing."""
-
-    def unannounced(self) -> None:
-        """Do nothing."""
-
-    def hand_lead(self) -> bool:
-        """Return False: there is no other member."""
         return False
+
+
+class Unobserved(ReplicaObserver):
+    """Stands in for the other members of a group that has none."""
 
 
 UNOBSERVED = Unobserved()

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fluxmq.logs import get_logger
+from fluxmq.raft.commits import MAJORITY, CommitRule
 from fluxmq.raft.errors import MalformedMessage
 from fluxmq.raft.node import Node
 from fluxmq.raft.types import COMMAND, Entry, Message, ProposalAccepted, Ready, Role
@@ -44,11 +45,13 @@ class RaftKeeper:
         log: GroupLog,
         shared: SharedLog,
         recovered: Callable[[], None],
+        rule: CommitRule = MAJORITY,
     ) -> None:
         self.group = group
         self.node = node
         self.log = log
         self._shared = shared
+        self._rule = rule
         self._recovered: Callable[[], None] | None = recovered
         self._recovered_at = log.last_index()
         """Index up to which entries may have been applied before this node started."""
@@ -339,7 +342,14 @@ class RaftKeeper:
 
     def in_sync(self, members: int) -> int:
         """Return the last index that this many members have on disk."""
-        return self.node.acknowledged(members)
+        status = self.node.status()
+        voters = status.membership.voters
+        held = [
+            status.persisted if voter == status.id else status.progress[voter].match
+            for voter in voters
+            if voter == status.id or voter in status.progress
+        ]
+        return self._rule.acknowledged(held, members)
 
     @property
     def settled(self) -> bool:

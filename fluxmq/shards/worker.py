@@ -153,7 +153,7 @@ class Worker:
         """Share this shard's groups with other nodes, if there are any."""
         if self._clustered:
             # Imported only where it is used: it costs time and memory.
-            from fluxmq.engine.sharing import share
+            from fluxmq.engine.hosts import share
 
             epoch = int.from_bytes(os.urandom(7), "big")
             share(queues, self.settings, self.launch.workers, epoch, self.clock)

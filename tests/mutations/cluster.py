@@ -20,6 +20,15 @@ OF_CALLS = "tests/unit/replication/test_snapshot_calls.py::"
 
 MUTATIONS = [
     Mutation(
+        "outbox_in_a_replicated_group",
+        "Outboxes are kept by groups that this node has to itself.",
+        "GroupHosts.leads",
+        " and not group.replicated",
+        "",
+        ENGINE
+        + "test_hosts.py::test_a_replicated_group_whose_name_begins_like_a_local_one_keeps_no_outbox",
+    ),
+    Mutation(
         "cluster_answer_before_persistence",
         "A member answers others when what it promises is on its disk.",
         "RaftKeeper._persist",
@@ -234,7 +243,7 @@ MUTATIONS = [
         "damaged_member_keeps_its_incarnation",
         "A member whose copy was set aside is another one: it has lost what it promised.",
         "Damages._begin_anew.fresh",
-        'int.from_bytes(os.urandom(8), "big") >> 1,',
+        "random_number(),",
         "0 if before is None else before.incarnation,",
         OF_DAMAGES + "test_a_copy_that_cannot_be_opened_begins_anew",
     ),

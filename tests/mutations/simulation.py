@@ -24,9 +24,9 @@ MUTATIONS = [
     Mutation(
         "simulated_leader_counts_before_fsync",
         "A leader counts itself for an entry after its own fsync.",
-        "Leadership._majority_match.matches",
-        "self._state.log.persisted if voter == own else",
-        "self._state.log.last_index if voter == own else",
+        "Leadership._held",
+        "persisted, peers = self._state.id, self._state.log.persisted, self.peers",
+        "persisted, peers = self._state.id, self._state.log.last_index, self.peers",
         SEEDS,
     ),
     Mutation(
@@ -92,9 +92,9 @@ MUTATIONS = [
     Mutation(
         "simulated_commit_on_minority",
         "Committed is what a majority holds.",
-        "Leadership._majority_match",
-        "return matches[(len(voters) - 1) // 2]",
-        "return matches[len(voters) // 2 + (len(voters) > 2)]",
+        "Majority.committed",
+        "return sorted(held)[(len(held) - 1) // 2]",
+        "return sorted(held)[len(held) // 2 + (len(held) > 2)]",
         SEEDS,
     ),
     Mutation(

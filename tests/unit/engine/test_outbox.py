@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fluxmq.engine.group import Group
+from fluxmq.engine.hosts import LocalHost
 from fluxmq.engine.leader_host import NUMBERS_APART, LeaderHost
-from fluxmq.engine.local_host import LocalHost
 from fluxmq.engine.outbox import (
     ENVELOPES_MAX,
     RETRY_SECONDS,

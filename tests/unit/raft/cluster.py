@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 
+from fluxmq.raft.commits import CommitRule
 from fluxmq.raft.errors import Compacted
 from fluxmq.raft.node import Config, Node
 from fluxmq.raft.types import (
@@ -188,9 +189,9 @@ class Cluster:
         voters: int,
         learners: int = 0,
         random: Callable[[int], int] | None = None,
-        **options: int | bool,
+        **options: int | bool | CommitRule,
     ) -> None:
-        self.options: dict[str, int | bool] = {
+        self.options: dict[str, int | bool | CommitRule] = {
             "election_ticks": 10,
             "heartbeat_ticks": 1,
             "max_inflight_bytes": 1 << 20,

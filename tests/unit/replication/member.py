@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fluxmq.engine.group import Group
-from fluxmq.engine.sharing import share
+from fluxmq.engine.hosts import share
 from fluxmq.engine.wiring import Queues
 from fluxmq.net.reactor import Reactor
 from fluxmq.queues import commands

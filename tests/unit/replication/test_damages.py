@@ -13,7 +13,7 @@ import pytest
 
 from fluxmq.queues.machine import SNAPSHOT_VERSION
 from fluxmq.raft.types import EMPTY, Entry, Message, MessageKind
-from fluxmq.replication.incarnation import Known, MemberRecord, read_record, write_record
+from fluxmq.replication.member_record import Known, MemberRecord, read_record, write_record
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, Misfit
 from fluxmq.storage.files import Files

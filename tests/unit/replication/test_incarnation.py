@@ -12,10 +12,12 @@ from fluxmq.replication.incarnation import (
     GREETING,
     GREETING_BYTES_MAX,
     Acquaintances,
-    Known,
-    MemberRecord,
     Standing,
     is_control,
+)
+from fluxmq.replication.member_record import (
+    Known,
+    MemberRecord,
     read_record,
     record_path,
     write_record,

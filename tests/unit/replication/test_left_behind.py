@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fluxmq.raft.types import Message, MessageKind
-from fluxmq.replication.incarnation import read_record
+from fluxmq.replication.forcing import TERMS_AHEAD, Forcing
 from fluxmq.replication.leaders import OWN as THIS_SHARD
-from fluxmq.shards.force_quorum import TERMS_AHEAD, Forcing
+from fluxmq.replication.member_record import read_record
 from tests.unit.replication.member import GROUP, LEADER, OWN, LoneMember, settings_of
 
 SYNCS_MAX = 20
