@@ -15,7 +15,7 @@ from tests.faults import FailingFiles
 
 
 def test_a_recovery_without_space_is_completed_by_the_next_write(tmp_path: Path) -> None:
-    """Found by `python -m tests.sim --queues --seed 399 --events 800`: the group failed, and stayed so until a restart."""
+    """Found by the simulator: the group failed, and stayed so until a restart."""
     files = FailingFiles()
     segments = OpenSegments(OpenFiles(files))
     paths = DataPaths(str(tmp_path))
