@@ -184,7 +184,7 @@ def figures(rounds: Sequence[Round]) -> dict[str, tuple[float, float]]:
     }
 
 
-def page(tree: Path, workers: int, rounds: Sequence[Round]) -> str:
+def page(workers: int, rounds: Sequence[Round]) -> str:
     """Return the results as Markdown."""
     head = ("figure", "median", "goal", "range")
     ranges: dict[str, list[float]] = {
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--results", type=Path, help="folder for start.md (default: print only)")
     asked = options.parse_args(arguments)
     measured = [measure(asked.tree, asked.workers) for _ in range(asked.rounds + 1)][1:]
-    text = page(asked.tree, asked.workers, measured)
+    text = page(asked.workers, measured)
     print(text)
     if asked.results is not None:
         (asked.results / "start.md").write_text(text)
