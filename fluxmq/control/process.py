@@ -29,7 +29,6 @@ from fluxmq.control.directory import Directory
 from fluxmq.control.ending import END_SECONDS_MAX, end
 from fluxmq.control.first_user import first_user
 from fluxmq.control.hashing import parameters_of
-from fluxmq.control.http import HttpServer
 from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
 from fluxmq.control.peers import Listener, Peer, PeerError, RequestError, Service
@@ -66,6 +65,7 @@ from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
+    from fluxmq.control.http import HttpServer
     from fluxmq.control.meta.service import Meta
 
 HEARTBEAT_SECONDS: Final = 0.25
@@ -142,7 +142,12 @@ class ControlProcess:
         try:
             store = await self._thread.run(lambda: MetadataStore(path))
             self._store = store
-            users, keeper = await self._load(store)
+            loading = asyncio.create_task(self._load(store))
+            await asyncio.sleep(0)
+            if self._settings.server.http is not None:
+                # Takes a tenth of a second, like the first user's password on the store's thread.
+                import fluxmq.control.http  # noqa: F401
+            users, keeper = await loading
             self._keeper = keeper
             self._listings = listings.Listings(lambda: keeper.topology, self._shards)
             self._migrations = migrating.Migrations(
@@ -222,6 +227,8 @@ class ControlProcess:
         listener = self._settings.server.http
         if listener is None:
             return
+        from fluxmq.control.http import HttpServer
+
         scraper = Scraper(self._table.rows, self._processes, self._user_count, self._own_samples)
         http = HttpServer(listener, self._readiness, scraper.text)
         try:
@@ -400,13 +407,11 @@ def read_settings(fd: int) -> Settings:
     return Settings.model_validate_json(launching.read_settings(fd))
 
 
-def main() -> None:
-    """Run the control process until SIGTERM. Entry point of ``python -m fluxmq.control``."""
+def main(launch: Launch) -> None:
+    """Run the control process until SIGTERM."""
     try:
-        launch = launching.from_environment()
-        launching.bind_to_parent(launch)
         table = ProcessTable(launch.table_fd)
-    except (LaunchError, TableError, OSError) as problem:
+    except (TableError, OSError) as problem:
         launching.fail_boot(f"control: {problem}")
     _run(launch, table)
 

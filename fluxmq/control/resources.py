@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
-from fluxmq.ipc.memory import Marks, OwnMemory, available, held
+from fluxmq.ipc.memory import Marks, ProcessMemory, available
 from fluxmq.ipc.messages import Resources
 from fluxmq.ipc.table import ALARMS, ProcessTable
 from fluxmq.metrics.registry import Sample
@@ -26,8 +25,12 @@ class NodeResources:
         self._table = table
         self._slot = slot
         self._supervisor = supervisor
-        self._own = OwnMemory()
+        self._own = ProcessMemory(settled=self._all_ready)
+        self._others: dict[int, ProcessMemory] = {}
         self.configure(settings)
+
+    def _all_ready(self) -> bool:
+        return all(row.ready for row in self._table.rows())
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
@@ -38,9 +41,14 @@ class NodeResources:
         row."""
         found = self._own.read()
         acceptors = [row.pid for row in self._table.rows() if row.role == ACCEPTOR]
-        for pid in (self._supervisor, *acceptors):
+        pids = [self._supervisor, *acceptors]
+        for pid in self._others.keys() - set(pids):
+            self._others.pop(pid).close()
+        for pid in pids:
             with suppress(OSError):  # it has just ended
-                found += held(Path(f"/proc/{pid}/status").read_bytes())
+                if pid not in self._others:
+                    self._others[pid] = ProcessMemory(pid, self._all_ready)
+                found += self._others[pid].read()
         self._table.set_memory(self._slot, found)
 
     def read(self) -> Resources:

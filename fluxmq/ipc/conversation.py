@@ -36,12 +36,15 @@ from fluxmq.ipc.user_messages import Confirmed, Users
 from fluxmq.metrics.registry import Sample
 from fluxmq.model.errors import FluxmqError
 
-# Waits between attempts to connect, in seconds: the control process is back within about one.
-BACK_OFF_FIRST: Final = 0.05
+# Waits between attempts to connect, in seconds. The control process is usually back within half of
+# one, and at a node's start clients wait for it; an attempt takes some 20 µs.
+BACK_OFF_FIRST: Final = 0.02
 BACK_OFF_MAX: Final = 1.0
-# At a node's start all processes come up at once; only from this attempt on (after about 1.5 s) is
+# Attempts with the first wait; from then on it doubles.
+EARLY_ATTEMPTS: Final = 25
+# At a node's start all processes come up at once; only from this attempt on (after about 1.8 s) is
 # an absent control process worth a log line.
-REPORTED_ATTEMPT: Final = 6
+REPORTED_ATTEMPT: Final = 31
 
 REQUESTS_MAX: Final = 8
 """Own unanswered requests: half of what control takes from one process."""
@@ -83,7 +86,8 @@ class Handlers:
 
 def back_off(attempt: int) -> float:
     """Return the wait in seconds before attempt number `attempt` (the first is 1)."""
-    return min(BACK_OFF_MAX, BACK_OFF_FIRST * 2.0 ** min(attempt - 1, 16))
+    doublings = min(max(attempt - EARLY_ATTEMPTS, 0), 16)
+    return min(BACK_OFF_MAX, BACK_OFF_FIRST * 2.0**doublings)
 
 
 class Conversation:

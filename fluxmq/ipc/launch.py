@@ -1,36 +1,28 @@
 """Launch description of a child, and a child's first steps.
 
-A child is executed, not forked from a running program, so everything it must know crosses in one
-environment variable: a JSON object of descriptor numbers and facts. The descriptors themselves are
-inherited. This module knows their meaning but opens none of them; it does not know the settings'
-schema and handles them as bytes.
+A child is a fork of the supervisor. Everything it must know is in its launch description:
+descriptor numbers and facts. The descriptors themselves are inherited. This module knows their
+meaning but opens none of them; it does not know the settings' schema and handles them as bytes.
 
 The settings live in a memfd that the supervisor may rewrite while a child starts. They are framed,
 so that a reader notices a write in progress and reads again::
 
     0        4        8
     | length | crc32  | JSON ... |        both u32, little endian; the checksum is over the JSON
-
-A child may also be started before its role is known: a *standby* has done its imports and waits on
-a socket for its description and descriptors. It lets a killed shard come back at once.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import ctypes
-import json
 import os
 import resource
 import signal
-import socket
 import struct
 import sys
 import time
 import zlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
@@ -39,19 +31,6 @@ from fluxmq.net.link_ends import LinkEnds, LinkKind
 
 if TYPE_CHECKING:
     from fluxmq.ipc.table import ProcessTable
-
-ENVIRONMENT_KEY = "FLUXMQ_LAUNCH"
-"""Name of the environment variable with the launch description."""
-
-STANDBY_KEY = "FLUXMQ_STANDBY"
-"""Name of a standby's environment variable with the descriptor to wait on."""
-
-DESCRIPTORS_PER_MESSAGE = 250
-"""Descriptors in one message to a standby; the kernel takes 253."""
-
-DESCRIPTION_BYTES_MAX = 128 * 1024
-"""A launch description as JSON: 100 bytes per peer shard, within the limit of one environment
-variable."""
 
 EXIT_OK = 0
 EXIT_BOOT_FAILURE = 3
@@ -73,13 +52,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 class LaunchError(FluxmqError):
-    """The launch description or a descriptor it names is missing or malformed."""
+    """The settings are damaged, or a child cannot be bound to its parent."""
 
 
 @dataclass(slots=True, frozen=True)
 class Launch:
-    """Description of one child. Descriptor numbers are valid in the child; ``slot`` is its row in
-    the table.
+    """Description of one child. ``slot`` is its row in the table.
 
     ``handoff_fds``: the acceptor's sending ends, index = shard; a shard's one receiving end.
     ``wake_fds``: an eventfd per shard, index = shard; a shard reads its own and writes the others.
@@ -126,113 +104,19 @@ class Launch:
             found.update((link.send_fd, link.receive_fd))
         return sorted(found)
 
-    def renumbered(self, ours: Mapping[int, int]) -> Launch:
-        """Return the same description with other descriptor numbers."""
-        return replace(
-            self,
-            settings_fd=ours[self.settings_fd],
-            table_fd=ours[self.table_fd],
-            handoff_fds=[ours[fd] for fd in self.handoff_fds],
-            wake_fds=[ours[fd] for fd in self.wake_fds],
-            links=[
-                LinkEnds(link.peer, ours[link.send_fd], ours[link.receive_fd])
-                for link in self.links
-            ],
-        )
-
-    def to_json(self) -> str:
-        """Encode for the environment variable."""
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Launch:
-        """Decode the output of ``to_json``. Raises LaunchError."""
-        try:
-            raw = json.loads(text)
-            links = [LinkEnds(**link) for link in raw.pop("links")]
-            return cls(links=links, **raw)
-        except (ValueError, TypeError, KeyError, AttributeError) as exc:
-            raise LaunchError(f"malformed launch description: {exc}") from exc
-
 
 def process_name(role: str, index: int) -> str:
     """Return the name of a process in logs and in the process table."""
     return f"shard-{index}" if role == "shard" else role
 
 
-def from_environment(environ: Mapping[str, str] | None = None) -> Launch:
-    """Return this process's launch description; a standby waits here until it gets one.
-
-    Raises LaunchError when the process was not started by a supervisor; a standby whose supervisor
-    ends exits.
-    """
-    environ = os.environ if environ is None else environ
-    text = environ.get(ENVIRONMENT_KEY)
-    if text is not None:
-        return Launch.from_json(text)
-    waiting = environ.get(STANDBY_KEY)
-    if waiting is None:
-        raise LaunchError(
-            f"{ENVIRONMENT_KEY} is not set: this program is started by fluxmq-supervisor"
-        )
-    with socket.socket(fileno=int(waiting)) as sock:
-        return _receive_launch(sock)
-
-
-def send_launch(sock: socket.socket, launch: Launch) -> None:
-    """Send a standby its description, over the other end of its SEQPACKET pair. Raises OSError,
-    LaunchError."""
-    text = launch.to_json().encode()
-    if len(text) > DESCRIPTION_BYTES_MAX:
-        raise LaunchError(f"launch description of {len(text)} bytes")
-    fds = launch.descriptors()
-    for start in range(0, len(fds), DESCRIPTORS_PER_MESSAGE):
-        socket.send_fds(
-            sock, [b"+" if start else text], fds[start : start + DESCRIPTORS_PER_MESSAGE]
-        )
-
-
-def _receive_launch(sock: socket.socket) -> Launch:
-    """Wait for a description and give its descriptors their numbers in this process."""
-    text, received = _receive(sock, DESCRIPTION_BYTES_MAX)
-    if not text:
-        raise SystemExit(EXIT_OK)
-    described = Launch.from_json(text.decode())
-    theirs = described.descriptors()
-    while len(received) < len(theirs):
-        more, fds = _receive(sock, 1)
-        if not more:
-            raise SystemExit(EXIT_OK)
-        received += fds
-    return described.renumbered(dict(zip(theirs, received, strict=True)))
-
-
-def _receive(sock: socket.socket, size: int) -> tuple[bytes, list[int]]:
-    """Receive one message and its descriptors, close-on-exec (socket.recv_fds ignores its flags in
-    3.11)."""
-    fds = array.array("i")
-    space = socket.CMSG_SPACE(DESCRIPTORS_PER_MESSAGE * fds.itemsize)
-    data, ancillary, _, _ = sock.recvmsg(size, space, socket.MSG_CMSG_CLOEXEC)
-    for level, kind, content in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.frombytes(content)
-    return data, fds.tolist()
-
-
-def bind_to_parent(launch: Launch | None = None) -> None:
-    """Die with the supervisor. The first thing a child does.
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent, which should be `parent_pid`, ends. Raises
+    LaunchError.
 
     SIGKILL instead of SIGTERM: a successor supervisor may already be starting on the same data
     directory, and an orphan that drains for half a minute would write into it.
     """
-    if launch is None:
-        launch = from_environment()
-    die_with_parent(launch.parent_pid)
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent, which should be `parent_pid`, ends. Raises
-    LaunchError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         code = ctypes.get_errno()

@@ -4,21 +4,22 @@ work.
 Only memory counts that the kernel cannot reclaim without killing a process: anonymous pages,
 swapped out or not, and shared pages without a file (the rings between shards). Mapped files and the
 page cache do not. Each process measures itself and writes the figure into its row of the process
-table, where all read the sum.
+table, where all read the sum. The processes of a node are forks of its supervisor and share the
+pages that none has written to since; each counts its part of those.
 
-Source: proc(5), ``/proc/<pid>/status`` and ``/proc/meminfo``; the kernel's control groups, versions
-1 and 2.
+Source: proc(5), ``/proc/<pid>/status``, ``/proc/<pid>/smaps_rollup`` and ``/proc/meminfo``; the
+kernel's control groups, versions 1 and 2.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fluxmq.settings.schema import Memory
 
-OWN_STATUS = "/proc/self/status"
 STATUS_BYTES_MAX = 8192
 """Longer than the kernel's text about a process, whose lists of processors and memory nodes grow
 with the machine."""
@@ -69,15 +70,26 @@ class Watermark:
         return self.above
 
 
-class OwnMemory:
-    """Measures this process; keeps its status file open."""
+class ProcessMemory:
+    """Measures a process, by default this one; keeps its status file open.
 
-    def __init__(self) -> None:
-        self._fd = os.open(OWN_STATUS, os.O_RDONLY | os.O_CLOEXEC)
+    Its part of shared pages is measured once, when it is ``settled``: a start writes to what it
+    does not share. The kernel walks all pages for it, some 2 ms for those of an idle shard.
+    """
+
+    def __init__(self, pid: int | None = None, settled: Callable[[], bool] = lambda: True) -> None:
+        """Raises OSError when there is no such process."""
+        self._folder = f"/proc/{'self' if pid is None else pid}"
+        self._fd = os.open(f"{self._folder}/status", os.O_RDONLY | os.O_CLOEXEC)
+        self._settled = settled
+        self._counted_by_others: int | None = None
 
     def read(self) -> int:
-        """Return the bytes that this process holds."""
-        return held(os.pread(self._fd, STATUS_BYTES_MAX, 0))
+        """Return the bytes that the process holds. Raises OSError when it has ended."""
+        if self._counted_by_others is None and self._settled():
+            self._counted_by_others = shared(Path(self._folder, "smaps_rollup").read_bytes())
+        status = os.pread(self._fd, STATUS_BYTES_MAX, 0)
+        return max(0, held(status) - (self._counted_by_others or 0))
 
     def close(self) -> None:
         """Close the file."""
@@ -94,6 +106,13 @@ def held(status: bytes) -> int:
         + _kibibytes(status, b"RssShmem:") // 2
         + _kibibytes(status, b"VmSwap:")
     ) * 1024
+
+
+def shared(rollup: bytes) -> int:
+    """Return the bytes of a process's anonymous pages that others count, given the text of its
+    ``smaps_rollup`` file; 0 when the kernel (before 5.4) does not report its part."""
+    part = _kibibytes(rollup, b"Pss_Anon:")
+    return max(0, _kibibytes(rollup, b"Anonymous:") - part) * 1024 if part else 0
 
 
 def available(

@@ -8,7 +8,8 @@ costs next to nothing, and traffic that leaves nothing behind is never stopped.
 A bounded number of objects is collected at a time. Survivors are frozen, with everything that
 existed at the start, so that no collection grows with the heap. Frozen objects that end in a cycle
 stay until the shard is quiet or as much again has been frozen; then everything is thawed and
-collected. Knows no clock but its argument.
+collected. From then on the modules that the supervisor has loaded are no longer shared with other
+processes: some 25 MB more. Knows no clock but its argument.
 """
 
 from __future__ import annotations
@@ -74,8 +75,14 @@ class Garbage:
         """Number of objects frozen at the last thaw."""
 
     def begin(self) -> None:
-        """Collect and freeze what exists at the start: no collection sees it before a thaw."""
-        self._thaw()
+        """Collect and freeze what exists at the start: no collection sees it before a thaw.
+
+        What the supervisor froze before its fork stays untouched: a collection marks every object
+        that it looks at, and each page with a mark is no longer shared between the processes.
+        """
+        self._collector.collect(_ALL)
+        self._collector.freeze()
+        self._held = self._collector.get_freeze_count()
 
     def look(self, *, quiet: bool) -> None:
         """Collect what is due. ``quiet``: there is hardly any traffic, so that pauses do not

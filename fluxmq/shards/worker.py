@@ -15,7 +15,7 @@ import signal
 import ssl
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -27,14 +27,12 @@ from fluxmq.ipc.conversation import Handlers
 from fluxmq.ipc.descriptors import shares_here
 from fluxmq.ipc.launch import (
     Launch,
-    bind_to_parent,
     fail_boot,
     finish_ticks,
-    from_environment,
     raise_file_limit,
     read_settings,
 )
-from fluxmq.ipc.memory import Marks, OwnMemory
+from fluxmq.ipc.memory import Marks, ProcessMemory
 from fluxmq.ipc.messages import Hello
 from fluxmq.ipc.table import NOT_PINNED, ProcessTable
 from fluxmq.ipc.user_messages import Users
@@ -59,6 +57,8 @@ from fluxmq.storage.errors import StorageError
 
 TIMER_SECONDS = 0.1
 """Interval of heartbeat, timeouts and housekeeping."""
+READY_LOOK_SECONDS = 0.005
+"""Interval of checks whether a starting shard may accept connections; one takes some 2 µs."""
 READY_SECONDS_MAX = 5.0
 """Maximum wait, after recovery of its groups, for peers' interest, users and the start of the
 topology, before a shard accepts connections without them."""
@@ -100,7 +100,7 @@ class Worker:
         self._again = False
         self.reports = self._make_reports()
         self.garbage = Garbage(gc, self.reports.collections.observe, time.perf_counter)
-        self.own_memory = OwnMemory()
+        self.own_memory = ProcessMemory(settled=lambda: self._ready)
         self.resources = self._make_watch()
         self.system = SystemTopics(
             launch.index,
@@ -245,8 +245,6 @@ class Worker:
             self.system.tick()
         if self._ready:
             self.garbage.look(quiet=self._turn % QUIET_TIMERS == 0 and self._is_quiet())
-        if not self._ready:
-            self._become_ready(now)
         self._expected = time.monotonic() + TIMER_SECONDS
         self._next_timer = self.loop.call_later(TIMER_SECONDS, self._timer)
         self.schedule()
@@ -255,6 +253,13 @@ class Worker:
         """Return whether there were hardly any ticks since the last call."""
         before, self._last_ticks = self._last_ticks, self.shard.reactor.tally.ticks
         return self._last_ticks - before < QUIET_TICKS
+
+    def _await_ready(self) -> None:
+        if self.stopping.is_set():
+            return
+        self._become_ready(time.monotonic())
+        if not self._ready:
+            self.loop.call_later(READY_LOOK_SECONDS, self._await_ready)
 
     def _become_ready(self, now: float) -> None:
         told = (
@@ -316,6 +321,7 @@ class Worker:
         self._control_task = self.loop.create_task(self.control.run())
         self._started = time.monotonic()  # recovery does not count, however long it took
         self._timer()
+        self._await_ready()
 
     async def stop(self) -> None:
         """Finish queues' work in flight, notify clients, flush output for a bounded time, and
@@ -402,14 +408,11 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
     await worker.stop()
 
 
-def main() -> NoReturn:
-    """Run the process (entry point)."""
-    launch = from_environment()
-    bind_to_parent(launch)
+def main(launch: Launch) -> None:
+    """Run the process until SIGTERM."""
     table = ProcessTable(launch.table_fd)
     raise_file_limit()
     finish_ticks(launch)
     settings = Settings.model_validate_json(read_settings(launch.settings_fd))
     logs.configure(settings.log.level, settings.log.format, launch.process_name)
     uvloop.run(run(launch, settings, table))
-    raise SystemExit(0)

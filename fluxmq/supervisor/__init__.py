@@ -2,5 +2,6 @@
 
 The supervisor has no event loop and no threads, so that forking is always safe; everything that
 needs a loop runs in a child. The acceptor lives here because it, too, only moves connections about
-and does not interpret them. Neither imports the shards or the control process: they are executed.
+and does not interpret them. Neither calls the shards or the control process: the supervisor imports
+them by name and forks.
 """

@@ -1,6 +1,6 @@
 """The acceptor process: every client listener, the first bytes of every connection, nothing else.
 
-``python -m fluxmq.supervisor.acceptor``, started by the supervisor. It reads what a client sends
+It reads what a client sends
 first, at most 8 KiB and no longer than the listener's timeout, recognises the protocol, and passes
 descriptor and bytes to the shard that owns the client's session. It never replies: a rejected
 client sees its connection closed; a counter and a log line give the reason. One epoll loop, no
@@ -89,7 +89,7 @@ _REFUSALS = {
     Refusal.AMQP_VERSION: Reason.AMQP_VERSION,
 }
 
-_log = logs.get_logger("fluxmq.supervisor.acceptor")  # run as a program, its __name__ is useless
+_log = logs.get_logger(__name__)
 
 
 def pending_capacity(descriptors: int, workers: int) -> int:
@@ -475,11 +475,9 @@ class Acceptor:
         return ProcessNumbers(connections=awaited + self._delivery.backlog())
 
 
-def main() -> None:
-    """Start from the launch description; exit with 3 when a listener cannot be opened."""
+def main(launch: Launch) -> None:
+    """Accept until SIGTERM; exit with 3 when a listener cannot be opened."""
     try:
-        launch = launching.from_environment()
-        launching.bind_to_parent(launch)
         table = ProcessTable(launch.table_fd)
         settings = Settings.model_validate_json(launching.read_settings(launch.settings_fd))
     except (FluxmqError, ValidationError, OSError) as exc:
@@ -501,7 +499,3 @@ def main() -> None:
         _log.info("listening", extra={"listener": listener.path, "addresses": addresses})
     acceptor.run()
     _log.info("stopped")
-
-
-if __name__ == "__main__":
-    main()

@@ -21,11 +21,12 @@ from fluxmq.net.link_ends import LinkKind
 from fluxmq.settings import Settings, SettingsError
 from fluxmq.storage.errors import StorageError
 from fluxmq.supervisor import banner, placement, placing
-from fluxmq.supervisor.children import PROGRAMS, Children
+from fluxmq.supervisor.children import Children
 from fluxmq.supervisor.directory import DataDirectory, DirectoryError, open_directory
 from fluxmq.supervisor.fabric import Fabric, link_kind
 from fluxmq.supervisor.placement import PlacementError, Plan
 from fluxmq.supervisor.placing import RelocationError
+from fluxmq.supervisor.programs import PROGRAMS, Program
 from fluxmq.supervisor.reloading import Reloading
 from fluxmq.supervisor.supervising import Supervisor
 from fluxmq.supervisor.tree import Tree
@@ -92,11 +93,8 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main(
-    arguments: Sequence[str] | None = None, programs: Mapping[str, Sequence[str]] = PROGRAMS
-) -> int:
-    """Run the node; return the exit code. ``programs`` are the commands to execute for each
-    role."""
+def main(arguments: Sequence[str] | None = None, programs: Mapping[str, Program] = PROGRAMS) -> int:
+    """Run the node; return the exit code. ``programs`` are those of the roles."""
     options = parser().parse_args(arguments)
     if not __debug__:
         return _complain("assertions are part of the program: run it without python -O")
@@ -136,9 +134,7 @@ def _plan(workers: str, pins: Sequence[str], bind: str) -> Plan:
     return placement.plan(placement.parse_workers(workers, usable), cores, pins, bound=bound)
 
 
-def _run(
-    config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Sequence[str]]
-) -> int:
+def _run(config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Program]) -> int:
     """Open shared resources, supervise, close."""
     os.umask(0o077)
     logs.configure(settings.log.level, settings.log.format, "supervisor")
@@ -180,7 +176,7 @@ def _supervise(
     config: Path,
     settings: Settings,
     plan: Plan,
-    programs: Mapping[str, Sequence[str]],
+    programs: Mapping[str, Program],
     directory: DataDirectory,
     kind: LinkKind,
 ) -> int:
@@ -196,9 +192,9 @@ def _supervise(
         directory.run,
     )
     reloading = Reloading(config, settings)
-    supervisor = Supervisor(
-        tree, fabric, Children(programs), reloading.read, lambda: log.info("ready")
-    )
+    clustered = settings.cluster.enabled and settings.cluster.raft.enabled
+    children = Children(programs, clustered)
+    supervisor = Supervisor(tree, fabric, children, reloading.read, lambda: log.info("ready"))
     supervisor.watch_signals()
     try:
         return supervisor.run()

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import orjson
 
+import fluxmq
 from fluxmq import logs
 from fluxmq.ipc.placements import placement_to_body
 from fluxmq.model.errors import FluxmqError
@@ -30,7 +31,6 @@ from fluxmq.storage.directory import (
     write_placement,
 )
 from fluxmq.storage.files import Files
-from fluxmq.supervisor.children import environment
 from fluxmq.supervisor.placement import Plan
 
 RELOCATE = ("-m", "fluxmq.shards.relocate")
@@ -40,6 +40,8 @@ UNFINISHED = ""
 complete."""
 LOGS = ("wal", "wal-buffered")
 """Log directories in a shard's directory."""
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 _log = logs.get_logger("fluxmq.supervisor")
 
@@ -119,7 +121,7 @@ def _relocate(data_dir: Path, settings: Settings, placement: Placement) -> None:
             [sys.executable, "-P", *RELOCATE],
             input=orjson.dumps(asked),
             stdout=subprocess.PIPE,
-            env=environment({}),
+            env=_environment(),
             process_group=0,
             check=False,
         )
@@ -134,3 +136,14 @@ def _relocate(data_dir: Path, settings: Settings, placement: Placement) -> None:
         raise RelocationError(f"groups could not move to their shards: ended with {how}")
     moved = ended.stdout.decode().split()
     _log.info("groups have moved to their shards", extra={"groups": len(moved)})
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment, plus this package's location unless it is installed."""
+    environment = dict(os.environ)
+    root = Path(fluxmq.__file__).parent.parent
+    if root.name not in _INSTALLED:
+        known = environment.get("PYTHONPATH", "")
+        if str(root) not in known.split(os.pathsep):
+            environment["PYTHONPATH"] = f"{root}{os.pathsep}{known}" if known else str(root)
+    return environment

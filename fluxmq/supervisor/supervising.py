@@ -25,11 +25,8 @@ from fluxmq.supervisor.tree import Child, Kill, Phase, Start, Terminate, Tree
 LOOK_SECONDS = 0.25
 """Interval between heartbeat checks; exits are signalled by SIGCHLD."""
 
-LOOK_STARTING_SECONDS = 0.02
+LOOK_STARTING_SECONDS = 0.005
 """Interval between readiness checks while something starts."""
-
-STANDBY_SECONDS = 1.0
-"""Time between two attempts to start a standby shard."""
 
 EXIT_KILLED = 1
 """Exit code when a child had to be killed to stop."""
@@ -67,7 +64,6 @@ class Supervisor:
         self._signals: collections.deque[int] = collections.deque()
         self._wakeup, self._signalled = socket.socketpair()
         self._announced = False
-        self._standby_at = 0.0
         self._outdated: set[int] = set()  # slots of children that were starting during a reload
 
     def watch_signals(self) -> None:
@@ -99,9 +95,7 @@ class Supervisor:
                     self._kill(action)
             if self._tree.finished:
                 break
-            self._keep_standby(now)
             self._sleep(poll)
-        self._children.dismiss_standby()
         self._wakeup.close()
         self._signalled.close()
         return self._exit_code()
@@ -170,17 +164,6 @@ class Supervisor:
         self._show(child)
         _log.debug("%s started", child.name, extra={"pid": pid})
 
-    def _keep_standby(self, now: float) -> None:
-        """Keep a standby while all is well; starting one must not slow down a child that starts."""
-        if self._tree.stopping or now < self._standby_at:
-            return
-        if all(child.phase is Phase.READY for child in self._tree.children):
-            self._standby_at = now + STANDBY_SECONDS
-            try:
-                self._children.keep_standby()
-            except OSError as exc:
-                _log.warning("no standby shard: %s", exc.strerror)
-
     def _kill(self, action: Kill) -> None:
         _log.error("%s killed: %s", action.child.name, action.reason)
         self._children.signal(action.child.slot, signal.SIGKILL)
@@ -213,9 +196,10 @@ class Supervisor:
             if child.phase not in (Phase.STARTING, Phase.READY):
                 continue
             slot = child.slot
-            waited_ns = self._children.waited_ns(slot)
-            row = table.ready(slot), table.heartbeat(slot)
-            if self._tree.observed(child, *row, clock_ns, now, waited_ns):
+            ready = table.ready(slot)
+            waited_ns = self._children.waited_ns(slot) if ready else 0
+            heartbeat_ns = table.heartbeat(slot)
+            if self._tree.observed(child, ready, heartbeat_ns, clock_ns, now, waited_ns):
                 self._show(child)
                 if child.starts > 1:
                     _log.info("%s is back", child.name, extra={"restarts": child.starts - 1})

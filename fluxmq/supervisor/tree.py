@@ -3,8 +3,8 @@
 Pure. Time is an argument (seconds, monotonic); ``supervising`` carries the decisions out. The
 rules:
 
-* First start: everything but the acceptor at once, then the acceptor, so that the ports open when
-  something serves them. A child that *cannot boot* (exit code 3) now ends the whole start.
+* First start: control, then the shards, and the acceptor when all of these are ready, so that the
+  ports open when something serves them. A child that *cannot boot* (exit code 3) now ends the whole start.
 * Afterwards the tree never gives up. A child that ends is restarted: at once the first time, then
   after 100 ms, doubling to 10 s; one that stayed up for 10 s starts over with the count.
 * A child whose loop hangs, or that does not become ready, is killed and restarted.
@@ -33,7 +33,7 @@ STALE_CONFIRM_SECONDS = 0.5
 every heartbeat is old, and each live process renews its own within milliseconds."""
 
 START_SECONDS_MAX = 60.0
-"""Time for a child to become ready, from its last heartbeat or from exec. A second is usual; one
+"""Time for a child to become ready, from its last heartbeat or from its fork. A second is much; one
 that recovers much data beats from time to time, and may take as long as it needs."""
 
 BACK_OFF_FIRST = 0.1
@@ -44,6 +44,9 @@ STABLE_SECONDS = 10.0
 STOP_SECONDS = 5.0
 """Time for acceptor and control to end, and for shards beyond their own shutdown_timeout."""
 
+START_ORDER = ("control", "shard", "acceptor")
+"""The control process first: it imports for itself, meanwhile the supervisor imports for the
+others."""
 STOP_ORDER = ("acceptor", "shard", "control")
 
 
@@ -130,6 +133,9 @@ class Tree:
         self.children = [Child("shard", index, index) for index in range(workers)]
         self.children.append(Child("acceptor", 0, workers))
         self.children.append(Child("control", 0, workers + 1))
+        self._in_start_order = sorted(
+            self.children, key=lambda child: START_ORDER.index(child.role)
+        )
         self._shutdown_timeout = shutdown_timeout
         self._stopping = False
         self._kill_all = False
@@ -244,7 +250,7 @@ class Tree:
 
     def _run(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        for child in self.children:
+        for child in self._in_start_order:
             if child.phase in (Phase.STOPPED, Phase.BACKING_OFF):
                 if now >= child.start_at and not self._must_wait(child):
                     actions.append(Start(child))

@@ -44,7 +44,7 @@ COMMAND_TIMEOUT_S = 30.0
 IMAGE_BYTES = 256 << 20
 """Small, so that a disk is soon full."""
 FOLDER_PREFIX = "fx-chaos-"
-SHARD = "fluxmq.shards"
+SHARD = "fluxmq-shard-"
 LEADS = re.compile(r'^fluxmq_raft_leader\{[^}]*group="([^"]+)"[^}]*\} 1(\.0)?$', re.MULTILINE)
 """The sample by which a node says that it leads a group."""
 APPLIED = re.compile(
@@ -124,12 +124,12 @@ class Member(Processes):
         return {found[0] for found in LEADS.findall(self.metrics())}
 
     def pids_of(self, *words: str) -> list[int]:
-        """Processes of this node whose command line has one of these words."""
+        """Processes of this node whose command line begins with one of these words."""
         found = []
         for pid in self.pids():
             with contextlib.suppress(OSError):
                 line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-                if any(word in line.split("\0") for word in words):
+                if line.startswith(words):
                     found.append(pid)
         return found
 

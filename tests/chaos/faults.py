@@ -97,7 +97,7 @@ class AcceptorKilled(Killed):
     """F2: the process that listens."""
 
     kind = "F2 acceptor killed"
-    words: ClassVar[tuple[str, ...]] = ("fluxmq.supervisor.acceptor",)
+    words: ClassVar[tuple[str, ...]] = ("fluxmq-acceptor",)
 
 
 class SupervisorKilled(Fault):

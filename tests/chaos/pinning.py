@@ -225,7 +225,7 @@ def ctl(node: Node, *arguments: str) -> str:
 
 def shards(node: Node) -> list[psutil.Process]:
     """A node's shard processes."""
-    return [each for each in node.processes() if "fluxmq.shards" in each.cmdline()]
+    return [each for each in node.processes() if each.name().startswith("fluxmq-shard-")]
 
 
 @contextlib.contextmanager

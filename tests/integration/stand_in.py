@@ -15,9 +15,8 @@ from fluxmq.ipc import launch as launching
 from fluxmq.ipc.table import ProcessTable
 
 
-def main(directory: Path) -> None:
-    launch = launching.from_environment()
-    launching.bind_to_parent(launch)
+def main(launch: launching.Launch) -> None:
+    directory = Path(os.environ["STAND_IN_DIRECTORY"])
     name = launch.process_name
     table = ProcessTable(launch.table_fd)
     behaviour = ""
@@ -49,7 +48,3 @@ def main(directory: Path) -> None:
             table.beat(launch.slot, time.monotonic_ns())
         select.select([], [], [], 0.02)
     tell("stopped")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -7,7 +7,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from fluxmq.ipc import handoff
 from fluxmq.ipc.framing import FrameDecoder, encode_frame
 from fluxmq.ipc.handoff import Handoff
 from fluxmq.ipc.launch import (
-    ENVIRONMENT_KEY,
     EXIT_BOOT_FAILURE,
     Launch,
     write_settings,
@@ -27,14 +25,13 @@ from fluxmq.ipc.launch import (
 from fluxmq.ipc.messages import HELLO, Message, reply
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.protocols.sniff import shard_of
+from tests import launching
 from tests.broker import free_port
 
 DEADLINE = 20.0
-PROGRAM = ("-m", "fluxmq.supervisor.acceptor")
-LIMITED_PROGRAM = """
-import resource, runpy
+LIMITED = """
+import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (110, 110))
-runpy.run_module("fluxmq.supervisor.acceptor", run_name="__main__")
 """
 WORKERS = 2
 
@@ -55,7 +52,7 @@ class Running:
     """A started acceptor and everything it was given."""
 
     def __init__(
-        self, run_dir: Path, mqtt: dict[str, Any], more: dict[str, Any], program: list[str]
+        self, run_dir: Path, mqtt: dict[str, Any], more: dict[str, Any], before: str
     ) -> None:
         self.table = ProcessTable.create(WORKERS + 1)
         for index in range(WORKERS):
@@ -81,8 +78,7 @@ class Running:
             handoff_fds=[sender.fileno() for sender, _ in pairs],
         )
         self.process = subprocess.Popen(
-            [sys.executable, *program],
-            env={**os.environ, ENVIRONMENT_KEY: launch.to_json()},
+            launching.command("fluxmq.supervisor.acceptor", launch, before),
             pass_fds=launch.descriptors(),
             stderr=subprocess.PIPE,
             text=True,
@@ -145,8 +141,8 @@ Start = Callable[..., Running]
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Running] = []
 
-    def launch(mqtt: dict[str, Any], program: tuple[str, ...] = PROGRAM, **more: Any) -> Running:
-        started.append(Running(tmp_path, mqtt, more, [*program]))
+    def launch(mqtt: dict[str, Any], before: str = "", **more: Any) -> Running:
+        started.append(Running(tmp_path, mqtt, more, before))
         return started[-1]
 
     yield launch
@@ -384,7 +380,7 @@ def test_a_full_table_of_awaited_connections_makes_room(start: Start) -> None:
     """With few descriptors the table is small: the oldest silent connection goes, the new one is served."""
     port = free_port()
     running = start(
-        {"tcp": {"addr": f"127.0.0.1:{port}", "connect_timeout": 60.0}}, ("-c", LIMITED_PROGRAM)
+        {"tcp": {"addr": f"127.0.0.1:{port}", "connect_timeout": 60.0}}, LIMITED
     ).ready()
     with contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(dial(port)) for _ in range(60)]

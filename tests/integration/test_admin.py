@@ -25,7 +25,6 @@ from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.conversation import Handlers
 from fluxmq.ipc.framing import encode_frame
 from fluxmq.ipc.launch import (
-    ENVIRONMENT_KEY,
     EXIT_BOOT_FAILURE,
     Launch,
     write_settings,
@@ -35,6 +34,7 @@ from fluxmq.ipc.polling import CallError, ControlCaller
 from fluxmq.ipc.table import ProcessTable, State
 from fluxmq.ipc.user_messages import Users
 from fluxmq.settings import Settings
+from tests import launching
 from tests.broker import free_port
 
 CONTROL, SHARD, ACCEPTOR = range(3)
@@ -141,8 +141,7 @@ class Node:
         )
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fluxmq.control"],
-                env={**os.environ, ENVIRONMENT_KEY: launch.to_json()},
+                launching.command("fluxmq.control.process", launch),
                 pass_fds=launch.descriptors(),
                 stderr=log,
                 start_new_session=True,
@@ -436,20 +435,6 @@ def test_a_database_that_cannot_be_used_is_a_boot_failure(node):
     node.start()
     assert node.process.wait(DEADLINE) == EXIT_BOOT_FAILURE
     assert "meta.db" in node.table.reason(CONTROL)
-
-
-def test_without_a_supervisor_it_does_not_start():
-    environ = {name: text for name, text in os.environ.items() if name != ENVIRONMENT_KEY}
-    ended = subprocess.run(
-        [sys.executable, "-m", "fluxmq.control"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert ended.returncode == EXIT_BOOT_FAILURE
-    assert "fluxmq-supervisor" in ended.stderr
 
 
 def test_half_requests_do_not_keep_others_out(running):

@@ -10,7 +10,7 @@ from typing import Any
 import pika  # type: ignore[import-untyped]
 from pika.exceptions import AMQPError  # type: ignore[import-untyped]
 
-from fluxmq.ipc.memory import held
+from fluxmq.ipc.memory import ProcessMemory
 from tests.broker import HOST, Broker, free_ports, start_broker
 from tests.conformance.client import eventually
 
@@ -26,7 +26,7 @@ class Peak:
     """The most that the node's processes have held together, looked at all the time."""
 
     def __init__(self, pids: list[int]) -> None:
-        self._pids = pids
+        self._processes = [ProcessMemory(pid) for pid in pids]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self.bytes = self.now()
@@ -34,7 +34,7 @@ class Peak:
 
     def now(self) -> int:
         """What they hold at this moment."""
-        return sum(held(Path(f"/proc/{pid}/status").read_bytes()) for pid in self._pids)
+        return sum(process.read() for process in self._processes)
 
     def _watch(self) -> None:
         while not self._ended.wait(0.02):
@@ -44,6 +44,8 @@ class Peak:
         """Look no more."""
         self._ended.set()
         self._thread.join()
+        for process in self._processes:
+            process.close()
 
 
 class Node:

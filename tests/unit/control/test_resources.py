@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fluxmq.control.resources import NodeResources
-from fluxmq.ipc.memory import OwnMemory, available
+from fluxmq.ipc.memory import ProcessMemory, available
 from fluxmq.ipc.messages import Resources
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.settings import Settings
@@ -30,7 +30,7 @@ def table() -> Iterator[ProcessTable]:
 
 def test_control_measures_for_who_does_not(table: ProcessTable) -> None:
     """Review finding 14: this process plays all three that control measures."""
-    own = OwnMemory()
+    own = ProcessMemory()
     resources = NodeResources(table, 2, os.getpid(), MARKED)
     table.set_memory(0, 1_000 * MIB)
     resources.measure()

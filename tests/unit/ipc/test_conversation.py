@@ -135,9 +135,10 @@ def test_a_new_connection_starts_with_a_clean_decoder():
     assert process.tell(Message(STATUS, 1, {}))[0].kind == REPLY
 
 
-def test_waits_double_up_to_a_second():
-    waits = [back_off(attempt) for attempt in range(1, 8)]
-    assert waits[:3] == [0.05, 0.1, 0.2]
+def test_waits_are_short_at_first_and_double_up_to_a_second():
+    waits = [back_off(attempt) for attempt in range(1, 33)]
+    assert set(waits[:25]) == {0.02}
+    assert waits[25:28] == [0.04, 0.08, 0.16]
     assert waits[-1] == back_off(10_000) == BACK_OFF_MAX
 
 

@@ -2,12 +2,10 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -37,73 +35,11 @@ def example() -> launch.Launch:
     )
 
 
-def test_launch_survives_the_environment() -> None:
+def test_a_launch_description() -> None:
     described = example()
-    assert launch.from_environment({launch.ENVIRONMENT_KEY: described.to_json()}) == described
     assert described.descriptors() == [7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
     assert described.process_name == "shard-1"
     assert str(described.control_socket) == "/tmp/run/control.sock"
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"links": [1]}', '{"links": [], "role": 1}'])
-def test_malformed_launch_is_refused(text: str) -> None:
-    with pytest.raises(launch.LaunchError, match="malformed"):
-        launch.Launch.from_json(text)
-
-
-def test_a_child_not_started_by_a_supervisor_says_so() -> None:
-    with pytest.raises(launch.LaunchError, match="fluxmq-supervisor"):
-        launch.from_environment({})
-
-
-def test_a_standby_gets_description_and_descriptors() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pipes = [os.pipe() for _ in range(140)]  # more descriptors than one message takes
-    fds = [fd for pipe in pipes for fd in pipe]
-    sent = replace(
-        example(),
-        settings_fd=fds[0],
-        table_fd=fds[1],
-        handoff_fds=[fds[2]],
-        links=[LinkEnds(0, fds[3], fds[4]), LinkEnds(2, fds[5], fds[5])],
-        wake_fds=fds[6:],
-    )
-    with ours:
-        launch.send_launch(ours, sent)
-        received = launch.from_environment({launch.STANDBY_KEY: str(theirs.detach())})
-    assert len(received.descriptors()) == len(fds)
-    assert not set(received.descriptors()) & set(fds)
-    assert received.links[1].send_fd == received.links[1].receive_fd
-    os.write(received.table_fd, b"through")
-    assert os.read(fds[0], 10) == b"through"
-    for theirs_fd, ours_fd in zip(
-        sent.descriptors(), received_in_order(received, sent), strict=True
-    ):
-        assert os.fstat(theirs_fd).st_ino == os.fstat(ours_fd).st_ino
-        assert not os.get_inheritable(ours_fd)
-    for fd in {*fds, *received.descriptors()}:
-        os.close(fd)
-
-
-def received_in_order(received: launch.Launch, sent: launch.Launch) -> list[int]:
-    """The received descriptors, in the order of the sent ones' numbers."""
-    pairs = {
-        sent.settings_fd: received.settings_fd,
-        sent.table_fd: received.table_fd,
-        sent.handoff_fds[0]: received.handoff_fds[0],
-        **dict(zip(sent.wake_fds, received.wake_fds, strict=True)),
-    }
-    for theirs, ours in zip(sent.links, received.links, strict=True):
-        pairs |= {theirs.send_fd: ours.send_fd, theirs.receive_fd: ours.receive_fd}
-    return [pairs[fd] for fd in sent.descriptors()]
-
-
-def test_a_standby_whose_supervisor_is_gone_ends() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.close()
-    with pytest.raises(SystemExit) as exit_info:
-        launch.from_environment({launch.STANDBY_KEY: str(theirs.detach())})
-    assert exit_info.value.code == 0
 
 
 def test_settings_can_be_replaced_while_others_read() -> None:
@@ -160,13 +96,10 @@ def test_fail_boot_leaves_the_reason_in_both_places(capsys: pytest.CaptureFixtur
 
 PARENT = """
 import os, subprocess, sys
-from dataclasses import replace
 from fluxmq.ipc import launch
-child = "from fluxmq.ipc import launch; launch.bind_to_parent(); print('bound', flush=True); import time; time.sleep(60)"
-described = launch.Launch.from_json(os.environ[launch.ENVIRONMENT_KEY])
-described = replace(described, parent_pid=os.getpid() + int(sys.argv[1]))
-os.environ[launch.ENVIRONMENT_KEY] = described.to_json()
-process = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE)
+child = "import sys, time; from fluxmq.ipc import launch; launch.die_with_parent(int(sys.argv[1])); print('bound', flush=True); time.sleep(60)"
+command = [sys.executable, "-c", child, str(os.getpid() + int(sys.argv[1]))]
+process = subprocess.Popen(command, stdout=subprocess.PIPE)
 print(process.pid, flush=True)
 print((process.stdout.readline() or b"gone").decode().strip(), flush=True)
 process.wait()
@@ -175,10 +108,7 @@ process.wait()
 
 def start_parent(offset: int) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(offset)],
-        env={**os.environ, launch.ENVIRONMENT_KEY: example().to_json()},
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", PARENT, str(offset)], stdout=subprocess.PIPE, text=True
     )
 
 
@@ -205,7 +135,7 @@ def test_a_child_dies_with_its_parent() -> None:
 
 
 def test_a_child_whose_parent_is_already_gone_does_not_start() -> None:
-    with start_parent(1) as parent:  # the description names a parent that is not the real one
+    with start_parent(1) as parent:  # the child is given a parent that is not the real one
         assert parent.stdout is not None
         parent.stdout.readline()
         assert parent.stdout.readline() == "gone\n"

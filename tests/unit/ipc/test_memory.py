@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from fluxmq.ipc.memory import Marks, OwnMemory, Watermark, available, held
+from fluxmq.ipc.memory import Marks, ProcessMemory, Watermark, available, held, shared
 from fluxmq.settings.schema import Memory
 
 MIB = 1 << 20
@@ -58,13 +60,49 @@ def test_what_the_kernel_cannot_take_back_is_held() -> None:
 
 
 def test_a_process_measures_itself() -> None:
-    own = OwnMemory()
+    own = ProcessMemory()
     before = own.read()
     much = bytes(64 * MIB)[:-1] + b"x"  # touched, and so not the kernel's page of zeros
     after = own.read()
     own.close()
     assert len(much) == 64 * MIB
     assert 60 * MIB < after - before < 200 * MIB
+
+
+SHARING = """
+import os, time
+from fluxmq.ipc.memory import ProcessMemory
+much = os.urandom(64 << 20)
+pid = os.fork()
+if pid == 0:
+    time.sleep(60)
+own, child = ProcessMemory(), ProcessMemory(pid)
+alone = ProcessMemory(settled=lambda: False)
+print(alone.read(), own.read(), child.read())
+os.kill(pid, 9)
+os.waitpid(pid, 0)
+try:
+    child.read()
+except ProcessLookupError:
+    print("ended")
+"""
+
+
+def test_processes_count_what_they_share_once() -> None:
+    """A fork that has written nothing: each of the two counts half of the pages."""
+    command = [sys.executable, "-c", SHARING]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    alone, own, child = map(int, said[:3])
+    assert alone > 64 * MIB
+    assert own < 0.7 * alone
+    assert child < 0.7 * alone
+    assert own + child > 0.9 * alone
+    assert said[3:] == ["ended"]
+
+
+def test_a_kernel_that_does_not_tell_the_shared_part() -> None:
+    assert shared(b"Pss_Anon:    1000 kB\nAnonymous:   3000 kB\n") == 2000 * 1024
+    assert shared(b"Pss:    1000 kB\nAnonymous:   3000 kB\n") == 0
 
 
 def place(root: Path, name: str, text: str) -> None:

@@ -32,6 +32,7 @@ class Interpreter:
         self.time = 0.0
         self.shard = Garbage(self, self.told.append, lambda: self.time)
         self.shard.begin()
+        assert EVERYTHING not in self.ran, "the supervisor's image is shared"
         self.ran.clear()
 
     def get_count(self) -> tuple[int, int, int]:

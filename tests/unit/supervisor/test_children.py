@@ -1,9 +1,12 @@
 """What the supervisor reads of its children's processes."""
 
+import ast
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import fluxmq
 from fluxmq.supervisor.children import Children
 
 SPIN = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(flush=True)\nwhile True: pass"
@@ -19,7 +22,7 @@ def test_time_without_a_processor_is_told() -> None:
         for slot, process in enumerate(spinning):
             assert process.stdout is not None
             assert process.stdout.readline() == b"\n"
-            children._running[slot] = process
+            children._running[slot] = process.pid
         before = [children.waited_ns(slot) for slot in range(2)]
         while any(children.waited_ns(slot) - before[slot] < 20_000_000 for slot in range(2)):
             os.sched_yield()  # the test's own time limit ends this when nothing is told
@@ -27,3 +30,50 @@ def test_time_without_a_processor_is_told() -> None:
         for process in spinning:
             process.kill()
             process.communicate()
+
+
+LOADED = """
+import sys
+from fluxmq.supervisor.programs import PROGRAMS
+for program in PROGRAMS.values():
+    program.load(True)
+print(*sys.modules, sep="\\n")
+"""
+PACKAGES = Path(fluxmq.__file__).parent
+FORKED = ("auth", "cluster", "net", "queues", "raft", "routing", "sessions", "shards", "storage")
+"""Packages that shards run."""
+
+
+def late_imports(package: str) -> set[str]:
+    """Modules of ours that the functions of a package import, but for extensions without a source."""
+    found = set()
+    for path in (PACKAGES / package).rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.ImportFrom) and node.module:
+                        found.add(node.module)
+    return {
+        name
+        for name in found
+        if name.startswith("fluxmq.") and not name.startswith("fluxmq._hot._")
+    }
+
+
+def test_shards_import_nothing_after_their_fork() -> None:
+    """A module that each shard imports for itself takes memory in each, and time at each start."""
+    command = [sys.executable, "-c", LOADED]
+    image = set(
+        subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    )
+    late = set().union(*map(late_imports, FORKED))
+    assert "fluxmq.shards.cluster.wiring" in late
+    assert late - image == set()
+
+
+def test_the_image_starts_no_threads() -> None:
+    """A library that does, as numpy's, would not survive the fork whole."""
+    threads = LOADED + "import os; print(len(os.listdir('/proc/self/task')))"
+    command = [sys.executable, "-c", threads]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert said.split()[-1] == "1"

@@ -60,7 +60,7 @@ class Played:
 
 def test_the_acceptor_starts_last() -> None:
     played = Played()
-    assert played.act() == ["start shard-0", "start shard-1", "start control"]
+    assert played.act() == ["start control", "start shard-0", "start shard-1"]
     played.ready("shard-0", "control")
     assert played.act() == []
     played.ready("shard-1")
