@@ -215,7 +215,7 @@ def test_a_disk_that_fails_ends_no_group(
     with caplog.at_level(logging.WARNING):
         node.advance(3)
     assert (counted, service.group_files.failures) == (["work"], 1)
-    assert "could not be written" in caplog.text
+    assert "cannot write the file" in caplog.text
     assert path_of(node, "work").read_bytes() == old
     assert [each.name for each in path_of(node, "work").parent.glob("groups*")] == [GROUPS_NAME]
     node.failing[0].work_again()

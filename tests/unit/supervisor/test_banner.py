@@ -46,4 +46,4 @@ def test_everything_a_person_needs_is_there() -> None:
 def test_it_says_when_shards_are_not_bound() -> None:
     placed = plan(2, [0, 1], [], bound=False)
     found = banner.facts(Settings(), "node.yaml", placed, Path("/srv/data"), "compiled")
-    assert found["workers"] == "2 on cores that the kernel chooses"
+    assert found["workers"] == "2 on cores chosen by the kernel"

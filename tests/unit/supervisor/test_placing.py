@@ -56,7 +56,7 @@ def test_local_groups_stay_as_they_were_made(tmp_path: Path) -> None:
     assert notes(first, placement) == []
     (note,) = notes(other, placement)
     assert "local_groups is 9" in note
-    assert "made with 5" in note
+    assert "created with 5" in note
 
 
 def test_a_move_that_was_under_way_is_given_up(tmp_path: Path) -> None:
