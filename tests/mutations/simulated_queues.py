@@ -76,6 +76,14 @@ MUTATIONS = [
         "filter_, max(cursor - 1, 0))",
         SEEDS,
     ),
+    Mutation(
+        "simulated_queues_snapshot_name_not_synced",
+        "The log goes on from a snapshot whose name is durable.",
+        "open_group",
+        "files.fsync_directory(directory)",
+        "pass",
+        "tests/sim/test_queues.py::test_a_log_does_not_go_on_from_a_snapshot_whose_name_is_not_durable",
+    ),
     # Clients
     Mutation(
         "simulated_queues_retry_stored_again",

@@ -130,6 +130,9 @@ def open_group(
         stores.restore(state.logs)
         membership = Membership(state.voters, state.learners)
         _check_members(directory, group.name, membership, member)
+        if recovered is None or recovered.checkpoint_index < index:
+            # Its writer may have died before its name was durable, and the log is to go on from it.
+            files.fsync_directory(directory)
     else:
         stores.restore({})
     for queue_id, queue in group.machine.queues.items():
