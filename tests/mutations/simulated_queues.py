@@ -28,14 +28,6 @@ MUTATIONS = [
         SEEDS,
     ),
     Mutation(
-        "simulated_queues_vote_not_written",
-        "Term and vote are written to the log before the vote leaves.",
-        "RaftKeeper._persist",
-        "if (term, vote) != self.hard_state or commit",
-        "if commit",
-        SEEDS,
-    ),
-    Mutation(
         "simulated_queues_tail_forgotten",
         "A group is recovered with every entry of the log behind its snapshot.",
         "_note_entries",
