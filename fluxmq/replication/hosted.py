@@ -153,6 +153,9 @@ def open_group(
         state = _decoded(snapshot, directory)
         membership = Membership(state.voters, state.learners)
         _check_members(directory, group.name, membership, member)
+        if recovered is None or recovered.checkpoint_index < index:
+            # Its writer may have died before its name was durable, and the log is to go on from it.
+            files.fsync_directory(directory)
         stores.restore(state.logs)
         group.restore(index, term, state.machine, directory)
     else:

@@ -28,14 +28,6 @@ MUTATIONS = [
         SEEDS,
     ),
     Mutation(
-        "simulated_queues_vote_not_written",
-        "Term and vote are written to the log before the vote leaves.",
-        "RaftKeeper._persist",
-        "if (term, vote) != self.hard_state or commit",
-        "if commit",
-        SEEDS,
-    ),
-    Mutation(
         "simulated_queues_tail_forgotten",
         "A group is recovered with every entry of the log behind its snapshot.",
         "_note_entries",
@@ -75,6 +67,14 @@ MUTATIONS = [
         "filter_, cursor)",
         "filter_, max(cursor - 1, 0))",
         SEEDS,
+    ),
+    Mutation(
+        "simulated_queues_snapshot_name_not_synced",
+        "The log goes on from a snapshot whose name is durable.",
+        "open_group",
+        "files.fsync_directory(directory)",
+        "pass",
+        "tests/sim/test_queues.py::test_a_log_does_not_go_on_from_a_snapshot_whose_name_is_not_durable",
     ),
     # Clients
     Mutation(

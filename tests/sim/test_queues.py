@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -23,6 +24,9 @@ from tests.sim.queues.host import Checkpoint, Host
 from tests.sim.queues.parts import Group, Hosted, trim
 from tests.sim.queues.swarm import Swarm, draw
 from tests.sim.queues.world import EVENTS, World
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 100
@@ -59,14 +63,68 @@ def test_seldom_faults_happen() -> None:
         assert sum(bool(getattr(each, fault)) for each in drawn) > 20, fault
 
 
-# What seeds have found; a recovery without disk space is in tests/unit/shards/queues/test_stores.py
+# What seeds have found; a recovery without disk space is in tests/unit/engine/test_stores.py
 
 
 def test_a_log_that_cannot_make_a_file_fails_for_its_groups_only() -> None:
     """It failed whoever trimmed it next: the task of a checkpoint, or the housekeeping of all groups."""
     world = World(678, replace(draw(678), command_us=2_000, checkpoint_every=4))
     assert world.run(500), world.history.violations
-    assert world.seen["write errors"] > 0
+    assert world.seen["died in a call"] > 0, "in the one that makes the file"
+
+
+class DiesBehindARename(NodeFiles):
+    """A file system in whose next sync of the snapshots' names the process dies."""
+
+    deadly = False
+
+    def call(
+        self, operation: str, path: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        if self.deadly and operation == "fsync_directory" and path.endswith("/snapshots"):
+            self.crash(operation)
+        return super().call(operation, path, function, *args, **kwargs)
+
+
+class DyingHost(Host):
+    """A node on such a file system."""
+
+    files_type: type[NodeFiles] = DiesBehindARename
+
+    def settle(self) -> None:
+        """Do all there is to do, and sync it."""
+        self.turn()
+        while self.syncer.waiting:
+            self.synced()
+            self.turn()
+
+
+def test_a_log_does_not_go_on_from_a_snapshot_whose_name_is_not_durable() -> None:
+    """Seeds 5241 and 7072: a kill between rename and sync, a start from that snapshot, and a power cut lost the group."""
+    world = World(1, replace(harsh(1), voters=1), host_type=DyingHost)
+    (host,) = world.hosts.values()
+    assert isinstance(host, DyingHost)
+    try:
+        host.start()
+        host.settle()
+        assert host.begin_checkpoint()
+        assert isinstance(host.files, DiesBehindARename)
+        host.files.deadly = True
+        host.end_checkpoint()
+        assert host.files.dead
+        host.end(power=False)
+        host.files.deadly = False
+        host.start()
+        host.settle()
+        assert host.hosted is not None
+        assert host.hosted.snapshot_index
+        host.end(power=True, mode="nothing")
+        host.start()
+        host.settle()
+        assert host.leads
+        assert world.history.violations == []
+    finally:
+        host.destroy()
 
 
 # A seed is one run
@@ -155,7 +213,7 @@ class ForgetfulFiles(NodeFiles):
 class SyncsNoQueues(Host):
     """Takes checkpoints whose segments are not synced."""
 
-    files_type = ForgetfulFiles
+    files_type: type[NodeFiles] = ForgetfulFiles
 
 
 class MissesAQueue(Host):

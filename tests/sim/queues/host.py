@@ -100,7 +100,7 @@ class _Observer:
 class Host:
     """A node. `hosted` is None while it is down or its group is being replaced."""
 
-    files_type = NodeFiles
+    files_type: type[NodeFiles] = NodeFiles
 
     def __init__(self, world: World, number: int, voters: tuple[int, ...]) -> None:
         self.world = world
