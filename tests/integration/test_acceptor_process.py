@@ -457,7 +457,7 @@ def test_counters_are_given_to_control(start: Start, tmp_path: Path) -> None:
                 control.sendall(encode_frame(Message("collect", 7, {}).to_wire()))
                 answer = next_message(control, decoder)
                 assert (answer.kind, answer.id) == ("reply", 7)
-                metrics = answer.body["metrics"]
+                metrics = answer.body["samples"]
                 assert isinstance(metrics, list)
                 assert ["fluxmq_acceptor_accepted_total", {"listener": "mqtt.tcp"}, 2] in metrics
                 assert ["fluxmq_acceptor_handed_total", {"listener": "mqtt.tcp"}, 1] in metrics

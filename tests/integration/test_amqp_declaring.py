@@ -205,6 +205,7 @@ def test_exclusive_and_server_named_queues(shards: Shards, here: int, there: int
     named = declare(first, "", auto_delete=True).queue
     second = shards.channel(there)
     assert declare(second, named, passive=True).queue == named
+    second.confirm_delivery()
     second.basic_publish("", named, b"m")
     assert first.connection.channel().queue_purge(named).method.message_count == 1
     second.queue_delete(named)

@@ -156,7 +156,7 @@ def test_a_frame_of_many_messages_crosses() -> None:
             here = await near.ups.get()
             assert here.send(frame)
             assert not here.send(b"one more, while so much waits")
-            assert (await near.losses.get()).startswith(f"{len(frame)} bytes wait")
+            assert (await near.losses.get()).startswith(f"{len(frame)} bytes are waiting")
             here = await near.ups.get()
             assert here.send(frame[: 40 << 20])
             assert here.send(b"behind it")
@@ -358,7 +358,7 @@ def test_calls_are_answered_refused_or_fail(monkeypatch: pytest.MonkeyPatch) -> 
             assert await asked(dialer, "answer", b"body") == [b"node1", b"body"]
             with pytest.raises(CallRefused, match=r"^not today$"):
                 await asked(dialer, "answer", b"refuse")
-            with pytest.raises(CallRefused, match="no call 'other'"):
+            with pytest.raises(CallRefused, match="unknown call 'other'"):
                 await asked(dialer, "other", b"")
             with pytest.raises(CallFailed, match="KeyError"):
                 await asked(dialer, "answer", b"fail")

@@ -69,7 +69,7 @@ def test_a_queue_is_copied_while_its_broker_runs(tmp_path: Path) -> None:
         for copy, each in zip(copies, found, strict=True):
             assert each == list(range(len(each)))
             assert FIRST - 100 < len(each) <= after[0]
-            assert "0 damaged, 0 to be mended" in broker.control("log", "verify", str(copy))
+            assert "0 damaged, 0 to be repaired" in broker.control("log", "verify", str(copy))
         assert [len(each) for each in found] == sorted(len(each) for each in found)
         publisher.disconnect()
         _look_at_groups(broker, tmp_path, after[0])

@@ -124,7 +124,7 @@ MUTATIONS = [
     Mutation(
         "columns_payload_check",
         "Readers of columns refuse messages that do not match their check.",
-        "columns",
+        "batches:columns",
         "if verify and xxh3_64_intdigest(body) != header.payload_check:",
         "if False:",
         OF_MODEL + "test_the_payload_check_can_be_left_out",

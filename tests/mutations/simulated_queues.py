@@ -48,8 +48,8 @@ MUTATIONS = [
         "simulated_queues_checkpoint_misses_a_queue",
         "A checkpoint has every queue of the group.",
         "DiskStores.unsynced",
-        "for log in self._logs.values():",
-        "for log in list(self._logs.values())[1:]:",
+        "for log in self.by_number.values():",
+        "for log in list(self.by_number.values())[1:]:",
         SEEDS,
     ),
     Mutation(

@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 import pamqp.frame
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from pamqp import commands
@@ -58,6 +59,7 @@ def test_methods(method: Method, channel: int) -> None:
     assert frame(channel, method) == whole
 
 
+@pytest.mark.filterwarnings("ignore:This command is deprecated:DeprecationWarning")
 @given(METHODS, st.integers(0, 65_535))
 def test_another_reader(method: Any, channel: int) -> None:
     """pamqp reads what we write. Tables are left empty: it reads some values as others."""

@@ -68,7 +68,7 @@ def test_seldom_faults_happen() -> None:
 
 def test_a_log_that_cannot_make_a_file_fails_for_its_groups_only() -> None:
     """It failed whoever trimmed it next: the task of a checkpoint, or the housekeeping of all groups."""
-    world = World(678, replace(draw(678), command_us=2_000, checkpoint_every=4))
+    world = World(16, replace(draw(16), command_us=2_000, checkpoint_every=4))
     assert world.run(500), world.history.violations
     assert world.seen["died in a call"] > 0, "in the one that makes the file"
 

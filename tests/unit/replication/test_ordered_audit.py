@@ -24,6 +24,9 @@ from fluxmq.replication.shard_links import ShardLinks
 from fluxmq.storage.directory import Placement
 from tests.unit.replication.trio import NUMBERS, Trio, message
 
+pytestmark = pytest.mark.uncompiled
+"""The audit is given stand-ins of replicas, which compiled code does not accept."""
+
 STEP = 0.1
 
 

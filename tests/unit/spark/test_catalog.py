@@ -77,7 +77,7 @@ def test_what_is_no_data_directory(tmp_path: Path) -> None:
     with pytest.raises(SparkSourceError, match="is not there"):
         find_queues(STORAGE, str(tmp_path / "none"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(SparkSourceError, match="is no data directory"):
+    with pytest.raises(SparkSourceError, match="is neither a data directory"):
         find_queues(STORAGE, str(tmp_path))
     (tmp_path / "VERSION").write_text("fluxmq data 1\n")
     assert find_queues(STORAGE, str(tmp_path)) == []

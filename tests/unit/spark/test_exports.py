@@ -158,7 +158,7 @@ def test_manifests_continue_each_other(tmp_path: Path) -> None:
     with directory.locked():
         directory.commit(first)
         directory.commit(second)
-        with pytest.raises(ExportError, match="is there already"):
+        with pytest.raises(ExportError, match="already exists"):
             directory.commit(second)
     assert directory.manifests() == [first, second]
     assert continue_at(directory.manifests()) == {"a": 12, "b": 9}

@@ -84,5 +84,5 @@ def test_no_metrics(tmp_path: Path) -> None:
     """Nothing was read yet; and files that are something else."""
     assert fluxmq_spark.read_metrics(str(tmp_path / "none")) == Metrics(0, 0, 0, 0, 0, 0, ())
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(SparkSourceError, match=r"other\.json is no file of metrics"):
+    with pytest.raises(SparkSourceError, match=r"other\.json is not a metrics file"):
         fluxmq_spark.read_metrics(str(tmp_path))

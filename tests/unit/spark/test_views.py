@@ -359,6 +359,6 @@ def test_a_segment_that_is_gone_for_no_reason(orders: QueueOnDisk) -> None:
 def test_a_group_file_that_is_not_right(orders: QueueOnDisk) -> None:
     write_groups(orders, 2_000, WORKERS)
     flip(orders.directory / GROUPS_NAME, 40)
-    with pytest.raises(Damage, match="groups, byte 0: the check"):
+    with pytest.raises(Damage, match="groups, byte 0: the group file does not match its checksum"):
         rows_of(orders.root, "groups")
     assert rows_of(orders.root, "groups", failOnDataLoss=False) == []
