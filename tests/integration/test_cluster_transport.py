@@ -366,7 +366,7 @@ def test_calls_are_answered_refused_or_fail(monkeypatch: pytest.MonkeyPatch) -> 
                 await asked(dialer, "answer", b"hang", 0.1)
             stream = dialer.call("answer", b"long", LONG)
             assert await anext(stream) == b"node1"
-            with pytest.raises(CallFailed, match="1 calls are being answered"):
+            with pytest.raises(CallFailed, match="1 calls are in progress already"):
                 await asked(dialer, "answer", b"")
             assert len(await anext(stream)) == MESSAGE_BYTES_MAX
             with pytest.raises(CallFailed, match=f"a chunk of {MESSAGE_BYTES_MAX + 1} bytes"):
