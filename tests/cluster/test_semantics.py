@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pika.exceptions import ChannelClosedByBroker  # type: ignore[import-untyped]
 
+from fluxmq.model.steady import SLEW_PARTS
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import Amqp, Consumer, Got, Mqtt, side
 from tests.conformance import wire
@@ -286,7 +287,8 @@ def test_groups_get_a_copy_each_and_a_nack_waits_as_long_as_it_says(case: Case, 
     assert one.order(first, "nack", ("delay", "200")) == 0
     second = one.next()
     assert second.again
-    assert time.monotonic() - start >= 0.2
+    # The clock of a group may run that much faster while it catches up with the wall clock.
+    assert time.monotonic() - start >= 0.2 * (1 - 1 / SLEW_PARTS)
     assert one.ack(second) == 0
     assert one.ack(second) == 0x10  # it is nobody's any more
 
