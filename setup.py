@@ -29,7 +29,16 @@ CYTHON_MODULES = {
     "fluxmq/model": ("batch_format", "message_batch"),
     "fluxmq/protocols": ("connection",),
     "fluxmq/protocols/mqtt": (
-        *("batch_delivery", "batches", "delivery", "portion", "run", "scan", "tickets", "window"),
+        *(
+            "batch_delivery",
+            "batches",
+            "delivery",
+            "inflight_range",
+            "run",
+            "scan",
+            "pending_acks",
+            "window",
+        ),
     ),
     "fluxmq/protocols/amqp091": ("confirms", "delivery", "ledger", "parser", "run"),
     "fluxmq/net": ("_ring", "accept", "accept_batch", "reactor", "route", "sockets"),
@@ -42,15 +51,15 @@ IN_PLACE_ONLY = {"perf"}
 MYPYC_MODULES = {
     "fluxmq/raft": ("*",),
     "fluxmq/cluster": (
-        *("connection", "dialled", "guard", "http2", "http2_frames", "http2_sending"),
+        *("connection", "dialled", "guard", "http2", "http2_frames", "http2_sender"),
         *("http2_streams", "protobuf", "raft_messages", "sockets", "wire"),
     ),
     "fluxmq/metrics": ("instruments",),
     "fluxmq/replication": (
-        *("audit", "carrier", "comparison", "group_log", "incarnation", "queue_plans"),
-        *("raft_keeper", "replica", "replicated_groups", "shard_logs", "shared_log", "stores"),
+        *("audit", "raft_transport", "comparison", "group_log", "incarnation", "queue_plans"),
+        *("raft_driver", "replica", "replicated_groups", "shard_logs", "shared_log", "stores"),
     ),
-    "fluxmq/shards/durable": ("kept_links", "links", "retained_rows"),
+    "fluxmq/shards/durable": ("persistent_links", "links", "retained_rows"),
     "fluxmq/queues": ("*",),
     "fluxmq/storage": (
         *("batch_cache", "head", "log_reader", "open_files", "queue_log", "segment_index"),
@@ -58,17 +67,41 @@ MYPYC_MODULES = {
         *("wal_options", "wal_records", "wal_supply", "wal_writer"),
     ),
     "fluxmq/engine": (
-        *("answers", "asked", "clients", "consumers", "consuming", "counts", "ephemeral"),
-        *("following", "gates", "group", "group_time", "hosting", "hosts", "keeping"),
-        *("leader_host", "memory", "names", "replica_host", "service", "sinks"),
-        *("waiting_answers", "wiring", "writing"),
+        *(
+            "answers",
+            "proposal_buffer",
+            "clients",
+            "consumers",
+            "group_requests",
+            "counts",
+            "ephemeral",
+        ),
+        *(
+            "leader_handle",
+            "migration_fence",
+            "group",
+            "group_time",
+            "group_server",
+            "group_clients",
+            "state_ports",
+        ),
+        *("leader_client", "memory", "names", "replica_client", "service", "queue_targets"),
+        *("waiting_answers", "wiring", "store_writes"),
     ),
     "fluxmq/sessions/amqp091": (
-        *("access", "channel", "client", "consumers", "consuming", "content", "deliveries"),
-        *("handler", "publishing", "replying", "settling", "transactions"),
+        *("access", "channel", "client", "consumers", "basic_consume", "content", "deliveries"),
+        *("handler", "publishing", "direct_reply", "settlements", "transactions"),
     ),
     "fluxmq/shards/amqp": (
-        *("broker", "consuming", "desk", "entered", "publishing", "replies", "wiring"),
+        *(
+            "broker",
+            "consumer_requests",
+            "admin_queries",
+            "vhost_connections",
+            "publishing",
+            "replies",
+            "wiring",
+        ),
     ),
 }
 """Modules for mypyc, by folder. Errors are left out: their classes are made to be derived from."""

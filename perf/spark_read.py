@@ -27,8 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import fluxmq_spark
 from fluxmq.model.batch_format import parse
-from fluxmq.model.batches import Message, encode
-from fluxmq.model.properties import Item, Kind, text
+from fluxmq.model.batches import BatchMessage, encode
+from fluxmq.model.properties import Item, PropertyKind, text
 from fluxmq.model.properties import encode as encode_block
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import LogState
@@ -120,15 +120,15 @@ GOALS: Final = (
 # --- data ---
 
 
-def messages(rows: int) -> Iterator[Message]:
+def messages(rows: int) -> Iterator[BatchMessage]:
     """Yield messages of sensors: a topic and a property block for each of some publishers, payloads of noise."""
     noise = os.urandom(NOISE_BYTES)
     blocks = [
         encode_block(
             [
-                Item(Kind.HEADER, text(b"eu"), b"region"),
-                Item(Kind.PUBLISHER, b"meter-%d" % publisher),
-                Item(Kind.PROTOCOL, 1),
+                Item(PropertyKind.HEADER, text(b"eu"), b"region"),
+                Item(PropertyKind.PUBLISHER, b"meter-%d" % publisher),
+                Item(PropertyKind.PROTOCOL, 1),
             ]
         )
         for publisher in range(PUBLISHERS)
@@ -139,7 +139,7 @@ def messages(rows: int) -> Iterator[Message]:
         publisher = row // max(BATCHES) % PUBLISHERS
         at = row * PAYLOAD_BYTES % (NOISE_BYTES - PAYLOAD_BYTES)
         payload = noise[at : at + PAYLOAD_BYTES]
-        yield Message(keys[publisher], blocks[publisher], payload, EPOCH_US + row)
+        yield BatchMessage(keys[publisher], blocks[publisher], payload, EPOCH_US + row)
 
 
 def write_queue(directory: Path, batch: int, rows: int) -> None:

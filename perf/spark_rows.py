@@ -14,9 +14,9 @@ from pathlib import Path
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from fluxmq.model.batches import Message, columns
-from fluxmq.model.properties import Kind, decode
-from fluxmq.model.segments import FOOTER_BYTES, PAGE_BYTES, Page
+from fluxmq.model.batches import BatchMessage, columns
+from fluxmq.model.properties import PropertyKind, decode
+from fluxmq.model.segments import FOOTER_BYTES, PAGE_BYTES, HeaderPage
 from fluxmq_spark.block_texts import name_of, text_of
 from fluxmq_spark.schema import column_names, message_schema
 
@@ -66,7 +66,7 @@ class RowReader(DataSourceReader):
         """Yield a segment's messages."""
         assert isinstance(partition, SegmentPartition)
         data = memoryview(Path(partition.path).read_bytes())
-        queue = Page.decode(bytes(data[:PAGE_BYTES])).queue
+        queue = HeaderPage.decode(bytes(data[:PAGE_BYTES])).queue
         position, end = PAGE_BYTES, len(data) - FOOTER_BYTES
         while position < end:
             batch = columns(data, position)
@@ -75,7 +75,7 @@ class RowReader(DataSourceReader):
             position += batch.header.length
 
 
-def _row(queue: str, offset: int, message: Message) -> tuple[object, ...]:
+def _row(queue: str, offset: int, message: BatchMessage) -> tuple[object, ...]:
     headers, properties, publisher, exchange = _said(message.properties)
     key = message.key.decode("utf-8", "replace")
     address = f"{exchange}/{key}" if exchange else key
@@ -95,10 +95,12 @@ def _moment(time_us: int) -> datetime:
 def _said(block: bytes) -> Said:
     items = decode(block)
     last = {item.kind: text_of(item) for item in items}
-    others = [item for item in items if item.kind not in (Kind.HEADER, Kind.PUBLISHER)]
+    others = [
+        item for item in items if item.kind not in (PropertyKind.HEADER, PropertyKind.PUBLISHER)
+    ]
     return (
-        {name_of(item): text_of(item) for item in items if item.kind is Kind.HEADER},
+        {name_of(item): text_of(item) for item in items if item.kind is PropertyKind.HEADER},
         {name_of(item): text_of(item) for item in others},
-        last.get(Kind.PUBLISHER),
-        last.get(Kind.EXCHANGE),
+        last.get(PropertyKind.PUBLISHER),
+        last.get(PropertyKind.EXCHANGE),
     )

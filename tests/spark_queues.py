@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from fluxmq.model.batch_format import parse
-from fluxmq.model.batches import Message, encode
+from fluxmq.model.batches import BatchMessage, encode
 from fluxmq.storage.directory import DataPaths, check_version
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import LogState
@@ -47,9 +47,9 @@ class QueueOnDisk:
         self.directory = Path(paths.queue(group, queue))
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         self.log = QueueLog.open(files, str(self.directory), queue, options, LogState(0, 0, ()))
-        self.messages: list[Message] = []
+        self.messages: list[BatchMessage] = []
 
-    def append(self, messages: Sequence[Message], term: int = 1) -> int:
+    def append(self, messages: Sequence[BatchMessage], term: int = 1) -> int:
         """Append one batch of messages, which become readable at once; returns the first one's offset."""
         base = len(self.messages)
         batch = parse(encode(messages))
@@ -64,7 +64,9 @@ class QueueOnDisk:
     ) -> None:
         """Append ``count`` messages of ``size`` bytes that begin with their offset."""
         messages = (
-            Message(key, b"", f"{offset} ".encode().ljust(size, b"."), EPOCH_US + offset * 1000)
+            BatchMessage(
+                key, b"", f"{offset} ".encode().ljust(size, b"."), EPOCH_US + offset * 1000
+            )
             for offset in range(len(self.messages), len(self.messages) + count)
         )
         while batch := list(islice(messages, per_batch)):
@@ -87,9 +89,9 @@ class QueueOnDisk:
 
 def messages_of(
     payloads: Iterable[bytes], *, key: bytes = b"", properties: bytes = b""
-) -> list[Message]:
+) -> list[BatchMessage]:
     """Messages with these payloads, a millisecond apart."""
     return [
-        Message(key, properties, payload, EPOCH_US + index * 1000)
+        BatchMessage(key, properties, payload, EPOCH_US + index * 1000)
         for index, payload in enumerate(payloads)
     ]

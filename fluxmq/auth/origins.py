@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
-class Page(Enum):
+class PageOrigin(Enum):
     """Kind of page that an Origin header indicates."""
 
     NONE = "none"
@@ -54,27 +54,29 @@ def origin_allowed(origin: str, allowed: Sequence[str]) -> bool:
     return False
 
 
-def page_of(origins: Sequence[str], hosts: Sequence[str], allowed: Sequence[str]) -> Page | None:
+def page_of(
+    origins: Sequence[str], hosts: Sequence[str], allowed: Sequence[str]
+) -> PageOrigin | None:
     """Judge a request by its Origin and Host headers; return None when its page may not connect.
 
     Without ``allowed`` only pages of the request's own origin may.
     """
     if not origins:
-        return Page.NONE
+        return PageOrigin.NONE
     if len(origins) > 1:
         return None
     origin = origins[0]
     if origin.lower() in [entry.lower() for entry in allowed]:
-        return Page.NAMED
+        return PageOrigin.NAMED
     same = _same(origin, hosts)
     if same is None:
-        return Page.FOREIGN if origin_allowed(origin, allowed) else None
+        return PageOrigin.FOREIGN if origin_allowed(origin, allowed) else None
     if allowed and not origin_allowed(origin, allowed):
         return None
     return same
 
 
-def _same(origin: str, hosts: Sequence[str]) -> Page | None:
+def _same(origin: str, hosts: Sequence[str]) -> PageOrigin | None:
     """Return the kind of a page of the request's own origin; None for one of another."""
     if len(hosts) != 1:
         return None
@@ -87,7 +89,7 @@ def _same(origin: str, hosts: Sequence[str]) -> Page | None:
         return None
     if default is None or not page.hostname or here != there:
         return None
-    return Page.LOCAL if _names_loopback(page.hostname) else Page.SAME
+    return PageOrigin.LOCAL if _names_loopback(page.hostname) else PageOrigin.SAME
 
 
 def _names_loopback(host: str) -> bool:

@@ -61,7 +61,7 @@ def _fill(rule: str, values: dict[str, str | None]) -> tuple[str, ...] | None:
     return tuple(filled.split("/"))
 
 
-class Policy:
+class TopicPolicy:
     """The permissions of one connected client; immutable, cheap to ask, made once per connection
     and users' revision.
 

@@ -12,7 +12,7 @@ import orjson
 from fluxmq.cli.queue_commands import size
 from fluxmq.cli.tables import grouped
 from fluxmq.ipc.backups import BACKUP, BackedUp, Backup
-from fluxmq.ipc.polling import ControlCaller
+from fluxmq.ipc.polling_client import ControlCaller
 from fluxmq.settings.values import parse_size
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import orjson
 
 from fluxmq.cli.node import EXIT_REFUSED, ExitError
 from fluxmq.cli.queue_commands import ROLES, milliseconds
-from fluxmq.cli.tables import Table, columns, grouped
+from fluxmq.cli.tables import TextTable, columns, grouped
 from fluxmq.ipc.clusters import (
     ADD,
     AUDIT,
@@ -33,17 +33,17 @@ from fluxmq.ipc.clusters import (
     TRANSFER,
     UNKNOWN,
     AuditListing,
-    AuditWanted,
+    AuditRequest,
     ForgetNode,
+    GroupOutcomes,
     MemberChange,
     MemberRow,
-    Outcomes,
     RaftListing,
+    RaftRequest,
     RaftRow,
-    RaftWanted,
     Transfer,
 )
-from fluxmq.ipc.polling import ControlCaller
+from fluxmq.ipc.polling_client import ControlCaller
 
 _NONE: Final = "-"
 PROGRESS_SECONDS: Final = 1.0
@@ -57,7 +57,7 @@ _MEMBER_COLUMNS: Final = columns("GROUP, NODE, PLACE, STATE, #MATCH, #LAG, #LAST
 
 
 def _listing(caller: ControlCaller, group: str | None) -> RaftListing:
-    wanted = RaftWanted(group or "", everywhere=group is not None)
+    wanted = RaftRequest(group or "", everywhere=group is not None)
     return RaftListing.from_body(caller.call(RAFT, wanted.to_body()))
 
 
@@ -71,7 +71,7 @@ def raft(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> li
 
 def raft_lines(listing: RaftListing, *, colour: bool) -> list[str]:
     """Return the table of groups, followed by remarks that do not fit into it."""
-    table = Table(_RAFT_COLUMNS)
+    table = TextTable(_RAFT_COLUMNS)
     for number, row in enumerate(listing.groups):
         table.colours[number, 1] = ROLES.get(row.role, "red")
         table.rows.append(
@@ -108,7 +108,7 @@ def members(caller: ControlCaller, options: argparse.Namespace, colour: bool) ->
 
 def member_lines(listing: RaftListing, *, colour: bool) -> list[str]:
     """Return the table of members, followed by remarks that do not fit into it."""
-    table = Table(_MEMBER_COLUMNS)
+    table = TextTable(_MEMBER_COLUMNS)
     for row in listing.groups:
         for member in sorted(row.members, key=lambda each: each.node):
             text, paint = _state(member)
@@ -144,7 +144,7 @@ def _number(count: int) -> str:
     return _NONE if count == UNKNOWN else grouped(count)
 
 
-def _with_remarks(table: Table, listing: RaftListing, *, colour: bool) -> list[str]:
+def _with_remarks(table: TextTable, listing: RaftListing, *, colour: bool) -> list[str]:
     remarks = [f"{row.group}: {row.problem}" for row in listing.groups if row.problem]
     remarks += [
         f"{row.group}: {member.node} {member.doubt}"
@@ -170,7 +170,7 @@ def transfer(caller: ControlCaller, options: argparse.Namespace, _colour: bool) 
 
 def rebalance(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Spread leaders evenly over the nodes."""
-    outcomes = Outcomes.from_body(caller.call(REBALANCE, {}))
+    outcomes = GroupOutcomes.from_body(caller.call(REBALANCE, {}))
     if options.json:
         return [orjson.dumps(outcomes.to_body()).decode()]
     if not outcomes.rows:
@@ -178,7 +178,7 @@ def rebalance(caller: ControlCaller, options: argparse.Namespace, _colour: bool)
     return _said(outcomes, "is led by")
 
 
-def _said(outcomes: Outcomes, what: str) -> list[str]:
+def _said(outcomes: GroupOutcomes, what: str) -> list[str]:
     lines = [f"group {row.group!r} {what} {row.node}" for row in outcomes.rows if not row.problem]
     failed = [f"group {row.group!r}: {row.problem}" for row in outcomes.rows if row.problem]
     if failed:
@@ -188,7 +188,7 @@ def _said(outcomes: Outcomes, what: str) -> list[str]:
 
 def can_stop(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Report whether this node may stop; exit with 1 when a group would lose its quorum."""
-    outcomes = Outcomes.from_body(caller.call(CAN_STOP, {}))
+    outcomes = GroupOutcomes.from_body(caller.call(CAN_STOP, {}))
     failed = [f"group {row.group!r}: {row.problem}" for row in outcomes.rows if row.problem]
     if options.json:
         lines = [orjson.dumps({"can_stop": not failed, **outcomes.to_body()}).decode()]
@@ -206,7 +206,7 @@ _AUDIT_COLUMNS: Final = columns("GROUP, NODE, PLACE, #INDEX, HASH, VERDICT")
 
 def audit(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
     """Compare the copies of a group; exit with 1 when one differs."""
-    wanted = AuditWanted(options.group)
+    wanted = AuditRequest(options.group)
     listing = AuditListing.from_body(caller.call(AUDIT, wanted.to_body()))
     lines = (
         [orjson.dumps(listing.to_body()).decode()]
@@ -221,7 +221,7 @@ def audit(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> l
 
 def audit_lines(listing: AuditListing, *, colour: bool) -> list[str]:
     """Return the table of copies, followed by the reasons why some were not compared."""
-    table = Table(_AUDIT_COLUMNS)
+    table = TextTable(_AUDIT_COLUMNS)
     for number, row in enumerate(listing.rows):
         table.colours[number, 5] = _VERDICTS.get(row.verdict, "yellow")
         table.rows.append(
@@ -294,7 +294,8 @@ def forget_node(caller: ControlCaller, options: argparse.Namespace, _colour: boo
     """Remove a node from every group."""
     wanted = ForgetNode(options.node, options.force)
     return _said(
-        Outcomes.from_body(caller.call(FORGET_NODE, wanted.to_body())), "has no member any more:"
+        GroupOutcomes.from_body(caller.call(FORGET_NODE, wanted.to_body())),
+        "has no member any more:",
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from fluxmq.cli import data_directory
-from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, Node
+from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
 from fluxmq.cli.tables import grouped
 from fluxmq.settings import Settings
 from fluxmq.settings.clustering import META_GROUP
@@ -61,7 +61,7 @@ def add_parser(commands: Commands) -> None:
     )
 
 
-def run(node: Node, options: argparse.Namespace) -> list[str]:
+def run(node: TargetNode, options: argparse.Namespace) -> list[str]:
     """Inspect the groups, or force them; return the lines to print. Exits when that is
     impossible."""
     settings = node.settings
@@ -108,7 +108,7 @@ def _line(found: dict[str, Any], apply: bool) -> str:
     )
 
 
-def _meta(node: Node, settings: Settings, *, apply: bool) -> str:
+def _meta(node: TargetNode, settings: Settings, *, apply: bool) -> str:
     if not apply:
         return f"group {META_GROUP}: users and topology of this node would become authoritative"
     from fluxmq.control.meta.tables import MetaTables  # no other command needs it

@@ -19,14 +19,14 @@ from typing import Final
 
 import orjson
 
-from fluxmq.cli.tables import Column, Table, grouped
+from fluxmq.cli.tables import Column, TextTable, grouped
 from fluxmq.model.batch_format import Batch
-from fluxmq.model.properties import Item, Kind, PropertyError, Value, decode
+from fluxmq.model.properties import Item, PropertyError, PropertyKind, Value, decode
 from fluxmq.model.segments import TIME_NONE
 from fluxmq.storage.directory import DataPaths, DirectoryError, check_version, locked, name_of
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
-from fluxmq.storage.inspect import LogReport, Problem, log_batches, queue_name, scan_log
+from fluxmq.storage.inspect import Defect, LogReport, log_batches, queue_name, scan_log
 from fluxmq.storage.snapshots import SUFFIX, read_snapshot
 from fluxmq.storage.verify import (
     NOTHING_PROMISED,
@@ -189,7 +189,7 @@ class _Findings:
         )
         self.problems(report.problems)
 
-    def problems(self, problems: list[Problem]) -> None:
+    def problems(self, problems: list[Defect]) -> None:
         """Show problems."""
         for problem in problems:
             if problem.mended:
@@ -226,7 +226,7 @@ def _stat(
     files: Files, path: str, options: argparse.Namespace, out: Writer, complain: Writer
 ) -> int:
     titles = ("GROUP", "QUEUE", "SEGMENTS", "BYTES", "MESSAGES", "FIRST", "LAST", "FIRST TIME")
-    table = Table(
+    table = TextTable(
         [*(Column(title, 1 < at < 7) for at, title in enumerate(titles)), Column("LAST TIME")]
     )
     shown, damaged = 0, False
@@ -345,7 +345,7 @@ def _properties(block: bytes) -> object:
 
 def _item(item: Item) -> dict[str, object]:
     shown: dict[str, object] = {"kind": item.kind.name.lower(), "value": _shown(item.value)}
-    if item.kind == Kind.HEADER:
+    if item.kind == PropertyKind.HEADER:
         shown["name"] = _text(item.name)
     return shown
 

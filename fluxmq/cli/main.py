@@ -38,13 +38,13 @@ from fluxmq.cli.node import (
     EXIT_REFUSED,
     EXIT_USAGE,
     ExitError,
-    Node,
+    TargetNode,
 )
 from fluxmq.cli.passwords import PasswordError, read_password
-from fluxmq.cli.tables import Table, columns
-from fluxmq.control.hashing import store_password
+from fluxmq.cli.tables import TextTable, columns
 from fluxmq.control.metadata import ChangeError, MetadataError
-from fluxmq.ipc.framing import FramingError
+from fluxmq.control.password_hashes import store_password
+from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.messages import (
     STATUS,
     USER_ADD,
@@ -55,7 +55,7 @@ from fluxmq.ipc.messages import (
     MessageError,
     NodeStatus,
 )
-from fluxmq.ipc.polling import CallError, ControlCaller
+from fluxmq.ipc.polling_client import CallError, ControlCaller
 from fluxmq.ipc.user_messages import (
     UserAdd,
     UserDelete,
@@ -73,7 +73,7 @@ _WAITS: Final = {
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 
 
-def _status(node: Node, options: argparse.Namespace) -> None:
+def _status(node: TargetNode, options: argparse.Namespace) -> None:
     with node.require() as caller:
         if options.watch is None:
             _show(NodeStatus.from_body(caller.call(STATUS, {})), options.json)
@@ -101,7 +101,7 @@ def _show(
 
 
 def _ask(
-    node: Node,
+    node: TargetNode,
     options: argparse.Namespace,
     command: Callable[[ControlCaller, argparse.Namespace, bool], list[str]],
 ) -> None:
@@ -115,19 +115,19 @@ def _complain(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _log(node: Node, options: argparse.Namespace) -> None:
+def _log(node: TargetNode, options: argparse.Namespace) -> None:
     code = log_command.run(options, node.data_dir, print, _complain)
     if code != EXIT_DONE:
         raise SystemExit(code)
 
 
-def _snapshot(node: Node, options: argparse.Namespace) -> None:
+def _snapshot(node: TargetNode, options: argparse.Namespace) -> None:
     code = snapshot_command.run(options, node.data_dir, print, _complain)
     if code != EXIT_DONE:
         raise SystemExit(code)
 
 
-def _force(node: Node, options: argparse.Namespace) -> None:
+def _force(node: TargetNode, options: argparse.Namespace) -> None:
     print("\n".join(force_command.run(node, options)), flush=True)
 
 
@@ -135,7 +135,7 @@ def _colour() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
-def _user_add(node: Node, options: argparse.Namespace) -> None:
+def _user_add(node: TargetNode, options: argparse.Namespace) -> None:
     publish, subscribe = tuple(options.publish or ()), tuple(options.subscribe or ())
     _check(name_problem(options.name), rules_problem(publish), rules_problem(subscribe))
     stored = store_password(read_password(options), node.hash_parameters())
@@ -148,14 +148,14 @@ def _user_add(node: Node, options: argparse.Namespace) -> None:
         )
 
 
-def _user_passwd(node: Node, options: argparse.Namespace) -> None:
+def _user_passwd(node: TargetNode, options: argparse.Namespace) -> None:
     stored = store_password(read_password(options), node.hash_parameters())
     body = UserPassword(options.name, stored.hash, stored.scram).to_body()
     node.change(USER_PASSWORD, body)
     print(f"password of {options.name!r} changed")
 
 
-def _user_permit(node: Node, options: argparse.Namespace) -> None:
+def _user_permit(node: TargetNode, options: argparse.Namespace) -> None:
     publish = () if options.no_publish else options.publish and tuple(options.publish)
     subscribe = () if options.no_subscribe else options.subscribe and tuple(options.subscribe)
     if publish is None and subscribe is None:
@@ -168,25 +168,25 @@ def _user_permit(node: Node, options: argparse.Namespace) -> None:
     print(f"permissions of {options.name!r} changed")
 
 
-def _user_enable(node: Node, options: argparse.Namespace) -> None:
+def _user_enable(node: TargetNode, options: argparse.Namespace) -> None:
     body = UserEnable(options.name, enabled=True).to_body()
     node.change(USER_ENABLE, body)
     print(f"user {options.name!r} enabled")
 
 
-def _user_disable(node: Node, options: argparse.Namespace) -> None:
+def _user_disable(node: TargetNode, options: argparse.Namespace) -> None:
     body = UserEnable(options.name, enabled=False).to_body()
     node.change(USER_ENABLE, body)
     print(f"user {options.name!r} disabled")
 
 
-def _user_delete(node: Node, options: argparse.Namespace) -> None:
+def _user_delete(node: TargetNode, options: argparse.Namespace) -> None:
     body = UserDelete(options.name).to_body()
     node.change(USER_DELETE, body)
     print(f"user {options.name!r} deleted")
 
 
-def _user_list(node: Node, options: argparse.Namespace) -> None:
+def _user_list(node: TargetNode, options: argparse.Namespace) -> None:
     users = node.users()
     if options.json:
         for user in users:
@@ -202,7 +202,7 @@ def _user_list(node: Node, options: argparse.Namespace) -> None:
                 ).decode()
             )
         return
-    table = Table(columns("USER, LOGIN, PUBLISH, SUBSCRIBE"))
+    table = TextTable(columns("USER, LOGIN, PUBLISH, SUBSCRIBE"))
     for number, user in enumerate(users):
         table.colours[number, 1] = "green" if user.enabled else "red"
         login = "enabled" if user.enabled else "disabled"
@@ -217,13 +217,13 @@ def _check(*problems: str | None) -> None:
             raise ExitError(EXIT_REFUSED, problem)
 
 
-def _verb(node: Node, options: argparse.Namespace) -> None:
+def _verb(node: TargetNode, options: argparse.Namespace) -> None:
     lines = verbs.VERBS[options.command](node, options)
     if lines:
         print("\n".join(lines), flush=True)
 
 
-_COMMANDS: Final[dict[str, Callable[[Node, argparse.Namespace], None]]] = {
+_COMMANDS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], None]]] = {
     "status": _status,
     "groups": lambda node, options: _ask(node, options, queue_commands.groups),
     "queues": lambda node, options: _ask(node, options, queue_commands.queues),
@@ -261,7 +261,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     error."""
     options = parser().parse_args(ordered(sys.argv[1:] if arguments is None else arguments))
     try:
-        node = Node(options)
+        node = TargetNode(options)
         _COMMANDS[options.command](node, options)
         for complaint in node.complaints:
             print(complaint, file=sys.stderr)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.ipc.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating
-from fluxmq.ipc.polling import ControlCaller
+from fluxmq.ipc.polling_client import ControlCaller
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 
 if TYPE_CHECKING:

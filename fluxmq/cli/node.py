@@ -2,7 +2,7 @@
 runs.
 
 Commands raise `ExitError` to end the program with a code; warnings besides their result go to
-`Node.complaints`.
+`TargetNode.complaints`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Final
 from fluxmq.auth.credentials import HashParameters
 from fluxmq.cli import data_directory
 from fluxmq.control.directory import change_of
-from fluxmq.control.hashing import parameters_of
+from fluxmq.control.password_hashes import parameters_of
 from fluxmq.ipc.messages import (
     ERROR_NOT_FOUND,
     HASHING,
     USER_ADD,
     USER_LIST,
     Body,
-    Message,
+    ControlMessage,
 )
 from fluxmq.ipc.permission_messages import USER_HASH, UserHash
-from fluxmq.ipc.polling import CallError, ControlCaller
+from fluxmq.ipc.polling_client import CallError, ControlCaller
 from fluxmq.ipc.user_messages import Hashing, UserChanged, UserListing, UserSummary
 from fluxmq.settings import Settings, SettingsError, load
 
@@ -46,7 +46,7 @@ class ExitError(Exception):
         self.code = code
 
 
-class Node:
+class TargetNode:
     """The node a command addresses: its data directory, and its control process if one answers."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -121,7 +121,7 @@ class Node:
         if kind == USER_ADD:
             # The first user is often created before the first start.
             self.data_dir.mkdir(mode=0o700, exist_ok=True)
-        change = change_of(Message(kind, 1, body))
+        change = change_of(ControlMessage(kind, 1, body))
         with data_directory.opened_store(self.data_dir) as store:
             return UserChanged(change(store).revision, ())
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from fluxmq.cli.tables import Table, columns, grouped
+from fluxmq.cli.tables import TextTable, columns, grouped
 from fluxmq.ipc.placements import (
     GROUPS,
     PIN,
@@ -20,12 +20,12 @@ from fluxmq.ipc.placements import (
     GroupListing,
     GroupRow,
     Pin,
-    Placed,
+    PinResult,
     QueueListing,
     QueueRow,
     Release,
 )
-from fluxmq.ipc.polling import ControlCaller
+from fluxmq.ipc.polling_client import ControlCaller
 from fluxmq.ipc.table import NOT_PINNED
 
 MOVE_SECONDS: Final = 120.0
@@ -78,7 +78,7 @@ def groups(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> 
 def group_lines(listing: GroupListing, *, colour: bool) -> list[str]:
     """Return the table of groups, followed by remarks that do not fit into it."""
     clustered = any(row.leader is not None for row in listing.groups)
-    table = Table((*_GROUP_COLUMNS, *(_LED_COLUMNS if clustered else ())))
+    table = TextTable((*_GROUP_COLUMNS, *(_LED_COLUMNS if clustered else ())))
     for number, row in enumerate(listing.groups):
         table.colours[number, 3] = ROLES.get(row.role, "red")
         led = [row.leader or _NONE, grouped(row.term)] if clustered else []
@@ -117,7 +117,7 @@ def queues(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> 
 def queue_lines(listing: QueueListing, *, colour: bool) -> list[str]:
     """Return the table of queues with their consumer groups, followed by remarks that do not fit
     into it."""
-    table = Table(_QUEUE_COLUMNS)
+    table = TextTable(_QUEUE_COLUMNS)
     for row in listing.queues:
         if row.durability == "buffered":
             table.colours[len(table.rows), 3] = "yellow"
@@ -158,17 +158,17 @@ def pin(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> li
     """Move a group to a core or to a shard, and keep it there."""
     kind, number = options.place
     wanted = Pin(options.group, **{kind: number})
-    placed = Placed.from_body(caller.call(PIN, wanted.to_body()))
+    placed = PinResult.from_body(caller.call(PIN, wanted.to_body()))
     return [_placed(options.group, placed, "is pinned to")]
 
 
 def unpin(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Let a group's name decide its shard again."""
-    placed = Placed.from_body(caller.call(UNPIN, Release(options.group).to_body()))
+    placed = PinResult.from_body(caller.call(UNPIN, Release(options.group).to_body()))
     return [_placed(options.group, placed, "is no longer pinned; it is on")]
 
 
-def _placed(group: str, placed: Placed, how: str) -> str:
+def _placed(group: str, placed: PinResult, how: str) -> str:
     core = "" if placed.core == NOT_PINNED else f" (core {placed.core})"
     moved = f", moved there in {milliseconds(placed.pause)}" if placed.moved else ""
     return f"group {group!r} {how} shard {placed.shard}{core}{moved}"

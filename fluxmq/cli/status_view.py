@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from fluxmq.cli.tables import Table, columns, duration, grouped
+from fluxmq.cli.tables import TextTable, columns, duration, grouped
 from fluxmq.control.overview import HEARTBEAT_SECONDS_MAX, alarm_of
 from fluxmq.ipc.launch import process_name
 from fluxmq.ipc.messages import NodeStatus, ProcessStatus, Resources
@@ -43,7 +43,7 @@ def lines(
     With `before`, an earlier answer, and the seconds `elapsed` since, message rates are included.
     """
     with_rates = before is not None and elapsed > 0
-    table = Table([*_COLUMNS, *(_RATE_COLUMNS if with_rates else ())])
+    table = TextTable([*_COLUMNS, *(_RATE_COLUMNS if with_rates else ())])
     earlier = {} if before is None else {_name(each): each for each in before.processes}
     rate_sums = [0, 0]
     for number, process in enumerate(status.processes):

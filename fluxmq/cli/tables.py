@@ -33,7 +33,7 @@ def columns(titles: str) -> tuple[Column, ...]:
 
 
 @dataclass(slots=True)
-class Table:
+class TextTable:
     """Rows under titles, and optional totals below a rule."""
 
     columns: Sequence[Column]

@@ -20,10 +20,10 @@ from fluxmq.auth.users import (
     permission_problem,
     tags_problem,
 )
-from fluxmq.cli.formatting import render
-from fluxmq.cli.node import EXIT_REFUSED, ExitError, Node
+from fluxmq.cli.formats import render
+from fluxmq.cli.node import EXIT_REFUSED, ExitError, TargetNode
 from fluxmq.cli.passwords import read_password
-from fluxmq.control.hashing import store_password
+from fluxmq.control.password_hashes import store_password
 from fluxmq.ipc.messages import USER_ADD, USER_DELETE, USER_PASSWORD
 from fluxmq.ipc.permission_messages import (
     PERMISSION_CLEAR,
@@ -72,7 +72,7 @@ def _password(options: argparse.Namespace) -> str:
     return read_password(options)
 
 
-def _add_user(node: Node, options: argparse.Namespace) -> list[str]:
+def _add_user(node: TargetNode, options: argparse.Namespace) -> list[str]:
     _check(name_problem(options.user))
     stored = store_password(_password(options), node.hash_parameters())
     user = User(options.user, stored.hash, stored.scram, (), (), enabled=True)
@@ -83,13 +83,13 @@ def _add_user(node: Node, options: argparse.Namespace) -> list[str]:
     )
 
 
-def _change_password(node: Node, options: argparse.Namespace) -> list[str]:
+def _change_password(node: TargetNode, options: argparse.Namespace) -> list[str]:
     stored = store_password(_password(options), node.hash_parameters())
     node.change(USER_PASSWORD, UserPassword(options.user, stored.hash, stored.scram).to_body())
     return said(options, f'Changing password for user "{options.user}" ...')
 
 
-def _authenticate_user(node: Node, options: argparse.Namespace) -> list[str]:
+def _authenticate_user(node: TargetNode, options: argparse.Namespace) -> list[str]:
     known = node.password_hash(options.user)
     verifier = PasswordVerifier(node.hash_parameters(), secrets.token_bytes(SALT_BYTES))
     right = verifier.verify(_password(options).encode(), known.hash if known is not None else None)
@@ -98,26 +98,26 @@ def _authenticate_user(node: Node, options: argparse.Namespace) -> list[str]:
     return said(options, f'Authenticating user "{options.user}" ...') + said(options, "Success")
 
 
-def _delete_user(node: Node, options: argparse.Namespace) -> list[str]:
+def _delete_user(node: TargetNode, options: argparse.Namespace) -> list[str]:
     node.change(USER_DELETE, UserDelete(options.user).to_body())
     return said(options, f'Deleting user "{options.user}" ...')
 
 
-def _set_user_tags(node: Node, options: argparse.Namespace) -> list[str]:
+def _set_user_tags(node: TargetNode, options: argparse.Namespace) -> list[str]:
     tags = tuple(options.tags)
     _check(tags_problem(tags))
     node.change(USER_TAGS, UserTags(options.user, tags).to_body())
     return said(options, f'Setting tags for user "{options.user}" to [{", ".join(tags)}] ...')
 
 
-def _list_users(node: Node, options: argparse.Namespace) -> list[str]:
+def _list_users(node: TargetNode, options: argparse.Namespace) -> list[str]:
     rows: list[Mapping[str, Any]] = [
         {"user": each.name, "tags": list(each.tags)} for each in node.users()
     ]
     return table(options, "Listing users ...", rows, ("user", "tags"))
 
 
-def _set_permissions(node: Node, options: argparse.Namespace) -> list[str]:
+def _set_permissions(node: TargetNode, options: argparse.Namespace) -> list[str]:
     permission = VhostPermission(options.vhost, options.configure, options.write, options.read)
     _check(permission_problem(permission))
     node.change(PERMISSION_SET, PermissionSet(options.user, permission).to_body())
@@ -126,14 +126,14 @@ def _set_permissions(node: Node, options: argparse.Namespace) -> list[str]:
     )
 
 
-def _clear_permissions(node: Node, options: argparse.Namespace) -> list[str]:
+def _clear_permissions(node: TargetNode, options: argparse.Namespace) -> list[str]:
     node.change(PERMISSION_CLEAR, PermissionClear(options.user, options.vhost).to_body())
     return said(
         options, f'Clearing permissions for user "{options.user}" in vhost "{options.vhost}" ...'
     )
 
 
-def _set_topic_permissions(node: Node, options: argparse.Namespace) -> list[str]:
+def _set_topic_permissions(node: TargetNode, options: argparse.Namespace) -> list[str]:
     permission = TopicPermission(options.vhost, options.exchange, options.write, options.read)
     _check(permission_problem(permission))
     wanted = TopicPermissionSet(options.user, permission)
@@ -145,7 +145,7 @@ def _set_topic_permissions(node: Node, options: argparse.Namespace) -> list[str]
     )
 
 
-def _clear_topic_permissions(node: Node, options: argparse.Namespace) -> list[str]:
+def _clear_topic_permissions(node: TargetNode, options: argparse.Namespace) -> list[str]:
     wanted = PermissionClear(options.user, options.vhost, options.exchange)
     node.change(TOPIC_PERMISSION_CLEAR, wanted.to_body())
     return said(
@@ -161,7 +161,7 @@ def _row(user: UserSummary, permission: VhostPermission | TopicPermission) -> di
     }
 
 
-def _list_permissions(node: Node, options: argparse.Namespace) -> list[str]:
+def _list_permissions(node: TargetNode, options: argparse.Namespace) -> list[str]:
     rows: list[Mapping[str, Any]] = [
         _row(user, each)
         for user in node.users()
@@ -172,7 +172,7 @@ def _list_permissions(node: Node, options: argparse.Namespace) -> list[str]:
     return table(options, title, rows, ("user", *_PATTERNS))
 
 
-def _list_topic_permissions(node: Node, options: argparse.Namespace) -> list[str]:
+def _list_topic_permissions(node: TargetNode, options: argparse.Namespace) -> list[str]:
     rows: list[Mapping[str, Any]] = [
         _row(user, each)
         for user in node.users()
@@ -183,28 +183,28 @@ def _list_topic_permissions(node: Node, options: argparse.Namespace) -> list[str
     return table(options, title, rows, ("user", "exchange", *_TOPIC_PATTERNS))
 
 
-def _list_user_permissions(node: Node, options: argparse.Namespace) -> list[str]:
+def _list_user_permissions(node: TargetNode, options: argparse.Namespace) -> list[str]:
     user = _user(node, options.user)
     rows: list[Mapping[str, Any]] = [_row(user, each) for each in user.permissions]
     title = f'Listing permissions for user "{options.user}" ...'
     return table(options, title, rows, ("vhost", *_PATTERNS))
 
 
-def _list_user_topic_permissions(node: Node, options: argparse.Namespace) -> list[str]:
+def _list_user_topic_permissions(node: TargetNode, options: argparse.Namespace) -> list[str]:
     user = _user(node, options.user)
     rows: list[Mapping[str, Any]] = [_row(user, each) for each in user.topic_permissions]
     title = f'Listing topic permissions for user "{options.user}" ...'
     return table(options, title, rows, ("vhost", "exchange", *_TOPIC_PATTERNS))
 
 
-def _user(node: Node, name: str) -> UserSummary:
+def _user(node: TargetNode, name: str) -> UserSummary:
     for user in node.users():
         if user.name == name:
             return user
     raise ExitError(EXIT_REFUSED, f"there is no user {name!r}")
 
 
-VERBS: Final[dict[str, Callable[[Node, argparse.Namespace], list[str]]]] = {
+VERBS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], list[str]]]] = {
     "add_user": _add_user,
     "change_password": _change_password,
     "authenticate_user": _authenticate_user,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, Final
 
-from fluxmq.cli.formatting import FORMATTERS
+from fluxmq.cli.formats import FORMATTERS
 from fluxmq.control.columns import LISTS
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.routing.topology.policies import APPLY_TO

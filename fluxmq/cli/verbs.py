@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from fluxmq.cli import user_verbs
-from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, Node
+from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
 from fluxmq.cli.user_verbs import said, table
 from fluxmq.control.columns import LISTS
 from fluxmq.ipc.row_messages import (
@@ -23,12 +23,12 @@ from fluxmq.ipc.row_messages import (
     DELETE_QUEUE,
     LIST,
     PURGE_QUEUE,
+    AffectedCount,
     CloseConnections,
     CloseSession,
-    Count,
     Listed,
-    ListWanted,
-    QueueOrder,
+    ListRequest,
+    QueueRequest,
     TableRow,
 )
 from fluxmq.ipc.topology_messages import (
@@ -47,14 +47,14 @@ from fluxmq.routing.topology.changes import (
 )
 from fluxmq.routing.topology.records import Policy, Vhost
 
-ORDER_SECONDS: Final = 35.0
+REQUEST_SECONDS: Final = 35.0
 """Time to wait for actions on queues or connections: longer than control waits for shards."""
 
 
 # Changes of the topology
 
 
-def _change(node: Node, change: Change) -> None:
+def _change(node: TargetNode, change: Change) -> None:
     """Make a change. Exits when it is refused."""
     with node.require() as caller:
         body = caller.call(TOPOLOGY_CHANGE, change_body([pack_set([change])]))
@@ -76,7 +76,7 @@ def _object(text: str, what: str) -> dict[str, Any]:
     return value
 
 
-def _add_vhost(node: Node, options: argparse.Namespace) -> list[str]:
+def _add_vhost(node: TargetNode, options: argparse.Namespace) -> list[str]:
     tags = tuple(tag.strip() for tag in options.tags.split(",") if tag.strip())
     vhost = Vhost(
         options.name,
@@ -88,12 +88,12 @@ def _add_vhost(node: Node, options: argparse.Namespace) -> list[str]:
     return said(options, f'Adding vhost "{options.name}" ...')
 
 
-def _delete_vhost(node: Node, options: argparse.Namespace) -> list[str]:
+def _delete_vhost(node: TargetNode, options: argparse.Namespace) -> list[str]:
     _change(node, DeleteVhost(options.name))
     return said(options, f'Deleting vhost "{options.name}" ...')
 
 
-def _set_vhost_limits(node: Node, options: argparse.Namespace) -> list[str]:
+def _set_vhost_limits(node: TargetNode, options: argparse.Namespace) -> list[str]:
     limits = _object(options.limits, "limits")
     _change(node, SetVhostLimits(options.vhost, limits))
     return said(
@@ -101,12 +101,12 @@ def _set_vhost_limits(node: Node, options: argparse.Namespace) -> list[str]:
     )
 
 
-def _clear_vhost_limits(node: Node, options: argparse.Namespace) -> list[str]:
+def _clear_vhost_limits(node: TargetNode, options: argparse.Namespace) -> list[str]:
     _change(node, SetVhostLimits(options.vhost, {}))
     return said(options, f'Clearing vhost "{options.vhost}" limits ...')
 
 
-def _set_policy(node: Node, options: argparse.Namespace) -> list[str]:
+def _set_policy(node: TargetNode, options: argparse.Namespace) -> list[str]:
     operator = options.command == "set_operator_policy"
     policy = Policy(
         options.vhost,
@@ -126,7 +126,7 @@ def _set_policy(node: Node, options: argparse.Namespace) -> list[str]:
     )
 
 
-def _clear_policy(node: Node, options: argparse.Namespace) -> list[str]:
+def _clear_policy(node: TargetNode, options: argparse.Namespace) -> list[str]:
     operator = options.command == "clear_operator_policy"
     _change(node, ClearPolicy(options.vhost, options.name, operator))
     what = "operator policy override" if operator else "policy"
@@ -136,7 +136,7 @@ def _clear_policy(node: Node, options: argparse.Namespace) -> list[str]:
 # Lists
 
 
-def _list(node: Node, options: argparse.Namespace) -> list[str]:
+def _list(node: TargetNode, options: argparse.Namespace) -> list[str]:
     listing = LISTS[options.what]
     columns = tuple(options.columns or listing.shown)
     unknown = [column for column in columns if column not in listing.columns]
@@ -150,7 +150,7 @@ def _list(node: Node, options: argparse.Namespace) -> list[str]:
     if options.everywhere:
         columns = ("vhost", *columns)
     subject = getattr(options, "subject", "")
-    rows, missing = _rows(node, ListWanted(options.what, columns, vhost, (), subject))
+    rows, missing = _rows(node, ListRequest(options.what, columns, vhost, (), subject))
     if missing:
         node.complaints.append(
             f"no answer in time from {', '.join(missing)}; their rows are not shown"
@@ -159,14 +159,14 @@ def _list(node: Node, options: argparse.Namespace) -> list[str]:
     return table(options, title, list(rows), columns)
 
 
-def _rows(node: Node, wanted: ListWanted) -> tuple[list[TableRow], list[str]]:
+def _rows(node: TargetNode, wanted: ListRequest) -> tuple[list[TableRow], list[str]]:
     """Return all rows of a list, fetched page by page, and the shards that did not answer."""
     rows: list[TableRow] = []
     missing: set[str] = set()
     place: tuple[int, ...] = ()
     with node.require() as caller:
         while True:
-            question = ListWanted(wanted.what, wanted.columns, wanted.vhost, place, wanted.subject)
+            question = ListRequest(wanted.what, wanted.columns, wanted.vhost, place, wanted.subject)
             listed = Listed.from_body(caller.call(LIST, question.to_body()))
             rows += listed.rows
             missing.update(listed.missing)
@@ -178,34 +178,34 @@ def _rows(node: Node, wanted: ListWanted) -> tuple[list[TableRow], list[str]]:
 # Orders
 
 
-def _order(node: Node, kind: str, body: dict[str, object]) -> int:
-    node.wait_at_least(ORDER_SECONDS)
+def _order(node: TargetNode, kind: str, body: dict[str, object]) -> int:
+    node.wait_at_least(REQUEST_SECONDS)
     with node.require() as caller:
-        return Count.from_body(caller.call(kind, body)).count
+        return AffectedCount.from_body(caller.call(kind, body)).count
 
 
-def _purge_queue(node: Node, options: argparse.Namespace) -> list[str]:
-    order = QueueOrder(options.vhost, options.queue)
-    count = _order(node, PURGE_QUEUE, order.to_body())
+def _purge_queue(node: TargetNode, options: argparse.Namespace) -> list[str]:
+    request = QueueRequest(options.vhost, options.queue)
+    count = _order(node, PURGE_QUEUE, request.to_body())
     title = f"Purging queue '{options.queue}' in vhost '{options.vhost}' ..."
     return said(options, title) + said(options, f"Queue was purged of {count} messages")
 
 
-def _delete_queue(node: Node, options: argparse.Namespace) -> list[str]:
-    order = QueueOrder(options.vhost, options.queue, options.if_unused, options.if_empty)
-    count = _order(node, DELETE_QUEUE, order.to_body())
+def _delete_queue(node: TargetNode, options: argparse.Namespace) -> list[str]:
+    request = QueueRequest(options.vhost, options.queue, options.if_unused, options.if_empty)
+    count = _order(node, DELETE_QUEUE, request.to_body())
     title = f"Deleting queue '{options.queue}' on vhost '{options.vhost}' ..."
     return said(options, title) + said(
         options, f"Queue was successfully deleted with {count} ready messages"
     )
 
 
-def _close_connection(node: Node, options: argparse.Namespace) -> list[str]:
+def _close_connection(node: TargetNode, options: argparse.Namespace) -> list[str]:
     _order(node, CLOSE_CONNECTIONS, CloseConnections(options.pid, None, options.reason).to_body())
     return said(options, f"Closing connection {options.pid}, reason: {options.reason} ...")
 
 
-def _close_all_connections(node: Node, options: argparse.Namespace) -> list[str]:
+def _close_all_connections(node: TargetNode, options: argparse.Namespace) -> list[str]:
     vhost = None if options.everywhere else options.vhost
     wanted = CloseConnections(None, vhost, options.reason)
     count = _order(node, CLOSE_CONNECTIONS, wanted.to_body())
@@ -213,7 +213,7 @@ def _close_all_connections(node: Node, options: argparse.Namespace) -> list[str]
     return said(options, f"Closed {count} connections{where}, reason: {options.reason}")
 
 
-def _close_session(node: Node, options: argparse.Namespace) -> list[str]:
+def _close_session(node: TargetNode, options: argparse.Namespace) -> list[str]:
     client_id = options.client_id
     _order(node, CLOSE_SESSION, CloseSession(client_id).to_body())
     return said(options, f"Ended the session of MQTT client {client_id!r}")
@@ -233,7 +233,7 @@ _LISTS: Final = (
     "explain-policy",
 )
 
-VERBS: Final[dict[str, Callable[[Node, argparse.Namespace], list[str]]]] = {
+VERBS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], list[str]]]] = {
     **user_verbs.VERBS,
     **dict.fromkeys(_LISTS, _list),
     "add_vhost": _add_vhost,

@@ -24,7 +24,7 @@ ROUND_TRIP_US_MAX: Final = 1_000_000
 within a second.
 """
 
-PATIENCE_US: Final = 1_500_000
+GATHER_US: Final = 1_500_000
 """Time that a majority of just started nodes waits for the others: of three clocks the wrong one is
 outvoted, of two it is not. A node that is up dials and is dialled several times within it.
 """
@@ -91,7 +91,7 @@ class PeerClocks:
         known = len(readings) + 1
         if 2 * known <= self._nodes:
             return None
-        if known < self._nodes and at - self._first_at < PATIENCE_US:
+        if known < self._nodes and at - self._first_at < GATHER_US:
             return None
         return lower_median((0, *(each.steady for each in readings)))
 

@@ -19,7 +19,7 @@ _log = get_logger("fluxmq.cluster")
 _problems = RateLimited(_log, per_second=1.0, burst=5)
 
 
-class Hello(NamedTuple):
+class StreamHello(NamedTuple):
     """Introduction of a stream's sender, and the stream's purpose.
 
     ``node``: cluster.node_id. ``shard``: the node's process. ``workers``: how many shards it has.
@@ -35,22 +35,22 @@ class Hello(NamedTuple):
     tells_time: bool = False
 
 
-class Listener(Protocol):
+class StreamListener(Protocol):
     """Receives the events of streams, in the event loop's thread. An exception ends the stream, and
     is logged.
     """
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: NodeStream) -> None:
         """Handle a new stream, which may be sent to."""
 
-    def received(self, connection: Connection, frames: Sequence[bytes]) -> None:
+    def received(self, connection: NodeStream, frames: Sequence[bytes]) -> None:
         """Handle the frames of one message, in sending order. Not called after ``close``."""
 
-    def lost(self, connection: Connection, why: str) -> None:
+    def lost(self, connection: NodeStream, why: str) -> None:
         """Handle the end of a connected stream, whichever side ended it. Called once."""
 
 
-class Wire(Protocol):
+class StreamOutput(Protocol):
     """The output of a stream."""
 
     @property
@@ -64,7 +64,7 @@ class Wire(Protocol):
         """Stop sending and receiving."""
 
 
-class Connection:
+class NodeStream:
     """A stream. ``hello``: the other side's introduction. ``outgoing``: dialled by this side.
     ``open``: not ended. ``backlog_bytes``: bytes of frames given to ``send`` that wait here.
     ``ended``: done when the listener has handled the end.
@@ -86,7 +86,9 @@ class Connection:
         "outgoing",
     )
 
-    def __init__(self, hello: Hello, outgoing: bool, listener: Listener, wire: Wire) -> None:
+    def __init__(
+        self, hello: StreamHello, outgoing: bool, listener: StreamListener, wire: StreamOutput
+    ) -> None:
         self.hello = hello
         self.outgoing = outgoing
         self.open = True

@@ -23,14 +23,14 @@ from fluxmq.cluster.channels import (
     QUESTION_BODY,
     QUESTION_NAME,
 )
-from fluxmq.cluster.connection import Hello, Listener
-from fluxmq.cluster.dialled import Asked, Dialled
+from fluxmq.cluster.connection import StreamHello, StreamListener
+from fluxmq.cluster.dialled import Dialled, PendingCall
 from fluxmq.cluster.errors import CallFailed, ClusterError, MalformedStream, StreamEnded
 from fluxmq.cluster.grpc_fields import request
-from fluxmq.cluster.http2_sending import Fields
+from fluxmq.cluster.http2_sender import Fields
 from fluxmq.cluster.protobuf import bytes_field, bytes_of
 from fluxmq.cluster.security import Security
-from fluxmq.cluster.sockets import Socket, Wire, connect
+from fluxmq.cluster.sockets import Socket, SocketStream, connect
 from fluxmq.logs import RateLimited, get_logger
 
 FIRST_PAUSE_SECONDS: Final = 0.05
@@ -39,7 +39,7 @@ LAST_PAUSE_SECONDS: Final = 2.0
 STEADY_SECONDS: Final = 5.0
 """Life after which a stream is redialled at once: its loss says nothing about the next one."""
 
-PATIENCE_SECONDS: Final = 3.0
+SILENT_SECONDS: Final = 3.0
 """Time before a silent node is logged: one that starts or restarts takes about as long."""
 
 _log = get_logger("fluxmq.cluster")
@@ -67,7 +67,12 @@ class Dialer:
     """One stream to ``address``, where ``node`` must answer. Without ``start``, for calls only."""
 
     def __init__(
-        self, security: Security, address: str, node: str, own: Hello, listener: Listener
+        self,
+        security: Security,
+        address: str,
+        node: str,
+        own: StreamHello,
+        listener: StreamListener,
     ) -> None:
         self.address = address
         self.node = node
@@ -107,7 +112,7 @@ class Dialer:
                 silent_since = time.monotonic()
                 lived = silent_since - began
             except StreamEnded as error:
-                if began - silent_since > PATIENCE_SECONDS:
+                if began - silent_since > SILENT_SECONDS:
                     self._complain("another node is unreachable", str(error))
             except ClusterError as error:
                 self._complain(
@@ -164,9 +169,9 @@ class Dialer:
         CallRefused with the other side's reason, CallFailed if there is no answer, or an incomplete
         one.
         """
-        asked = Asked()
+        asked = PendingCall()
         question = bytes_field(QUESTION_NAME, name.encode()) + bytes_field(QUESTION_BODY, body)
-        wire: Wire | None = None
+        wire: SocketStream | None = None
         try:
             async with asyncio.timeout(CALL_SECONDS_MAX):
                 async with asyncio.timeout(timeout):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from fluxmq.cluster import greeting
-from fluxmq.cluster.connection import Connection, Hello, Listener
+from fluxmq.cluster.connection import NodeStream, StreamHello, StreamListener
 from fluxmq.cluster.errors import (
     CallFailed,
     CallRefused,
@@ -16,11 +16,11 @@ from fluxmq.cluster.errors import (
     MalformedStream,
     StreamEnded,
 )
-from fluxmq.cluster.grpc_fields import Status, metadata_of, problem_of, status_of
-from fluxmq.cluster.http2_sending import Fields
-from fluxmq.cluster.sockets import Wire
+from fluxmq.cluster.grpc_fields import GrpcStatus, metadata_of, problem_of, status_of
+from fluxmq.cluster.http2_sender import Fields
+from fluxmq.cluster.sockets import SocketStream
 
-_REFUSALS: Final = (Status.FAILED_PRECONDITION, Status.PERMISSION_DENIED)
+_REFUSALS: Final = (GrpcStatus.FAILED_PRECONDITION, GrpcStatus.PERMISSION_DENIED)
 
 
 class Dialled:
@@ -28,14 +28,14 @@ class Dialled:
     it is not. ``wire`` is set before any answer.
     """
 
-    wire: Wire
+    wire: SocketStream
 
-    def __init__(self, node: str, own: Hello, listener: Listener) -> None:
-        self.begun: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+    def __init__(self, node: str, own: StreamHello, listener: StreamListener) -> None:
+        self.begun: asyncio.Future[NodeStream] = asyncio.get_running_loop().create_future()
         self._node = node
         self._own = own
         self._listener = listener
-        self._connection: Connection | None = None
+        self._connection: NodeStream | None = None
 
     async def stop(self) -> None:
         """End the stream; the listener has been told on return."""
@@ -56,12 +56,12 @@ class Dialled:
         except ClusterError as error:
             self._fail(error)
             return
-        self._connection = Connection(hello, True, self._listener, self.wire)
+        self._connection = NodeStream(hello, True, self._listener, self.wire)
         self._connection.start()
         if not self.begun.done():
             self.begun.set_result(self._connection)
 
-    def _hello(self, found: Mapping[str, str], fields: Fields) -> Hello:
+    def _hello(self, found: Mapping[str, str], fields: Fields) -> StreamHello:
         """Return the answering side's introduction. Raises ClusterError for an unexpected one."""
         if why := problem_of(found):
             raise MalformedStream(why)
@@ -76,9 +76,9 @@ class Dialled:
         if not self.begun.done():
             self.begun.set_exception(error)
 
-    def _over(self, status: Status, why: str) -> None:
+    def _over(self, status: GrpcStatus, why: str) -> None:
         if self._connection is not None:
-            ordinary = status is Status.OK
+            ordinary = status is GrpcStatus.OK
             self._connection.broken("closed by the other node" if ordinary else why)
         else:
             self._fail((CallRefused if status in _REFUSALS else StreamEnded)(why))
@@ -90,11 +90,11 @@ class Dialled:
 
     def ended(self) -> None:
         """Handle the other side's end of sending."""
-        self._over(Status.OK, "it closed the stream without giving a reason")
+        self._over(GrpcStatus.OK, "it closed the stream without giving a reason")
 
     def broken(self, why: str) -> None:
         """Handle the loss of the stream."""
-        self._over(Status.UNAVAILABLE, why)
+        self._over(GrpcStatus.UNAVAILABLE, why)
 
     def writable(self) -> None:
         """Handle room for waiting frames."""
@@ -102,7 +102,7 @@ class Dialled:
             self._connection.writable()
 
 
-class Asked:
+class PendingCall:
     """The owner of a call's stream: the chunks of the answer that are not read yet."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Asked:
             status, why = status_of(found)
             refused = status in _REFUSALS
             error = (CallRefused if refused else CallFailed)(why)
-            self._finish(None if status is Status.OK else error)
+            self._finish(None if status is GrpcStatus.OK else error)
         elif why := problem_of(found):
             self._finish(CallFailed(why))
 

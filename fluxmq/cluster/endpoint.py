@@ -26,19 +26,19 @@ from fluxmq.cluster.channels import (
     QUESTION_NAME,
     STREAMS_PER_SOCKET_MAX,
 )
-from fluxmq.cluster.connection import Connection, Hello, Listener
+from fluxmq.cluster.connection import NodeStream, StreamHello, StreamListener
 from fluxmq.cluster.door import Door, Visit
 from fluxmq.cluster.errors import CallRefused, EndpointError, MalformedStream, SecurityError
-from fluxmq.cluster.grpc_fields import Status, answer, metadata_of
+from fluxmq.cluster.grpc_fields import GrpcStatus, answer, metadata_of
 from fluxmq.cluster.guard import CALL, CONNECTION, HANDSHAKE, STREAM
-from fluxmq.cluster.http2_sending import Fields
+from fluxmq.cluster.http2_sender import Fields
 from fluxmq.cluster.protobuf import bytes_field, bytes_of
 from fluxmq.cluster.security import Security
-from fluxmq.cluster.sockets import Socket, Wire
+from fluxmq.cluster.sockets import Socket, SocketStream
 from fluxmq.cluster.wire import MESSAGE_BYTES_MAX
 from fluxmq.logs import RateLimited, get_logger
 
-CallHandler = Callable[[Hello, bytes], AsyncIterator[bytes]]
+CallHandler = Callable[[StreamHello, bytes], AsyncIterator[bytes]]
 """Answers a call in chunks of at most ``wire.MESSAGE_BYTES_MAX``; may raise CallRefused."""
 
 ACCEPT_AGAIN_SECONDS: Final = 0.2
@@ -67,9 +67,9 @@ class Endpoint:
         self,
         security: Security,
         address: str,
-        own: Hello,
-        listener: Listener,
-        accept: Callable[[Hello], str],
+        own: StreamHello,
+        listener: StreamListener,
+        accept: Callable[[StreamHello], str],
         calls: Mapping[str, CallHandler] | None = None,
     ) -> None:
         self.address = address
@@ -85,7 +85,7 @@ class Endpoint:
         self._serving: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._sockets: set[Socket] = set()
-        self._streams: set[Connection] = set()
+        self._streams: set[NodeStream] = set()
         self._answering: set[asyncio.Task[None]] = set()
         """Tasks of calls whose caller waits."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -180,7 +180,7 @@ class Endpoint:
 
         streams = (STREAMS_PER_SOCKET_MAX, self._opened)
         socket: Any = Socket(False, *streams, self._made, left, self._guard)
-        socket.patience, socket.idle_max = channels.GREETING_SECONDS, channels.IDLE_SECONDS
+        socket.greeting_max, socket.idle_max = channels.GREETING_SECONDS, channels.IDLE_SECONDS
         tls = self._security.server_context
         more: dict[str, Any] = {"ssl": tls} if tls is not None else {}
         if more:
@@ -212,18 +212,18 @@ class Endpoint:
             self._sockets.add(socket)
         return self._open
 
-    def _opened(self, wire: Wire, fields: Fields) -> None:
+    def _opened(self, wire: SocketStream, fields: Fields) -> None:
         """Accept or refuse a stream that was opened."""
         found = dict(fields)
         path = found.get(":path")
         if path not in (CONNECT, ASK) or found.get(":method") != "POST":
-            self.refuse(wire, "", "unknown method", Status.UNIMPLEMENTED)
+            self.refuse(wire, "", "unknown method", GrpcStatus.UNIMPLEMENTED)
             return
         hello = self._greeted(wire, fields)
         if hello is None:
             return
         if path == ASK:
-            wire.stream.owner = _Asking(self, wire, hello)
+            wire.stream.owner = _ServedCall(self, wire, hello)
             wire.allow(QUESTION_BYTES_MAX)
             return
         why = self._accept(hello)
@@ -234,13 +234,13 @@ class Endpoint:
             return
         wire.headers(answer(greeting.as_metadata(self._own)))
         wire.widen()
-        connection = Connection(hello, False, self._listener, wire)
+        connection = NodeStream(hello, False, self._listener, wire)
         self._streams.add(connection)
         connection.ended.add_done_callback(lambda _: self._streams.discard(connection))
-        wire.stream.owner = _Taken(connection)
+        wire.stream.owner = _AcceptedStream(connection)
         connection.start()
 
-    def _greeted(self, wire: Wire, fields: Fields) -> Hello | None:
+    def _greeted(self, wire: SocketStream, fields: Fields) -> StreamHello | None:
         """Return the speaker's introduction; None if it was refused."""
         try:
             hello = greeting.from_metadata(metadata_of(fields))
@@ -261,7 +261,11 @@ class Endpoint:
         return hello
 
     def refuse(
-        self, wire: Wire, node: str, why: str, status: Status = Status.PERMISSION_DENIED
+        self,
+        wire: SocketStream,
+        node: str,
+        why: str,
+        status: GrpcStatus = GrpcStatus.PERMISSION_DENIED,
     ) -> None:
         """Refuse a stream, with the reason sent and logged."""
         self.refused += 1
@@ -278,7 +282,7 @@ class Endpoint:
 
     # Calls
 
-    def ask(self, wire: Wire, hello: Hello, body: bytes) -> asyncio.Task[None] | None:
+    def ask(self, wire: SocketStream, hello: StreamHello, body: bytes) -> asyncio.Task[None] | None:
         """Answer a question; return None if it is refused."""
         try:
             question = Question(
@@ -291,12 +295,12 @@ class Endpoint:
         if handler is None:
             why = f"unknown call {question.name!r}"[:PROBLEM_CHARS_MAX]
             self._guard.refused[CALL] += 1
-            wire.refuse(Status.FAILED_PRECONDITION, why)
+            wire.refuse(GrpcStatus.FAILED_PRECONDITION, why)
             return None
         if len(self._answering) >= channels.CALLS_MAX:
             why = f"{channels.CALLS_MAX} calls are in progress already"
             self._guard.refused[CALL] += 1
-            wire.refuse(Status.RESOURCE_EXHAUSTED, why)
+            wire.refuse(GrpcStatus.RESOURCE_EXHAUSTED, why)
             return None
         task = asyncio.get_running_loop().create_task(self._answer(handler, hello, question, wire))
         for tasks in (self._answering, self._tasks):
@@ -310,7 +314,7 @@ class Endpoint:
         task.cancel()
 
     async def _answer(
-        self, handler: CallHandler, hello: Hello, question: Question, wire: Wire
+        self, handler: CallHandler, hello: StreamHello, question: Question, wire: SocketStream
     ) -> None:
         wire.headers(answer(()))
         asking = wire.stream.owner
@@ -322,12 +326,12 @@ class Endpoint:
             wire.end()
             return
         except CallRefused as error:
-            status, why = Status.FAILED_PRECONDITION, str(error)
+            status, why = GrpcStatus.FAILED_PRECONDITION, str(error)
         except asyncio.CancelledError:
             wire.cut()
             raise
         except Exception as error:  # noqa: BLE001 (a handler's fault fails only its call)
-            status, why = Status.INTERNAL, f"a fault there: {error!r}"
+            status, why = GrpcStatus.INTERNAL, f"a fault there: {error!r}"
             self._refusals.event(
                 logging.ERROR,
                 f"call {question.name}",
@@ -339,10 +343,10 @@ class Endpoint:
         wire.end(status, why[:PROBLEM_CHARS_MAX])
 
 
-class _Taken:
+class _AcceptedStream:
     """The owner of an accepted stream."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NodeStream) -> None:
         self._connection = connection
         self.message = connection.take
         self.writable = connection.writable
@@ -359,10 +363,10 @@ class _Taken:
         self._connection.broken(why)
 
 
-class _Asking:
+class _ServedCall:
     """The owner of a question's stream."""
 
-    def __init__(self, endpoint: Endpoint, wire: Wire, hello: Hello) -> None:
+    def __init__(self, endpoint: Endpoint, wire: SocketStream, hello: StreamHello) -> None:
         self._endpoint = endpoint
         self._wire = wire
         self._hello = hello

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.connection import StreamHello
 from fluxmq.cluster.errors import MalformedStream
 from fluxmq.cluster.protobuf import bytes_field, bytes_of, number_field, number_of
 
@@ -27,7 +27,7 @@ _VERSION, _NODE, _SHARD, _WORKERS, _EPOCH, _PURPOSE, _TELLS_TIME = range(1, 8)
 _WORD: Final = (1 << 32) - 1
 
 
-def as_metadata(hello: Hello) -> tuple[tuple[str, bytes], ...]:
+def as_metadata(hello: StreamHello) -> tuple[tuple[str, bytes], ...]:
     """Return a greeting as metadata."""
     greeting = (
         number_field(_VERSION, VERSION),
@@ -41,7 +41,7 @@ def as_metadata(hello: Hello) -> tuple[tuple[str, bytes], ...]:
     return ((KEY, b"".join(greeting)),)
 
 
-def from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Hello:
+def from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> StreamHello:
     """Return the greeting in metadata. Raises MalformedStream, for other versions too."""
     found = [value for key, value in metadata or () if key == KEY]
     if len(found) != 1 or not isinstance(found[0], bytes):
@@ -59,9 +59,9 @@ def from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Hello:
     return hello
 
 
-def _read(data: bytes) -> tuple[int, Hello]:
+def _read(data: bytes) -> tuple[int, StreamHello]:
     shard = number_of(data, _SHARD) & _WORD
-    return number_of(data, _VERSION) & _WORD, Hello(
+    return number_of(data, _VERSION) & _WORD, StreamHello(
         bytes_of(data, _NODE).decode(),
         shard - (_WORD + 1) if shard >> 31 else shard,
         number_of(data, _WORKERS) & _WORD,

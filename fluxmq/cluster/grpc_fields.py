@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final
 from urllib.parse import quote, unquote
 
-from fluxmq.cluster.http2_sending import Fields
+from fluxmq.cluster.http2_sender import Fields
 
 CONTENT_TYPE: Final = "application/grpc"
 _UNQUOTED: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
@@ -19,7 +19,7 @@ Metadata = Sequence[tuple[str, bytes]]
 """Names that end in "-bin", and bytes."""
 
 
-class Status(IntEnum):
+class GrpcStatus(IntEnum):
     """Status codes of gRPC, as far as they are sent or examined here."""
 
     OK = 0
@@ -52,7 +52,7 @@ def answer(metadata: Metadata) -> Fields:
     return ((":status", "200"), ("content-type", CONTENT_TYPE), *_written(metadata))
 
 
-def trailers(status: Status, why: str = "") -> Fields:
+def trailers(status: GrpcStatus, why: str = "") -> Fields:
     """Return the end of an answer that has begun."""
     fields = [("grpc-status", str(int(status)))]
     if why:
@@ -60,7 +60,7 @@ def trailers(status: Status, why: str = "") -> Fields:
     return fields
 
 
-def refusal(status: Status, why: str) -> Fields:
+def refusal(status: GrpcStatus, why: str) -> Fields:
     """Return an answer that consists of its end only."""
     return (*answer(()), *trailers(status, why))
 
@@ -90,12 +90,12 @@ def problem_of(fields: Mapping[str, str]) -> str:
     return ""
 
 
-def status_of(fields: Mapping[str, str]) -> tuple[Status, str]:
+def status_of(fields: Mapping[str, str]) -> tuple[GrpcStatus, str]:
     """Return the status in trailers, and its message."""
     try:
-        status = Status(int(fields.get("grpc-status", "")))
+        status = GrpcStatus(int(fields.get("grpc-status", "")))
     except ValueError:
-        status = Status.UNKNOWN
+        status = GrpcStatus.UNKNOWN
     why = unquote(fields.get("grpc-message", ""), errors="replace")
     return status, why or status.name
 

@@ -58,17 +58,17 @@ from fluxmq.cluster.http2_frames import (
     Http2Error,
     frame,
 )
-from fluxmq.cluster.http2_sending import Fields, Sending
-from fluxmq.cluster.http2_streams import Event, EventKind, Stream
+from fluxmq.cluster.http2_sender import Fields, Http2Sender
+from fluxmq.cluster.http2_streams import Event, EventKind, Http2Stream
 
 
-class Http2(Sending):
+class Http2(Http2Sender):
     """One end. ``heard_goodbye``: no stream may be opened any more."""
 
     def __init__(
         self, client: bool, streams_max: int, message_max: int, call_window: int = WINDOW_DEFAULT
     ) -> None:
-        """As `Sending`."""
+        """As `Http2Sender`."""
         super().__init__(client, streams_max, message_max, call_window)
         self.heard_goodbye = False
         self._streams_max = streams_max
@@ -76,7 +76,7 @@ class Http2(Sending):
         self._expects_settings = True
         self._rest = b""
         self._data_left = 0
-        self._data_stream: Stream | None = None
+        self._data_stream: Http2Stream | None = None
         self._data_ends = False
         self._block = b""
         self._block_of = 0
@@ -260,13 +260,13 @@ class Http2(Sending):
             self._end_there(stream, events)
         self._data_stream = None
 
-    def _end_there(self, stream: Stream, events: list[Event]) -> None:
+    def _end_there(self, stream: Http2Stream, events: list[Event]) -> None:
         stream.ended_there = True
         if stream.ended_here:
             self.streams.pop(stream.number, None)
         events.append((EventKind.ENDED, stream, None))
 
-    def _break(self, stream: Stream, error: Http2Error, events: list[Event]) -> None:
+    def _break(self, stream: Http2Stream, error: Http2Error, events: list[Event]) -> None:
         """Break a stream because of what came on it."""
         self.cut(stream, error.code)
         events.append((EventKind.BROKEN, stream, [("", str(error))]))
@@ -392,7 +392,7 @@ class Http2(Sending):
             return
         self._open(found, events)
 
-    def _open(self, stream: Stream, events: list[Event]) -> None:
+    def _open(self, stream: Http2Stream, events: list[Event]) -> None:
         """Send waiting data after a window was opened."""
         if stream.waiting:
             self._pump(stream)

@@ -36,10 +36,10 @@ class EventKind(IntEnum):
     """The other side ends the connection after the open streams: one field with the reason."""
 
 
-Event = tuple[EventKind, "Stream | None", Any]
+Event = tuple[EventKind, "Http2Stream | None", Any]
 
 
-class Stream:
+class Http2Stream:
     """A stream. ``waiting``: data beyond the windows. ``ended_here``, ``ended_there``: nothing more
     is sent, or comes; ``ending``: except for waiting data. ``answered``: further headers are
     trailers, which end it. ``left``: bytes that may come; ``window``: that may be sent. ``wide``:

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fluxmq.cluster.connection import Connection, Hello
+from fluxmq.cluster.connection import NodeStream, StreamHello
 from fluxmq.cluster.dialer import Dialer
 from fluxmq.cluster.endpoint import Endpoint
 from fluxmq.cluster.security import Security
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net import frames
 from fluxmq.net.links import SHARDS_MAX
-from fluxmq.settings.claims import shifted
+from fluxmq.settings.listen_addresses import shifted
 
 PURPOSE = "shard"
 
@@ -33,7 +33,7 @@ class NodeLink:
         self.peer = peer
         self.node = node
         self.shard = shard
-        self.connection: Connection | None = None
+        self.connection: NodeStream | None = None
         self.sent_bytes = 0
         self.received_bytes = 0
 
@@ -75,7 +75,7 @@ class NodeLinks:
         self,
         security: Security,
         address: str,
-        own: Hello,
+        own: StreamHello,
         peers: Mapping[str, str],
         added: Callable[[NodeLink], None],
         came: Callable[[NodeLink], None],
@@ -124,7 +124,7 @@ class NodeLinks:
             self._dialers[node, shard] = dialer
             dialer.start()
 
-    def _accept(self, hello: Hello) -> str:
+    def _accept(self, hello: StreamHello) -> str:
         if hello.purpose != PURPOSE:
             return f"this is the address of a shard, not of {hello.purpose}"
         if hello.node not in self._peers:
@@ -135,7 +135,7 @@ class NodeLinks:
 
     # Streams
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: NodeStream) -> None:
         """Register a new stream."""
         hello = connection.hello
         peer = self._numbers[hello.node] * SHARDS_MAX + hello.shard
@@ -153,7 +153,7 @@ class NodeLinks:
         self._came(link)
         self._wake()
 
-    def received(self, connection: Connection, records: Sequence[bytes]) -> None:
+    def received(self, connection: NodeStream, records: Sequence[bytes]) -> None:
         """Handle frames that a stream has delivered."""
         link = self._link_of(connection)
         if link is None:
@@ -180,7 +180,7 @@ class NodeLinks:
         else:
             self._received(link, frame)
 
-    def lost(self, connection: Connection, why: str) -> None:
+    def lost(self, connection: NodeStream, why: str) -> None:
         """Unregister a stream that has ended."""
         link = self._link_of(connection)
         if link is not None:
@@ -192,7 +192,7 @@ class NodeLinks:
         link.connection = None
         self._gone(link)
 
-    def _link_of(self, connection: Connection) -> NodeLink | None:
+    def _link_of(self, connection: NodeStream) -> NodeLink | None:
         hello = connection.hello
         peer = self._numbers.get(hello.node, 0) * SHARDS_MAX + hello.shard
         link = self.links.get(peer)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from fluxmq.cluster.errors import SecurityError
 from fluxmq.cluster.guard import Guard
-from fluxmq.settings.clustering import Cluster
+from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.values import is_loopback
 
 _PEM: Final = b"-----BEGIN "
@@ -57,7 +57,7 @@ class Security:
             self.client_context = _context(ssl.PROTOCOL_TLS_CLIENT, *files)
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Security:
+    def of(cls, cluster: ClusterSettings) -> Security:
         """Return the security of the settings. Raises SecurityError for an unreadable file, or one
         without a certificate.
         """

@@ -27,12 +27,12 @@ from fluxmq.cluster.channels import (
     WRITE_BUFFER_BYTES,
 )
 from fluxmq.cluster.errors import MalformedStream, StreamEnded
-from fluxmq.cluster.grpc_fields import Status, refusal, trailers
+from fluxmq.cluster.grpc_fields import GrpcStatus, refusal, trailers
 from fluxmq.cluster.guard import ENDED, PROTOCOL, UNREAD, Guard
 from fluxmq.cluster.http2 import Http2
 from fluxmq.cluster.http2_frames import CANCEL, INTERNAL_ERROR, NO_ERROR, Http2Error
-from fluxmq.cluster.http2_sending import Fields
-from fluxmq.cluster.http2_streams import EventKind, Stream
+from fluxmq.cluster.http2_sender import Fields
+from fluxmq.cluster.http2_streams import EventKind, Http2Stream
 from fluxmq.cluster.security import Security
 from fluxmq.logs import RateLimited, get_logger
 
@@ -79,12 +79,12 @@ class StreamOwner(Protocol):
         """Handle room: what waited was sent."""
 
 
-class Wire:
+class SocketStream:
     """A stream of a connection, for its sender."""
 
     __slots__ = ("socket", "stream")
 
-    def __init__(self, socket: Socket, stream: Stream) -> None:
+    def __init__(self, socket: Socket, stream: Http2Stream) -> None:
         self.socket = socket
         self.stream = stream
 
@@ -130,7 +130,7 @@ class Wire:
         self.socket.http2.cut(self.stream, CANCEL)
         self.socket.flush()
 
-    def end(self, status: Status = Status.OK, why: str = "") -> None:
+    def end(self, status: GrpcStatus = GrpcStatus.OK, why: str = "") -> None:
         """End an answer that has begun with a status; cut off an unfinished one, or a question, as
         `cut` does.
         """
@@ -139,7 +139,7 @@ class Wire:
         else:
             self._close(trailers(status, why))
 
-    def refuse(self, status: Status, why: str) -> None:
+    def refuse(self, status: GrpcStatus, why: str) -> None:
         """Answer with a refusal only. Too many refusals end the connection."""
         self.socket.http2.turned_away()
         self._close(refusal(status, why))
@@ -161,7 +161,7 @@ class Socket:
         self,
         client: bool,
         streams_max: int = STREAMS_OF_A_SERVER_MAX,
-        opened: Callable[[Wire, Fields], None] | None = None,
+        opened: Callable[[SocketStream, Fields], None] | None = None,
         made: Callable[[Socket], bool] | None = None,
         closed: Callable[[Socket], None] | None = None,
         guard: Guard | None = None,
@@ -169,7 +169,7 @@ class Socket:
         """``guard``: that of the process. ``made`` is called when the connection (with TLS, if any)
         is up, and returns whether to keep it.
         """
-        self.patience = GREETING_SECONDS
+        self.greeting_max = GREETING_SECONDS
         """Seconds until HTTP/2 must have come."""
         self.idle_max = IDLE_SECONDS
         """Seconds that it may carry no stream."""
@@ -208,7 +208,7 @@ class Socket:
         """True while streams can be opened."""
         return self.open and not self.http2.heard_goodbye
 
-    def start(self, fields: Fields, owner: StreamOwner) -> Wire:
+    def start(self, fields: Fields, owner: StreamOwner) -> SocketStream:
         """Open a stream. Raises StreamEnded when the connection has ended, or is about to."""
         if not self.usable:
             raise StreamEnded(self._why or "the other node is closing the connection")
@@ -217,7 +217,7 @@ class Socket:
         stream = self.http2.open(fields)
         stream.owner = owner
         self.flush()
-        return Wire(self, stream)
+        return SocketStream(self, stream)
 
     def flush(self) -> None:
         """Write pending output."""
@@ -352,7 +352,7 @@ class Socket:
 
     # Streams
 
-    def _tell(self, kind: EventKind, stream: Stream, what: Any) -> None:
+    def _tell(self, kind: EventKind, stream: Http2Stream, what: Any) -> None:
         owner: StreamOwner | None = stream.owner
         try:
             if kind is EventKind.MESSAGE:
@@ -360,7 +360,7 @@ class Socket:
                     owner.message(what)
             elif owner is None:
                 if kind is EventKind.HEADERS and self._opened is not None and not stream.ended_here:
-                    self._opened(Wire(self, stream), what)
+                    self._opened(SocketStream(self, stream), what)
             elif kind is EventKind.HEADERS:
                 owner.headers(what)
             elif kind is EventKind.ENDED:
@@ -397,7 +397,7 @@ class Socket:
         busy = bool(self.http2.streams)
         self._idle = 0 if busy else self._idle + 1
         quiet, idle = self._quiet * LOOK_SECONDS, self._idle * LOOK_SECONDS
-        if idle >= self.idle_max or (idle >= self.patience and not self.http2.begun):
+        if idle >= self.idle_max or (idle >= self.greeting_max and not self.http2.begun):
             self.close()
         elif busy and quiet >= KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS:
             self.abort("the other node does not respond")

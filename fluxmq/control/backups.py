@@ -17,7 +17,7 @@ from typing import Final
 
 from fluxmq.control.metadata import FILE_NAME, StoreThread
 from fluxmq.control.peers import Peer, PeerError, RequestError
-from fluxmq.control.placing import Placing
+from fluxmq.control.placements import Placements
 from fluxmq.ipc.backups import BACKUP, BackedUp, Backup
 from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_INVALID, Body
 from fluxmq.logs import get_logger
@@ -36,14 +36,14 @@ MAKING: Final = ".incomplete"
 _log = get_logger(__name__)
 
 
-class Backups:
+class NodeBackups:
     """Makes backups of this node, one at a time. `shards` returns the connected shards."""
 
     def __init__(
         self,
         paths: DataPaths,
         thread: StoreThread,
-        placing: Placing,
+        placing: Placements,
         shards: Callable[[], list[Peer]],
     ) -> None:
         self._paths = paths

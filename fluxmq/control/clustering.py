@@ -30,30 +30,30 @@ from fluxmq.ipc.clusters import (
     UNKNOWN,
     VOTER,
     AuditListing,
-    AuditWanted,
+    AuditRequest,
     ForgetNode,
+    GroupOutcome,
+    GroupOutcomes,
     MemberChange,
     MemberRow,
-    Outcome,
-    Outcomes,
     RaftListing,
+    RaftRequest,
     RaftRow,
-    RaftWanted,
     Transfer,
 )
+from fluxmq.ipc.leader_balance import LeaderPlacement, rebalanced
 from fluxmq.ipc.messages import (
     ERROR_FAILED,
     ERROR_INVALID,
     ERROR_NOT_FOUND,
     ERROR_UNKNOWN_KIND,
     Body,
-    Message,
+    ControlMessage,
 )
-from fluxmq.ipc.spreading import Placed, rebalanced
 from fluxmq.settings.plans import member_number
 
 if TYPE_CHECKING:
-    from fluxmq.control.meta.agreed import MetaStatus
+    from fluxmq.control.meta.cluster_view import MetaStatus
 
 KINDS: Final = frozenset({RAFT, TRANSFER, REBALANCE, CAN_STOP, MEMBER_CHANGE, FORGET_NODE, AUDIT})
 
@@ -82,13 +82,13 @@ class Clustering:
         self._forget_own = forget_own
         self._audit_own = audit_own
 
-    async def answer(self, message: Message) -> Body:
+    async def answer(self, message: ControlMessage) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
         if not self._clustered:
             raise RequestError(ERROR_INVALID, "this node is not part of a cluster")
         match message.kind:
             case "raft":
-                return (await self._told(RaftWanted.from_body(message.body))).to_body()
+                return (await self._told(RaftRequest.from_body(message.body))).to_body()
             case "audit":
                 return await self._audit(message.body)
             case "transfer" | "member_change":
@@ -101,7 +101,7 @@ class Clustering:
                 return (await self._forget(ForgetNode.from_body(message.body))).to_body()
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
-    async def _told(self, wanted: RaftWanted) -> RaftListing:
+    async def _told(self, wanted: RaftRequest) -> RaftListing:
         """Return the groups to show, including the control processes' own."""
         own = self._own()
         if own is None or wanted.group not in ("", own.group):
@@ -111,7 +111,7 @@ class Clustering:
         listing = await self._raft(wanted)
         return RaftListing((own, *listing.groups), listing.missing)
 
-    async def _raft(self, wanted: RaftWanted) -> RaftListing:
+    async def _raft(self, wanted: RaftRequest) -> RaftListing:
         """Return groups as this node's shards report them; one they do not have as its leader
         reports it."""
         shards = self._shards()
@@ -142,33 +142,37 @@ class Clustering:
         """Compare the copies of a group: its leader does, or this process for the control
         processes' group."""
         own = self._own()
-        if self._audit_own is None or own is None or AuditWanted.from_body(body).group != own.group:
+        if (
+            self._audit_own is None
+            or own is None
+            or AuditRequest.from_body(body).group != own.group
+        ):
             return await self._one(AUDIT, body)
         return (await self._audit_own()).to_body()
 
-    async def _each(self, orders: Sequence[tuple[str, str, str, Body]]) -> Outcomes:
+    async def _each(self, orders: Sequence[tuple[str, str, str, Body]]) -> GroupOutcomes:
         """Carry out commands on different groups, each (group, node, kind, body); a failure stops
         no other."""
 
-        async def one(group: str, node: str, kind: str, body: Body) -> Outcome:
+        async def one(group: str, node: str, kind: str, body: Body) -> GroupOutcome:
             try:
                 await self._one(kind, body)
             except RequestError as refusal:
-                return Outcome(group, node, str(refusal))
-            return Outcome(group, node)
+                return GroupOutcome(group, node, str(refusal))
+            return GroupOutcome(group, node)
 
-        return Outcomes(tuple(await asyncio.gather(*(one(*order) for order in orders))))
+        return GroupOutcomes(tuple(await asyncio.gather(*(one(*request) for request in orders))))
 
     async def _everywhere(self) -> RaftListing:
-        listing = await self._raft(RaftWanted(everywhere=True))
+        listing = await self._raft(RaftRequest(everywhere=True))
         if listing.missing:
             raise RequestError(ERROR_FAILED, f"{', '.join(listing.missing)} did not answer")
         return listing
 
-    async def _rebalance(self) -> Outcomes:
+    async def _rebalance(self) -> GroupOutcomes:
         """Move leaders until no node leads much more than another."""
         groups = {
-            row.group: Placed(row.leader, _successors(row))
+            row.group: LeaderPlacement(row.leader, _successors(row))
             for row in (await self._everywhere()).groups
             if row.leader
         }
@@ -177,18 +181,18 @@ class Clustering:
             [(group, to, TRANSFER, Transfer(group, to).to_body()) for group, to in moves]
         )
 
-    async def _can_stop(self) -> Outcomes:
+    async def _can_stop(self) -> GroupOutcomes:
         """Return what each group here would lose if this node stopped."""
         shards = self._shards()
-        found = await answers_of(shards, CAN_STOP, {}, ASK_SECONDS, Outcomes)
-        rows: list[Outcome] = []
+        found = await answers_of(shards, CAN_STOP, {}, ASK_SECONDS, GroupOutcomes)
+        rows: list[GroupOutcome] = []
         for shard, outcomes in zip(shards, found, strict=True):
             if outcomes is None:
                 raise RequestError(ERROR_FAILED, f"{shard.name} did not answer in time")
             rows += outcomes.rows
-        return Outcomes(tuple(sorted(rows, key=lambda row: row.group)))
+        return GroupOutcomes(tuple(sorted(rows, key=lambda row: row.group)))
 
-    async def _forget(self, wanted: ForgetNode) -> Outcomes:
+    async def _forget(self, wanted: ForgetNode) -> GroupOutcomes:
         """Remove a node from every group, starting with the control processes', which refuses to
         lose its quorum."""
         rows = list((await self._everywhere()).groups)
@@ -215,10 +219,10 @@ class Clustering:
                 ERROR_INVALID,
                 f"{wanted.node} is in contact as a member of {where}: shrink those, or use --force",
             )
-        outcomes: tuple[Outcome, ...] = ()
+        outcomes: tuple[GroupOutcome, ...] = ()
         if own is not None and self._forget_own is not None and having[-1][0] is own:
             await self._forget_own(wanted.node)
-            outcomes = (Outcome(own.group, wanted.node),)
+            outcomes = (GroupOutcome(own.group, wanted.node),)
         others = await self._each(
             [
                 (
@@ -231,7 +235,7 @@ class Clustering:
                 if row is not own
             ]
         )
-        return Outcomes((*outcomes, *others.rows))
+        return GroupOutcomes((*outcomes, *others.rows))
 
 
 def meta_row(node: str, group: str, status: MetaStatus, elections: int) -> RaftRow:

@@ -26,7 +26,7 @@ QUEUE_STATIC: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListSpec:
     """One list: its columns, the default ones, and whether it is per virtual host."""
 
     columns: tuple[str, ...]
@@ -35,8 +35,8 @@ class Listing:
     title: str
 
 
-LISTS: Final[dict[str, Listing]] = {
-    "queues": Listing(
+LISTS: Final[dict[str, ListSpec]] = {
+    "queues": ListSpec(
         (
             *QUEUE_STATIC,
             "pid",
@@ -56,13 +56,13 @@ LISTS: Final[dict[str, Listing]] = {
         True,
         "Listing queues for vhost {vhost} ...",
     ),
-    "exchanges": Listing(
+    "exchanges": ListSpec(
         ("name", "type", "durable", "auto_delete", "internal", "arguments", "policy"),
         ("name", "type"),
         True,
         "Listing exchanges for vhost {vhost} ...",
     ),
-    "bindings": Listing(
+    "bindings": ListSpec(
         (
             "source_name",
             "source_kind",
@@ -82,7 +82,7 @@ LISTS: Final[dict[str, Listing]] = {
         True,
         "Listing bindings for vhost {vhost}...",
     ),
-    "connections": Listing(
+    "connections": ListSpec(
         (
             "pid",
             "name",
@@ -109,7 +109,7 @@ LISTS: Final[dict[str, Listing]] = {
         False,
         "Listing connections ...",
     ),
-    "channels": Listing(
+    "channels": ListSpec(
         (
             "pid",
             "connection",
@@ -132,7 +132,7 @@ LISTS: Final[dict[str, Listing]] = {
         False,
         "Listing channels ...",
     ),
-    "consumers": Listing(
+    "consumers": ListSpec(
         (
             "queue_name",
             "channel_pid",
@@ -158,28 +158,28 @@ LISTS: Final[dict[str, Listing]] = {
         True,
         "Listing consumers in vhost {vhost} ...",
     ),
-    "vhosts": Listing(
+    "vhosts": ListSpec(
         ("name", "description", "tags", "default_queue_type"),
         ("name",),
         False,
         "Listing vhosts ...",
     ),
-    "vhost_limits": Listing(
+    "vhost_limits": ListSpec(
         ("vhost", "limits"), ("limits",), True, 'Listing limits for vhost "{vhost}" ...'
     ),
-    "policies": Listing(
+    "policies": ListSpec(
         ("vhost", "name", "pattern", "apply-to", "definition", "priority"),
         ("vhost", "name", "pattern", "apply-to", "definition", "priority"),
         True,
         'Listing policies for vhost "{vhost}" ...',
     ),
-    "operator_policies": Listing(
+    "operator_policies": ListSpec(
         ("vhost", "name", "pattern", "apply-to", "definition", "priority"),
         ("vhost", "name", "pattern", "apply-to", "definition", "priority"),
         True,
         'Listing operator policy overrides for vhost "{vhost}" ...',
     ),
-    "explained": Listing(
+    "explained": ListSpec(
         ("key", "value", "source", "others"),
         ("key", "value", "source", "others"),
         True,

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from fluxmq.control.confirming import Confirming
 from fluxmq.control.metadata import ChangeError, MetadataStore, StoreThread
 from fluxmq.control.peers import Peer, PeerError, RequestError
+from fluxmq.control.revision_barrier import RevisionBarrier
 from fluxmq.ipc.messages import (
     ERROR_NOT_FOUND,
     ERROR_UNKNOWN_KIND,
@@ -28,7 +28,7 @@ from fluxmq.ipc.messages import (
     USER_PERMIT,
     USERS,
     Body,
-    Message,
+    ControlMessage,
     MessageBody,
     MessageError,
 )
@@ -96,7 +96,7 @@ _CHANGES: Final[dict[str, tuple[type[MessageBody], Callable[[MetadataStore, Any]
 KINDS: Final = frozenset({USER_LIST, USER_HASH, *_CHANGES})
 
 
-def change_of(message: Message) -> Callable[[MetadataStore], Users]:
+def change_of(message: ControlMessage) -> Callable[[MetadataStore], Users]:
     """Return the change that a request asks for. Raises MessageError or RequestError."""
     found = _CHANGES.get(message.kind)
     if found is None:
@@ -125,10 +125,10 @@ class Directory:
         self._thread = thread
         self._shards = shards
         self._users = users
-        self.decide: Callable[[Message], Awaitable[int]] | None = None
+        self.decide: Callable[[ControlMessage], Awaitable[int]] | None = None
         """In a cluster: commits a change and returns its revision, which this node has reached by
         then."""
-        self.confirming = Confirming(live, self._held)
+        self.revision_barrier = RevisionBarrier(live, self._held)
         self._taken = asyncio.Event()
         # At most one push per shard is in progress; it ends when the shard has the snapshot in
         # force.
@@ -139,7 +139,7 @@ class Directory:
         """Snapshot in force."""
         return self._users
 
-    async def answer(self, message: Message) -> Body:
+    async def answer(self, message: ControlMessage) -> Body:
         """Answer a request about users. Raises RequestError or MessageError."""
         if message.kind == USER_LIST:
             summaries = tuple(UserSummary.of(user) for user in self._users.users)
@@ -148,10 +148,10 @@ class Directory:
             return self._hash(UserHashWanted.from_body(message.body).name).to_body()
         revision = await (self._change if self.decide is None else self.decide)(message)
         _log.info("users changed", extra={"change": message.kind, "revision": revision})
-        unconfirmed = await self.confirming.missing(revision, CONFIRM_SECONDS)
+        unconfirmed = await self.revision_barrier.missing(revision, CONFIRM_SECONDS)
         return UserChanged(revision, unconfirmed).to_body()
 
-    async def _change(self, message: Message) -> int:
+    async def _change(self, message: ControlMessage) -> int:
         change = change_of(message)
         try:
             users = await self._thread.run(lambda: change(self._store))
@@ -178,7 +178,7 @@ class Directory:
             self._taken.set()
             for shard in self._shards():
                 self.push(shard)
-            self.confirming.confirmed(users.revision)
+            self.revision_barrier.confirmed(users.revision)
 
     def _hash(self, name: str) -> UserHash:
         for user in self._users.users:
@@ -201,7 +201,7 @@ class Directory:
             while shard.users_revision < self._users.revision:
                 if not await self._sent(shard, self._users):
                     return
-                self.confirming.confirmed(self._users.revision)
+                self.revision_barrier.confirmed(self._users.revision)
         finally:
             del self._pushes[shard]
 

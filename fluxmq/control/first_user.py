@@ -11,7 +11,7 @@ from typing import Final
 
 from fluxmq.auth.credentials import HashParameters
 from fluxmq.auth.users import User, VhostPermission
-from fluxmq.control.hashing import store_password
+from fluxmq.control.password_hashes import store_password
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 
 NAME: Final = "guest"

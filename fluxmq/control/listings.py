@@ -20,7 +20,7 @@ from fluxmq.ipc.messages import (
     ERROR_NOT_FOUND,
     ERROR_UNKNOWN_KIND,
     Body,
-    Message,
+    ControlMessage,
 )
 from fluxmq.ipc.row_messages import (
     CLOSE_CONNECTIONS,
@@ -31,27 +31,27 @@ from fluxmq.ipc.row_messages import (
     QUEUES,
     ROWS,
     SHARD_LISTS,
+    AffectedCount,
     CloseConnections,
     CloseSession,
-    Count,
     Listed,
-    ListWanted,
-    Page,
-    QueueOrder,
-    RowsWanted,
+    ListRequest,
+    QueueRequest,
+    RowsPage,
+    RowsRequest,
     TableRow,
     page_of,
     plain,
 )
 from fluxmq.routing.topology.effective import Explained, explain, policy_definition, policy_of
-from fluxmq.routing.topology.records import Binding, Exchange, Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.topology import Topology
 
 KINDS: Final = frozenset({LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, PURGE_QUEUE, DELETE_QUEUE})
 
 ROWS_SECONDS: Final = 2.0
 """Time to wait for one page of a shard."""
-ORDER_SECONDS: Final = 30.0
+REQUEST_SECONDS: Final = 30.0
 """Time for a shard to purge or delete a queue, or to close connections or a session."""
 
 
@@ -63,22 +63,22 @@ class Listings:
         self._topology = topology
         self._shards = shards
 
-    async def answer(self, message: Message) -> Body:
+    async def answer(self, message: ControlMessage) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
         match message.kind:
             case "list":
-                return (await self._list(ListWanted.from_body(message.body))).to_body()
+                return (await self._list(ListRequest.from_body(message.body))).to_body()
             case "close_connections":
                 return await self._close(CloseConnections.from_body(message.body))
             case "close_session":
                 return await self._end_session(CloseSession.from_body(message.body))
             case "purge_queue" | "delete_queue":
-                return await self._order(message.kind, QueueOrder.from_body(message.body))
+                return await self._order(message.kind, QueueRequest.from_body(message.body))
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
     # Lists
 
-    async def _list(self, wanted: ListWanted) -> Listed:
+    async def _list(self, wanted: ListRequest) -> Listed:
         listing = LISTS.get(wanted.what)
         if listing is None:
             raise RequestError(ERROR_INVALID, f"there is no list of {wanted.what}")
@@ -95,7 +95,7 @@ class Listings:
         rows, place = _next_page(_records(topology, wanted), wanted.place)
         return Listed(tuple(_cut(row, wanted.columns) for row in rows), place)
 
-    async def _queues(self, wanted: ListWanted) -> Listed:
+    async def _queues(self, wanted: ListRequest) -> Listed:
         """Return a page of the topology's queues, with figures of the shards that hold them."""
         topology = self._topology()
         row_of = partial(_queue_row, topology)
@@ -105,7 +105,7 @@ class Listings:
         missing: tuple[str, ...] = ()
         rows = {(row["vhost"], row["name"]): row for row in found}
         if theirs and rows:
-            question = RowsWanted(QUEUES, ("vhost", "name", *theirs), names=tuple(rows))
+            question = RowsRequest(QUEUES, ("vhost", "name", *theirs), names=tuple(rows))
             shards = self._shards()
             answers = await _pages(shards, question)
             missing = tuple(
@@ -119,7 +119,7 @@ class Listings:
         cut = tuple(_cut(row, wanted.columns) for row in rows.values())
         return Listed(cut, place, tuple(sorted(missing)))
 
-    async def _of_shards(self, wanted: ListWanted) -> Listed:
+    async def _of_shards(self, wanted: ListRequest) -> Listed:
         """Return the next page of the shards' rows, one shard after the other."""
         index, after = (*wanted.place, 0, 0)[:2]
         shards = {_index(shard): shard for shard in self._shards()}
@@ -127,7 +127,7 @@ class Listings:
         if not left:
             return Listed(())
         shard = shards[left[0]]
-        question = RowsWanted(
+        question = RowsRequest(
             wanted.what, ("vhost", *wanted.columns), after if left[0] == index else 0
         )
         (page,) = await _pages([shard], question)
@@ -150,19 +150,19 @@ class Listings:
         count = await self._all(CLOSE_CONNECTIONS, wanted.to_body())
         if wanted.pid is not None and count == 0:
             raise RequestError(ERROR_NOT_FOUND, f"there is no connection {wanted.pid!r}")
-        return Count(count).to_body()
+        return AffectedCount(count).to_body()
 
     async def _end_session(self, wanted: CloseSession) -> Body:
         count = await self._all(CLOSE_SESSION, wanted.to_body())
         if count == 0:
             raise RequestError(ERROR_NOT_FOUND, f"there is no session of {wanted.client_id!r}")
-        return Count(count).to_body()
+        return AffectedCount(count).to_body()
 
     async def _all(self, kind: str, body: dict[str, object]) -> int:
         """Send a command to all shards and return the sum of their counts. Raises RequestError."""
         shards = self._shards()
         bodies = await asyncio.gather(
-            *(shard.ask(kind, body, ORDER_SECONDS) for shard in shards), return_exceptions=True
+            *(shard.ask(kind, body, REQUEST_SECONDS) for shard in shards), return_exceptions=True
         )
         count, failed = 0, []
         for shard, answer in zip(shards, bodies, strict=True):
@@ -171,20 +171,22 @@ class Listings:
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                count += Count.from_body(answer).count
+                count += AffectedCount.from_body(answer).count
         if failed:
             raise RequestError(ERROR_FAILED, "; ".join(failed))
         return count
 
-    async def _order(self, kind: str, order: QueueOrder) -> Body:
+    async def _order(self, kind: str, request: QueueRequest) -> Body:
         """Have a shard purge or delete a queue; any can, wherever the queue is."""
-        if self._topology().queue(order.vhost, order.name) is None:
-            raise RequestError(ERROR_NOT_FOUND, f"no queue '{order.name}' in vhost '{order.vhost}'")
+        if self._topology().queue(request.vhost, request.name) is None:
+            raise RequestError(
+                ERROR_NOT_FOUND, f"no queue '{request.name}' in vhost '{request.vhost}'"
+            )
         shards = sorted(self._shards(), key=_index)
         if not shards:
             raise RequestError(ERROR_FAILED, "no shard is connected")
-        body = await forwarded(shards[0], kind, order.to_body(), ORDER_SECONDS)
-        return Count.from_body(body).to_body()
+        body = await forwarded(shards[0], kind, request.to_body(), REQUEST_SECONDS)
+        return AffectedCount.from_body(body).to_body()
 
 
 Record = tuple[Callable[[Any], TableRow], Any]
@@ -201,7 +203,7 @@ def _next_page(
     return page.rows, () if page.following < 0 else (begin + page.following,)
 
 
-def _records(topology: Topology, wanted: ListWanted) -> Iterator[Record]:
+def _records(topology: Topology, wanted: ListRequest) -> Iterator[Record]:
     """Yield the records behind a list of the topology."""
     if wanted.what == "vhosts":
         yield from ((_vhost_row, each) for each in topology.vhosts())
@@ -227,8 +229,8 @@ def _records(topology: Topology, wanted: ListWanted) -> Iterator[Record]:
                 yield from ((_explained_row, each) for each in _explained(topology, vhost, wanted))
 
 
-async def _pages(shards: Sequence[Peer], wanted: RowsWanted) -> list[Page | None]:
-    return await answers_of(shards, ROWS, wanted.to_body(), ROWS_SECONDS, Page)
+async def _pages(shards: Sequence[Peer], wanted: RowsRequest) -> list[RowsPage | None]:
+    return await answers_of(shards, ROWS, wanted.to_body(), ROWS_SECONDS, RowsPage)
 
 
 def _index(shard: Peer) -> int:
@@ -245,7 +247,7 @@ def _columns(record: object, *names: str) -> TableRow:
     return {name: plain(getattr(record, name)) for name in names}
 
 
-def _queue_row(topology: Topology, queue: Queue) -> TableRow:
+def _queue_row(topology: Topology, queue: QueueRecord) -> TableRow:
     return {
         **_columns(queue, "name", "vhost", "durable", "auto_delete", "exclusive", "arguments"),
         "type": queue.type,
@@ -287,10 +289,12 @@ def _limits_row(vhost: Vhost) -> TableRow:
     return {"vhost": vhost.name, "limits": plain(vhost.limits)}
 
 
-def _explained(topology: Topology, vhost: str, wanted: ListWanted) -> list[Explained]:
+def _explained(topology: Topology, vhost: str, wanted: ListRequest) -> list[Explained]:
     """Return every setting of a queue or exchange; the queue's when both have the name."""
     name = wanted.subject
-    found: Queue | Exchange | None = topology.queue(vhost, name) or topology.exchange(vhost, name)
+    found: QueueRecord | Exchange | None = topology.queue(vhost, name) or topology.exchange(
+        vhost, name
+    )
     if found is None:
         raise RequestError(ERROR_NOT_FOUND, f"no queue or exchange '{name}' in vhost '{vhost}'")
     return explain(topology, found)

@@ -33,7 +33,7 @@ from fluxmq.auth.users import (
 )
 from fluxmq.control import schema
 from fluxmq.control.topology_rows import TopologyRows, Write
-from fluxmq.ipc.framing import FramingError, encode_frame
+from fluxmq.ipc.control_frames import FramingError, encode_frame
 from fluxmq.ipc.messages import (
     ERROR_EXISTS,
     ERROR_FAILED,

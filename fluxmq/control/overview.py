@@ -13,13 +13,13 @@ from typing import Final
 
 from fluxmq.ipc.launch import process_name
 from fluxmq.ipc.messages import ProcessNumbers, ProcessStatus
-from fluxmq.ipc.table import Row, State
+from fluxmq.ipc.table import ProcessRow, ProcessState
 
 # A loop that has not come round for this long does not serve; it beats several times a second.
 HEARTBEAT_SECONDS_MAX: Final = 3.0
 
 
-def heartbeat_age(row: Row, now_ns: int) -> float | None:
+def heartbeat_age(row: ProcessRow, now_ns: int) -> float | None:
     """Return the age of the process's last heartbeat in seconds, None before the first."""
     if row.heartbeat == 0:
         return None
@@ -27,7 +27,7 @@ def heartbeat_age(row: Row, now_ns: int) -> float | None:
 
 
 def statuses(
-    rows: Sequence[Row], now_ns: int, now: float, numbers: Mapping[str, ProcessNumbers]
+    rows: Sequence[ProcessRow], now_ns: int, now: float, numbers: Mapping[str, ProcessNumbers]
 ) -> tuple[ProcessStatus, ...]:
     """Return every process's status.
 
@@ -54,7 +54,7 @@ def statuses(
     )
 
 
-def live_shards(rows: Sequence[Row]) -> list[str]:
+def live_shards(rows: Sequence[ProcessRow]) -> list[str]:
     """Return the names of the shards that serve clients now."""
     return [
         process_name(row.role, row.index)
@@ -112,7 +112,7 @@ class Readiness:
 
 
 def readiness(
-    rows: Sequence[Row],
+    rows: Sequence[ProcessRow],
     now_ns: int,
     numbers: Mapping[str, ProcessNumbers | None],
     control_problem: str | None,
@@ -140,7 +140,7 @@ def alarm_of(numbers: ProcessNumbers) -> str | None:
 
 
 def _problem(
-    row: Row, name: str, age: float | None, numbers: Mapping[str, ProcessNumbers | None]
+    row: ProcessRow, name: str, age: float | None, numbers: Mapping[str, ProcessNumbers | None]
 ) -> str | None:
     """Return why this process does not serve, the most telling reason first."""
     if not row.pid:
@@ -151,7 +151,7 @@ def _problem(
     if age >= HEARTBEAT_SECONDS_MAX:
         return f"no heartbeat for {age:.1f} s"
     if not row.ready:
-        return "stopping" if row.state is State.STOPPING else "not ready yet"
+        return "stopping" if row.state is ProcessState.STOPPING else "not ready yet"
     if row.role != "shard":
         return None
     if name not in numbers:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 from fluxmq.ipc import unix_socket
-from fluxmq.ipc.framing import FRAME_BYTES_MAX, FrameDecoder, FramingError, encode_frame
+from fluxmq.ipc.control_frames import FRAME_BYTES_MAX, FrameDecoder, FramingError, encode_frame
 from fluxmq.ipc.messages import (
     ERROR,
     ERROR_FAILED,
@@ -25,11 +25,11 @@ from fluxmq.ipc.messages import (
     ID_MAX,
     REPLY,
     Body,
+    ControlMessage,
     Failure,
-    Hello,
-    Message,
     MessageBody,
     MessageError,
+    ProcessHello,
     VersionMismatchError,
     error,
     reply,
@@ -70,7 +70,7 @@ class Service:
     called when a process has said hello, `gone` when such a connection ended.
     """
 
-    answer: Callable[[Message], Awaitable[Body]]
+    answer: Callable[[ControlMessage], Awaitable[Body]]
     greeted: Callable[[Peer], None]
     gone: Callable[[Peer], None]
 
@@ -91,14 +91,14 @@ class Peer(asyncio.Protocol):
     open questions, at most `REQUESTS_MAX` unanswered requests.
     """
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: ControlListener) -> None:
         self._listener = listener
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
-        self._questions: dict[int, asyncio.Future[Message]] = {}
+        self._questions: dict[int, asyncio.Future[ControlMessage]] = {}
         self._requests: set[asyncio.Task[None]] = set()
         self._last_id = 0
-        self.hello: Hello | None = None
+        self.hello: ProcessHello | None = None
         self.users_revision = -1
         self.topology_revision = FROM_NOTHING
 
@@ -122,10 +122,10 @@ class Peer(asyncio.Protocol):
             raise PeerError(f"{self.name} has {QUESTIONS_MAX} open questions")
         self._last_id = self._last_id % ID_MAX + 1
         message_id = self._last_id
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ControlMessage] = asyncio.get_running_loop().create_future()
         self._questions[message_id] = future
         try:
-            self._send(Message(kind, message_id, body))
+            self._send(ControlMessage(kind, message_id, body))
             async with asyncio.timeout(seconds):
                 answer = await future
         finally:
@@ -152,7 +152,7 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for value in self._decoder.feed(data):
-                self._receive(Message.from_wire(value))
+                self._receive(ControlMessage.from_wire(value))
         except VersionMismatchError as problem:
             # Sent before closing, so that the peer's log gives the reason.
             self._send(error(problem.id, ERROR_VERSION, str(problem)))
@@ -169,7 +169,7 @@ class Peer(asyncio.Protocol):
             task.cancel()
         self._listener.dismiss(self)
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: ControlMessage) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         if message.kind in (REPLY, ERROR):
@@ -186,14 +186,14 @@ class Peer(asyncio.Protocol):
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 
-    def _greet(self, message: Message) -> None:
+    def _greet(self, message: ControlMessage) -> None:
         if self.hello is not None:
             raise MessageError("duplicate hello")
-        self.hello = Hello.from_body(message.body)
+        self.hello = ProcessHello.from_body(message.body)
         self._send(reply(message, {}))
         self._listener.service.greeted(self)
 
-    async def _serve(self, message: Message) -> None:
+    async def _serve(self, message: ControlMessage) -> None:
         """Answer one request; outermost frame of its task."""
         try:
             answer = reply(message, await self._listener.service.answer(message))
@@ -208,7 +208,7 @@ class Peer(asyncio.Protocol):
         except FramingError as problem:
             self._send(error(message.id, ERROR_FAILED, str(problem)))
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: ControlMessage) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -230,16 +230,16 @@ class Peer(asyncio.Protocol):
             self._transport.close()
 
 
-Answer = TypeVar("Answer", bound=MessageBody)
+AnswerBody = TypeVar("AnswerBody", bound=MessageBody)
 
 
 async def answers_of(
-    peers: Sequence[Peer], kind: str, body: Body, seconds: float, answer: type[Answer]
-) -> list[Answer | None]:
+    peers: Sequence[Peer], kind: str, body: Body, seconds: float, answer: type[AnswerBody]
+) -> list[AnswerBody | None]:
     """Ask peers at once and return their answers in order; None for one that gives none in time, or
     a malformed one."""
 
-    async def asked(peer: Peer) -> Answer | None:
+    async def asked(peer: Peer) -> AnswerBody | None:
         try:
             return answer.from_body(await peer.ask(kind, body, seconds))
         except (PeerError, MessageError, TimeoutError):
@@ -260,7 +260,7 @@ async def forwarded(peer: Peer, kind: str, body: Body, seconds: float) -> Body:
         raise RequestError(ERROR_FAILED, f"{peer.name} did not answer in time") from None
 
 
-class Listener:
+class ControlListener:
     """All connections of the control socket. Lives on control's loop."""
 
     def __init__(self, service: Service, user: int, connections_max: int = CONNECTIONS_MAX) -> None:

@@ -23,22 +23,22 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
-from fluxmq.control import backups, clustering, listings, migrating, placing, vitals
+from fluxmq.control import backups, clustering, listings, placements, procfs, queue_migrations
 from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
-from fluxmq.control.ending import END_SECONDS_MAX, end
 from fluxmq.control.first_user import first_user
-from fluxmq.control.hashing import parameters_of
 from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
-from fluxmq.control.peers import Listener, Peer, PeerError, RequestError, Service, answers_of
+from fluxmq.control.password_hashes import parameters_of
+from fluxmq.control.peers import ControlListener, Peer, PeerError, RequestError, Service, answers_of
 from fluxmq.control.resources import NodeResources
 from fluxmq.control.scrape import Scraper
-from fluxmq.control.topology_keeper import TopologyKeeper
+from fluxmq.control.shutdown import END_SECONDS_MAX, end
+from fluxmq.control.topology_service import TopologyService
 from fluxmq.ipc import launch as launching
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.clusters import AuditListing, RaftRow
-from fluxmq.ipc.framing import FramingError
+from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.launch import Launch, LaunchError
 from fluxmq.ipc.messages import (
     ERROR_UNKNOWN_KIND,
@@ -46,12 +46,12 @@ from fluxmq.ipc.messages import (
     PING,
     STATUS,
     Body,
-    Message,
+    ControlMessage,
     MessageError,
     NodeStatus,
     ProcessNumbers,
 )
-from fluxmq.ipc.table import ProcessTable, TableError
+from fluxmq.ipc.table import ProcessTable, ProcessTableError
 from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE
 from fluxmq.ipc.user_messages import Hashing, Users
 from fluxmq.logs import configure, flush_all, get_logger
@@ -60,7 +60,7 @@ from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
 from fluxmq.settings.clustering import META_GROUP
 from fluxmq.settings.plans import GroupPlans
-from fluxmq.settings.queues import Queue as QueueSettings
+from fluxmq.settings.queues import QueueSettings
 from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
 
@@ -92,14 +92,14 @@ class ControlProcess:
         self._thread = StoreThread()
         self._store: MetadataStore | None = None
         self._directory: Directory | None = None
-        self._keeper: TopologyKeeper | None = None
+        self._topology: TopologyService | None = None
         self._meta: Meta | None = None
         self._listings: listings.Listings | None = None
-        self._migrations: migrating.Migrations | None = None
-        self._placing = placing.Placing(
+        self._migrations: queue_migrations.MigrationRequests | None = None
+        self._placing = placements.Placements(
             DataPaths(launch.data_dir), self._thread, self._shards, table.rows
         )
-        self._backups = backups.Backups(
+        self._backups = backups.NodeBackups(
             DataPaths(launch.data_dir), self._thread, self._placing, self._shards
         )
         cluster = settings.cluster
@@ -112,7 +112,9 @@ class ControlProcess:
         )
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
         self._http: HttpServer | None = None
-        self._listener = Listener(Service(self._answer, self._greeted, self._gone), os.geteuid())
+        self._listener = ControlListener(
+            Service(self._answer, self._greeted, self._gone), os.geteuid()
+        )
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -147,11 +149,14 @@ class ControlProcess:
             if self._settings.server.http is not None:
                 # Takes a tenth of a second, like the first user's password on the store's thread.
                 import fluxmq.control.http  # noqa: F401
-            users, keeper = await loading
-            self._keeper = keeper
-            self._listings = listings.Listings(lambda: keeper.topology, self._shards)
-            self._migrations = migrating.Migrations(
-                self._settings, lambda: keeper.topology, keeper.change, self._listings
+            users, topology_service = await loading
+            self._topology = topology_service
+            self._listings = listings.Listings(lambda: topology_service.topology, self._shards)
+            self._migrations = queue_migrations.MigrationRequests(
+                self._settings,
+                lambda: topology_service.topology,
+                topology_service.change,
+                self._listings,
             )
         except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
             raise BootError(f"storage.data_dir: {path}: {problem}") from problem
@@ -162,7 +167,7 @@ class ControlProcess:
             raise BootError(f"storage.data_dir: {problem}") from problem
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
         if self._meta is not None:
-            self._meta.join(keeper, self._directory)
+            self._meta.join(topology_service, self._directory)
         socket_path = self._launch.control_socket
         try:
             await self._listener.start(unix_socket.bind(socket_path))
@@ -172,36 +177,36 @@ class ControlProcess:
             await self._start_meta(self._meta)
         await self._start_http()
 
-    async def _load(self, store: MetadataStore) -> tuple[Users, TopologyKeeper]:
+    async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:
         """Read the metadata from disk, for a single node or as a member of a cluster."""
         cluster = self._settings.cluster
         # A node's identity is its supervisor's, whose child this process is.
-        life = vitals.identity(self._launch.parent_pid)
+        life = procfs.identity(self._launch.parent_pid)
         parameters = parameters_of(self._settings)
         plan = GroupPlans(self._settings).meta()
         queues = tuple(
             configured_queue(queue, self._group_of(queue)) for queue in self._settings.queues
         )
-        keeper = TopologyKeeper(
+        topology_service = TopologyService(
             *(store, self._thread, self._shards, self._live, self._users_changed),
             "" if plan is None else cluster.node_id,
         )
         if plan is None:
             if await self._thread.run(lambda: store.shared):
                 raise MetadataError("its users and queues belong to a cluster: set cluster.enabled")
-            await keeper.load(life, queues, lambda: first_user(parameters))
-            return await self._thread.run(store.users), keeper
+            await topology_service.load(life, queues, lambda: first_user(parameters))
+            return await self._thread.run(store.users), topology_service
         # A single node needs no streams to others.
         from fluxmq.control.meta.service import Meta
 
-        self._meta = keeper.decider = Meta(
+        self._meta = topology_service.decider = Meta(
             *(plan, cluster.node_id, life, queues, store, self._thread),
             lambda: first_user(parameters),
         )
         await self._meta.open()
-        await keeper.load_shared()
+        await topology_service.load_shared()
         known = self._meta.known
-        return await self._thread.run(store.users) if known else Users(0, ()), keeper
+        return await self._thread.run(store.users) if known else Users(0, ()), topology_service
 
     def _group_of(self, queue: QueueSettings) -> str:
         """Return the replicated group of a configured queue; empty for a queue local to this
@@ -210,13 +215,13 @@ class ControlProcess:
         return queue.replication_group(raft) or "" if raft.enabled else ""
 
     async def _start_meta(self, meta: Meta) -> None:
-        from fluxmq.cluster.connection import Hello
+        from fluxmq.cluster.connection import StreamHello
         from fluxmq.cluster.errors import ClusterError
         from fluxmq.cluster.security import Security
         from fluxmq.control.meta.streams import Streams
 
         cluster, workers = self._settings.cluster, self._launch.workers
-        own = Hello(cluster.node_id, 0, workers, secrets.randbits(63), "")
+        own = StreamHello(cluster.node_id, 0, workers, secrets.randbits(63), "")
         try:
             security = Security.of(cluster)
             await meta.start(Streams(meta.plan, security, own, meta.neighbours, time.monotonic))
@@ -323,20 +328,20 @@ class ControlProcess:
             if self._meta is None or self._meta.known:
                 self._directory.push(peer)
             self._placing.push(peer)
-            if self._keeper is not None:
-                self._keeper.greeted(peer)
+            if self._topology is not None:
+                self._topology.greeted(peer)
 
     def _gone(self, peer: Peer) -> None:
         _log.debug("control connection ended", extra={"peer": peer.name})
 
-    async def _answer(self, message: Message) -> Body:
+    async def _answer(self, message: ControlMessage) -> Body:
         if message.kind == PING:
             return {}
         if message.kind == STATUS:
             return (await self._status()).to_body()
         if message.kind == HASHING:
             return Hashing(parameters_of(self._settings)).to_body()
-        if message.kind in placing.KINDS:
+        if message.kind in placements.KINDS:
             return await self._placing.answer(message)
         if message.kind in backups.KINDS:
             return await self._backups.answer(message.body)
@@ -344,9 +349,9 @@ class ControlProcess:
             return await self._clustering.answer(message)
         if message.kind in USER_KINDS and self._directory is not None:
             return await self._directory.answer(message)
-        if message.kind == TOPOLOGY_CHANGE and self._keeper is not None:
-            return await self._keeper.answer(message.body)
-        if message.kind in migrating.KINDS and self._migrations is not None:
+        if message.kind == TOPOLOGY_CHANGE and self._topology is not None:
+            return await self._topology.answer(message.body)
+        if message.kind in queue_migrations.KINDS and self._migrations is not None:
             return await self._migrations.answer(message)
         if message.kind in listings.KINDS and self._listings is not None:
             return await self._listings.answer(message)
@@ -368,7 +373,7 @@ class ControlProcess:
 
     async def _ping(self) -> str | None:
         """Call our own control socket as others do; return why that failed, or None."""
-        listener = Listener(Service(_refuse, lambda _: None, lambda _: None), os.geteuid())
+        listener = ControlListener(Service(_refuse, lambda _: None, lambda _: None), os.geteuid())
         peer = Peer(listener)
         try:
             opened = unix_socket.connect(self._launch.control_socket, 0.0)
@@ -382,7 +387,7 @@ class ControlProcess:
         return None
 
 
-async def _refuse(message: Message) -> Body:
+async def _refuse(message: ControlMessage) -> Body:
     raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
 
@@ -401,7 +406,7 @@ def main(launch: Launch) -> None:
     """Run the control process until SIGTERM."""
     try:
         table = ProcessTable(launch.table_fd)
-    except (TableError, OSError) as problem:
+    except (ProcessTableError, OSError) as problem:
         launching.fail_boot(f"control: {problem}")
     _run(launch, table)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from fluxmq.ipc.memory import Marks, ProcessMemory, available
+from fluxmq.ipc.memory import ProcessMemory, Watermarks, available
 from fluxmq.ipc.messages import Resources
 from fluxmq.ipc.table import ALARMS, ProcessTable
 from fluxmq.metrics.registry import Sample
@@ -34,7 +34,7 @@ class NodeResources:
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
-        self._marks = Marks.of(settings.memory, available())
+        self._watermarks = Watermarks.of(settings.memory, available())
 
     def measure(self) -> None:
         """Write the memory of this process, the supervisor and the acceptor into this process's
@@ -53,8 +53,10 @@ class NodeResources:
 
     def read(self) -> Resources:
         """Return the alarms in force, the memory held and the marks."""
-        marks = self._marks
-        return Resources(self._table.alarms(), self._table.memory(), marks.high, marks.available)
+        watermarks = self._watermarks
+        return Resources(
+            self._table.alarms(), self._table.memory(), watermarks.high, watermarks.available
+        )
 
     def samples(self) -> Iterator[Sample]:
         """Yield the same figures as metrics."""

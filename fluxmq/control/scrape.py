@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import fluxmq
-from fluxmq.control import vitals
+from fluxmq.control import procfs
 from fluxmq.control.overview import heartbeat_age
 from fluxmq.control.peers import Peer, PeerError
 from fluxmq.ipc.launch import process_name
 from fluxmq.ipc.messages import COLLECT, MessageError, Report
-from fluxmq.ipc.table import Row
+from fluxmq.ipc.table import ProcessRow
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.metrics.exposition import UNDECLARED, Exposition, Source
+from fluxmq.metrics.exposition import UNDECLARED, Exposition, MetricSource
 from fluxmq.metrics.registry import Sample, Scope
 
 COLLECT_SECONDS: Final = 1.0
@@ -42,7 +42,7 @@ class Scraper:
 
     def __init__(
         self,
-        rows: Callable[[], Sequence[Row]],
+        rows: Callable[[], Sequence[ProcessRow]],
         processes: Callable[[], list[Peer]],
         users: Callable[[], int],
         own: Callable[[], Iterable[Sample]] = tuple,
@@ -84,7 +84,7 @@ class Scraper:
                 shown = {"shard": str(shard)}
                 stale.append(("fluxmq_scrape_stale", shown, float(report is None)))
             samples = self._last[name].samples if name in self._last else ()
-            exposition.add(Source(scope, samples, shard))
+            exposition.add(MetricSource(scope, samples, shard))
         self._undeclared += exposition.undeclared
         if exposition.undeclared:
             self._limited.event(
@@ -93,7 +93,7 @@ class Scraper:
                 "samples left out of the scrape",
                 samples=exposition.undeclared,
             )
-        exposition.add(Source(Scope.NODE, [*stale, *self._own(), *self._node(rows)]))
+        exposition.add(MetricSource(Scope.NODE, [*stale, *self._own(), *self._node(rows)]))
         return exposition.text()
 
     async def _collect(self, peer: Peer) -> Report | None:
@@ -109,7 +109,7 @@ class Scraper:
             )
             return None
 
-    def _node(self, rows: Sequence[Row]) -> Iterator[Sample]:
+    def _node(self, rows: Sequence[ProcessRow]) -> Iterator[Sample]:
         now_ns, now = time.monotonic_ns(), time.time()
         version = {"version": fluxmq.__version__, "python": platform.python_version()}
         yield "fluxmq_build_info", version, 1.0
@@ -126,7 +126,7 @@ class Scraper:
             age = heartbeat_age(row, now_ns)
             if age is not None:
                 yield "fluxmq_process_heartbeat_age_seconds", process, age
-            numbers = vitals.read(row.pid)
+            numbers = procfs.read(row.pid)
             if numbers is not None:
                 yield "fluxmq_process_resident_memory_bytes", process, numbers.resident_bytes
                 yield "fluxmq_process_cpu_seconds_total", process, numbers.cpu_seconds

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluxmq.engine.ports import Answer
+from fluxmq.engine.ports import AppendCallback
 from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues.results import Code, Result
 
-Done = Callable[[Result], None]
+ResultCallback = Callable[[Result], None]
 """Called with a command's result."""
 
 REFUSED = {
@@ -42,7 +42,7 @@ def outcome_of(result: Result) -> QueueOutcome:
     )
 
 
-def answering(done: Answer) -> Done:
+def answering(done: AppendCallback) -> ResultCallback:
     """Return a callback that gives ``done`` the result's outcome."""
 
     def applied(result: Result) -> None:
@@ -51,7 +51,7 @@ def answering(done: Answer) -> Done:
     return applied
 
 
-def worst_of(count: int, done: Answer | None) -> Answer:
+def worst_of(count: int, done: AppendCallback | None) -> AppendCallback:
     """Return a callback for ``count`` parts; it calls ``done`` once, with the worst outcome of
     all."""
     waiting, worst = count, 0

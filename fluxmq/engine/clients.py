@@ -12,8 +12,8 @@ from typing import Protocol
 
 from fluxmq.engine.consumers import QueueConsumer
 from fluxmq.engine.names import QueueNames
-from fluxmq.engine.ports import Attached, Held, QueueHost, Wanted
-from fluxmq.engine.sinks import Blocks, QueueSink
+from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle, GroupClient
+from fluxmq.engine.queue_targets import Blocks, QueueTarget
 from fluxmq.model.outcomes import Outcome
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.connection import Connection
@@ -21,11 +21,11 @@ from fluxmq.queues.commands import Verb
 from fluxmq.routing.queue_addresses import MalformedAddressError, parse_publish
 from fluxmq.routing.subscriptions import SubscriptionTree
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
-from fluxmq.sessions.mqtt.session import Client, Session
-from fluxmq.sessions.mqtt.settlement import Settlement
+from fluxmq.sessions.mqtt.session import MqttClient, Session
+from fluxmq.sessions.mqtt.settlement import SettlementCommand
 from fluxmq.settings.schema import Settings
 
-SINKS_MAX = 65_536
+TARGETS_MAX = 65_536
 """Maximum number of cached sinks; one without publishes in flight can be recreated at any time."""
 
 DEFAULT_UNSETTLED = 1000
@@ -37,10 +37,10 @@ RETRY_US = 1_000_000
 VERBS = {"ack": Verb.ACK, "nack": Verb.NACK, "reject": Verb.REJECT}
 
 
-class Hosts(Protocol):
+class GroupLookup(Protocol):
     """Lookup of groups' hosts."""
 
-    def host(self, group: str) -> QueueHost:
+    def host(self, group: str) -> GroupClient:
         """Return the host of a group."""
 
     def hold(self, connection: Connection) -> bool:
@@ -54,7 +54,7 @@ class QueueClients:
         self,
         settings: Settings,
         names: QueueNames,
-        hosts: Hosts,
+        hosts: GroupLookup,
         reactor: Reactor,
         clock: Callable[[], int],
         wake: Callable[[], None],
@@ -67,12 +67,12 @@ class QueueClients:
         self._wake = wake
         self._dropped = dropped
         self._blocks = Blocks()
-        self._sinks: dict[tuple[str, bool], QueueSink] = {}
+        self._targets: dict[tuple[str, bool], QueueTarget] = {}
         self._captures: SubscriptionTree[str, None] = SubscriptionTree()
         self._captured: dict[str, tuple[bytes, ...]] = {}
         self._consumers: dict[Session, dict[bytes, QueueConsumer]] = {}
         self._marked: dict[QueueConsumer, None] = {}
-        self.bound: Callable[[bytes], list[QueueSink]] = lambda _topic: []
+        self.bound: Callable[[bytes], list[QueueTarget]] = lambda _topic: []
         """Returns the queues that bindings route a topic to."""
         self._orphans: dict[tuple[Session, bytes], int] = {}
         """Subscriptions whose consumer was cancelled, with the time of the next retry (µs)."""
@@ -89,14 +89,14 @@ class QueueClients:
 
     # Publishing
 
-    def sinks(self, topic: bytes) -> list[QueueSink] | None:
+    def targets(self, topic: bytes) -> list[QueueTarget] | None:
         """Return the queues that store a topic's messages; None if it addresses a queue that cannot
         exist."""
         if self.names.changed:
             self._learn()
         names = dict.fromkeys(name for _, name, _ in self._captures.match(topic))
-        found = [self.sink(name) for name in names]
-        found += [sink for sink in self.bound(topic) if sink not in found]
+        found = [self.target(name) for name in names]
+        found += [target for target in self.bound(topic) if target not in found]
         try:
             address = parse_publish(topic)
         except MalformedAddressError:
@@ -105,8 +105,8 @@ class QueueClients:
             name = address.queue.decode()
             known = self.names.find(name) is not None
             if known or (not found and self._ephemeral):
-                if all(sink.info.name != name for sink in found):
-                    found.append(self.sink(name, by_address=True))
+                if all(target.info.name != name for target in found):
+                    found.append(self.target(name, by_address=True))
             elif not found:
                 return None
         return found
@@ -123,16 +123,16 @@ class QueueClients:
                 for topic_filter in topics:
                     self._captures.add(topic_filter, name, None)
             self._captured = dict(wanted)
-        self._sinks.clear()
+        self._targets.clear()
         self._reactor.routes.clear()
 
-    def sink(self, name: str, by_address: bool = False) -> QueueSink:
+    def target(self, name: str, by_address: bool = False) -> QueueTarget:
         """Return the sink of a queue that publishers name, or whose topics they name."""
-        sink = self._sinks.get((name, by_address))
-        if sink is None:
-            if len(self._sinks) >= SINKS_MAX:
-                self._sinks.clear()
-            sink = QueueSink(
+        target = self._targets.get((name, by_address))
+        if target is None:
+            if len(self._targets) >= TARGETS_MAX:
+                self._targets.clear()
+            target = QueueTarget(
                 self.names.info(name),
                 self._hosts.host,
                 self._reactor,
@@ -143,8 +143,8 @@ class QueueClients:
                 self._dropped,
                 by_address,
             )
-            self._sinks[name, by_address] = sink
-        return sink
+            self._targets[name, by_address] = target
+        return target
 
     # Consuming
 
@@ -169,7 +169,7 @@ class QueueClients:
         info = self.names.info(name)
         pattern = wanted.pattern
         group = wanted.group.decode()
-        asked = Wanted(
+        asked = AttachRequest(
             name,
             group[: -len(pattern.decode()) - 1] if pattern else group,
             session.client_id,
@@ -180,15 +180,15 @@ class QueueClients:
             wanted.explicit,
         )
 
-        def attached(answer: Attached, held: Held | None) -> None:
-            if answer.reason or held is None:
+        def attached(answer: Attached, handle: ConsumerHandle | None) -> None:
+            if answer.reason or handle is None:
                 self._forget(session, written, consumer)
                 done(answer.reason or Outcome.FAILED)
             elif consumer.ended:
-                held.detach()
+                handle.detach()
                 done(Outcome.CANCELLED)
             else:
-                consumer.held = held
+                consumer.handle = handle
                 consumer.stream = answer.stream
                 consumer.primary = answer.primary.encode()
                 done(Outcome.OK)
@@ -227,7 +227,9 @@ class QueueClients:
         for consumer in self._consumers.pop(session, {}).values():
             consumer.end()
 
-    def settle(self, client: Client, settlement: Settlement, done: Callable[[int], object]) -> None:
+    def settle(
+        self, client: MqttClient, settlement: SettlementCommand, done: Callable[[int], object]
+    ) -> None:
         """Carry out a client's command about messages delivered to it."""
         for consumer in self._consumers.get(client.session, {}).values():  # type: ignore[arg-type]
             wanted = consumer.wanted
@@ -237,15 +239,15 @@ class QueueClients:
         done(Outcome.NOT_PENDING)
 
     def _order(
-        self, consumer: QueueConsumer, settlement: Settlement, done: Callable[[int], object]
+        self, consumer: QueueConsumer, settlement: SettlementCommand, done: Callable[[int], object]
     ) -> bool:
         def answered(reason: int) -> None:
             done(reason)
 
         if settlement.verb == "commit":
-            if consumer.held is None or not consumer.stream:
+            if consumer.handle is None or not consumer.stream:
                 return False
-            consumer.held.commit(settlement.ranges[0][0] + 1, answered)
+            consumer.handle.commit(settlement.ranges[0][0] + 1, answered)
             return True
         delay = -1 if settlement.delay_ms is None else settlement.delay_ms * 1000
         return consumer.order(

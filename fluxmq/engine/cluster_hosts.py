@@ -9,24 +9,24 @@ from fluxmq.metrics.registry import Sample
 from fluxmq.settings.plans import GroupPlans
 
 if TYPE_CHECKING:
-    from fluxmq.engine.group import Group
-    from fluxmq.engine.once import Once
-    from fluxmq.engine.ports import QueueHost
-    from fluxmq.engine.remote import RemoteHosts
+    from fluxmq.engine.fail_fast import FailFastClient
+    from fluxmq.engine.group import ReplicationGroup
+    from fluxmq.engine.ports import GroupClient
+    from fluxmq.engine.remote_client import RemoteClients
 
 
 class GroupObserver(Protocol):
     """Follows the durable groups that are open on a shard."""
 
-    def opened(self, group: Group) -> None:
+    def opened(self, group: ReplicationGroup) -> None:
         """Note a group that was recovered, before it is started."""
         return
 
-    def closed(self, group: Group) -> None:
+    def closed(self, group: ReplicationGroup) -> None:
         """Note a group that this shard no longer hosts."""
         return
 
-    def leads(self, group: Group) -> None:
+    def leads(self, group: ReplicationGroup) -> None:
         """Note a group that leads here and whose configured queues are declared."""
         return
 
@@ -40,7 +40,7 @@ class ClusterHosts(GroupObserver, Protocol):
         """The groups of the settings and their members; None on a single node."""
         return None
 
-    def join(self, remote: RemoteHosts) -> None:
+    def join(self, remote: RemoteClients) -> None:
         """Use the hosts on other shards."""
         return
 
@@ -48,19 +48,19 @@ class ClusterHosts(GroupObserver, Protocol):
         """Return a group's name on this node, without the node's name that others append to it."""
         return group
 
-    def host(self, group: str) -> QueueHost | None:
+    def host(self, group: str) -> GroupClient | None:
         """Return the host of a group that this node does not host alone; None for its own."""
         return None
 
-    def sender(self, group: str) -> QueueHost | None:
+    def sender(self, group: str) -> GroupClient | None:
         """Return the host for messages that queues themselves send, like `host`."""
         return None
 
-    def copy_of(self, group: Group) -> QueueHost | None:
+    def copy_of(self, group: ReplicationGroup) -> GroupClient | None:
         """Return the host of a copy here that another node leads, for this node's other shards."""
         return None
 
-    def carrier(self, group: str) -> Group | Once | None:
+    def mover(self, group: str) -> ReplicationGroup | FailFastClient | None:
         """Return the target for a moving queue's content; None while its group has no leader."""
         return None
 
@@ -77,7 +77,7 @@ class ClusterHosts(GroupObserver, Protocol):
         return ""
 
     @property
-    def crowded(self) -> bool:
+    def above_high_watermark(self) -> bool:
         """True while unacknowledged appends exceed the high watermark."""
         return False
 

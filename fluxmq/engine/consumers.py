@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from fluxmq.engine.ports import Answer, Held, Range
+from fluxmq.engine.ports import AppendCallback, ConsumerHandle, Range
 from fluxmq.model.batch_format import EXPIRY, Batch
 from fluxmq.protocols.mqtt.batch_delivery import OffsetProperties, delivery_runs
+from fluxmq.protocols.mqtt.inflight_range import CLOCK_SLACK, EXPIRY_MAX, GROWTH_MAX, InflightRange
 from fluxmq.protocols.mqtt.message_properties import from_block
-from fluxmq.protocols.mqtt.portion import CLOCK_SLACK, EXPIRY_MAX, GROWTH_MAX, Portion
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.queues.commands import Verb
-from fluxmq.queues.spans import Spans
+from fluxmq.queues.interval_set import IntervalSet
 from fluxmq.routing.queue_addresses import delivery_topic
 from fluxmq.sessions.mqtt.queue_properties import delivery_properties
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
@@ -34,7 +34,7 @@ SLACK_US = round(CLOCK_SLACK * 1_000_000)
 
 
 class QueueConsumer:
-    """A session's subscription to a queue. ``held`` is None until the queue's host has attached it.
+    """A session's subscription to a queue. ``handle`` is None until the queue's host has attached it.
 
     ``limit``: prefetch limit (maximum number of unacked messages).
     """
@@ -50,7 +50,7 @@ class QueueConsumer:
     ) -> None:
         self.session = session
         self.wanted = wanted
-        self.held: Held | None = None
+        self.handle: ConsumerHandle | None = None
         self.stream = False
         self.primary = b""
         self.ended = False
@@ -58,7 +58,7 @@ class QueueConsumer:
         self._limit = limit
         self._enqueued = 0
         """Messages passed to the session's delivery since the last check for stale ones."""
-        self._given_back = Spans()
+        self._given_back = IntervalSet()
         """Messages the client nacked by command before acknowledging their delivery: that
         acknowledgement must settle nothing."""
         self._clock = clock
@@ -104,20 +104,20 @@ class QueueConsumer:
         """
         self._enqueued = 0
         delivery = self.session.delivery
-        mine = [portion for portion in delivery.pending or () if self._is_mine(portion)]
-        excess = sum(portion.count for portion in mine) - self._limit
+        mine = [inflight for inflight in delivery.pending or () if self._is_mine(inflight)]
+        excess = sum(inflight.count for inflight in mine) - self._limit
         stale = set()
-        for portion in mine:
+        for inflight in mine:
             if excess <= 0:
                 break
-            if portion.count > excess:
-                portion.take(excess)
+            if inflight.count > excess:
+                inflight.take(excess)
                 break
-            excess -= portion.count
-            stale.add(portion)
+            excess -= inflight.count
+            stale.add(inflight)
         if stale:
             delivery.pending = deque(
-                portion for portion in delivery.pending or () if portion not in stale
+                inflight for inflight in delivery.pending or () if inflight not in stale
             )
 
     def _send(self, batch: Batch, first: int, count: int, attempts: int, expiry: int) -> None:
@@ -142,10 +142,10 @@ class QueueConsumer:
             if run.largest + GROWTH_MAX > connection.max_packet_out:
                 self._send_fitting(run, offset)
             else:
-                delivery.enqueue_portion(self._portion(run, offset))
+                delivery.enqueue_inflight(self._inflight(run, offset))
             offset += run.count
 
-    def _send_fitting(self, run: Run, offset: int) -> None:
+    def _send_fitting(self, run: PublishRun, offset: int) -> None:
         """Send messages one by one, and reject those larger than the client's maximum packet
         size."""
         delivery = self.session.delivery
@@ -156,7 +156,7 @@ class QueueConsumer:
             if end - place > delivery.connection.max_packet_out:
                 self._reject(offset + index, offset + index, UNDELIVERABLE)
             else:
-                delivery.enqueue_portion(self._portion(run.part(place, end, 1), offset + index))
+                delivery.enqueue_inflight(self._inflight(run.part(place, end, 1), offset + index))
             place = end
 
     def _say(self, batch: Batch, index: int, attempts: int, version: int) -> tuple[bytes, bytes]:
@@ -176,18 +176,18 @@ class QueueConsumer:
             self._saying = (delivery_topic(wanted.queue, key), properties)
         return self._saying
 
-    def _portion(self, run: Run, offset: int) -> Portion:
-        portion = Portion(run, run.start, run.count, self.qos, 0, b"", self)
-        portion.queued = True
-        portion.base = offset
+    def _inflight(self, run: PublishRun, offset: int) -> InflightRange:
+        inflight = InflightRange(run, run.start, run.count, self.qos, 0, b"", self)
+        inflight.queued = True
+        inflight.base = offset
         if not self.wanted.explicit:
-            portion.settle = self
-        return portion
+            inflight.settle = self
+        return inflight
 
     def cancelled(self) -> None:
         """Handle the loss of the queue or its host."""
         if not self.ended:
-            self.held = None
+            self.handle = None
             self._cancel(self)
 
     # From the client
@@ -222,26 +222,26 @@ class QueueConsumer:
 
     def flush(self) -> None:
         """Settle everything answered since the last call."""
-        held = self.held
+        handle = self.handle
         answered, self._answered = self._answered, []
         rejected, self._rejected = self._rejected, []
-        if held is None:
+        if handle is None:
             return
         for span, why in rejected:
-            held.settle(Verb.REJECT, [span], -1, why, None)
+            handle.settle(Verb.REJECT, [span], -1, why, None)
         if answered:
-            held.settle(Verb.ACK, answered, -1, b"", None)
+            handle.settle(Verb.ACK, answered, -1, b"", None)
 
     def order(
-        self, verb: int, ranges: list[Range], delay: int, reason: bytes, done: Answer
+        self, verb: int, ranges: list[Range], delay: int, reason: bytes, done: AppendCallback
     ) -> bool:
         """Settle messages by the client's command; return False if the consumer is not attached."""
-        if self.held is None:
+        if self.handle is None:
             return False
         self.flush()
         if verb == Verb.NACK and not self.wanted.explicit:
             self._give_back(ranges)
-        self.held.settle(verb, ranges, delay, reason, done)
+        self.handle.settle(verb, ranges, delay, reason, done)
         return True
 
     def _give_back(self, ranges: list[Range]) -> None:
@@ -249,9 +249,9 @@ class QueueConsumer:
         redelivery."""
         delivery = self.session.delivery
         under_way = [
-            (portion.base + portion.acknowledged, portion.base + portion.count - 1)
-            for portion in delivery.flight or ()
-            if portion.settle is self
+            (inflight.base + inflight.acknowledged, inflight.base + inflight.count - 1)
+            for inflight in delivery.unanswered_ranges or ()
+            if inflight.settle is self
         ]
         under_way += [
             (wanted[1], wanted[1])
@@ -268,9 +268,9 @@ class QueueConsumer:
         self.ended = True
         self._withdraw()
         self.flush()
-        if self.held is not None:
-            self.held.detach()
-            self.held = None
+        if self.handle is not None:
+            self.handle.detach()
+            self.handle = None
 
     def _withdraw(self) -> None:
         """Remove this consumer's messages from the session's delivery."""
@@ -280,9 +280,9 @@ class QueueConsumer:
             delivery.resend = deque(each for each in delivery.resend if not mine(each))
         if delivery.pending:
             delivery.pending = deque(each for each in delivery.pending if not mine(each))
-        for portion in delivery.flight or ():
-            if mine(portion):  # the client may still answer it, without effect
-                portion.group = portion.settle = None
+        for inflight in delivery.unanswered_ranges or ():
+            if mine(inflight):  # the client may still answer it, without effect
+                inflight.group = inflight.settle = None
         if delivery.released:
             for pid, wanted in delivery.released.items():
                 if wanted is not None and wanted[0] is self:
@@ -290,10 +290,10 @@ class QueueConsumer:
                     self.acknowledged(wanted[1], 1)
                     delivery.released[pid] = None
 
-    def _is_mine(self, portion: Portion) -> bool:
-        return portion.group is self
+    def _is_mine(self, inflight: InflightRange) -> bool:
+        return inflight.group is self
 
 
 def seconds_left(microseconds: int) -> int:
-    """Return the remaining Message Expiry Interval: rounded up, never 0 (`portion.CLOCK_SLACK`)."""
+    """Return the remaining Message Expiry Interval: rounded up, never 0 (`inflight.CLOCK_SLACK`)."""
     return min(max((microseconds - SLACK_US) // 1_000_000 + 1, 1), EXPIRY_MAX)

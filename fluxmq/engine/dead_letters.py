@@ -10,18 +10,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
-from fluxmq.engine import deaths
+from fluxmq.engine import x_death
 from fluxmq.engine.counts import QueueCounts
-from fluxmq.engine.group import Group
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.names import QueueInfo, QueueNames
-from fluxmq.engine.ports import QueueHost
+from fluxmq.engine.ports import GroupClient
 from fluxmq.model.batch_format import Batch, parse
 from fluxmq.model.message_batch import build_message
 from fluxmq.model.outcomes import Outcome
-from fluxmq.model.properties import Item, Kind, decode, encode
+from fluxmq.model.properties import Item, PropertyKind, decode, encode
 from fluxmq.protocols.amqp091.message_properties import block_headers
 from fluxmq.queues import commands
-from fluxmq.queues.commands import Reason as DeathReason
+from fluxmq.queues.commands import DeadLetterReason as DeathReason
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.consumers import DeadLetter
 from fluxmq.routing.topology.names import public_name
@@ -49,15 +49,15 @@ def letter(dead: DeadLetter, queue: str, now_us: int) -> bytes:
     key = batch.key(index)
     items = [item for item in decode(batch.properties(index)) if not _is_ours(item)]
     items += [
-        Item(Kind.DEAD_REASON, dead.text or DeathReason(dead.reason).text.encode()),
-        Item(Kind.DEAD_QUEUE, queue.encode()),
-        Item(Kind.DEAD_OFFSET, dead.offset),
-        Item(Kind.DEAD_KEY, key),
-        Item(Kind.DEAD_GROUP, dead.group.encode()),
-        Item(Kind.DEAD_ATTEMPTS, dead.attempts),
-        *((Item(Kind.DEAD_FIRST_TIME, dead.first_time),) if dead.first_time else ()),
-        Item(Kind.DEAD_TIME, dead.died or now_us),
-        Item(Kind.DEAD_TRANSFER, struct.pack(">QQ", dead.producer, dead.offset)),
+        Item(PropertyKind.DEAD_REASON, dead.text or DeathReason(dead.reason).text.encode()),
+        Item(PropertyKind.DEAD_QUEUE, queue.encode()),
+        Item(PropertyKind.DEAD_OFFSET, dead.offset),
+        Item(PropertyKind.DEAD_KEY, key),
+        Item(PropertyKind.DEAD_GROUP, dead.group.encode()),
+        Item(PropertyKind.DEAD_ATTEMPTS, dead.attempts),
+        *((Item(PropertyKind.DEAD_FIRST_TIME, dead.first_time),) if dead.first_time else ()),
+        Item(PropertyKind.DEAD_TIME, dead.died or now_us),
+        Item(PropertyKind.DEAD_TRANSFER, struct.pack(">QQ", dead.producer, dead.offset)),
     ]
     return build_message(
         key,
@@ -70,7 +70,7 @@ def letter(dead: DeadLetter, queue: str, now_us: int) -> bytes:
 
 
 def _is_ours(item: Item) -> bool:
-    return item.kind >= Kind.DEAD_REASON
+    return item.kind >= PropertyKind.DEAD_REASON
 
 
 class DeadLetters:
@@ -79,7 +79,7 @@ class DeadLetters:
     def __init__(
         self,
         names: QueueNames,
-        host: Callable[[str], QueueHost],
+        host: Callable[[str], GroupClient],
         clock: Callable[[], int],
     ) -> None:
         self._names = names
@@ -93,7 +93,7 @@ class DeadLetters:
         """Dead messages that their exchange routed to no queue, or to a full one, and that need not
         be kept."""
 
-    def bury(self, group: Group, dead: DeadLetter) -> None:
+    def dead_letter(self, group: ReplicationGroup, dead: DeadLetter) -> None:
         """Append a dead message to its dead-letter queue, with retries, or publish it to its
         exchange."""
         state = group.machine.queues.get(dead.queue_id)
@@ -115,7 +115,9 @@ class DeadLetters:
             return
         self._host(target.group).append(dead.target, data, answered)
 
-    def _ended(self, group: Group, config: QueueConfig, dead: DeadLetter, again_us: int) -> None:
+    def _ended(
+        self, group: ReplicationGroup, config: QueueConfig, dead: DeadLetter, again_us: int
+    ) -> None:
         """Finish moving a dead message (``again_us`` 0), or schedule a retry."""
         if again_us:
             self.failed += 1
@@ -126,7 +128,7 @@ class DeadLetters:
         if not group.failed:  # otherwise the next leader dead-letters it again
             self._let_go(group, dead, again_us)
 
-    def _let_go(self, group: Group, dead: DeadLetter, again_us: int) -> None:
+    def _let_go(self, group: ReplicationGroup, dead: DeadLetter, again_us: int) -> None:
         if again_us:
             group.dispatch.retry_dead(dead.queue_id, group.clock() + again_us)
             return
@@ -135,7 +137,7 @@ class DeadLetters:
 
     # Exchanges
 
-    def _publish(self, group: Group, config: QueueConfig, dead: DeadLetter) -> None:
+    def _publish(self, group: ReplicationGroup, config: QueueConfig, dead: DeadLetter) -> None:
         """Publish a dead message to its queue's exchange; release it once every target queue has
         it."""
         copies = self._copies(
@@ -203,7 +205,7 @@ class DeadLetters:
         vhost, name = public_name(config.name)
         exchange = config.dead_letter_exchange or ""
         routing_key = config.dead_letter_routing_key
-        dead = deaths.letter(
+        dead = x_death.letter(
             batch.properties(index),
             batch.key(index),
             queue=name.encode(),

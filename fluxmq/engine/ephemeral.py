@@ -6,8 +6,14 @@ from collections import deque
 from collections.abc import Callable
 
 from fluxmq.engine.answers import reason_of
-from fluxmq.engine.group import Group
-from fluxmq.engine.ports import Answer, Attached, ConsumerPort, Held, Wanted
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.ports import (
+    AppendCallback,
+    Attached,
+    AttachRequest,
+    ConsumerHandle,
+    ConsumerPort,
+)
 from fluxmq.model.outcomes import Outcome
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.origins import Identity
@@ -17,7 +23,7 @@ WAITING_MAX = 65_536
 """Maximum number of requests that wait for their queue's creation, until the end of the tick."""
 
 
-class EphemeralGroup(Group):
+class EphemeralGroup(ReplicationGroup):
     """A group whose queues need no declaration. ``config``: returns a new queue's configuration."""
 
     config: Callable[[str], QueueConfig]
@@ -33,14 +39,14 @@ class EphemeralGroup(Group):
         self,
         queue: str,
         batch: bytes,
-        done: Answer | None,
+        done: AppendCallback | None,
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
         """Append a batch, creating the queue if necessary."""
         if self._is_made(queue):
             return super().append(queue, batch, done, identity, by_address)
-        if by_address and self.gate.is_closed_to(queue, ""):
+        if by_address and self.migration_fence.is_closed_to(queue, ""):
             self._refuse_stranger(done)
             return True
 
@@ -54,10 +60,15 @@ class EphemeralGroup(Group):
         return True
 
     def attach(
-        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+        self,
+        wanted: AttachRequest,
+        port: ConsumerPort,
+        done: Callable[[Attached, ConsumerHandle | None], None],
     ) -> None:
         """Attach a consumer, creating the queue if necessary."""
-        if self._is_made(wanted.queue) or self.gate.is_closed_to(wanted.queue, wanted.asker):
+        if self._is_made(wanted.queue) or self.migration_fence.is_closed_to(
+            wanted.queue, wanted.asker
+        ):
             super().attach(wanted, port, done)
             return
 
@@ -73,14 +84,17 @@ class EphemeralGroup(Group):
         self,
         queue: str,
         batch: bytes,
-        done: Answer | None,
+        done: AppendCallback | None,
         identity: Identity | None,
         by_address: bool,
     ) -> None:
         super().append(queue, batch, done, identity, by_address)
 
     def _attach(
-        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+        self,
+        wanted: AttachRequest,
+        port: ConsumerPort,
+        done: Callable[[Attached, ConsumerHandle | None], None],
     ) -> None:
         super().attach(wanted, port, done)
 

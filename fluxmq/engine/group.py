@@ -4,8 +4,8 @@ Requests become commands, which are collected during a tick and proposed as one 
 Once committed, the entry is applied: the state machine returns each command's result for its
 caller, and reports what to store and deliver. Deliveries do not await their claim's entry.
 
-The group touches no file or socket: ``keeper`` makes entries durable, ``stores`` holds batches, and
-consumers are ports. The keeper of an in-memory group (ephemeral queues) commits at once.
+The group touches no file or socket: ``driver`` makes entries durable, ``stores`` holds batches, and
+consumers are ports. The driver of an in-memory group (ephemeral queues) commits at once.
 
 Longer than 500 lines because every change to a group goes through one entry and answers come back
 by the same fields.
@@ -16,16 +16,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from fluxmq.engine.answers import Done, answering, worst_of
-from fluxmq.engine.asked import Asked
-from fluxmq.engine.consuming import Consuming
+from fluxmq.engine.answers import ResultCallback, answering, worst_of
+from fluxmq.engine.batch_slices import apart, is_timed, shifted
 from fluxmq.engine.counts import LOCKED, REFUSALS, QueueCounts
-from fluxmq.engine.cutting import apart, is_timed, shifted
+from fluxmq.engine.group_requests import GroupRequests
 from fluxmq.engine.group_time import GroupTime
-from fluxmq.engine.keeping import Stores
-from fluxmq.engine.ports import Answer
+from fluxmq.engine.ports import AppendCallback
+from fluxmq.engine.proposal_buffer import ProposalBuffer
+from fluxmq.engine.state_ports import QueueStores
+from fluxmq.engine.store_writes import StoreWrites
 from fluxmq.engine.waiting_answers import WaitingAnswers, is_early
-from fluxmq.engine.writing import StoreWrites
 from fluxmq.logs import get_logger
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.outcomes import Outcome
@@ -36,7 +36,7 @@ from fluxmq.queues.dispatch import Dispatch
 from fluxmq.queues.machine import Machine, NewerSnapshotError, SnapshotError
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Applied, Code, Result
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 from fluxmq.replication.ports import Driver
 from fluxmq.storage.errors import Corruption, Misfit, StorageError
 
@@ -48,15 +48,15 @@ RUN_MESSAGES_MAX = 4096
 _log = get_logger("fluxmq.queues")
 
 
-class Group(Consuming):
+class ReplicationGroup(GroupRequests):
     """A replication group hosted by this shard."""
 
     def __init__(
         self,
         name: str,
-        stores: Stores,
-        mark: Callable[[Group], None],
-        bury: Callable[[Group, DeadLetter], None],
+        stores: QueueStores,
+        mark: Callable[[ReplicationGroup], None],
+        dead_letter: Callable[[ReplicationGroup, DeadLetter], None],
         clock: Callable[[], int],
         auto_commit_us: int,
         uncommitted_max: int,
@@ -92,21 +92,25 @@ class Group(Consuming):
         self.leaving = False
         """True while the group prepares to move to another shard; nothing is delivered any more."""
         self.counts = QueueCounts()
-        self.on_leading: Callable[[Group], None] = lambda _group: None
-        self.on_declared: Callable[[Group, QueueConfig], None] = lambda _group, _config: None
+        self.on_leading: Callable[[ReplicationGroup], None] = lambda _group: None
+        self.on_declared: Callable[[ReplicationGroup, QueueConfig], None] = lambda _group, _config: (
+            None
+        )
         self.on_refused: Callable[[QueueConfig, bytes], None] = lambda _config, _batch: None
         """Called with a batch that a full queue rejected, for its dead-letter exchange."""
-        self.on_deleted: Callable[[Group, str], None] = lambda _group, _name: None
+        self.on_deleted: Callable[[ReplicationGroup, str], None] = lambda _group, _name: None
         self._mark = mark
-        self._bury = bury
+        self._dead_letter = dead_letter
         self._uncommitted_max = uncommitted_max
         self._entry_max = entry_max
-        self.asked = Asked(clock, self.dispatch.joined)
-        self._proposed: deque[tuple[int, int, list[tuple[Done | None, int]]]] = deque()
+        self.asked = ProposalBuffer(clock, self.dispatch.joined)
+        self._proposed: deque[tuple[int, int, list[tuple[ResultCallback | None, int]]]] = deque()
 
     # Requests
 
-    def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
+    def submit(
+        self, pieces: Sequence[bytes], done: ResultCallback | None = None, weight: int = 0
+    ) -> bool:
         """Add one command, given in pieces, to the next entry. ``weight``: uncommitted bytes.
 
         Return False above the high watermark.
@@ -118,7 +122,7 @@ class Group(Consuming):
         self.asked.add(pieces, done, weight)
         self.uncommitted += weight
         self._mark(self)
-        return not self.crowded
+        return not self.above_high_watermark
 
     def submit_quietly(self, needed: Iterable[bytes]) -> None:
         """Add commands that no caller waits for to an entry within the next few milliseconds."""
@@ -131,7 +135,7 @@ class Group(Consuming):
         self,
         queue: str,
         batch: bytes,
-        done: Answer | None,
+        done: AppendCallback | None,
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
@@ -142,11 +146,11 @@ class Group(Consuming):
             if done is not None:
                 done(Outcome.MOVED)
             return True
-        if by_address and self.gate.is_closed_to(queue, ""):
+        if by_address and self.migration_fence.is_closed_to(queue, ""):
             self._refuse_stranger(done)
             return True
         state = self.machine.queue(queue)
-        if (state is None or state.closed or self.gate.busy) and self._holds(
+        if (state is None or state.closed or self.migration_fence.busy) and self._holds(
             queue, state, identity, done
         ):
             return True
@@ -162,7 +166,7 @@ class Group(Consuming):
                 return self._append_apart(queue, pieces, done, identity)
         answer = None if done is None else answering(done)
         if state.config.overflow == Overflow.REJECT_PUBLISH_DLX:
-            answer = self._or_bury(state.config, batch, answer)
+            answer = self._or_dead_letter(state.config, batch, answer)
         answer = self.answers.marked(state.config, answer)
         depth_max = state.config.max_depth
         if state.bounded or (depth_max and state.depth > depth_max // 2):
@@ -181,7 +185,11 @@ class Group(Consuming):
         return shifted(batch, ahead) if ahead else batch
 
     def _append_apart(
-        self, queue: str, pieces: list[bytes], done: Answer | None, identity: Identity | None
+        self,
+        queue: str,
+        pieces: list[bytes],
+        done: AppendCallback | None,
+        identity: Identity | None,
     ) -> bool:
         """Append messages that were batched by chance to a bounded queue one by one.
 
@@ -194,13 +202,15 @@ class Group(Consuming):
             room &= self.append(queue, piece, answered, own)
         return room
 
-    def _refuse_stranger(self, done: Answer | None) -> None:
+    def _refuse_stranger(self, done: AppendCallback | None) -> None:
         """Reject a publish by an MQTT client to the address of a queue that is closed to it."""
         self.counts.refused[LOCKED] += 1
         if done is not None:
             done(Outcome.DENIED)
 
-    def _or_bury(self, config: QueueConfig, batch: bytes, done: Done | None) -> Done:
+    def _or_dead_letter(
+        self, config: QueueConfig, batch: bytes, done: ResultCallback | None
+    ) -> ResultCallback:
         """Return a callback that dead-letters the batch if the queue is full."""
 
         def applied(result: Result) -> None:
@@ -211,7 +221,7 @@ class Group(Consuming):
 
         return applied
 
-    def refusal(self, state: Queue | None, batch: bytes) -> int:
+    def refusal(self, state: QueueState | None, batch: bytes) -> int:
         """Return the outcome of an append that is rejected up front; 0 to accept it."""
         if self.failed:
             return Outcome.FAILED
@@ -223,12 +233,12 @@ class Group(Consuming):
             return Outcome.OVER_LIMIT
         return Outcome.OVER_LIMIT if len(batch) > self.batch_max else 0
 
-    def _refused_for(self, state: Queue | None) -> str:
+    def _refused_for(self, state: QueueState | None) -> str:
         if self.failed or state is None:
             return "failed" if self.failed else "no_queue"
         return "disk_full" if self.full else "too_large"
 
-    def declare(self, config: QueueConfig, done: Done | None = None) -> None:
+    def declare(self, config: QueueConfig, done: ResultCallback | None = None) -> None:
         """Declare a queue or change its configuration, at once since publishes may follow."""
         self._change((commands.declare(config),), done)
 
@@ -260,15 +270,15 @@ class Group(Consuming):
         """
         if self.failed:
             return False
-        if not self.keeper.leading:
-            self.keeper.catch_up()
+        if not self.driver.leading:
+            self.driver.catch_up()
             return False
         return self.is_timed() and self._guarded(self._work)
 
     def propose(self) -> bool:
         """Propose pending commands if possible; return whether it was. Errors as in `work`."""
-        keeper = self.keeper
-        if self.failed or not keeper.leading or not keeper.writable:
+        driver = self.driver
+        if self.failed or not driver.leading or not driver.writable:
             return False
         return self.is_timed() and self._guarded(self._propose_all)
 
@@ -279,14 +289,14 @@ class Group(Consuming):
             _log.exception("a group has failed", extra={"group": self.name})
             self.fail(repr(error))
             if isinstance(error, Corruption):
-                self.keeper.damaged(str(error))
+                self.driver.damaged(str(error))
             return False
 
     def _work(self) -> bool:
         more = False
         if not self.leaving:
             for queue_id in self.dispatch.due(self.clock()):
-                if not self.gate.fencing or not self._is_fencing(queue_id):
+                if not self.migration_fence.fencing or not self._is_fencing(queue_id):
                     more |= self._hand_out(queue_id)
             if self.asked_to_serve:
                 more |= self.serve()
@@ -294,13 +304,13 @@ class Group(Consuming):
             port = self.ports.pop(consumer, None)
             if port is not None:
                 port.cancelled()
-        if self.keeper.writable and (self.asked.ready or not self.asked.patience_us):
+        if self.driver.writable and (self.asked.ready or not self.asked.linger_us):
             self._propose_all()  # `propose` has already considered pending commands
         return more
 
     def _propose_all(self) -> bool:
         asked = self.asked
-        if not self.keeper.writable or not asked.due(at_once=self.leaving):
+        if not self.driver.writable or not asked.due(at_once=self.leaving):
             return False
         while self._propose() and asked.ready:
             pass
@@ -317,25 +327,25 @@ class Group(Consuming):
                 self.counts.delivered += each.count
                 port.deliver(each.batch, each.first, each.count, each.attempts, committed)
         for dead in step.dead:
-            self._bury(self, dead)
+            self._dead_letter(self, dead)
         return step.more
 
     def _propose(self) -> bool:
         """Propose one entry of pending commands; return False if too many are in flight."""
         pieces, answers = self.asked.entry(self._entry_max)
-        proposed = self.keeper.propose(commands.encode_entry(self.clock(), pieces))
+        proposed = self.driver.propose(commands.encode_entry(self.clock(), pieces))
         if proposed is None:
             return False
         self.asked.proposed(len(answers))
         self._proposed.append((*proposed, answers))
-        self.keeper.pump()
+        self.driver.pump()
         return True
 
     # State
 
     def join(self, driver: Driver, replicated: bool) -> None:
         """Use this driver. ``replicated``: other nodes have replicas too."""
-        self.keeper = driver
+        self.driver = driver
         self.replicated = replicated
         self.answers.in_sync = driver.in_sync
 
@@ -400,12 +410,12 @@ class Group(Consuming):
             if done is not None:
                 self.answers.answer(index, done, result)
         woken = self.dispatch.applied(applied)
-        if not self.keeper.leading:
+        if not self.driver.leading:
             return  # followers deliver nothing, and a new leader looks at every queue
         if woken or self.asked or self.asked_to_serve or applied.deleted or applied.voided:
             self._mark(self)
 
-    def _answers_of(self, index: int, term: int) -> list[tuple[Done | None, int]]:
+    def _answers_of(self, index: int, term: int) -> list[tuple[ResultCallback | None, int]]:
         proposed = self._proposed
         while proposed and proposed[0][0] < index:
             self._lose(proposed.popleft()[2])
@@ -416,7 +426,7 @@ class Group(Consuming):
             self._lose(answers)
         return []
 
-    def _lose(self, answers: list[tuple[Done | None, int]]) -> None:
+    def _lose(self, answers: list[tuple[ResultCallback | None, int]]) -> None:
         """Answer commands that will never be applied."""
         for done, weight in answers:
             self.uncommitted -= weight
@@ -476,8 +486,8 @@ class Group(Consuming):
         if self.logs.pop(queue_id, None) is not None:
             self.writes.forget(queue_id)
             self.stores.delete(queue_id, name)
-        if self.gate.busy:
-            self.gate.forget(name)
+        if self.migration_fence.busy:
+            self.migration_fence.forget(name)
         self.on_deleted(self, name)
 
     def write(self) -> bool:
@@ -531,17 +541,17 @@ class Group(Consuming):
             if done is not None:
                 done(result)
         self.answers.end(result)
-        self.gate.clear()
+        self.migration_fence.clear()
         self._refuse_waiting()
         self.cancel_consumers()
 
     @property
-    def crowded(self) -> bool:
+    def above_high_watermark(self) -> bool:
         """True while appends in flight exceed the high watermark."""
         return self.uncommitted + self.writes.held_bytes > self._uncommitted_max
 
     @property
-    def roomy(self) -> bool:
+    def below_low_watermark(self) -> bool:
         """True below the low watermark, so that paused publishers may resume."""
         under_way = self.uncommitted + self.writes.held_bytes
         return under_way * 2 <= self._uncommitted_max or bool(self.failed)

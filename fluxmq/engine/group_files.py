@@ -15,22 +15,22 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
-from fluxmq.engine.group import Group
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.logs import get_logger
 from fluxmq.logs.rate import RateLimited
 from fluxmq.model.group_states import (
     GROUPS_NAME,
     MODES,
     RANGES_MAX,
-    GroupState,
+    ConsumerGroupState,
     QueueGroups,
     Range,
     encode,
     joined,
 )
-from fluxmq.queues.groups import Group as ConsumerGroup
-from fluxmq.queues.states import Queue
-from fluxmq.replication.hosted import Hosted
+from fluxmq.queues.groups import ConsumerGroup
+from fluxmq.queues.states import QueueState
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
@@ -76,7 +76,7 @@ class GroupFiles:
         self._due: list[tuple[float, Key]] = []
         self._log = RateLimited(get_logger("fluxmq.queues"), per_second=LINES_PER_SECOND, burst=1)
 
-    def housekeeping(self, hosted: Mapping[str, Hosted[Group]], now: float) -> None:
+    def housekeeping(self, hosted: Mapping[str, OpenGroup[ReplicationGroup]], now: float) -> None:
         """Write some of the changed files that are due; `now`: seconds of any monotonic clock."""
         self._collect(hosted, now)
         due, written = self._due, 0
@@ -97,14 +97,14 @@ class GroupFiles:
             else:
                 heappush(due, (now + again, key))
 
-    def write_all(self, hosted: Mapping[str, Hosted[Group]]) -> None:
+    def write_all(self, hosted: Mapping[str, OpenGroup[ReplicationGroup]]) -> None:
         """Write all changed files, at the end, when the state no longer changes."""
         self._collect(hosted, 0.0)
         for key, changed in self._changed.items():
             if changed:
                 self._write(hosted, key)
 
-    def _collect(self, hosted: Mapping[str, Hosted[Group]], now: float) -> None:
+    def _collect(self, hosted: Mapping[str, OpenGroup[ReplicationGroup]], now: float) -> None:
         """Collect the groups' changed queues."""
         for name, each in hosted.items():
             machine = each.group.machine
@@ -117,7 +117,7 @@ class GroupFiles:
                 self._changed[key] = True
             machine.changed.clear()
 
-    def _write(self, hosted: Mapping[str, Hosted[Group]], key: Key) -> float | None:
+    def _write(self, hosted: Mapping[str, OpenGroup[ReplicationGroup]], key: Key) -> float | None:
         """Write a queue's file; return seconds until the next write, or None if the queue is
         gone."""
         group, queue_id = key
@@ -159,7 +159,7 @@ class GroupFiles:
             raise
 
 
-def state_of(queue: Queue, time: int) -> QueueGroups:
+def state_of(queue: QueueState, time: int) -> QueueGroups:
     """Return the contents of a queue's file at a time, µs since the epoch."""
     room = RANGES_MAX
     groups = []
@@ -171,13 +171,13 @@ def state_of(queue: Queue, time: int) -> QueueGroups:
     return QueueGroups(time, queue.start, queue.next_offset, tuple(groups))
 
 
-def _state_of_group(group: ConsumerGroup, *, whole: bool) -> GroupState:
+def _state_of_group(group: ConsumerGroup, *, whole: bool) -> ConsumerGroupState:
     pending: tuple[Range, ...] = ()
     dead: tuple[Range, ...] = ()
     if whole:
-        pending = joined((each.first, each.last, each.fate.attempts) for each in group.pending)
-        dead = joined((each.first, each.last, int(each.fate.reason)) for each in group.dead)
-    return GroupState(
+        pending = joined((each.first, each.last, each.state.attempts) for each in group.pending)
+        dead = joined((each.first, each.last, int(each.state.reason)) for each in group.dead)
+    return ConsumerGroupState(
         group.name,
         MODES[group.mode],
         group.filter.decode("utf-8", "backslashreplace"),

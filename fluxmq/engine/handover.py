@@ -23,12 +23,12 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 
-from fluxmq.engine.between import Crossing, Departed
-from fluxmq.engine.group import Group
-from fluxmq.engine.ports import QueueHost
-from fluxmq.engine.remote import RemoteHosts
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.parked import ParkedGroup, ParkedRequests
+from fluxmq.engine.ports import GroupClient
+from fluxmq.engine.remote_client import RemoteClients
 from fluxmq.engine.service import QueueService
-from fluxmq.ipc.conversation import Answered, Order
+from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_NOT_FOUND, Body, Failure
 from fluxmq.ipc.placements import (
     EXPECT,
@@ -36,18 +36,18 @@ from fluxmq.ipc.placements import (
     RECEIVE,
     RELEASE,
     Release,
-    Released,
+    ReleasedGroup,
     placement_from_body,
 )
 from fluxmq.logs import get_logger
-from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.replication.placement import Places
 from fluxmq.replication.shared_log import SharedLog
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.hand_over import (
-    Position,
+    LogPosition,
     append_copy,
     begin_copy,
     in_pieces,
@@ -139,20 +139,20 @@ class Handovers:
         self._files = files
         self._paths = paths
         self._executor = executor
-        self.remote: RemoteHosts
-        self.departed: dict[str, Departed] = {
-            name: Departed(complete=True)
+        self.remote: RemoteClients
+        self.departed: dict[str, ParkedGroup] = {
+            name: ParkedGroup(complete=True)
             for name in places.placement.moving
             if places.shard_of(name) == shard
         }
-        self.crossings: dict[str, Crossing] = {}
-        self._coming: dict[str, Released] = {}
+        self.crossings: dict[str, ParkedRequests] = {}
+        self._coming: dict[str, ReleasedGroup] = {}
         """Groups whose entries are being copied into this shard's log."""
         self.moved = 0
         """Number of groups that left this shard."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def orders(self) -> dict[str, Order]:
+    def commands(self) -> dict[str, RequestHandler]:
         """Return the commands of the control process."""
         return {
             PLACEMENT: self._on_placement,
@@ -164,16 +164,19 @@ class Handovers:
     # Hosts
 
     @property
-    def crowded(self) -> bool:
+    def above_high_watermark(self) -> bool:
         """True while buffers of moving groups exceed the high watermark."""
-        return any(each.crowded for each in (*self.departed.values(), *self.crossings.values()))
+        return any(
+            each.above_high_watermark
+            for each in (*self.departed.values(), *self.crossings.values())
+        )
 
     def answered(self) -> None:
         """Schedule work after another shard answered appends."""
         if self.crossings:
             self._service.wake()
 
-    def step(self, host: Callable[[str], QueueHost]) -> None:
+    def step(self, host: Callable[[str], GroupClient]) -> None:
         """Release requests whose last awaited answer has come. ``host`` returns a group's host or
         stand-in."""
         for name, crossing in list(self.crossings.items()):
@@ -203,7 +206,7 @@ class Handovers:
         if self._places.placement.revision != revision:
             self._settle(name, self._shard)  # the decision came while the group was leaving
 
-    async def _leave(self, name: str) -> Released:
+    async def _leave(self, name: str) -> ReleasedGroup:
         """Release a group. Raises HandoverError, after which it stays as it was."""
         hosted = self._durable.groups.get(name)
         if hosted is None or name in self.departed:
@@ -213,7 +216,7 @@ class Handovers:
         if self._durable.groups.get(name) is not hosted or name in self.departed:
             raise HandoverError(ERROR_NOT_FOUND, f"group {name} is no longer on this shard")
         group = hosted.group
-        departed = self.departed[name] = Departed(complete=False)
+        departed = self.departed[name] = ParkedGroup(complete=False)
         begun = time.monotonic()
         group.leaving = True
         try:
@@ -235,17 +238,17 @@ class Handovers:
                 "seconds": stopped,
             },
         )
-        return Released(name, *position, stopped)
+        return ReleasedGroup(name, *position, stopped)
 
-    async def _have_another_lead(self, hosted: Hosted[Group]) -> None:
+    async def _have_another_lead(self, hosted: OpenGroup[ReplicationGroup]) -> None:
         """Transfer leadership, if another member can lead, so that the group works while it
         moves."""
-        keeper = hosted.keeper
-        if keeper.leading and keeper.hand_lead():
+        driver = hosted.driver
+        if driver.leading and driver.hand_lead():
             deadline = time.monotonic() + LEAD_SECONDS_MAX
-            await self._until(hosted.group, lambda: not keeper.leading, deadline)
+            await self._until(hosted.group, lambda: not driver.leading, deadline)
 
-    def _stay(self, hosted: Hosted[Group], departed: Departed) -> None:
+    def _stay(self, hosted: OpenGroup[ReplicationGroup], departed: ParkedGroup) -> None:
         """Cancel a group's move."""
         group, name = hosted.group, hosted.group.name
         group.leaving = False
@@ -254,30 +257,30 @@ class Handovers:
         if self._durable.groups.get(name) is hosted:
             with contextlib.suppress(StorageError):  # then the log accepts nothing else either
                 unmark(hosted.shared.wal, name)
-            if hosted.keeper.halted:
-                hosted.keeper.resume()
+            if hosted.driver.halted:
+                hosted.driver.resume()
         departed.hand_on(self._service.find(name) or group)
         self._service.mark(group)
 
-    async def _come_to_rest(self, hosted: Hosted[Group], begun: float) -> None:
+    async def _come_to_rest(self, hosted: OpenGroup[ReplicationGroup], begun: float) -> None:
         """Wait until earlier requests are applied, none is accepted, and a snapshot has everything.
 
         Consumers may settle messages for a moment and are then detached. A follower applies as long
         as it accepts entries, so it stops accepting them first.
         """
-        group, keeper = hosted.group, hosted.keeper
+        group, driver = hosted.group, hosted.driver
         await self._until(group, lambda: group.idle, begun + SETTLE_SECONDS)
         group.dismiss_consumers()
         if not await self._until(group, lambda: group.idle, begun + DRAIN_SECONDS_MAX):
             raise HandoverError(ERROR_FAILED, f"group {group.name} does not become idle")
-        keeper.halt()
-        if not await self._until(group, keeper.at_rest, time.monotonic() + DRAIN_SECONDS_MAX):
+        driver.halt()
+        if not await self._until(group, driver.at_rest, time.monotonic() + DRAIN_SECONDS_MAX):
             raise HandoverError(ERROR_FAILED, f"the log of group {group.name} takes too long")
         await self._checkpoint(hosted)
         if group.failed or not group.idle or hosted.snapshot_index != group.applied_index:
             raise HandoverError(ERROR_FAILED, f"no checkpoint of group {group.name} could be taken")
 
-    async def _hand_out(self, hosted: Hosted[Group]) -> Position:
+    async def _hand_out(self, hosted: OpenGroup[ReplicationGroup]) -> LogPosition:
         """Make entries behind the snapshot durable for the next shard and mark the group as handed
         over."""
         name = hosted.group.name
@@ -299,7 +302,7 @@ class Handovers:
             raise HandoverError(ERROR_FAILED, f"group {name} saw a new term while it moved")
         return position
 
-    async def _checkpoint(self, hosted: Hosted[Group]) -> None:
+    async def _checkpoint(self, hosted: OpenGroup[ReplicationGroup]) -> None:
         """Take a checkpoint of everything applied so far."""
         deadline = time.monotonic() + CHECKPOINT_SECONDS_MAX
         if not await self._until(hosted.group, lambda: not hosted.checkpointing, deadline):
@@ -310,7 +313,9 @@ class Handovers:
         if task is not None:
             await task
 
-    async def _until(self, group: Group, condition: Callable[[], bool], deadline: float) -> bool:
+    async def _until(
+        self, group: ReplicationGroup, condition: Callable[[], bool], deadline: float
+    ) -> bool:
         """Wait, while the group works, until a condition holds; return False at the deadline."""
         while not condition():
             if time.monotonic() > deadline:
@@ -332,9 +337,9 @@ class Handovers:
             answered({})
 
     def _on_receive(self, body: Body, answered: Answered) -> None:
-        self._run(self._receive(Released.from_body(body), answered))
+        self._run(self._receive(ReleasedGroup.from_body(body), answered))
 
-    async def _receive(self, coming: Released, answered: Answered) -> None:
+    async def _receive(self, coming: ReleasedGroup, answered: Answered) -> None:
         name = coming.group
         if name in self._durable.groups or name in self._coming:
             answered(Failure(ERROR_EXISTS, f"group {name} is on this shard already"))
@@ -352,11 +357,11 @@ class Handovers:
             if self._coming.get(name) is coming:
                 del self._coming[name]
 
-    async def _take_in(self, coming: Released) -> None:
+    async def _take_in(self, coming: ReleasedGroup) -> None:
         """Make a group's log durable here. Raises HandoverError, StorageError; the copy is then
         invalid."""
         name = coming.group
-        position = Position(
+        position = LogPosition(
             coming.term, coming.vote, coming.commit, coming.index, coming.index_term, coming.last
         )
         shared = self._durable.logs.of(name)
@@ -414,35 +419,35 @@ class Handovers:
             hosted.group.fail("the group is placed on another shard")
             _log.error("group closed: it is placed on another shard", extra={"group": name})
         try:
-            self._durable.forget_strays(self._is_elsewhere)
+            self._durable.forget_orphaned_groups(self._is_elsewhere)
         except StorageError as problem:
             # The log keeps the group's entries; the next start tries again.
             _log.error("group not forgotten", extra={"group": name, "problem": str(problem)})
 
     def _cross(self, name: str, before: int) -> None:
         host = self.remote.hosts.get(before)
-        if host is not None and host.owes(host.last_number):
-            self.crossings.setdefault(name, Crossing()).wait_for(host)
+        if host is not None and host.has_pending(host.last_number):
+            self.crossings.setdefault(name, ParkedRequests()).wait_for(host)
 
 
-def _position(hosted: Hosted[Group]) -> Position:
+def _position(hosted: OpenGroup[ReplicationGroup]) -> LogPosition:
     """Return the log position of a member at rest, all of it durable. Raises HandoverError."""
-    if not hosted.keeper.at_rest():
+    if not hosted.driver.at_rest():
         raise HandoverError(ERROR_FAILED, f"the log of group {hosted.group.name} is not at rest")
     wal, number = hosted.shared.wal, hosted.log.number
-    status = hosted.keeper.node.status()
+    status = hosted.driver.node.status()
     term, vote, _ = wal.hard_state(number)
     assert (term, vote) == (status.term, status.vote), "the vote that was given moves"
     assert status.persisted == status.last_index == wal.last_index(number), (
         "what was acknowledged moves"
     )
     index = hosted.snapshot_index
-    return Position(
+    return LogPosition(
         term, vote, status.commit, index, hosted.log.term(index), wal.last_index(number)
     )
 
 
-def _tail(hosted: Hosted[Group], position: Position) -> list[RecoveredEntry]:
+def _tail(hosted: OpenGroup[ReplicationGroup], position: LogPosition) -> list[RecoveredEntry]:
     """Return the entries behind the snapshot, which are in memory since they are not applied."""
     if position.last == position.index:
         return []

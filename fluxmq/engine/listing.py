@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fluxmq.engine.group import Group
-from fluxmq.ipc.conversation import Answered, Order
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body
 from fluxmq.ipc.placements import (
     CONSUMER_GROUPS_LISTED_MAX,
@@ -21,8 +21,8 @@ from fluxmq.ipc.placements import (
 )
 from fluxmq.queues.commands import Mode
 from fluxmq.queues.config import QueueType
-from fluxmq.queues.states import Queue
-from fluxmq.replication.hosted import Hosted
+from fluxmq.queues.states import QueueState
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.settings.clustering import BUFFERED
 from fluxmq.storage.queue_log import QueueLog
 
@@ -47,20 +47,20 @@ def promised_by(queues: Queues, group: str) -> str:
     return KEPT_HERE if queues.elsewhere.keeps_here(group) else durability_of(group)
 
 
-def bytes_of(group: Group, queue: Queue) -> int:
+def bytes_of(group: ReplicationGroup, queue: QueueState) -> int:
     """Return a queue's size in bytes: of its segments, or of its batches in memory."""
     log = group.logs.get(queue.id)
     return log.bytes if isinstance(log, QueueLog) else queue.size
 
 
-class Listing:
+class GroupListings:
     """Answers for one shard. ``core``: the one it is bound to, -1 for none."""
 
     def __init__(self, queues: Queues, core: int) -> None:
         self._queues = queues
         self._core = core
 
-    def orders(self) -> dict[str, Order]:
+    def commands(self) -> dict[str, RequestHandler]:
         """Return the commands of the control process."""
         return {GROUPS: self._on_groups, QUEUES: self._on_queues}
 
@@ -70,8 +70,8 @@ class Listing:
         rows += [self._broken(name, problem) for name, problem in service.durable.broken.items()]
         answered(GroupListing(tuple(rows)).to_body())
 
-    def _group(self, hosted: Hosted[Group]) -> GroupRow:
-        group, status = hosted.group, hosted.keeper.node.status()
+    def _group(self, hosted: OpenGroup[ReplicationGroup]) -> GroupRow:
+        group, status = hosted.group, hosted.driver.node.status()
         return GroupRow(
             group=group.name,
             shard=self._queues.shard,
@@ -106,13 +106,13 @@ class Listing:
         rows = tuple(self._queue(group, queue) for group, queue in found[:QUEUES_LISTED_MAX])
         answered(QueueListing(rows, max(0, len(found) - QUEUES_LISTED_MAX)).to_body())
 
-    def _all(self) -> Iterator[tuple[Group, Queue]]:
+    def _all(self) -> Iterator[tuple[ReplicationGroup, QueueState]]:
         service = self._queues.service
         for group in (*(hosted.group for hosted in service.groups.values()), service.ephemeral):
             for queue in group.machine.queues.values():
                 yield group, queue
 
-    def _queue(self, group: Group, queue: Queue) -> QueueRow:
+    def _queue(self, group: ReplicationGroup, queue: QueueState) -> QueueRow:
         service = self._queues.service
         memory = group is service.ephemeral
         groups = list(queue.groups.values())

@@ -1,4 +1,4 @@
-"""What is in place of the disk for queues that live in memory: their batches, and their keeper."""
+"""What is in place of the disk for queues that live in memory: their batches, and their driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fluxmq.model.batch_format import Batch, parse
 from fluxmq.model.errors import FluxmqError
 
 if TYPE_CHECKING:
-    from fluxmq.engine.group import Group
+    from fluxmq.engine.group import ReplicationGroup
 
 
 class OffsetGoneError(FluxmqError):
@@ -81,13 +81,13 @@ class MemoryStores:
         """Do nothing: the store has no other copy."""
 
 
-class MemoryKeeper:
+class MemoryDriver:
     """Commits at once, for queues in memory that end with the shard."""
 
     leading = True
     writable = True
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ReplicationGroup) -> None:
         self._group = group
         self._index = 0
         self._applied = 0

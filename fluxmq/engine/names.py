@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fluxmq.ipc.placements import number_of
 from fluxmq.queues.config import Overflow, QueueConfig, QueueType
 from fluxmq.settings.clustering import BUFFERED, EPHEMERAL, LOCAL
-from fluxmq.settings.queues import Queue
+from fluxmq.settings.queues import QueueSettings
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.values import microseconds
 
@@ -43,7 +43,7 @@ class QueueInfo:
         return self.type == QueueType.STREAM
 
 
-def group_of(queue: Queue, settings: Settings, local_groups: int) -> str:
+def group_of(queue: QueueSettings, settings: Settings, local_groups: int) -> str:
     """Return the replication group of a configured queue."""
     replicated = queue.replication_group(settings.cluster.raft)
     if replicated is not None:
@@ -53,7 +53,7 @@ def group_of(queue: Queue, settings: Settings, local_groups: int) -> str:
     return f"{prefix}-{number_of(queue.name, local_groups)}"
 
 
-def config_of(queue: Queue) -> QueueConfig:
+def config_of(queue: QueueSettings) -> QueueConfig:
     """Return a configured queue as its group's state machine stores it."""
     limits, retention, consumer = queue.limits, queue.retention, queue.consumer
     address = queue.dead_letter_address

@@ -26,10 +26,17 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from fluxmq.engine.answers import reason_of
-from fluxmq.engine.group import Group
-from fluxmq.engine.leader_host import NUMBERS_APART
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.leader_client import NUMBERS_APART
 from fluxmq.engine.names import OUTBOX_PREFIX
-from fluxmq.engine.ports import Answer, Attached, Held, QueueHost, Status, Wanted
+from fluxmq.engine.ports import (
+    AppendCallback,
+    Attached,
+    AttachRequest,
+    ConsumerHandle,
+    GroupClient,
+    QueueStats,
+)
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.message_batch import build_message
@@ -112,7 +119,7 @@ class Carrying(NamedTuple):
     the queue's leader; ``withdraw`` stops sending those of some origins.
     """
 
-    target: Callable[[str], QueueHost | None]
+    target: Callable[[str], GroupClient | None]
     is_clear: Callable[[str], bool]
     withdraw: Callable[[str, AbstractSet[int]], None]
     now: Callable[[], float]
@@ -127,7 +134,7 @@ class Outbox:
     def __init__(
         self,
         queue: str,
-        group: Group,
+        group: ReplicationGroup,
         bytes_max: int,
         counts: OutboxCounts,
         carrying: Carrying,
@@ -147,7 +154,7 @@ class Outbox:
         self._withdraw = carrying.withdraw
         self._now = carrying.now
         self._ended = ended
-        self._waiting: deque[tuple[bytes, Answer | None]] = deque()
+        self._waiting: deque[tuple[bytes, AppendCallback | None]] = deque()
         self._ready = group.machine.queue(self.name) is not None
         """True while the outbox's queue exists and belongs to the present queue of this name."""
         self._making = False
@@ -156,7 +163,7 @@ class Outbox:
         self._appending = 0
         self._envelopes: dict[int, _Envelope] = {}
         """By offset, in order: delivered to the carrier, and not known to be settled."""
-        self._held: Held | None = None
+        self._held: ConsumerHandle | None = None
         self._attaching = False
         self._settling = False
         self._again = 0.0
@@ -178,7 +185,7 @@ class Outbox:
 
     # Keeping
 
-    def append(self, batch: bytes, done: Answer | None) -> bool:
+    def append(self, batch: bytes, done: AppendCallback | None) -> bool:
         """Keep a batch; ``done`` gets 0 once it is on this node's disk."""
         if self._ready:
             return self._keep(batch, done)
@@ -209,7 +216,7 @@ class Outbox:
             elif done is not None:
                 done(reason)
 
-    def _keep(self, batch: bytes, done: Answer | None) -> bool:
+    def _keep(self, batch: bytes, done: AppendCallback | None) -> bool:
         head = _HEAD.pack(self._origin, next(self._numbers))
         envelope = build_message(b"", _NO_PROPERTIES, head + batch, self.group.clock())
         self._appending += 1
@@ -232,10 +239,10 @@ class Outbox:
         if self._attaching or self._held is not None or not self._ready:
             return
         self._attaching = True
-        wanted = Wanted(self.name, "carrier", "carrier", b"", ("first", 0), ENVELOPES_MAX, 1)
+        wanted = AttachRequest(self.name, "carrier", "carrier", b"", ("first", 0), ENVELOPES_MAX, 1)
         self.group.attach(wanted, self, self._attached)
 
-    def _attached(self, _answer: Attached, held: Held | None) -> None:
+    def _attached(self, _answer: Attached, held: ConsumerHandle | None) -> None:
         self._attaching = False
         if self._ready:
             self._held = held  # None: it is tried again
@@ -277,7 +284,7 @@ class Outbox:
             if not self._send(target, offset, envelope):
                 return
 
-    def _send(self, target: QueueHost, offset: int, envelope: _Envelope) -> bool:
+    def _send(self, target: GroupClient, offset: int, envelope: _Envelope) -> bool:
         origin = envelope.origin
         floor = min(each.number for each in self._envelopes.values() if each.origin == origin)
 
@@ -358,7 +365,7 @@ class Outbox:
     def _delete(self) -> None:
         self.group.delete(self.name, False, False, self._deleted)
 
-    def _deleted(self, _status: Status) -> None:
+    def _deleted(self, _status: QueueStats) -> None:
         self._ending = False
         if self._waiting:
             self._make()
@@ -381,13 +388,13 @@ class Outboxes:
         """Numbers the outboxes of this life, for an origin each."""
         self._bytes_max = bytes_max
         self._carrying = carrying
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ReplicationGroup] = {}
         """This shard's own groups that lead."""
         self._boxes: dict[str, dict[str, Outbox]] = {}
         """By queue and group: a queue may have two after groups moved between shards."""
         self._homeless = RateLimited(_log, per_second=0.1, burst=1)
 
-    def leads(self, group: Group) -> None:
+    def leads(self, group: ReplicationGroup) -> None:
         """Use a group of this node alone that leads here."""
         self._groups[group.name] = group
         beginning = name_of(group.name, "")
@@ -409,7 +416,7 @@ class Outboxes:
         boxes = self._boxes.get(queue)
         return not boxes or all(box.is_empty for box in boxes.values())
 
-    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool | None:
+    def append(self, queue: str, batch: bytes, done: AppendCallback | None) -> bool | None:
         """Keep a batch; return whether there is room for more, None if no group could hold it."""
         for name in sorted(self._groups):
             group = self._groups[name]
@@ -424,7 +431,7 @@ class Outboxes:
         )
         return None
 
-    def _make(self, queue: str, group: Group) -> Outbox:
+    def _make(self, queue: str, group: ReplicationGroup) -> Outbox:
         box = Outbox(
             queue,
             group,

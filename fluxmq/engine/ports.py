@@ -13,11 +13,11 @@ from fluxmq.queues.origins import Identity
 Range = tuple[int, int]
 """First and last offset, both inclusive."""
 
-Answer = Callable[[int], object]
+AppendCallback = Callable[[int], object]
 """Called with 0 once the request is durable, else with an `Outcome`, which may carry an explanation."""
 
 
-class Status(NamedTuple):
+class QueueStats(NamedTuple):
     """A queue's counts of ready messages, unacked messages and consumers; or the error."""
 
     outcome: QueueOutcome
@@ -26,16 +26,16 @@ class Status(NamedTuple):
     consumers: int = 0
 
 
-NOTHING = Status(QueueOutcome.NO_QUEUE)
+NOTHING = QueueStats(QueueOutcome.NO_QUEUE)
 
-Told = Callable[[Status], object]
+StatusCallback = Callable[[QueueStats], object]
 
-Taken = Callable[[bool, int], object]
+GetCallback = Callable[[bool, int], object]
 """Called with whether there was a message, and how many more are ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AttachRequest:
     """A consumer's request to attach. ``start``: a position with an offset or a time in µs
     ("interval": µs before now), or None.
 
@@ -43,7 +43,7 @@ class Wanted:
     for a consumer that takes. ``priority``: consumers of higher priority get messages first.
     ``exclusive``: it must be the queue's only consumer. ``automatic``: messages are settled by
     delivery; unless ``taking``, it settles messages (with any verb) once it has passed them on, and
-    gets up to ``limit`` others. ``taking``: it only gets messages by `Held.take`, and others do not
+    gets up to ``limit`` others. ``taking``: it only gets messages by `ConsumerHandle.take`, and others do not
     count it as a consumer. ``temporary``: its consumer group is created for it and deleted with it;
     ``group`` is then part of that group's name. ``timeout``: µs until its unacked messages go to
     others; 0 uses the queue's setting. ``references``: it is sent offsets and reads the messages
@@ -101,22 +101,27 @@ class ConsumerPort(Protocol):
         """Stop for good because the queue or its host is gone; nothing can be settled any more."""
 
 
-class Held(Protocol):
+class ConsumerHandle(Protocol):
     """Handle of an attached consumer, for the side that attached it."""
 
     def settle(
-        self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
+        self,
+        verb: int,
+        ranges: Sequence[Range],
+        delay: int,
+        reason: bytes,
+        done: AppendCallback | None,
     ) -> None:
         """Settle messages (``queues.commands.Verb``). ``delay``: µs until a nack redelivers; -1:
         back off."""
 
-    def commit(self, offset: int, done: Answer | None) -> None:
+    def commit(self, offset: int, done: AppendCallback | None) -> None:
         """Commit a stream group's offset: nothing below ``offset`` is needed any more."""
 
     def set_limit(self, limit: int) -> None:
         """Set the maximum number of unacked messages; 0 for `queues.limits.UNSETTLED_MAX`."""
 
-    def take(self, done: Taken) -> None:
+    def take(self, done: GetCallback) -> None:
         """Get one message now, for a consumer that takes; it is delivered before ``done`` gets
         True.
 
@@ -131,14 +136,14 @@ class Held(Protocol):
         """Detach; messages it holds are requeued."""
 
 
-class QueueHost(Protocol):
+class GroupClient(Protocol):
     """Host of a replication group, seen from any shard."""
 
     def append(
         self,
         queue: str,
         batch: bytes,
-        done: Answer | None,
+        done: AppendCallback | None,
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
@@ -150,19 +155,22 @@ class QueueHost(Protocol):
         """
 
     def attach(
-        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+        self,
+        wanted: AttachRequest,
+        port: ConsumerPort,
+        done: Callable[[Attached, ConsumerHandle | None], None],
     ) -> None:
         """Attach a consumer; ``done`` is called when its group exists, at once or later."""
 
-    def status(self, queue: str, done: Told) -> None:
+    def status(self, queue: str, done: StatusCallback) -> None:
         """Count a queue's messages and consumers, after earlier requests. Counts as a use of the
         queue."""
 
-    def purge(self, queue: str, done: Told) -> None:
+    def purge(self, queue: str, done: StatusCallback) -> None:
         """Drop ready messages; ``done`` gets OK with their number in ``ready`` once that is
         durable."""
 
-    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: StatusCallback) -> None:
         """Delete a queue and its messages; ``done`` gets OK with the number of ready ones in
         ``ready``.
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluxmq.engine.hosting import Hosting
-from fluxmq.engine.remote import RemoteHosts
+from fluxmq.engine.group_server import GroupServer
+from fluxmq.engine.remote_client import RemoteClients
 from fluxmq.net import frames
 from fluxmq.net.links import FrameLink
 from fluxmq.replication.nodes import Nodes
 
 
 class QueueLinks:
-    """Connects ``Hosting`` and ``RemoteHosts`` to the links, and replicated groups, if any."""
+    """Connects ``GroupServer`` and ``RemoteClients`` to the links, and replicated groups, if any."""
 
-    def __init__(self, hosting: Hosting, remote: RemoteHosts, nodes: Nodes) -> None:
+    def __init__(self, hosting: GroupServer, remote: RemoteClients, nodes: Nodes) -> None:
         self._hosting = hosting
         self._remote = remote
         self._nodes = nodes

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fluxmq.engine.counts import REFUSED_REASONS
-from fluxmq.engine.group import Group
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.listing import MEMORY, bytes_of, durability_of, promised_by
 from fluxmq.engine.wiring import Queues
 from fluxmq.metrics.instruments import Histogram, Instruments
 from fluxmq.metrics.registry import OTHER_QUEUES, QUEUE_SERIES_MAX, Sample
 from fluxmq.queues.commands import Verb
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 
 _STATES = {"follower": "following", "candidate": "leaderless"}
 """State in metrics, by this node's role, of groups led on another node or by none."""
@@ -34,7 +34,7 @@ class QueueReports:
             self._sync_seconds[log] = histogram
         histogram.observe(seconds)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ReplicationGroup]:
         """Return all groups of the shard, including the in-memory one."""
         return self._queues.service.all_groups()
 
@@ -61,7 +61,7 @@ class QueueReports:
         for hosted in service.groups.values():
             if hosted.group.failed:
                 states["failed"] += 1
-            elif hosted.keeper.leading:
+            elif hosted.driver.leading:
                 states["leading"] += 1
             else:
                 states[_STATES.get(hosted.role, "starting")] += 1
@@ -127,7 +127,7 @@ class QueueReports:
             yield "fluxmq_queues", {"durability": durability}, count
 
 
-def _numbers(group: Group, queue: Queue) -> list[int]:
+def _numbers(group: ReplicationGroup, queue: QueueState) -> list[int]:
     groups = queue.groups.values()
     return [
         queue.next_offset - queue.start,

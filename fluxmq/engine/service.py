@@ -15,19 +15,19 @@ from fluxmq.engine.cluster_hosts import OWN_GROUPS, GroupObserver
 from fluxmq.engine.counts import QueueCounts
 from fluxmq.engine.dead_letters import DeadLetters
 from fluxmq.engine.ephemeral import EphemeralGroup
-from fluxmq.engine.group import ENTRY_BYTES_MAX, Group
+from fluxmq.engine.group import ENTRY_BYTES_MAX, ReplicationGroup
 from fluxmq.engine.group_files import GroupFiles
-from fluxmq.engine.memory import MemoryKeeper, MemoryStores
+from fluxmq.engine.memory import MemoryDriver, MemoryStores
 from fluxmq.engine.names import QueueInfo, QueueNames
-from fluxmq.engine.ports import QueueHost
+from fluxmq.engine.ports import GroupClient
 from fluxmq.logs import get_logger
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.connection import Connection
 from fluxmq.queues.config import QueueConfig, ephemeral
 from fluxmq.queues.migration import is_arriving
 from fluxmq.replication.disk import Disk
-from fluxmq.replication.hosted import Hosted, Member
 from fluxmq.replication.hosted_groups import HostedGroups
+from fluxmq.replication.open_group import Member, OpenGroup
 from fluxmq.replication.stores import DiskStores, segment_options
 from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.schema import Settings
@@ -59,10 +59,10 @@ class QueueService:
         shard: int,
         settings: Settings,
         names: QueueNames,
-        hosts: Callable[[str], QueueHost],
+        hosts: Callable[[str], GroupClient],
         reactor: Reactor,
         clock: Callable[[], int],
-        later: Callable[[float, Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], None],
         disk: Disk,
     ) -> None:
         self.shard = shard
@@ -72,7 +72,7 @@ class QueueService:
         self.dead_letters = DeadLetters(names, hosts, clock)
         self.before_groups: Callable[[], None] = lambda: None
         self.after_groups: Callable[[], None] = lambda: None
-        self.crowded_elsewhere: Callable[[], bool] = lambda: False
+        self.remote_above_high_watermark: Callable[[], bool] = lambda: False
         self.told: Callable[[str, QueueConfig | None], None] = lambda _name, _config: None
         self.deleted: Callable[[str], None] = lambda _name: None
         """Called when a queue is deleted from a group here."""
@@ -84,11 +84,11 @@ class QueueService:
         self._settings = settings
         self._files = disk.files
         self._reactor = reactor
-        self._clock, self._later = clock, later
-        self._marked: dict[Group, None] = {}
-        self._blocked: dict[Group, None] = {}
+        self._clock, self._call_later = clock, call_later
+        self._marked: dict[ReplicationGroup, None] = {}
+        self._blocked: dict[ReplicationGroup, None] = {}
         """Groups with commands that wait for the log's sync to end."""
-        self._patient: dict[Group, None] = {}
+        self._lingering: dict[ReplicationGroup, None] = {}
         """Groups whose only pending commands are ones that no caller waits for."""
         self._undeclared: set[str] = set()
         self._gathers = False
@@ -96,7 +96,7 @@ class QueueService:
         self._next_look = 0.0
         self._timer_at = 0
         self.executor = disk.executor()
-        self.durable: HostedGroups[Group] = HostedGroups(
+        self.durable: HostedGroups[ReplicationGroup] = HostedGroups(
             *(shard, settings, disk, self.executor, reactor, self),
             self.wake,
             lambda: bool(self._blocked),
@@ -109,13 +109,15 @@ class QueueService:
 
     # Groups
 
-    def _new(self, kind: type[Group], name: str, stores: DiskStores | MemoryStores) -> Group:
+    def _new(
+        self, kind: type[ReplicationGroup], name: str, stores: DiskStores | MemoryStores
+    ) -> ReplicationGroup:
         manager = self._settings.queue_manager
         group = kind(
             name,
             stores,
             self.mark,
-            self.dead_letters.bury,
+            self.dead_letters.dead_letter,
             self._clock,
             microseconds(manager.auto_commit_interval),
             manager.uncommitted_bytes,
@@ -124,15 +126,15 @@ class QueueService:
         group.counts = self.counts
         group.on_refused = self.dead_letters.refused
         group.on_unused = self._unused
-        group.gate.owner_of = self.names.owner_of
+        group.migration_fence.owner_of = self.names.owner_of
         return group
 
     def _memory_group(self) -> EphemeralGroup:
         manager = self._settings.queue_manager
         group = self._new(EphemeralGroup, f"{EPHEMERAL}-{self.shard}", MemoryStores())
         assert isinstance(group, EphemeralGroup)
-        group.keeper = MemoryKeeper(group)
-        group.asked.patience_us = group.asked.alone_us = 0
+        group.driver = MemoryDriver(group)
+        group.asked.linger_us = group.asked.alone_us = 0
         group.on_deleted = self._gone
         group.make(
             lambda name: ephemeral(
@@ -145,37 +147,37 @@ class QueueService:
         group.lead()
         return group
 
-    def make(self, name: str, stores: DiskStores, member: Member) -> Group:
+    def make(self, name: str, stores: DiskStores, member: Member) -> ReplicationGroup:
         """Return a durable group that is about to be recovered."""
-        group = self._new(Group, name, stores)
+        group = self._new(ReplicationGroup, name, stores)
         storage = self._settings.storage
         batch_max = segment_options(self._settings).batch_bytes_max
         group.batch_max = min(storage.wal_file_bytes // 2, batch_max) - OVERHEAD_BYTES
         group.on_leading = self._declare
         group.on_declared = self._declared
         group.on_deleted = self._gone
-        group.gate.moved_away = lambda queue: self.names.is_in_another(queue, name)
+        group.migration_fence.moved_away = lambda queue: self.names.is_in_another(queue, name)
         if not member.alone:
             group.is_timed = self.durable.nodes.is_timed
             group.answers.configure(member.wish, member.wishes)
         return group
 
-    def opened(self, hosted: Hosted[Group]) -> None:
+    def opened(self, hosted: OpenGroup[ReplicationGroup]) -> None:
         """Announce the queues of a group that was recovered."""
         group = hosted.group
-        if hosted.keeper.alone:
+        if hosted.driver.alone:
             self._undeclared.add(group.name)
         self.observer.opened(group)
         for queue in group.machine.queues.values():
             if not is_arriving(queue):
                 self._declared(group, queue.config)
 
-    def closed(self, hosted: Hosted[Group]) -> None:
+    def closed(self, hosted: OpenGroup[ReplicationGroup]) -> None:
         """Drop a group that this shard no longer hosts."""
         self._marked.pop(hosted.group, None)
         self.observer.closed(hosted.group)
 
-    def _declare(self, group: Group) -> None:
+    def _declare(self, group: ReplicationGroup) -> None:
         """Declare the configured queues of a group that this node now leads."""
         self._undeclared.discard(group.name)
         for config in self.names.configured(group.name):
@@ -186,7 +188,7 @@ class QueueService:
                     self._undeclared.add(config.name)
         self.observer.leads(group)
 
-    def _declared(self, group: Group, config: QueueConfig) -> None:
+    def _declared(self, group: ReplicationGroup, config: QueueConfig) -> None:
         if self.names.is_hidden(config.name):
             return
         self._undeclared.discard(config.name)
@@ -197,13 +199,13 @@ class QueueService:
     def _unused(self, queue: str) -> None:
         self.unused(queue)
 
-    def _gone(self, group: Group, queue: str) -> None:
+    def _gone(self, group: ReplicationGroup, queue: str) -> None:
         if self.names.is_hidden(queue) or self.names.is_in_another(queue, group.name):
             return  # a leftover of a queue that moved, or of a move that was cancelled
         self.told(queue, None)
         self.names.remove(queue)
         self.counts.dead.pop(queue, None)
-        if group.keeper.leading or not group.replicated:
+        if group.driver.leading or not group.replicated:
             self.deleted(queue)
 
     @property
@@ -216,11 +218,11 @@ class QueueService:
         """True while a group here rejects appends for lack of space, or would."""
         return self.low or any(hosted.group.full for hosted in self.groups.values())
 
-    def all_groups(self) -> list[Group]:
+    def all_groups(self) -> list[ReplicationGroup]:
         """Return all groups of this shard, including the in-memory one."""
         return self._all()
 
-    def find(self, group: str) -> Group | None:
+    def find(self, group: str) -> ReplicationGroup | None:
         """Return a group of this shard, or None."""
         if group == self.ephemeral.name:
             return self.ephemeral
@@ -236,7 +238,7 @@ class QueueService:
         if not reactor.ticking:
             reactor.host.schedule()
 
-    def mark(self, group: Group) -> None:
+    def mark(self, group: ReplicationGroup) -> None:
         """Schedule work for a group at the end of the tick."""
         self._marked[group] = None
         if not self._gathers:  # otherwise its turn is about to come anyway
@@ -273,39 +275,39 @@ class QueueService:
         reactor.awaited = awaited
         self.after_groups()
         if self.held:
-            self.let_go(self.crowded_elsewhere())
+            self.let_go(self.remote_above_high_watermark())
         if marked:
             self._set_timer(marked)
 
-    def _take_marked(self) -> dict[Group, None]:
+    def _take_marked(self) -> dict[ReplicationGroup, None]:
         """Take the groups that have work now."""
         marked, self._marked = self._marked, {}
         if self._blocked:
-            for group in [each for each in self._blocked if each.keeper.writable]:
+            for group in [each for each in self._blocked if each.driver.writable]:
                 del self._blocked[group]
                 marked[group] = None
         return marked
 
-    def _work(self, group: Group) -> None:
+    def _work(self, group: ReplicationGroup) -> None:
         if group.work():
             self.mark(group)
-        elif not group.keeper.writable and group.asked.due(at_once=group.leaving):
+        elif not group.driver.writable and group.asked.due(at_once=group.leaving):
             self._blocked[group] = None  # later commands will share their entry
-        elif group.asked.patient:
+        elif group.asked.lingering:
             self._wait_with(group)
 
-    def _wait_with(self, group: Group) -> None:
+    def _wait_with(self, group: ReplicationGroup) -> None:
         """Schedule another look at a group for when its pending commands become due."""
-        if not self._patient:
-            self._later(group.asked.alone_us / 1_000_000, self._patience_ends)
-        self._patient[group] = None
+        if not self._lingering:
+            self._call_later(group.asked.alone_us / 1_000_000, self._linger_ends)
+        self._lingering[group] = None
 
-    def _patience_ends(self) -> None:
-        patient, self._patient = self._patient, {}
-        for group in patient:
+    def _linger_ends(self) -> None:
+        lingering, self._lingering = self._lingering, {}
+        for group in lingering:
             self.mark(group)
 
-    def _set_timer(self, groups: Iterable[Group]) -> None:
+    def _set_timer(self, groups: Iterable[ReplicationGroup]) -> None:
         """Schedule a wake-up for the first of the groups' timers."""
         due: int | None = None
         for group in groups:
@@ -316,7 +318,7 @@ class QueueService:
         if due is None or due > now + TIMER_AHEAD_US or now < self._timer_at <= due:
             return
         self._timer_at = due
-        self._later(max((due - now) / 1_000_000, 0.001), self._timers)
+        self._call_later(max((due - now) / 1_000_000, 0.001), self._timers)
 
     def _timers(self) -> None:
         self._timer_at = 0
@@ -328,14 +330,14 @@ class QueueService:
                 self.mark(group)
         self._set_timer(group for group in groups if (group.next_due or 0) > now)
 
-    def _all(self) -> list[Group]:
+    def _all(self) -> list[ReplicationGroup]:
         return [self.ephemeral, *(hosted.group for hosted in self.groups.values())]
 
     # Flow
 
     def hold(self, connection: Connection, remote: bool) -> bool:
-        """Pause a connection until groups (``remote``: elsewhere) have room; False if they do."""
-        if not remote and not any(group.crowded for group in self._all()):
+        """Pause a connection until groups (``remote_client``: elsewhere) have room; False if they do."""
+        if not remote and not any(group.above_high_watermark for group in self._all()):
             return False
         self.held.add(connection)
         self._reactor.pause(connection, PAUSED_QUEUE)
@@ -343,7 +345,7 @@ class QueueService:
 
     def let_go(self, remote: bool) -> None:
         """Resume paused connections once all groups are below the low watermark."""
-        if remote or not all(group.roomy for group in self._all()):
+        if remote or not all(group.below_low_watermark for group in self._all()):
             return
         held, self.held = self.held, set()
         for connection in held:
@@ -361,7 +363,7 @@ class QueueService:
             self._next_look = now + ROOM_SECONDS
             self._look_for_room()
             self._try_again()
-        elif self.held and not self.crowded_elsewhere():
+        elif self.held and not self.remote_above_high_watermark():
             self.wake()  # answers from other shards make room here
         self.durable.housekeeping()
 

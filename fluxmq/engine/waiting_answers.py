@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from fluxmq.engine.answers import Done
+from fluxmq.engine.answers import ResultCallback
 from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.results import Result
 from fluxmq.raft.commits import Wish
@@ -21,7 +21,7 @@ class Append:
 
     __slots__ = ("done", "wish")
 
-    def __init__(self, done: Done, wish: Wish) -> None:
+    def __init__(self, done: ResultCallback, wish: Wish) -> None:
         self.done = done
         self.wish = wish
 
@@ -42,7 +42,7 @@ class WaitingAnswers:
         """True if any queue wants more members than the commit needs."""
         self._default = Wish()
         self._queues: dict[str, Wish] = {}
-        self._waiting: dict[int, deque[tuple[int, Done, Result]]] = {}
+        self._waiting: dict[int, deque[tuple[int, ResultCallback, Result]]] = {}
         """Number of members required -> entry, callback and result."""
 
     def configure(self, default: Wish, queues: Mapping[str, Wish]) -> None:
@@ -53,7 +53,7 @@ class WaitingAnswers:
         self.early = any(wish.early for wish in wishes)
         self.held = any(wish.members for wish in wishes)
 
-    def marked(self, config: QueueConfig, done: Done | None) -> Done | None:
+    def marked(self, config: QueueConfig, done: ResultCallback | None) -> ResultCallback | None:
         """Return an append's answer, with its queue's condition."""
         if done is None or not (self.early or self.held):
             return done
@@ -62,7 +62,7 @@ class WaitingAnswers:
             wish = wish._replace(early=False)
         return Append(done, wish)
 
-    def answer(self, index: int, done: Done, result: Result) -> None:
+    def answer(self, index: int, done: ResultCallback, result: Result) -> None:
         """Answer a command of an applied entry, or wait for members."""
         members = done.wish.members if isinstance(done, Append) else self._default.members
         if not members or index <= self.in_sync(members):
@@ -88,6 +88,6 @@ class WaitingAnswers:
                 done(result)
 
 
-def is_early(done: Done | None) -> bool:
+def is_early(done: ResultCallback | None) -> bool:
     """Return whether an append is answered once this node has it on disk."""
     return isinstance(done, Append) and done.wish.early

@@ -9,24 +9,24 @@ from collections.abc import Callable
 
 from fluxmq.engine.clients import QueueClients
 from fluxmq.engine.cluster_hosts import OWN_GROUPS, ClusterHosts
+from fluxmq.engine.group_server import GroupServer
 from fluxmq.engine.handover import Handovers
-from fluxmq.engine.hosting import Hosting
-from fluxmq.engine.listing import Listing
+from fluxmq.engine.listing import GroupListings
 from fluxmq.engine.names import QueueNames
 from fluxmq.engine.ports import (
-    Answer,
+    AppendCallback,
     Attached,
+    AttachRequest,
+    ConsumerHandle,
     ConsumerPort,
-    Held,
-    QueueHost,
-    Status,
-    Told,
-    Wanted,
+    GroupClient,
+    QueueStats,
+    StatusCallback,
 )
 from fluxmq.engine.queue_links import QueueLinks
-from fluxmq.engine.remote import RemoteHosts
+from fluxmq.engine.remote_client import RemoteClients
 from fluxmq.engine.service import QueueService
-from fluxmq.ipc.conversation import Order
+from fluxmq.ipc.conversation import RequestHandler
 from fluxmq.logs import get_logger
 from fluxmq.model.errors import FluxmqError
 from fluxmq.model.outcomes import Outcome, QueueOutcome
@@ -34,7 +34,7 @@ from fluxmq.net.links import Link
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.connection import Connection
 from fluxmq.queues.origins import Identity
-from fluxmq.replication.backups import Backups
+from fluxmq.replication.backups import GroupBackups
 from fluxmq.replication.disk import Disk
 from fluxmq.replication.nodes import Nodes
 from fluxmq.replication.placement import Places
@@ -44,14 +44,14 @@ from fluxmq.storage.directory import DataPaths, Placement, name_of
 _log = get_logger("fluxmq.queues")
 
 
-class Nowhere:
+class NoGroupClient:
     """Stand-in for an absent host: it refuses every request, and callers retry."""
 
     def append(
         self,
         queue: str,
         batch: bytes,
-        done: Answer | None,
+        done: AppendCallback | None,
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
@@ -61,25 +61,28 @@ class Nowhere:
         return True
 
     def attach(
-        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+        self,
+        wanted: AttachRequest,
+        port: ConsumerPort,
+        done: Callable[[Attached, ConsumerHandle | None], None],
     ) -> None:
         """Refuse."""
         done(Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
 
-    def status(self, queue: str, done: Told) -> None:
+    def status(self, queue: str, done: StatusCallback) -> None:
         """Refuse."""
-        done(Status(QueueOutcome.UNAVAILABLE))
+        done(QueueStats(QueueOutcome.UNAVAILABLE))
 
-    def purge(self, queue: str, done: Told) -> None:
+    def purge(self, queue: str, done: StatusCallback) -> None:
         """Refuse."""
-        done(Status(QueueOutcome.UNAVAILABLE))
+        done(QueueStats(QueueOutcome.UNAVAILABLE))
 
-    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: StatusCallback) -> None:
         """Refuse."""
-        done(Status(QueueOutcome.UNAVAILABLE))
+        done(QueueStats(QueueOutcome.UNAVAILABLE))
 
 
-NOWHERE = Nowhere()
+NOWHERE = NoGroupClient()
 
 
 def microseconds_now() -> int:
@@ -96,7 +99,7 @@ class Queues:
         settings: Settings,
         placement: Placement,
         reactor: Reactor,
-        later: Callable[[float, Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], None],
         dropped: Callable[[str, int], None],
         clock: Callable[[], int] = microseconds_now,
         disk: Disk | None = None,
@@ -107,7 +110,7 @@ class Queues:
         self.places = Places(placement)
         self.names = QueueNames(settings, placement.workers, placement.local_groups)
         self.paths = DataPaths(settings.storage.data_dir)
-        self.remote: RemoteHosts
+        self.remote: RemoteClients
         self.service = QueueService(
             shard,
             settings,
@@ -115,7 +118,7 @@ class Queues:
             self.sender,
             reactor,
             clock,
-            later,
+            call_later,
             self._disk,
         )
         self.durable = self.service.durable
@@ -144,7 +147,7 @@ class Queues:
             self.paths,
             self.service.executor,
         )
-        self._backups = Backups(shard, settings, self._disk.files, self.paths, self.durable)
+        self._backups = GroupBackups(shard, settings, self._disk.files, self.paths, self.durable)
         self._drain_seconds = settings.queue_manager.capture_drain_timeout
 
     @property
@@ -183,13 +186,13 @@ class Queues:
         """Return whether this node is a member of a group."""
         return "@" not in group and self.nodes.is_member(group)
 
-    def orders(self, core: int) -> dict[str, Order]:
+    def commands(self, core: int) -> dict[str, RequestHandler]:
         """Return the control process's commands for this shard, which is bound to ``core``."""
         return {
-            **self.handovers.orders(),
-            **self._backups.orders(),
-            **Listing(self, core).orders(),
-            **self.nodes.orders(),
+            **self.handovers.commands(),
+            **self._backups.commands(),
+            **GroupListings(self, core).commands(),
+            **self.nodes.commands(),
         }
 
     def _is_elsewhere(self, group: str) -> bool:
@@ -200,7 +203,7 @@ class Queues:
         for name in self.groups_here():
             self.durable.open(name)
             beat()
-        self.durable.forget_strays(self._is_elsewhere)
+        self.durable.forget_orphaned_groups(self._is_elsewhere)
         # Groups that are left only in the logs: open them too, or their entries would stay for
         # ever.
         for name in self.durable.unhosted():
@@ -213,7 +216,7 @@ class Queues:
 
     # Where groups live
 
-    def host(self, group: str) -> QueueHost:
+    def host(self, group: str) -> GroupClient:
         """Return the host of a group, for clients of this shard."""
         found = self.elsewhere.host(group)
         if found is not None:
@@ -228,12 +231,12 @@ class Queues:
         group."""
         self.elsewhere.moved(queue, before, after)
 
-    def sender(self, group: str) -> QueueHost:
+    def sender(self, group: str) -> GroupClient:
         """Return the target for what queues themselves send to a group: its leader, also where
         clients are refused."""
         return self.elsewhere.sender(group) or self.host(group)
 
-    def arrived(self, group: str) -> QueueHost:
+    def arrived(self, group: str) -> GroupClient:
         """Return the host of a group for forwarded requests, which may not wait for their own
         answers."""
         handovers = self.handovers
@@ -249,23 +252,27 @@ class Queues:
 
     def join(self, links: dict[int, Link]) -> QueueLinks:
         """Connect to the other shards, as host and as client."""
-        self.remote = self.handovers.remote = RemoteHosts(
+        self.remote = self.handovers.remote = RemoteClients(
             links, self.names, lambda: self.reactor.tally.now, self.host
         )
         self.remote.answered = self.handovers.answered
-        self.service.crowded_elsewhere = self._crowded_elsewhere
+        self.service.remote_above_high_watermark = self._remote_above_high_watermark
         self.elsewhere.join(self.remote)
-        hosting = Hosting(links, self.service, self.names, self.arrived)
+        hosting = GroupServer(links, self.service, self.names, self.arrived)
         found = QueueLinks(hosting, self.remote, self.nodes)
         self.nodes.join(links, found)
         return found
 
-    def _crowded_elsewhere(self) -> bool:
-        return self.remote.crowded or self.handovers.crowded or self.elsewhere.crowded
+    def _remote_above_high_watermark(self) -> bool:
+        return (
+            self.remote.above_high_watermark
+            or self.handovers.above_high_watermark
+            or self.elsewhere.above_high_watermark
+        )
 
     def hold(self, connection: Connection) -> bool:
         """Pause a connection until there is room for its appends; return False if there is."""
-        return self.service.hold(connection, self._crowded_elsewhere())
+        return self.service.hold(connection, self._remote_above_high_watermark())
 
     def _before_groups(self) -> None:
         """Do the first work at the end of a tick."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from fluxmq.ipc import unix_socket
+from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.conversation import (
     REPORTED_ATTEMPT,
     Answered,
@@ -21,8 +22,7 @@ from fluxmq.ipc.conversation import (
     RefusedError,
     back_off,
 )
-from fluxmq.ipc.framing import FramingError
-from fluxmq.ipc.messages import Body, Hello, MessageError
+from fluxmq.ipc.messages import Body, MessageError, ProcessHello
 from fluxmq.logs import RateLimited, get_logger
 
 # Answers waiting for control to read them. A scrape's answer is some tens of kilobytes, and control
@@ -91,7 +91,7 @@ class ControlClient:
     users (-1: none yet; then no user with a password can log in).
     """
 
-    def __init__(self, path: Path, hello: Hello, handlers: Handlers) -> None:
+    def __init__(self, path: Path, hello: ProcessHello, handlers: Handlers) -> None:
         self._path = path
         self._conversation = Conversation(hello, handlers)
         self._log = RateLimited(_log, per_second=0.2, burst=3)

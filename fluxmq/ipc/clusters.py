@@ -105,7 +105,7 @@ class Leaving(MessageBody, frozen=True):
     node: Name
 
 
-class RaftWanted(MessageBody, frozen=True):
+class RaftRequest(MessageBody, frozen=True):
     """Request for one group, or with an empty name all; ``everywhere``: include groups without a
     copy on this node."""
 
@@ -147,13 +147,13 @@ DIFFERS: Final = "differs"
 NOT_COMPARED: Final = "not compared"
 
 
-class AuditWanted(MessageBody, frozen=True):
+class AuditRequest(MessageBody, frozen=True):
     """Request to compare the copies of a group now."""
 
     group: Name
 
 
-class HashWanted(MessageBody, frozen=True):
+class HashRequest(MessageBody, frozen=True):
     """Request for a member's rolling hash once it has applied an entry. ``passed``: a shard of its
     node forwarded this."""
 
@@ -162,7 +162,7 @@ class HashWanted(MessageBody, frozen=True):
     passed: bool = False
 
 
-class HashTold(MessageBody, frozen=True):
+class HashReply(MessageBody, frozen=True):
     """A member's rolling hash at the requested index."""
 
     rolling: RollingHash
@@ -194,7 +194,7 @@ class ForgetNode(MessageBody, frozen=True):
     force: bool = False
 
 
-class Outcome(MessageBody, frozen=True):
+class GroupOutcome(MessageBody, frozen=True):
     """Result of a command for one group. ``problem``: why it failed; ``node``: the node it
     concerns."""
 
@@ -203,7 +203,7 @@ class Outcome(MessageBody, frozen=True):
     problem: Text = ""
 
 
-class Outcomes(MessageBody, frozen=True):
+class GroupOutcomes(MessageBody, frozen=True):
     """Results by group, of rebalance and forget_node; also the answer to can_stop."""
 
-    rows: Annotated[tuple[Outcome, ...], Meta(max_length=GROUPS_MAX)]
+    rows: Annotated[tuple[GroupOutcome, ...], Meta(max_length=GROUPS_MAX)]

@@ -1,7 +1,7 @@
 """One connection to the control process, as seen by a shard or the acceptor: no socket, no clock.
 
 Bytes received go in, bytes to send come out, and the process's own functions are called in between.
-The adapters (`client` for asyncio, `polling` for an epoll loop) only move bytes. A process answers
+The adapters (`client` for asyncio, `polling_client` for an epoll loop) only move bytes. A process answers
 from its state at that moment; nothing waits here, so control can never stall a shard by asking.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from fluxmq.ipc.framing import FrameDecoder, encode_frame
+from fluxmq.ipc.control_frames import FrameDecoder, encode_frame
 from fluxmq.ipc.messages import (
     COLLECT,
     ERROR,
@@ -23,10 +23,10 @@ from fluxmq.ipc.messages import (
     STATUS,
     USERS,
     Body,
+    ControlMessage,
     Failure,
-    Hello,
-    Message,
     MessageError,
+    ProcessHello,
     ProcessNumbers,
     Report,
     error,
@@ -57,7 +57,7 @@ Answered = Callable[[Body | Failure], None]
 ended); or with the answer to a request of this process, a failure with code ``away`` when the
 connection ended first."""
 
-Order = Callable[[Body, Answered], None]
+RequestHandler = Callable[[Body, Answered], None]
 """A command from control that may take time. Raises MessageError for a malformed body."""
 
 
@@ -73,14 +73,14 @@ class Handlers:
     `users` takes a new snapshot (called only when its revision is newer than the last one taken);
     `collect` returns all samples; `status` the numbers for `fluxmqctl status`. They run on the
     process's own loop and must not block. `users` is None for processes that authenticate nobody.
-    `orders`, by kind of message, may be answered later. `established` is called each time control
+    `commands`, by kind of message, may be answered later. `established` is called each time control
     answered hello: from then on requests may be made.
     """
 
     collect: Callable[[], Iterable[Sample]]
     status: Callable[[], ProcessNumbers]
     users: Callable[[Users], None] | None = None
-    orders: Mapping[str, Order] = field(default_factory=dict)
+    commands: Mapping[str, RequestHandler] = field(default_factory=dict)
     established: Callable[[], None] | None = None
 
 
@@ -109,7 +109,7 @@ class Conversation:
         "users_revision",
     )
 
-    def __init__(self, hello: Hello, handlers: Handlers) -> None:
+    def __init__(self, hello: ProcessHello, handlers: Handlers) -> None:
         self._hello = hello
         self._handlers = handlers
         self._decoder = FrameDecoder()
@@ -127,7 +127,7 @@ class Conversation:
         self._decoder = FrameDecoder()
         self._connection += 1
         self.established = False
-        return encode_frame(Message(HELLO, _HELLO_ID, self._hello.to_body()).to_wire())
+        return encode_frame(ControlMessage(HELLO, _HELLO_ID, self._hello.to_body()).to_wire())
 
     def disconnected(self) -> None:
         """Note that the connection is gone; fail the pending requests."""
@@ -148,7 +148,7 @@ class Conversation:
         message_id = self._last_id % ID_MAX + 1
         while message_id == _HELLO_ID or message_id in self._requests:
             message_id = message_id % ID_MAX + 1
-        frame = encode_frame(Message(kind, message_id, body).to_wire())
+        frame = encode_frame(ControlMessage(kind, message_id, body).to_wire())
         self._last_id = message_id
         self._requests[message_id] = answered
         self.send(frame)
@@ -160,10 +160,12 @@ class Conversation:
         Raises FramingError or MessageError when the peer does not speak this protocol, RefusedError
         when it refused hello; in each case the caller must close the connection.
         """
-        answers = [self._answer(Message.from_wire(value)) for value in self._decoder.feed(data)]
+        answers = [
+            self._answer(ControlMessage.from_wire(value)) for value in self._decoder.feed(data)
+        ]
         return b"".join(encode_frame(answer.to_wire()) for answer in answers if answer is not None)
 
-    def _answer(self, message: Message) -> Message | None:
+    def _answer(self, message: ControlMessage) -> ControlMessage | None:
         if message.kind == REPLY:
             self._replied(message)
             return None
@@ -180,12 +182,12 @@ class Conversation:
             return reply(message, self._handlers.status().to_body())
         if message.kind == USERS and self._handlers.users is not None:
             return self._take_users(message, self._handlers.users)
-        order = self._handlers.orders.get(message.kind)
-        if order is not None:
-            return self._obey(message, order)
+        handler = self._handlers.commands.get(message.kind)
+        if handler is not None:
+            return self._obey(message, handler)
         return error(message.id, ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
-    def _replied(self, message: Message) -> None:
+    def _replied(self, message: ControlMessage) -> None:
         if message.id != _HELLO_ID:
             answered = self._requests.pop(message.id, None)
             if answered is not None:
@@ -195,7 +197,7 @@ class Conversation:
             if self._handlers.established is not None:
                 self._handlers.established()
 
-    def _obey(self, message: Message, order: Order) -> Message | None:
+    def _obey(self, message: ControlMessage, handler: RequestHandler) -> ControlMessage | None:
         connection = self._connection
 
         def answered(answer: Body | Failure) -> None:
@@ -208,12 +210,12 @@ class Conversation:
                 self.send(encode_frame(reply(message, answer).to_wire()))
 
         try:
-            order(message.body, answered)
+            handler(message.body, answered)
         except MessageError as problem:
             return error(message.id, problem.code, str(problem))
         return None
 
-    def _take_users(self, message: Message, take: Callable[[Users], None]) -> Message:
+    def _take_users(self, message: ControlMessage, take: Callable[[Users], None]) -> ControlMessage:
         try:
             users = Users.from_body(message.body)
         except MessageError as problem:

@@ -5,7 +5,7 @@ as SCM_RIGHTS and, in the same order, a description of each::
 
     u16 count | count x ( u8 listener | u8 length of peer | u16 length of data | peer | data )
 
-``net.accept.Batch`` writes it, this module reads it. ``data`` is what the acceptor has already
+``net.accept.ConnectionBatch`` writes it, this module reads it. ``data`` is what the acceptor has already
 read; the shard treats it as the first bytes received. Nothing here blocks: a full socket is an
 outcome, not an error, and the acceptor keeps what did not fit.
 """
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fluxmq.model.errors import FluxmqError
-from fluxmq.net.accept_batch import DATA_MAX, LISTENERS_MAX, PEER_MAX, Batch
+from fluxmq.net.accept_batch import DATA_MAX, LISTENERS_MAX, PEER_MAX, ConnectionBatch
 
 LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket", "amqp.tcp", "amqp.tls")
 """Client listeners; a connection's listener is an index into this tuple."""
@@ -91,24 +91,24 @@ def adopt(fd: int) -> socket.socket:
     return sock
 
 
-def new_batch() -> Batch:
+def new_batch() -> ConnectionBatch:
     """Return an empty message: ``add`` connections to it, then ``dispatch`` it."""
-    return Batch(BATCH_CONNECTIONS_MAX, MESSAGE_BYTES_MAX)
+    return ConnectionBatch(BATCH_CONNECTIONS_MAX, MESSAGE_BYTES_MAX)
 
 
-def put(batch: Batch, connection: Handoff) -> bool:
+def put(batch: ConnectionBatch, connection: Handoff) -> bool:
     """Add a connection; False when the message has no room for it."""
     peer = connection.peer.encode("utf-8", "replace")[:PEER_BYTES_MAX]
     data = connection.data
     return batch.add(connection.fd, connection.listener, peer, data, len(data))
 
 
-def taken_back(batch: Batch) -> list[Handoff]:
+def taken_back(batch: ConnectionBatch) -> list[Handoff]:
     """Return the connections of a message that could not be sent."""
     return _decode(batch.message(), array.array("i", batch.fds))
 
 
-def dispatch(sock: socket.socket, batch: Batch) -> bool:
+def dispatch(sock: socket.socket, batch: ConnectionBatch) -> bool:
     """Send all connections of ``batch`` in one message.
 
     False means that the socket is full: try again when it is writable. The descriptors stay open

@@ -31,7 +31,7 @@ SAMPLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Watermarks:
     """Marks in bytes: all memory available, and the use at which publishers stop, resume, and new
     work is refused."""
 
@@ -41,7 +41,7 @@ class Marks:
     critical: int
 
     @classmethod
-    def of(cls, settings: Memory, available: int) -> Marks:
+    def of(cls, settings: Memory, available: int) -> Watermarks:
         """Return the marks for a machine with ``available`` bytes.
 
         The critical mark lies at most halfway between the high one and all memory, so that it is
@@ -58,15 +58,15 @@ class Watermark:
     """The memory alarm with its hysteresis: raised from the high mark until use falls below the
     resume mark."""
 
-    def __init__(self, marks: Marks) -> None:
-        self.marks = marks
+    def __init__(self, watermarks: Watermarks) -> None:
+        self.watermarks = watermarks
         self.above = False
         self.critical = False
 
     def update(self, used: int) -> bool:
         """Take a measurement and return whether the alarm is on."""
-        self.above = used >= (self.marks.resume if self.above else self.marks.high)
-        self.critical = used >= self.marks.critical
+        self.above = used >= (self.watermarks.resume if self.above else self.watermarks.high)
+        self.critical = used >= self.watermarks.critical
         return self.above
 
 

@@ -1,6 +1,6 @@
 """Messages between the processes of one node and its control process.
 
-A frame (`framing`) holds ``[version, kind, id, body]``. Requests flow both ways; each side numbers
+A frame (`control_frames`) holds ``[version, kind, id, body]``. Requests flow both ways; each side numbers
 its own. A *reply* or an *error* carries the id of the request it answers. A peer of another version
 gets an error with the code ``version`` and is disconnected.
 
@@ -167,7 +167,7 @@ class MessageBody(Struct, frozen=True):
         return None
 
 
-class Message(Struct, frozen=True, array_like=True):
+class ControlMessage(Struct, frozen=True, array_like=True):
     """One message as framed: its kind, the sender's number for it (or the answered request's), and
     its body."""
 
@@ -197,7 +197,7 @@ class _Numbered(Struct, frozen=True, array_like=True):
     id: Id
 
 
-class Hello(MessageBody, frozen=True):
+class ProcessHello(MessageBody, frozen=True):
     """Introduction of a caller: role, index among processes of that role, and process id."""
 
     role: Annotated[str, Meta(pattern="^(shard|acceptor|control)$")]
@@ -297,11 +297,11 @@ class NodeStatus(MessageBody, frozen=True):
     resources: Resources = Resources()
 
 
-def reply(to: Message, body: Body) -> Message:
+def reply(to: ControlMessage, body: Body) -> ControlMessage:
     """Return the answer to a request."""
-    return Message(REPLY, to.id, body)
+    return ControlMessage(REPLY, to.id, body)
 
 
-def error(message_id: int, code: str, text: str) -> Message:
+def error(message_id: int, code: str, text: str) -> ControlMessage:
     """Return the refusal of a request; id 0 when the request was unreadable."""
-    return Message(ERROR, message_id, Failure(code, text).to_body())
+    return ControlMessage(ERROR, message_id, Failure(code, text).to_body())

@@ -92,13 +92,13 @@ def placement_from_body(body: Body) -> Placement:
 
 
 class Release(MessageBody, frozen=True):
-    """Command for a group to leave the shard, answered with `Released` once all of it is durable
+    """Command for a group to leave the shard, answered with `ReleasedGroup` once all of it is durable
     for the next shard."""
 
     group: Name
 
 
-class Released(MessageBody, frozen=True):
+class ReleasedGroup(MessageBody, frozen=True):
     """Final state of a released group: its hard state, index and term of its snapshot, and its last
     log entry.
 
@@ -124,7 +124,7 @@ class Pin(MessageBody, frozen=True):
     shard: NaturalOrUnknown = -1
 
 
-class Placed(MessageBody, frozen=True):
+class PinResult(MessageBody, frozen=True):
     """The answer to pin and unpin: the group's shard, whether it moved, and how long it paused, in
     seconds."""
 

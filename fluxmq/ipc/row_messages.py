@@ -4,7 +4,7 @@
     fluxmqctl -> control  list, close_connections, purge_queue, delete_queue
 
 A row is a map from column to value, with the requested columns. Long lists come in pages. Pure,
-like `messages`; a shard's part is its `Desk`.
+like `messages`; a shard's part is its `ShardQueries`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Protocol, TypeVar
 import msgpack  # type: ignore[import-untyped]
 from msgspec import Meta
 
-from fluxmq.ipc.conversation import Answered, Order
+from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import (
     Failure,
     MessageBody,
@@ -72,7 +72,7 @@ def plain(value: Any) -> Any:
     return float(value)
 
 
-class RowsWanted(MessageBody, frozen=True):
+class RowsRequest(MessageBody, frozen=True):
     """Control's request to a shard: rows of `what` from number `after` on.
 
     `names`, for queues: only those (virtual host and name) that this shard holds; the answer is one
@@ -85,14 +85,14 @@ class RowsWanted(MessageBody, frozen=True):
     names: Annotated[tuple[tuple[str, str], ...], Meta(max_length=PAGE_ROWS_MAX)] = ()
 
 
-class Page(MessageBody, frozen=True):
+class RowsPage(MessageBody, frozen=True):
     """Some rows; `following` is the number of the first row of the next page, -1 after the last."""
 
     rows: Rows
     following: NaturalOrUnknown = -1
 
 
-def page_of(rows: Iterable[TableRow], after: int) -> Page:
+def page_of(rows: Iterable[TableRow], after: int) -> RowsPage:
     """Return the page of `rows` that begins at number `after`; consumes no more of the iterable
     than needed."""
     taken: list[TableRow] = []
@@ -100,13 +100,13 @@ def page_of(rows: Iterable[TableRow], after: int) -> Page:
     for row in islice(rows, after, None):
         row_bytes = len(msgpack.packb(row))
         if len(taken) == PAGE_ROWS_MAX or (taken and size + row_bytes > PAGE_BYTES_MAX):
-            return Page(tuple(taken), after + len(taken))
+            return RowsPage(tuple(taken), after + len(taken))
         taken.append(row)
         size += row_bytes
-    return Page(tuple(taken))
+    return RowsPage(tuple(taken))
 
 
-class ListWanted(MessageBody, frozen=True):
+class ListRequest(MessageBody, frozen=True):
     """A request of fluxmqctl: rows of `what` in a virtual host (None: in all, or it has none).
 
     `place` is where to continue: empty at first, then from the last answer. `subject` narrows some
@@ -132,7 +132,7 @@ class CloseConnections(MessageBody, frozen=True):
     """Close the connection with this `pid` (as listed), or all (None), of a virtual host (None: of
     any).
 
-    Clients get the `reason`. Answered with `Count`: the number of connections.
+    Clients get the `reason`. Answered with `AffectedCount`: the number of connections.
     """
 
     pid: Name | None
@@ -141,16 +141,16 @@ class CloseConnections(MessageBody, frozen=True):
 
 
 class CloseSession(MessageBody, frozen=True):
-    """End the session of an MQTT client id, connected or not. Answered with `Count`: 1 if it
+    """End the session of an MQTT client id, connected or not. Answered with `AffectedCount`: 1 if it
     existed, else 0."""
 
     client_id: Annotated[str, Meta(max_length=CLIENT_ID_CHARACTERS_MAX)]
 
 
-class QueueOrder(MessageBody, frozen=True):
+class QueueRequest(MessageBody, frozen=True):
     """Purge a queue, or delete it (only if it has no consumers, only if it is empty).
 
-    Answered with `Count`: the messages that were ready.
+    Answered with `AffectedCount`: the messages that were ready.
     """
 
     vhost: Name
@@ -159,50 +159,58 @@ class QueueOrder(MessageBody, frozen=True):
     if_empty: bool = False
 
 
-class Count(MessageBody, frozen=True):
+class AffectedCount(MessageBody, frozen=True):
     """Number of affected items."""
 
     count: Natural
 
 
-Wanted = TypeVar("Wanted", bound=MessageBody)
-_Done = Callable[[Page | Count | Failure], None]
+RequestBody = TypeVar("RequestBody", bound=MessageBody)
+_Done = Callable[[RowsPage | AffectedCount | Failure], None]
 
 
-class Desk(Protocol):
+class ShardQueries(Protocol):
     """A shard's handler of control's requests; `done` is called once, at once or later."""
 
-    def rows(self, wanted: RowsWanted, done: Callable[[Page | Failure], None]) -> None:
+    def rows(self, wanted: RowsRequest, done: Callable[[RowsPage | Failure], None]) -> None:
         """Return rows of this shard; `page_of` cuts them."""
 
     def close_connections(
-        self, wanted: CloseConnections, done: Callable[[Count | Failure], None]
+        self, wanted: CloseConnections, done: Callable[[AffectedCount | Failure], None]
     ) -> None:
         """Close connections of this shard."""
 
-    def close_session(self, wanted: CloseSession, done: Callable[[Count | Failure], None]) -> None:
+    def close_session(
+        self, wanted: CloseSession, done: Callable[[AffectedCount | Failure], None]
+    ) -> None:
         """End a session of this shard."""
 
-    def purge_queue(self, order: QueueOrder, done: Callable[[Count | Failure], None]) -> None:
+    def purge_queue(
+        self, request: QueueRequest, done: Callable[[AffectedCount | Failure], None]
+    ) -> None:
         """Purge a queue, wherever it is."""
 
-    def delete_queue(self, order: QueueOrder, done: Callable[[Count | Failure], None]) -> None:
+    def delete_queue(
+        self, request: QueueRequest, done: Callable[[AffectedCount | Failure], None]
+    ) -> None:
         """Delete a queue, wherever it is."""
 
 
-def orders_of(desk: Desk) -> dict[str, Order]:
-    """Return the `conversation.Handlers.orders` for a desk."""
+def handlers_of(queries: ShardQueries) -> dict[str, RequestHandler]:
+    """Return the `conversation.Handlers.orders` for a object with the queries."""
 
-    def order(body: type[Wanted], act: Callable[[Wanted, _Done], None]) -> Order:
+    def request(
+        body: type[RequestBody], act: Callable[[RequestBody, _Done], None]
+    ) -> RequestHandler:
         def answer_to(answered: Answered) -> _Done:
             return lambda it: answered(it if isinstance(it, Failure) else it.to_body())
 
         return lambda sent, answered: act(body.from_body(sent), answer_to(answered))
 
     return {
-        ROWS: order(RowsWanted, desk.rows),
-        CLOSE_CONNECTIONS: order(CloseConnections, desk.close_connections),
-        CLOSE_SESSION: order(CloseSession, desk.close_session),
-        PURGE_QUEUE: order(QueueOrder, desk.purge_queue),
-        DELETE_QUEUE: order(QueueOrder, desk.delete_queue),
+        ROWS: request(RowsRequest, queries.rows),
+        CLOSE_CONNECTIONS: request(CloseConnections, queries.close_connections),
+        CLOSE_SESSION: request(CloseSession, queries.close_session),
+        PURGE_QUEUE: request(QueueRequest, queries.purge_queue),
+        DELETE_QUEUE: request(QueueRequest, queries.delete_queue),
     }

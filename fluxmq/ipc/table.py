@@ -56,7 +56,7 @@ ROLES = ("", "shard", "acceptor", "control")
 """Roles of a row; the empty one means unused."""
 
 
-class State(enum.IntEnum):
+class ProcessState(enum.IntEnum):
     """The supervisor's view of a child."""
 
     STOPPED = 0
@@ -66,12 +66,12 @@ class State(enum.IntEnum):
     BACKING_OFF = 4
 
 
-class TableError(FluxmqError):
+class ProcessTableError(FluxmqError):
     """The descriptor does not hold a process table of this version."""
 
 
 @dataclass(slots=True)
-class Row:
+class ProcessRow:
     """A reading of one row.
 
     ``started_at`` is in seconds since the epoch, 0 when never started; ``heartbeat`` is
@@ -84,7 +84,7 @@ class Row:
     index: int
     pid: int
     core: int
-    state: State
+    state: ProcessState
     started_at: float
     restarts: int
     last_exit: int | None
@@ -100,17 +100,19 @@ class ProcessTable:
     def __init__(self, fd: int) -> None:
         size = os.fstat(fd).st_size
         if size < 2 * ROW_BYTES:
-            raise TableError(f"descriptor {fd} is too small for a process table")
+            raise ProcessTableError(f"descriptor {fd} is too small for a process table")
         self.fd = fd
         self._map = mmap.mmap(fd, size)
         self._words = memoryview(self._map).cast("q")
         if self._words[0] != _MAGIC or self._words[1] != _VERSION:
             self.close()
-            raise TableError(f"descriptor {fd} does not hold a process table of version {_VERSION}")
+            raise ProcessTableError(
+                f"descriptor {fd} does not hold a process table of version {_VERSION}"
+            )
         self.slots = self._words[2]
         if size < (self.slots + 1) * ROW_BYTES:
             self.close()
-            raise TableError(f"the process table on descriptor {fd} is cut off")
+            raise ProcessTableError(f"the process table on descriptor {fd} is cut off")
 
     @classmethod
     def create(cls, slots: int) -> ProcessTable:
@@ -146,11 +148,11 @@ class ProcessTable:
         self._words[base + _STARTED] = started_at_ns
         self._words[base + _RESTARTS] = restarts
 
-    def set_state(self, slot: int, state: State) -> None:
+    def set_state(self, slot: int, state: ProcessState) -> None:
         """Set the supervisor's view of the child."""
         self._words[self._base(slot) + _STATE] = int(state)
 
-    def clear_vitals(self, slot: int) -> None:
+    def clear_readings(self, slot: int) -> None:
         """Clear heartbeat, readiness, connections, memory, alarms and reason: before a start and
         after an end."""
         base = self._base(slot)
@@ -239,17 +241,19 @@ class ProcessTable:
         start = (slot + 1) * ROW_BYTES + REASON_OFFSET
         return self._map[start + 1 : start + 1 + self._map[start]].decode("utf-8", "replace")
 
-    def row(self, slot: int) -> Row:
+    def row(self, slot: int) -> ProcessRow:
         """Read one row."""
         base = self._base(slot)
         words = self._words[base : base + _EXIT_KNOWN + 1].tolist()
-        return Row(
+        return ProcessRow(
             slot=slot,
             role=ROLES[words[_ROLE] % len(ROLES)],
             index=words[_INDEX],
             pid=words[_PID],
             core=words[_CORE],
-            state=State(words[_STATE]) if 0 <= words[_STATE] < len(State) else State.STOPPED,
+            state=ProcessState(words[_STATE])
+            if 0 <= words[_STATE] < len(ProcessState)
+            else ProcessState.STOPPED,
             started_at=words[_STARTED] / 1e9,
             restarts=words[_RESTARTS],
             last_exit=words[_EXIT] if words[_EXIT_KNOWN] else None,
@@ -259,7 +263,7 @@ class ProcessTable:
             reason=self.reason(slot),
         )
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ProcessRow]:
         """Read every row, in the order of the slots."""
         return [self.row(slot) for slot in range(self.slots)]
 

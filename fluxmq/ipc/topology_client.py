@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from fluxmq.ipc.conversation import Answered, Order
+from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure, MessageError
 from fluxmq.ipc.topology_messages import (
     FROM_NOTHING,
@@ -30,7 +30,7 @@ from fluxmq.ipc.topology_messages import (
 from fluxmq.ipc.user_messages import Confirmed
 from fluxmq.routing.topology.changes import Change
 from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
-from fluxmq.routing.topology.topology import Delta, OutOfStepError, Row, Topology
+from fluxmq.routing.topology.topology import Delta, OutOfStepError, Topology, TopologyRow
 
 AWAY_SECONDS: Final = 10.0
 """Time a change waits for its answer: longer than control needs to restart, shorter than clients
@@ -46,10 +46,10 @@ INTERNAL_ERROR: Final = 541
 RESOURCE_ERROR: Final = 506
 """Reply codes of AMQP 0.9.1 for what the broker cannot do now; they end the connection."""
 
-Done = Callable[["Refusal | None"], None]
+ChangeCallback = Callable[["Refusal | None"], None]
 
 
-class Requests(Protocol):
+class RequestSender(Protocol):
     """Interface to send requests, such as `client.ControlClient`."""
 
     def request(self, kind: str, body: Body, answered: Answered) -> bool:
@@ -64,7 +64,7 @@ class _Set:
     packed: Packed
     size: int
     deadline: float
-    done: Done | None
+    done: ChangeCallback | None
 
     def answer(self, refusal: Refusal | None) -> None:
         """Call the waiting callback, once."""
@@ -77,7 +77,7 @@ class TopologyClient:
     """The copy and the pending changes. Lives on the shard's loop.
 
     `on_changed` is called after each delta was applied, with the differences; `now` returns
-    seconds. The shard puts `orders` and `established` into its `conversation.Handlers`, calls
+    seconds. The shard puts `commands` and `established` into its `conversation.Handlers`, calls
     `connect` with its client, and `tick` about once a second. `first` are changes made before all
     others, once: they drop what this process's predecessor had in memory.
     """
@@ -93,8 +93,8 @@ class TopologyClient:
         """True once control has sent the topology; before that the copy is empty."""
         self._now = now
         self._on_changed = on_changed
-        self._requests: Requests | None = None
-        self._rows: list[Row] = []
+        self._requests: RequestSender | None = None
+        self._rows: list[TopologyRow] = []
         self._last_number = 0
         self._waiting: deque[_Set] = deque()
         self._waiting_bytes = 0
@@ -107,7 +107,7 @@ class TopologyClient:
             self.change(first, _forget)
 
     @property
-    def orders(self) -> dict[str, Order]:
+    def commands(self) -> dict[str, RequestHandler]:
         """Handlers of control's messages: parts of the topology."""
         return {TOPOLOGY: self._take}
 
@@ -117,7 +117,7 @@ class TopologyClient:
         sent = sum(len(batch) for batch in self._sent)
         return len(self._waiting) + sent + len(self._ahead)
 
-    def connect(self, requests: Requests) -> None:
+    def connect(self, requests: RequestSender) -> None:
         """Send requests through this client from now on."""
         self._requests = requests
         self.established()
@@ -127,7 +127,7 @@ class TopologyClient:
         self._away = False
         self._send()
 
-    def change(self, changes: Sequence[Change], done: Done) -> None:
+    def change(self, changes: Sequence[Change], done: ChangeCallback) -> None:
         """Have changes made, all or none; `done` gets None when this copy has them, else the
         refusal."""
         try:
@@ -243,7 +243,7 @@ class TopologyClient:
         part = TopologyPart.from_body(body)
         if part.number == 0:
             self._rows = []
-        self._rows += (Row(*row) for row in part.rows)
+        self._rows += (TopologyRow(*row) for row in part.rows)
         if self.known and part.revision <= self.topology.revision:
             # Held already: this answer reaches control before it sends the rest.
             self._rows = []
@@ -274,7 +274,7 @@ class TopologyClient:
         self.topology.take(delta)
         first, self.known = not self.known, True
         rows = [row for row in delta.rows if before.pop((row.kind, row.key), None) != row.row]
-        gone = [Row(kind, key, None) for kind, key in reversed(before)]
+        gone = [TopologyRow(kind, key, None) for kind, key in reversed(before)]
         if first or rows or gone:
             self._on_changed(Delta(delta.revision, previous, (*gone, *rows)))
 

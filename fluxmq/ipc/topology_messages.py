@@ -21,7 +21,7 @@ from fluxmq.ipc.messages import Body, MessageBody, Natural, NaturalOrUnknown, Pr
 from fluxmq.routing.topology.changes import Change, pack, unpack
 from fluxmq.routing.topology.records import KINDS
 from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
-from fluxmq.routing.topology.topology import Row
+from fluxmq.routing.topology.topology import TopologyRow
 
 TOPOLOGY: Final = "topology"
 TOPOLOGY_CHANGE: Final = "topology_change"
@@ -77,7 +77,7 @@ class TopologyPart(MessageBody, frozen=True):
         return None
 
 
-def parts(previous: int, revision: int, rows: Sequence[Row]) -> Iterator[TopologyPart]:
+def parts(previous: int, revision: int, rows: Sequence[TopologyRow]) -> Iterator[TopologyPart]:
     """Cut the rows from one revision to another into messages; at least one."""
     begin, size, number = 0, 0, 0
     for index, row in enumerate(rows):

@@ -23,7 +23,7 @@ from fluxmq.auth.users import (
     VhostPermissions,
     user_problem,
 )
-from fluxmq.ipc.framing import FRAME_BYTES_MAX
+from fluxmq.ipc.control_frames import FRAME_BYTES_MAX
 from fluxmq.ipc.messages import (
     ERROR_INVALID,
     MessageBody,

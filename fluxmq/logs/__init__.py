@@ -8,7 +8,7 @@ stall an event loop: a line that the terminal or pipe does not take at once is d
 from __future__ import annotations
 
 from fluxmq.logs.configuration import LineHandler, configure, dropped_lines, get_logger
-from fluxmq.logs.escaping import escape
+from fluxmq.logs.escapes import escape
 from fluxmq.logs.rate import RateLimited, flush_all
 
 __all__ = [

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import orjson
 
-from fluxmq.logs.escaping import escape, escape_lines
+from fluxmq.logs.escapes import escape, escape_lines
 
 # A line is meant to be read. With these limits an ordinary line stays below PIPE_BUF (4096 bytes),
 # so lines of several processes that share one pipe do not mix; only a traceback may be longer.

@@ -40,7 +40,7 @@ def flush_all() -> int:
     return sum(limited.flush() for limited in list(_instances))
 
 
-class _Bucket:
+class _LineBucket:
     __slots__ = ("level", "refilled_at", "suppressed", "template", "tokens")
 
     def __init__(self, tokens: float, now: float) -> None:
@@ -88,8 +88,8 @@ class RateLimited:
         self._burst = burst
         self._keys_max = keys_max
         self._clock = clock
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
-        self._other: _Bucket | None = None
+        self._buckets: OrderedDict[str, _LineBucket] = OrderedDict()
+        self._other: _LineBucket | None = None
         self.events = 0
         self.suppressed_total = 0
         _instances.add(self)
@@ -151,7 +151,7 @@ class RateLimited:
             written += 1
         return written
 
-    def _bucket(self, key: str, now: float) -> _Bucket:
+    def _bucket(self, key: str, now: float) -> _LineBucket:
         bucket = self._buckets.get(key)
         if bucket is not None:
             self._buckets.move_to_end(key)
@@ -159,10 +159,10 @@ class RateLimited:
             return bucket
         if len(self._buckets) >= self._keys_max and not self._forget_oldest(now):
             if self._other is None:
-                self._other = _Bucket(float(self._burst), now)
+                self._other = _LineBucket(float(self._burst), now)
             self._refill(self._other, now)
             return self._other
-        bucket = self._buckets[key] = _Bucket(float(self._burst), now)
+        bucket = self._buckets[key] = _LineBucket(float(self._burst), now)
         return bucket
 
     def _forget_oldest(self, now: float) -> bool:
@@ -175,7 +175,7 @@ class RateLimited:
         del self._buckets[key]
         return True
 
-    def _refill(self, bucket: _Bucket, now: float) -> None:
+    def _refill(self, bucket: _LineBucket, now: float) -> None:
         elapsed = now - bucket.refilled_at
         if elapsed > 0:
             bucket.tokens = min(float(self._burst), bucket.tokens + elapsed * self._per_second)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from fluxmq.metrics.registry import METRICS, Kind, Metric, Sample, Scope, find, labels_problem
+from fluxmq.metrics.registry import METRICS, Metric, MetricKind, Sample, Scope, find, labels_problem
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -22,7 +22,7 @@ UNDECLARED = "fluxmq_scrape_undeclared_samples_total"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MetricSource:
     """The samples of one process; `shard` is its index for `Scope.SHARD`, else None."""
 
     scope: Scope
@@ -40,7 +40,7 @@ class Exposition:
         self._seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
         self.undeclared = 0
 
-    def add(self, source: Source) -> None:
+    def add(self, source: MetricSource) -> None:
         """Add one process's samples. A duplicate series is omitted and counted."""
         for name, labels, value in source.samples:
             metric = find(name)
@@ -76,7 +76,9 @@ class Exposition:
         if family is None:
             # Prometheus names a counter's family without the suffix its samples carry.
             name = (
-                metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+                metric.name.removesuffix("_total")
+                if metric.kind is MetricKind.COUNTER
+                else metric.name
             )
             family = self._families[metric.name] = Family(name, metric.help, metric.kind.value)
         return family

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
-from fluxmq.metrics.registry import METRICS, Kind, Metric, Sample
+from fluxmq.metrics.registry import METRICS, Metric, MetricKind, Sample
 
 # Series per process. Labels are fixed sets, so only a bug reaches this; then it must be loud.
 SERIES_MAX = 4096
@@ -84,26 +84,26 @@ class Instruments:
 
     def counter(self, name: str, **labels: str) -> Counter:
         """Return the counter of this name and these labels."""
-        found = self._find(name, Kind.COUNTER, labels, Counter)
+        found = self._find(name, MetricKind.COUNTER, labels, Counter)
         assert isinstance(found, Counter), name
         return found
 
     def gauge(self, name: str, **labels: str) -> Gauge:
         """Return the gauge of this name and these labels."""
-        found = self._find(name, Kind.GAUGE, labels, Gauge)
+        found = self._find(name, MetricKind.GAUGE, labels, Gauge)
         assert isinstance(found, Gauge), name
         return found
 
     def maximum(self, name: str, **labels: str) -> Maximum:
         """Return the gauge of this name that keeps the largest value between collections."""
-        found = self._find(name, Kind.GAUGE, labels, Maximum)
+        found = self._find(name, MetricKind.GAUGE, labels, Maximum)
         assert isinstance(found, Maximum), name
         return found
 
     def histogram(self, name: str, **labels: str) -> Histogram:
         """Return the histogram of this name and these labels."""
         bounds = METRICS[name].buckets if name in METRICS else ()
-        found = self._find(name, Kind.HISTOGRAM, labels, lambda: Histogram(bounds))
+        found = self._find(name, MetricKind.HISTOGRAM, labels, lambda: Histogram(bounds))
         assert isinstance(found, Histogram), name
         return found
 
@@ -111,7 +111,7 @@ class Instruments:
         """Report the result of `read()` at each collection: for numbers kept elsewhere."""
         metric = METRICS.get(name)
         assert metric is not None, f"{name} is not declared"
-        assert metric.kind is not Kind.HISTOGRAM, name
+        assert metric.kind is not MetricKind.HISTOGRAM, name
         _key(metric, labels)
         assert len(self._observed) < SERIES_MAX, name
         self._observed.append((name, labels, read))
@@ -130,7 +130,7 @@ class Instruments:
             yield name, labels, read()
 
     def _find(
-        self, name: str, kind: Kind, labels: dict[str, str], make: Callable[[], Instrument]
+        self, name: str, kind: MetricKind, labels: dict[str, str], make: Callable[[], Instrument]
     ) -> Instrument:
         metric = METRICS.get(name)
         assert metric is not None, f"{name} is not declared"

@@ -20,7 +20,7 @@ from typing import Final
 Sample = tuple[str, Mapping[str, str], float]
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """Behaviour of a metric: only grows, goes up and down, or counts observations by size."""
 
     COUNTER = "counter"
@@ -44,7 +44,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     scope: Scope = Scope.SHARD
@@ -94,7 +94,7 @@ GROUP_SERIES_MAX: Final = 200
 # millisecond (normal) to seconds (something blocked).
 LAG_BUCKETS: Final = (0.00025, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 
-_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 _ACCEPTOR, _NODE = Scope.ACCEPTOR, Scope.NODE
 
 _DECLARED: Final = (
@@ -535,8 +535,8 @@ def _index() -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     for metric in _DECLARED:
         assert metric.name not in metrics, metric.name
-        assert (metric.kind is Kind.COUNTER) == metric.name.endswith("_total"), metric.name
-        assert (metric.kind is Kind.HISTOGRAM) == bool(metric.buckets), metric.name
+        assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total"), metric.name
+        assert (metric.kind is MetricKind.HISTOGRAM) == bool(metric.buckets), metric.name
         assert list(metric.buckets) == sorted(set(metric.buckets)), metric.name
         assert metric.scope is Scope.NODE or "shard" not in metric.labels, metric.name
         metrics[metric.name] = metric
@@ -553,11 +553,11 @@ def find(sample_name: str) -> Metric | None:
     """
     metric = METRICS.get(sample_name)
     if metric is not None:
-        return None if metric.kind is Kind.HISTOGRAM else metric
+        return None if metric.kind is MetricKind.HISTOGRAM else metric
     for suffix in ("_bucket", "_sum", "_count"):
         if sample_name.endswith(suffix):
             metric = METRICS.get(sample_name[: -len(suffix)])
-            if metric is not None and metric.kind is Kind.HISTOGRAM:
+            if metric is not None and metric.kind is MetricKind.HISTOGRAM:
                 return metric
     return None
 
@@ -565,7 +565,7 @@ def find(sample_name: str) -> Metric | None:
 def labels_problem(metric: Metric, sample_name: str, labels: Mapping[str, str]) -> str | None:
     """Return why `labels` do not fit the declaration, or None when they do."""
     expected = set(metric.labels)
-    if metric.kind is Kind.HISTOGRAM and sample_name.endswith("_bucket"):
+    if metric.kind is MetricKind.HISTOGRAM and sample_name.endswith("_bucket"):
         expected.add("le")
     if set(labels) != expected:
         return f"{sample_name} has labels {sorted(labels)}, declared are {sorted(expected)}"

@@ -49,7 +49,7 @@ _CHECK_AT: Final = 4
 _CHECK: Final = struct.Struct("<I")
 
 
-class Message(NamedTuple):
+class BatchMessage(NamedTuple):
     """One message. Times are microseconds since the epoch; 0 means never, at once, unknown."""
 
     key: bytes
@@ -117,10 +117,10 @@ class Columns:
     properties: memoryview
     payloads: memoryview
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[BatchMessage]:
         """Yield every message, copied out."""
         for index in range(self.header.count):
-            yield Message(
+            yield BatchMessage(
                 _cut(self.keys, self.key_ends, index),
                 _cut(self.properties, self.property_ends, index),
                 _cut(self.payloads, self.payload_ends, index),
@@ -252,7 +252,7 @@ def _ends(cursor: _Cursor, total: int, count: int, what: str) -> NDArray[numpy.i
     return ends
 
 
-def encode(messages: Sequence[Message], base_offset: int = 0, term: int = 0) -> bytes:
+def encode(messages: Sequence[BatchMessage], base_offset: int = 0, term: int = 0) -> bytes:
     """Encode a batch of any messages; the first one's time is the base time.
 
     Columns exist only where messages differ or have a value, so that equal messages give the same

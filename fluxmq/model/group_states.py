@@ -66,7 +66,7 @@ Range = tuple[int, int, int]
 assert HEADER_BYTES == 32
 
 
-class GroupState(NamedTuple):
+class ConsumerGroupState(NamedTuple):
     """A consumer group at one moment.
 
     `cursor`: work: the first message that was never given; stream: the committed offset. `whole`:
@@ -94,9 +94,9 @@ class QueueGroups(NamedTuple):
     time: int
     start: int
     next_offset: int
-    groups: tuple[GroupState, ...]
+    groups: tuple[ConsumerGroupState, ...]
 
-    def group(self, name: str) -> GroupState | None:
+    def group(self, name: str) -> ConsumerGroupState | None:
         """Return the group of that name, None if there is none."""
         return next((group for group in self.groups if group.name == name), None)
 
@@ -186,7 +186,7 @@ def decode(data: bytes) -> QueueGroups:
     raise SegmentError("the content of the group file is malformed")
 
 
-def _group(packed: object) -> GroupState:
+def _group(packed: object) -> ConsumerGroupState:
     match packed:
         case (
             str(name),
@@ -204,7 +204,7 @@ def _group(packed: object) -> GroupState:
             place = _number(name, mode)
             if place >= len(MODES):
                 raise SegmentError(f"group {name!r} has the unknown mode {mode}")
-            return GroupState(
+            return ConsumerGroupState(
                 name,
                 MODES[place],
                 filter_,

@@ -53,7 +53,7 @@ class PropertyError(ValueError):
     """The bytes are not a property block, or the items cannot form one; the text says why."""
 
 
-class Kind(IntEnum):
+class PropertyKind(IntEnum):
     """Kinds of item. A number never changes its meaning; new kinds get new numbers."""
 
     PAYLOAD_FORMAT = 1
@@ -86,20 +86,20 @@ class Kind(IntEnum):
     DEAD_TRANSFER = 40
 
 
-NUMBERS: Final[dict[Kind, int]] = {
-    Kind.PAYLOAD_FORMAT: 1,
-    Kind.DELIVERY_MODE: 1,
-    Kind.PRIORITY: 1,
-    Kind.TIMESTAMP: 8,
-    Kind.PROTOCOL: 1,
-    Kind.DEAD_OFFSET: 8,
-    Kind.DEAD_ATTEMPTS: 4,
-    Kind.DEAD_FIRST_TIME: 8,
-    Kind.DEAD_TIME: 8,
+NUMBERS: Final[dict[PropertyKind, int]] = {
+    PropertyKind.PAYLOAD_FORMAT: 1,
+    PropertyKind.DELIVERY_MODE: 1,
+    PropertyKind.PRIORITY: 1,
+    PropertyKind.TIMESTAMP: 8,
+    PropertyKind.PROTOCOL: 1,
+    PropertyKind.DEAD_OFFSET: 8,
+    PropertyKind.DEAD_ATTEMPTS: 4,
+    PropertyKind.DEAD_FIRST_TIME: 8,
+    PropertyKind.DEAD_TIME: 8,
 }
 """Kinds that are unsigned numbers, with their width in bytes."""
 
-_KINDS: Final = {int(kind): kind for kind in Kind}
+_KINDS: Final = {int(kind): kind for kind in PropertyKind}
 
 
 class Timestamp(int):
@@ -128,7 +128,7 @@ class Item(NamedTuple):
     `name`: of a HEADER.
     """
 
-    kind: Kind
+    kind: PropertyKind
     value: int | bytes | Value | None
     name: bytes = b""
 
@@ -160,7 +160,7 @@ def encode(items: Iterable[Item]) -> bytes:
     """Encode items as a block. Raises `PropertyError` for a value that its kind or tag cannot
     hold."""
     out = bytearray()
-    budget = _Budget()
+    budget = _ItemBudget()
     for kind, value, name in items:
         budget.spend()
         content = _content(kind, value, name, budget)
@@ -172,21 +172,21 @@ def encode(items: Iterable[Item]) -> bytes:
 
 
 def _content(
-    kind: Kind, value: int | bytes | Value | None, name: bytes, budget: _Budget
+    kind: PropertyKind, value: int | bytes | Value | None, name: bytes, budget: _ItemBudget
 ) -> bytes | bytearray:
     width = NUMBERS.get(kind)
     if width is not None:
         if not isinstance(value, int) or not 0 <= value < 1 << (8 * width):
             raise PropertyError(f"{kind.name} is a number of {width} bytes")
         return value.to_bytes(width, "little")
-    if kind is Kind.HEADER:
+    if kind is PropertyKind.HEADER:
         if not isinstance(value, Value):
             raise PropertyError("a header has a typed value")
         out = bytearray()
         _put_sized(out, name)
         _put_value(out, value, 0, budget)
         return out
-    if kind is Kind.EMPTY_HEADERS:
+    if kind is PropertyKind.EMPTY_HEADERS:
         if value is not None:
             raise PropertyError("EMPTY_HEADERS has no value")
         return b""
@@ -205,7 +205,7 @@ def moment_of(time_us: int) -> bytes:
     return moment.isoformat().replace("+00:00", "Z").encode()
 
 
-class _Budget:
+class _ItemBudget:
     """Counts items, nested ones too."""
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ def _put_sized(out: bytearray, content: bytes | bytearray) -> None:
     out += content
 
 
-def _put_value(out: bytearray, value: Value, depth: int, budget: _Budget) -> None:
+def _put_value(out: bytearray, value: Value, depth: int, budget: _ItemBudget) -> None:
     tag, content = value
     budget.spend()
     out += tag.encode("ascii", "replace")
@@ -268,7 +268,7 @@ def decode(block: bytes) -> list[Item]:
     if len(block) > BLOCK_BYTES_MAX:
         raise PropertyError("more bytes than a block takes")
     items: list[Item] = []
-    budget = _Budget()
+    budget = _ItemBudget()
     at, end = 0, len(block)
     while at < end:
         budget.spend()
@@ -281,19 +281,19 @@ def decode(block: bytes) -> list[Item]:
     return items
 
 
-def _item(block: bytes, kind: Kind, start: int, stop: int, budget: _Budget) -> Item:
+def _item(block: bytes, kind: PropertyKind, start: int, stop: int, budget: _ItemBudget) -> Item:
     width = NUMBERS.get(kind)
     if width is not None:
         if stop - start != width:
             raise PropertyError(f"{kind.name} of another width")
         return Item(kind, int.from_bytes(block[start:stop], "little"))
-    if kind is Kind.HEADER:
+    if kind is PropertyKind.HEADER:
         name_at, name_end = _sized(block, start, stop)
         value, at = _value(block, name_end, stop, 0, budget)
         if at != stop:
             raise PropertyError("bytes behind a header's value")
         return Item(kind, value, block[name_at:name_end])
-    if kind is Kind.EMPTY_HEADERS:
+    if kind is PropertyKind.EMPTY_HEADERS:
         if start != stop:
             raise PropertyError("EMPTY_HEADERS with a value")
         return Item(kind, None)
@@ -318,7 +318,7 @@ def _sized(block: bytes, at: int, end: int) -> tuple[int, int]:
     raise PropertyError("a size of too many bytes")
 
 
-def _value(block: bytes, at: int, end: int, depth: int, budget: _Budget) -> tuple[Value, int]:
+def _value(block: bytes, at: int, end: int, depth: int, budget: _ItemBudget) -> tuple[Value, int]:
     """Return a value and where it ends."""
     budget.spend()
     if at >= end:
@@ -348,7 +348,7 @@ def _value(block: bytes, at: int, end: int, depth: int, budget: _Budget) -> tupl
 
 
 def _inner(
-    block: bytes, tag: str, at: int, end: int, depth: int, budget: _Budget
+    block: bytes, tag: str, at: int, end: int, depth: int, budget: _ItemBudget
 ) -> Sequence[object]:
     """Return the content of a table or an array."""
     found: list[object] = []

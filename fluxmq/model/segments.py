@@ -143,7 +143,7 @@ def _with_check(data: bytes, at: int) -> bytes:
 # --- the page ----------------------------------------------------------------------------------------------------
 
 
-class Page(NamedTuple):
+class HeaderPage(NamedTuple):
     """A segment's header page. `created`: base time of its first batch, µs since the epoch."""
 
     queue: str
@@ -160,7 +160,7 @@ class Page(NamedTuple):
         return _with_check((fields + name).ljust(PAGE_BYTES, b"\0"), _PAGE_CHECK_AT)
 
     @classmethod
-    def decode(cls, data: bytes) -> Page:
+    def decode(cls, data: bytes) -> HeaderPage:
         """Decode a page from the first 4096 bytes of `data`. Raises SegmentError."""
         if len(data) < PAGE_BYTES:
             raise SegmentError(f"the segment has {len(data)} bytes and no whole header page")
@@ -329,7 +329,7 @@ def sealed_index(data: bytes, segment_hash: bytes) -> IndexEntries | None:
 # --- the head ------------------------------------------------------------------------------------------------------
 
 
-class Head(NamedTuple):
+class QueueHead(NamedTuple):
     """Bounds for readers outside the broker; the module's text describes the fields."""
 
     sequence: int
@@ -349,16 +349,16 @@ class Head(NamedTuple):
         return self.sequence % 2 * SLOT_BYTES
 
 
-def _slot(data: bytes) -> Head | None:
+def _slot(data: bytes) -> QueueHead | None:
     if len(data) != SLOT_BYTES:
         return None
     magic, check, *fields, _ = _SLOT.unpack(data)
     if magic != _SLOT_MAGIC or check != _check_of(data, _CHECK_AT):
         return None
-    return Head(*fields)
+    return QueueHead(*fields)
 
 
-def newest_head(data: bytes) -> Head | None:
+def newest_head(data: bytes) -> QueueHead | None:
     """Return the newest valid slot of a head file's bytes, None if there is none."""
     slots = [_slot(bytes(data[at : at + SLOT_BYTES])) for at in (0, SLOT_BYTES)]
     return max((slot for slot in slots if slot is not None), default=None)

@@ -6,7 +6,7 @@ of the wall clock must not change them. So steady time is taken from the wall cl
 process starts, and from then on follows the clock that counts from boot. It is steered towards the
 wall clock so slowly that no timer suffers.
 
-Only a wall clock can tell how long a machine was off. A `Mark` that an earlier process left beside
+Only a wall clock can tell how long a machine was off. A `ClockReadings` that an earlier process left beside
 its data allows several answers, and the shortest counts: a message kept too long can still be
 delivered, one that expired too early is gone.
 
@@ -59,7 +59,7 @@ class SteadyClock:
         self._adrift = 0
 
 
-class Mark(NamedTuple):
+class ClockReadings(NamedTuple):
     """Readings of a process's clocks at one moment: steady time, wall clock, time since boot, and
     the boot's id."""
 
@@ -74,20 +74,20 @@ class Mark(NamedTuple):
         return b"%s %s\n" % (text, xxh3_64_hexdigest(text).encode())
 
     @staticmethod
-    def decode(line: bytes) -> Mark | None:
+    def decode(line: bytes) -> ClockReadings | None:
         """Decode the result of `encode`; return None for anything else, such as a torn write."""
         words = line.split()
         if len(words) != 5 or xxh3_64_hexdigest(b" ".join(words[:4])).encode() != words[4]:
             return None
         steady, wall, elapsed = map(int, words[:3])
-        return Mark(steady, wall, elapsed, words[3].decode())
+        return ClockReadings(steady, wall, elapsed, words[3].decode())
 
     def drift(self) -> int:
         """Return how far steady time was ahead of the wall clock."""
         return self.steady - self.wall
 
 
-def resumed(mark: Mark | None, wall: int, elapsed: int, boot: str) -> int:
+def resumed(mark: ClockReadings | None, wall: int, elapsed: int, boot: str) -> int:
     """Return steady time at the start of a process, given the last one's mark and the clocks now.
 
     Without a mark it is the wall clock's. With one, time has passed as the wall clock says; but

@@ -20,13 +20,13 @@ from typing import Final
 
 import cython
 
-from fluxmq.net.accept_batch import Batch
+from fluxmq.net.accept_batch import ConnectionBatch
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.octets import Octets, pointer
-    from cython.cimports.fluxmq.net.accept_batch import Batch
+    from cython.cimports.fluxmq.net.accept_batch import ConnectionBatch
     from cython.cimports.fluxmq.net.sockets import (
         AF_INET,
         NI_NUMERICHOST,
@@ -94,7 +94,7 @@ class Entrance:
     ``length``: bytes read from it.
     """
 
-    def __init__(self, limit: int, batches: list[Batch], plain: int) -> None:
+    def __init__(self, limit: int, batches: list[ConnectionBatch], plain: int) -> None:
         self.limit = limit
         self.batches = batches
         self.plain = plain
@@ -193,7 +193,7 @@ class Entrance:
         """Read the client's first bytes and batch the connection if possible. Return HANDED, AWAIT,
         READ or ENDED."""
         shard: cython.int
-        batch: Batch
+        batch: ConnectionBatch
         outcome: cython.int = self.read(self.fd, self.limit)
         if outcome != READ or self.listener != self.plain or self.room <= 0:
             return outcome

@@ -1,4 +1,4 @@
-cdef class Batch:
+cdef class ConnectionBatch:
     cdef public Py_ssize_t connections_max, bytes_max, used
     cdef public bytearray body, counts
     cdef public list fds

@@ -46,7 +46,7 @@ _RECORD_BYTES = 4
 _SEND_FLAGS = int(socket.MSG_DONTWAIT) | int(socket.MSG_NOSIGNAL)
 
 
-class Batch:
+class ConnectionBatch:
     """The connections that go to one shard with the next message.
 
     Bounded by ``connections_max`` and ``bytes_max``. ``fds``: their descriptors, in order.

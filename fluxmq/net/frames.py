@@ -26,7 +26,7 @@ import struct
 
 import msgpack  # type: ignore[import-untyped]
 
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 
 RUN = 1
 SHARED = 2
@@ -50,7 +50,7 @@ _KEPT = struct.Struct("<BQ")
 _VERBATIM = 1
 
 
-def run_head(run: Run) -> bytes:
+def run_head(run: PublishRun) -> bytes:
     """Encode everything of a run but its wire bytes."""
     return (
         _RUN.pack(
@@ -71,41 +71,41 @@ def run_head(run: Run) -> bytes:
     )
 
 
-def encode_run(run: Run) -> bytes:
+def encode_run(run: PublishRun) -> bytes:
     """Encode the head of a RUN frame; the run's wire bytes follow it."""
     return bytes((RUN,)) + run_head(run)
 
 
-def encode_kept(number: int, run: Run) -> bytes:
+def encode_kept(number: int, run: PublishRun) -> bytes:
     """Encode the head of a KEPT frame."""
     return _KEPT.pack(KEPT, number) + run_head(run)
 
 
-def decode_kept(frame: bytes) -> tuple[int, Run]:
+def decode_kept(frame: bytes) -> tuple[int, PublishRun]:
     """Return number and run of a KEPT frame."""
     _, number = _KEPT.unpack_from(frame)
     return number, decode_run(frame, _KEPT.size)
 
 
-def encode_dealt(number: int, group: bytes, topic_filter: bytes, run: Run) -> bytes:
+def encode_dealt(number: int, group: bytes, topic_filter: bytes, run: PublishRun) -> bytes:
     """Encode the head of a DEALT frame."""
     return _KEPT.pack(DEALT, number) + encode_shared(group, topic_filter, run)
 
 
-def decode_dealt(frame: bytes) -> tuple[int, bytes, bytes, Run]:
+def decode_dealt(frame: bytes) -> tuple[int, bytes, bytes, PublishRun]:
     """Return number, group, filter and run of a DEALT frame."""
     _, number = _KEPT.unpack_from(frame)
     return number, *decode_shared(frame, _KEPT.size)
 
 
-def encode_shared(group: bytes, topic_filter: bytes, run: Run) -> bytes:
+def encode_shared(group: bytes, topic_filter: bytes, run: PublishRun) -> bytes:
     """Encode the head of a SHARED frame."""
     return (
         _SHARED.pack(SHARED, len(group), len(topic_filter)) + group + topic_filter + run_head(run)
     )
 
 
-def encode_retained(stamp: tuple[int, int], run: Run) -> bytes:
+def encode_retained(stamp: tuple[int, int], run: PublishRun) -> bytes:
     """Encode the head of a RETAINED frame. The run's publisher is a client id here, None for the
     broker."""
     publisher: bytes = run.publisher or b""
@@ -124,7 +124,7 @@ def decode_control(frame: bytes) -> list[object]:
     return found
 
 
-def decode_run(frame: bytes, at: int = 1) -> Run:
+def decode_run(frame: bytes, at: int = 1) -> PublishRun:
     """Decode the run whose head begins at ``at``; its bytes stay in the frame."""
     (
         version,
@@ -144,7 +144,7 @@ def decode_run(frame: bytes, at: int = 1) -> Run:
     at += topic_length
     properties = frame[at : at + properties_length]
     at += properties_length
-    run = Run(
+    run = PublishRun(
         frame, at, len(frame), count, stride, version, first, variable, pid_at, largest, topic
     )
     run.kept = True
@@ -154,7 +154,7 @@ def decode_run(frame: bytes, at: int = 1) -> Run:
     return run
 
 
-def decode_shared(frame: bytes, at: int = 0) -> tuple[bytes, bytes, Run]:
+def decode_shared(frame: bytes, at: int = 0) -> tuple[bytes, bytes, PublishRun]:
     """Return group, filter and run of a SHARED frame that begins at ``at``."""
     _, group_length, filter_length = _SHARED.unpack_from(frame, at)
     at += _SHARED.size
@@ -164,7 +164,7 @@ def decode_shared(frame: bytes, at: int = 0) -> tuple[bytes, bytes, Run]:
     return group, topic_filter, decode_run(frame, at + filter_length)
 
 
-def decode_retained(frame: bytes) -> tuple[tuple[int, int], Run]:
+def decode_retained(frame: bytes) -> tuple[tuple[int, int], PublishRun]:
     """Return stamp and run of a RETAINED frame."""
     _, stamp, origin, length = _RETAINED.unpack_from(frame)
     at = _RETAINED.size + length

@@ -22,7 +22,7 @@ from fluxmq.net import frames
 from fluxmq.net.link_ends import LinkEnds, LinkKind
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.connection import Connection
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 
 RECORDS_PER_TURN = 256
 BYTES_PER_TURN = 256 * 1024
@@ -39,7 +39,7 @@ FEED_FRAMES = 64
 """Frames of a bulk transfer (retained messages) sent at once."""
 
 
-class Transport(Protocol):
+class LinkTransport(Protocol):
     """Records in order to and from one peer."""
 
     record_max: int
@@ -170,7 +170,7 @@ class Link:
     def __init__(
         self,
         peer: int,
-        transport: Transport,
+        transport: LinkTransport,
         reactor: Reactor,
         received: Callable[[Link, bytes], None],
         blocked: Callable[[Link], None],
@@ -193,21 +193,21 @@ class Link:
 
     # Out
 
-    def send_run(self, run: Run) -> None:
+    def send_run(self, run: PublishRun) -> None:
         """Send the peer a run to deliver to its sessions."""
         if self.up and self.backlog_bytes <= BACKLOG_BYTES_MAX:
             self._send(frames.encode_run(run), run)
         else:
             self.dropped += run.count
 
-    def send_shared(self, group: bytes, topic_filter: bytes, run: Run) -> None:
+    def send_shared(self, group: bytes, topic_filter: bytes, run: PublishRun) -> None:
         """Send the peer a run to deliver to its members of a shared group."""
         if self.up and self.backlog_bytes <= BACKLOG_BYTES_MAX:
             self._send(frames.encode_shared(group, topic_filter, run), run)
         else:
             self.dropped += run.count
 
-    def send_retained(self, stamp: tuple[int, int], run: Run) -> None:
+    def send_retained(self, stamp: tuple[int, int], run: PublishRun) -> None:
         """Send the peer a retained message; a run without bytes deletes it."""
         if self.up:
             self._send(frames.encode_retained(stamp, run), run)
@@ -226,7 +226,7 @@ class Link:
         self._feeds.append(source)
         self.drain()
 
-    def _send(self, head: bytes, run: Run) -> None:
+    def _send(self, head: bytes, run: PublishRun) -> None:
         length = run.end - run.start
         size = len(head) + length
         self.sent_bytes += size
@@ -340,7 +340,7 @@ def make_links(
     shard."""
     links: dict[int, Link] = {}
     for each in ends:
-        transport: Transport
+        transport: LinkTransport
         if kind == "ring":
             transport = RingTransport(each, wake_fds[each.peer])
         else:

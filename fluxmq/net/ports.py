@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from fluxmq.protocols.connection import Connection
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 
 if TYPE_CHECKING:
     from fluxmq.net.route import Route
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 class RunSink(Protocol):
     """Takes runs: a durable queue, a shared subscription."""
 
-    def offer(self, run: Run, /) -> object:
+    def offer(self, run: PublishRun, /) -> object:
         """Take a run; its bytes are valid until this returns, unless it is detached."""
 
 
 class RunLink(Protocol):
     """Takes runs for another shard."""
 
-    def send_run(self, run: Run, /) -> object:
+    def send_run(self, run: PublishRun, /) -> object:
         """Send a run, as `RunSink.offer` takes it."""
 
 

@@ -1,11 +1,11 @@
 from fluxmq.protocols.amqp091.parser cimport AmqpParser
 from fluxmq.protocols.connection cimport Connection, Tally
-from fluxmq.protocols.mqtt.delivery cimport Delivery
-from fluxmq.protocols.mqtt.portion cimport Target
+from fluxmq.protocols.mqtt.delivery cimport SessionDelivery
+from fluxmq.protocols.mqtt.inflight_range cimport Target
 from fluxmq.net.route cimport Route
-from fluxmq.protocols.mqtt.run cimport Run
+from fluxmq.protocols.mqtt.run cimport PublishRun
 from fluxmq.protocols.mqtt.scan cimport Scanner
-from fluxmq.protocols.mqtt.tickets cimport Ticket
+from fluxmq.protocols.mqtt.pending_acks cimport PendingAck
 
 cdef class Reactor:
     cdef public object host, poller
@@ -19,7 +19,7 @@ cdef class Reactor:
     cdef public bytearray buffer
     cdef public Scanner scanner
     cdef public AmqpParser amqp
-    cdef public Ticket ticket
+    cdef public PendingAck pending_ack
 
     cpdef int tick(self) except -1
     cpdef int flush(self) except -1
@@ -30,8 +30,8 @@ cdef class Reactor:
     cpdef int filtered(self, Connection connection, bytes data) except -1
     cpdef int process(self, Connection connection, bytearray buffer, Py_ssize_t end) except -1
     cpdef int publish(self, Connection connection, bytearray buffer) except -1
-    cpdef Ticket hold(self)
-    cpdef int accept(self, Connection connection, Run run) except -1
-    cpdef int publish_run(self, Run run) except -2
-    cpdef int forward(self, Run run, Route route) except -1
-    cpdef int deliver(self, Run run, Route route) except -1
+    cpdef PendingAck hold(self)
+    cpdef int accept(self, Connection connection, PublishRun run) except -1
+    cpdef int publish_run(self, PublishRun run) except -2
+    cpdef int forward(self, PublishRun run, Route route) except -1
+    cpdef int deliver(self, PublishRun run, Route route) except -1

@@ -25,12 +25,12 @@ from fluxmq.net.route import Route
 from fluxmq.net.sockets import receive
 from fluxmq.protocols.amqp091.parser import AmqpParser
 from fluxmq.protocols.connection import Connection, StreamFilter, Tally
-from fluxmq.protocols.mqtt.delivery import Delivery
-from fluxmq.protocols.mqtt.portion import Target
+from fluxmq.protocols.mqtt.delivery import SessionDelivery
+from fluxmq.protocols.mqtt.inflight_range import Target
+from fluxmq.protocols.mqtt.pending_acks import PendingAck, abandon, respond
 from fluxmq.protocols.mqtt.ports import MqttHandler
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.mqtt.scan import Scanner
-from fluxmq.protocols.mqtt.tickets import Ticket, abandon, respond
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
@@ -38,11 +38,11 @@ if cython.compiled:
     from cython.cimports.fluxmq.net.sockets import receive
     from cython.cimports.fluxmq.protocols.amqp091.parser import AmqpParser
     from cython.cimports.fluxmq.protocols.connection import Connection, Tally
-    from cython.cimports.fluxmq.protocols.mqtt.delivery import Delivery
-    from cython.cimports.fluxmq.protocols.mqtt.portion import Target
-    from cython.cimports.fluxmq.protocols.mqtt.run import Run
+    from cython.cimports.fluxmq.protocols.mqtt.delivery import SessionDelivery
+    from cython.cimports.fluxmq.protocols.mqtt.inflight_range import Target
+    from cython.cimports.fluxmq.protocols.mqtt.pending_acks import PendingAck, abandon, respond
+    from cython.cimports.fluxmq.protocols.mqtt.run import PublishRun
     from cython.cimports.fluxmq.protocols.mqtt.scan import Scanner
-    from cython.cimports.fluxmq.protocols.mqtt.tickets import Ticket, abandon, respond
     from cython.cimports.libc.string import memcpy
 
 EVENTS_MAX: Final = 512
@@ -100,7 +100,7 @@ class Reactor:
         self.link_full = False
         self.alarm = False  # publishers are not read
         self.ticking = False
-        self.ticket: Ticket | None = None
+        self.pending_ack: PendingAck | None = None
         self.unfinished = False
         self.awaited = 0.0  # until when polling without sleep is worthwhile
 
@@ -126,7 +126,7 @@ class Reactor:
         if fd < 0:
             return
         connection.fd = -1
-        if connection.tickets is not None:
+        if connection.pending_acks is not None:
             abandon(connection)
         self.connections.pop(fd, None)
         os.close(fd)  # closing takes it out of the poll set
@@ -225,12 +225,12 @@ class Reactor:
         self.flush()
         return work
 
-    def hold(self) -> Ticket:
-        """Return the ticket of the run being published, held once more: its answer waits for
+    def hold(self) -> PendingAck:
+        """Return the pending ack of the run being published, held once more: its answer waits for
         ``done``."""
-        if self.ticket is None:
-            self.ticket = Ticket(self)
-        return self.ticket.hold()
+        if self.pending_ack is None:
+            self.pending_ack = PendingAck(self)
+        return self.pending_ack.hold()
 
     def flush(self) -> cython.int:
         """Write every connection that has output, once; output made meanwhile waits for the next
@@ -267,7 +267,7 @@ class Reactor:
 
     def drained(self, connection: Connection) -> cython.int:
         """Handle fully written output: close, or continue with what waited for room."""
-        delivery: Delivery | None = connection.delivery
+        delivery: SessionDelivery | None = connection.delivery
         if connection.waiting:
             connection.waiting = False
             self.interest(connection)
@@ -369,7 +369,7 @@ class Reactor:
         scanner: Scanner = self.scanner
         host: ReactorHost = self.host
         handler: MqttHandler
-        delivery: Delivery | None
+        delivery: SessionDelivery | None
         at: cython.Py_ssize_t = 0
         following: cython.Py_ssize_t
         kind: cython.int = 0
@@ -430,12 +430,12 @@ class Reactor:
         size: cython.Py_ssize_t = scanner.end - scanner.start
         topic: bytes
         raw: bytes
-        run: Run
+        run: PublishRun
         if cython.compiled:
             topic = (PyByteArray_AS_STRING(buffer) + scanner.topic_at)[: scanner.topic_length]
         else:
             topic = bytes(buffer[scanner.topic_at : scanner.topic_at + scanner.topic_length])
-        run = Run(
+        run = PublishRun(
             buffer,
             scanner.start,
             scanner.end,
@@ -450,7 +450,7 @@ class Reactor:
         )
         run.publisher = connection.delivery
         handler: MqttHandler = connection.handler
-        self.ticket = None
+        self.pending_ack = None
         self.tally.received(run.qos, count, size)
         if run.qos > self.max_qos:
             handler.broken(connection, QOS_NOT_SUPPORTED)
@@ -472,28 +472,28 @@ class Reactor:
                 return 0
         return self.accept(connection, run)
 
-    def accept(self, connection: Connection, run: Run) -> cython.int:
-        """Forward a permitted run and acknowledge it, at once or when its ticket allows.
+    def accept(self, connection: Connection, run: PublishRun) -> cython.int:
+        """Forward a permitted run and acknowledge it, at once or when its pending ack allows.
 
         The publisher is written first: it waits for one packet, subscribers for the whole run.
         """
-        ticket: Ticket | None
+        pending_ack: PendingAck | None
         if run.qos:
             connection.buffer()
         if not run.control and self.publish_run(run) < 0:
             handler: MqttHandler = connection.handler
             handler.bad_topic(connection, run.topic)
             return 0
-        ticket = self.ticket
-        self.ticket = None
+        pending_ack = self.pending_ack
+        self.pending_ack = None
         if run.qos and connection.fd >= 0:
-            respond(connection, run, ticket, self)
+            respond(connection, run, pending_ack, self)
         if self.link_full:
             host: ReactorHost = self.host
             host.link_full(connection)
         return 0
 
-    def publish_run(self, run: Run) -> cython.int:
+    def publish_run(self, run: PublishRun) -> cython.int:
         """Forward a run to everything its topic leads to; return -1 for an invalid topic."""
         found = self.routes.get(run.topic)
         if found is not None:
@@ -509,24 +509,24 @@ class Reactor:
         self.routes[run.topic] = found
         return self.forward(run, found)
 
-    def forward(self, run: Run, route: Route) -> cython.int:
+    def forward(self, run: PublishRun, route: Route) -> cython.int:
         """Give a run to everything on its route."""
-        sink: RunSink
+        target: RunSink
         link: RunLink
         self.deliver(run, route)
-        for sink in route.queues:
-            sink.offer(run)
+        for target in route.queues:
+            target.offer(run)
         run.publisher = None  # a run may wait long; its publisher's session need not
         for link in route.links:
             link.send_run(run)
-        for sink in route.groups:
-            sink.offer(run)
+        for target in route.groups:
+            target.offer(run)
         return 0
 
-    def deliver(self, run: Run, route: Route) -> cython.int:
+    def deliver(self, run: PublishRun, route: Route) -> cython.int:
         """Give a run to the sessions of this shard."""
         target: Target | None
-        delivery: Delivery
+        delivery: SessionDelivery
         if len(route.targets) > 1 and run.end - run.start >= 4096:
             run.detach()  # many get the same bytes: one copy, shared
         for item in route.targets:

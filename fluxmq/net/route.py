@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluxmq.protocols.mqtt.portion import Target
+from fluxmq.protocols.mqtt.inflight_range import Target
 
 
 class Route:

@@ -22,7 +22,7 @@ from typing import Protocol
 Chunk = bytes | bytearray | memoryview
 
 
-class Stream(Protocol):
+class ByteFilter(Protocol):
     """One direction-aware filter; lives in the shard, owned by exactly one connection."""
 
     @property

@@ -137,7 +137,7 @@ class TlsStream:
         return self._outgoing.read()
 
     def pending(self) -> bytes:
-        """Return the handshake messages, alerts and tickets that OpenSSL wants to send."""
+        """Return the handshake messages, alerts and pending acks that OpenSSL wants to send."""
         return self._outgoing.read()
 
     def shutdown(self) -> bytes:

@@ -24,7 +24,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from fluxmq.auth.origins import Page, page_of
+from fluxmq.auth.origins import PageOrigin, page_of
 from fluxmq.net.streams import Chunk
 
 SUBPROTOCOL = Subprotocol("mqtt")
@@ -83,7 +83,7 @@ class WebSocketStream:
         self._ending = False
         self._closed = False
         self._error: str | None = None
-        self.page = Page.FOREIGN
+        self.page = PageOrigin.FOREIGN
 
     @property
     def closed(self) -> bool:

@@ -13,7 +13,7 @@ cdef class Tally:
     cpdef int received(self, int qos, Py_ssize_t count, Py_ssize_t size) except -1
     cpdef int sent(self, int qos, Py_ssize_t count, Py_ssize_t size) except -1
     cpdef int published(self, Py_ssize_t count, Py_ssize_t size) except -1
-    cpdef int delivered(self, Py_ssize_t count, Py_ssize_t size, bint again) except -1
+    cpdef int delivered(self, Py_ssize_t count, Py_ssize_t size, bint redelivered) except -1
 
 cdef class Connection:
     cdef public int fd, version, wire, paused, listener, alias_maximum
@@ -25,7 +25,7 @@ cdef class Connection:
     cdef public bytes tail
     cdef public bytearray gathering, out
     cdef public dict aliases, ledgers
-    cdef public object send, allowed, stream, handler, delivery, identity, tickets
+    cdef public object send, allowed, stream, handler, delivery, identity, pending_acks
     cdef object __weakref__
 
     cpdef int forget(self) except -1

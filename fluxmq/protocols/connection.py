@@ -121,13 +121,13 @@ class Tally:
         return 0
 
     def delivered(
-        self, count: cython.Py_ssize_t, size: cython.Py_ssize_t, again: cython.bint
+        self, count: cython.Py_ssize_t, size: cython.Py_ssize_t, redelivered: cython.bint
     ) -> cython.int:
-        """Count ``count`` messages given to an AMQP client in frames of ``size`` bytes; ``again``:
+        """Count ``count`` messages given to an AMQP client in frames of ``size`` bytes; ``redelivered``:
         marked redelivered."""
         self.amqp_delivered += count
         self.amqp_delivered_bytes += size
-        if again:
+        if redelivered:
             self.amqp_redelivered += count
         return 0
 
@@ -144,7 +144,7 @@ class Connection:
     ``wire``: the protocol; for AMQP 0.9.1 ``version`` is 0 until its header has come, ``frame_max``
     (never 0) bounds a frame's payload, and ``ledgers`` has the channels' by number. ``publishing``:
     the client has published. By the protocol, ``handler`` is a `MqttHandler` or an `AmqpHandler`;
-    ``delivery``, ``tickets`` and ``ledgers`` are its modules', ``identity`` the session's.
+    ``delivery``, ``pending_acks`` and ``ledgers`` are its modules', ``identity`` the session's.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Connection:
         self.handler: Any = None
         self.delivery: Any = None
         self.identity: Any = None
-        self.tickets: deque[Any] | None = None
+        self.pending_acks: deque[Any] | None = None
 
     def forget(self) -> cython.int:
         """Drop all references: garbage is not collected under traffic, so no cycle may remain."""

@@ -42,7 +42,7 @@ _AMQP_HEADERS = {
 }
 
 
-class Wire(enum.Enum):
+class WireProtocol(enum.Enum):
     """A protocol recognisable by its first bytes."""
 
     MQTT = "mqtt"
@@ -52,7 +52,7 @@ class Wire(enum.Enum):
     AMQP10 = "amqp10"
 
 
-class Refusal(enum.Enum):
+class SniffRefusal(enum.Enum):
     """Reason for rejecting the first bytes. The values are labels of a metric."""
 
     UNKNOWN_PROTOCOL = "unknown_protocol"
@@ -81,7 +81,7 @@ class Sniffed:
     name, if it is among the bytes.
     """
 
-    wire: Wire
+    wire: WireProtocol
     client_id: bytes | None = None
     level: int = 0
     oversized: bool = False
@@ -90,7 +90,7 @@ class Sniffed:
 
 def sniff(
     data: bytes | bytearray, limit: int = CONNECT_BYTES_MAX, seen: int = 0
-) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
+) -> Sniffed | SniffRefusal | Literal[NeedMore.NEED_MORE]:
     """Detect the protocol.
 
     ``data`` is everything received so far; ``limit`` bounds it, in bytes; ``seen`` is the number of
@@ -109,8 +109,8 @@ def sniff(
     if first == 0x41:  # "A"
         return _amqp(data)
     if first >> 4 == _CONNECT >> 4:  # a CONNECT with reserved flags set, MQTT section 2.1.3
-        return Refusal.MALFORMED
-    return Refusal.UNKNOWN_PROTOCOL
+        return SniffRefusal.MALFORMED
+    return SniffRefusal.UNKNOWN_PROTOCOL
 
 
 def shard_of(client_id: bytes, workers: int) -> int | None:
@@ -141,13 +141,15 @@ def _variable_integer(data: bytes | bytearray, offset: int) -> tuple[int, int] |
     raise ValueError("variable byte integer longer than four bytes")
 
 
-def _mqtt(data: bytes | bytearray, limit: int) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
+def _mqtt(
+    data: bytes | bytearray, limit: int
+) -> Sniffed | SniffRefusal | Literal[NeedMore.NEED_MORE]:
     """Examine an MQTT CONNECT: wait until it is complete, or too large to wait for and its client
     id is known or unobtainable."""
     try:
         remaining = _variable_integer(data, 1)
     except ValueError:
-        return Refusal.MALFORMED
+        return SniffRefusal.MALFORMED
     if remaining is None:
         return NEED_MORE
     length, start = remaining
@@ -160,24 +162,24 @@ def _mqtt(data: bytes | bytearray, limit: int) -> Sniffed | Refusal | Literal[Ne
     verdict = _connect(data, start, min(end, len(data)))
     if verdict is NEED_MORE:
         if not oversized:  # complete, and shorter than its fields announce: the shard answers that
-            return Sniffed(Wire.MQTT)
+            return Sniffed(WireProtocol.MQTT)
         # Its client id is beyond the limit; any shard can look for it.
-        return Sniffed(Wire.MQTT, oversized=True) if len(data) >= limit else NEED_MORE
+        return Sniffed(WireProtocol.MQTT, oversized=True) if len(data) >= limit else NEED_MORE
     if isinstance(verdict, Sniffed):
         verdict.oversized = oversized
     return verdict
 
 
-def _known_name(beginning: bytes | bytearray) -> Refusal | Literal[NeedMore.NEED_MORE]:
+def _known_name(beginning: bytes | bytearray) -> SniffRefusal | Literal[NeedMore.NEED_MORE]:
     """Return whether the beginning of a variable header may still become a known protocol name."""
     if any(name.startswith(beginning[: len(name)]) for name in _PROTOCOL_NAMES):
         return NEED_MORE
-    return Refusal.UNKNOWN_PROTOCOL
+    return SniffRefusal.UNKNOWN_PROTOCOL
 
 
 def _connect(
     data: bytes | bytearray, start: int, end: int
-) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
+) -> Sniffed | SniffRefusal | Literal[NeedMore.NEED_MORE]:
     """Find the client id in ``data[start:end]``, an available part of variable header and
     payload."""
     name_length = 0
@@ -196,54 +198,54 @@ def _connect(
         try:
             properties = _variable_integer(data, offset)
         except ValueError:
-            return Sniffed(Wire.MQTT, level=level)
+            return Sniffed(WireProtocol.MQTT, level=level)
         if properties is None:
             return NEED_MORE
         offset = properties[1] + properties[0]
     elif level not in _LEVELS_WITHOUT_PROPERTIES:
         # The format after an unknown level is unknown; the shard answers "unacceptable protocol
         # version".
-        return Sniffed(Wire.MQTT, level=level)
+        return Sniffed(WireProtocol.MQTT, level=level)
     if offset + 2 > end:
         return NEED_MORE
     length = data[offset] << 8 | data[offset + 1]
     offset += 2
     if offset + length > end:
         return NEED_MORE
-    return Sniffed(Wire.MQTT, client_id=bytes(data[offset : offset + length]), level=level)
+    return Sniffed(WireProtocol.MQTT, client_id=bytes(data[offset : offset + length]), level=level)
 
 
 def _http(
     data: bytes | bytearray, limit: int, seen: int
-) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
+) -> Sniffed | SniffRefusal | Literal[NeedMore.NEED_MORE]:
     """Examine an HTTP GET: wait for the end of its header."""
     if not data.startswith(_HTTP_GET[: len(data)]):
-        return Refusal.UNKNOWN_PROTOCOL
+        return SniffRefusal.UNKNOWN_PROTOCOL
     if data.find(b"\r\n\r\n", max(0, seen - 3)) >= 0:
-        return Sniffed(Wire.HTTP)
-    return Refusal.TOO_LARGE if len(data) >= limit else NEED_MORE
+        return Sniffed(WireProtocol.HTTP)
+    return SniffRefusal.TOO_LARGE if len(data) >= limit else NEED_MORE
 
 
-def _amqp(data: bytes | bytearray) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
+def _amqp(data: bytes | bytearray) -> Sniffed | SniffRefusal | Literal[NeedMore.NEED_MORE]:
     """Examine an AMQP protocol header: eight bytes."""
     header = bytes(data[:8])
     version = _AMQP_HEADERS.get(header)
     if version is not None:
-        return Sniffed(Wire.AMQP091 if version == "0-9-1" else Wire.AMQP10)
+        return Sniffed(WireProtocol.AMQP091 if version == "0-9-1" else WireProtocol.AMQP10)
     if not header.startswith(b"AMQP"[: len(header)]):
-        return Refusal.UNKNOWN_PROTOCOL
-    return Refusal.AMQP_VERSION if len(header) == 8 else NEED_MORE
+        return SniffRefusal.UNKNOWN_PROTOCOL
+    return SniffRefusal.AMQP_VERSION if len(header) == 8 else NEED_MORE
 
 
-def _tls(data: bytes | bytearray) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
+def _tls(data: bytes | bytearray) -> Sniffed | SniffRefusal | Literal[NeedMore.NEED_MORE]:
     """Examine a TLS ClientHello: six bytes decide; the server name is a bonus."""
     if len(data) > 1 and data[1] != 0x03:
-        return Refusal.UNKNOWN_PROTOCOL
+        return SniffRefusal.UNKNOWN_PROTOCOL
     if len(data) <= _TLS_RECORD_HEADER:
         return NEED_MORE
     if data[_TLS_RECORD_HEADER] != _TLS_CLIENT_HELLO:
-        return Refusal.UNKNOWN_PROTOCOL
-    return Sniffed(Wire.TLS, server_name=_server_name(bytes(data[:CONNECT_BYTES_MAX])))
+        return SniffRefusal.UNKNOWN_PROTOCOL
+    return Sniffed(WireProtocol.TLS, server_name=_server_name(bytes(data[:CONNECT_BYTES_MAX])))
 
 
 def _server_name(data: bytes) -> bytes | None:

@@ -48,7 +48,7 @@ class CommandError(FluxmqError):
     """A committed entry holds something unknown: damage, or a newer program's data."""
 
 
-class Kind(IntEnum):
+class CommandKind(IntEnum):
     """Kinds of command. Numbers are on disk: never reused."""
 
     APPEND = 1
@@ -63,7 +63,7 @@ class Kind(IntEnum):
     LEAVE = 22
     SEEK = 23
     COMMIT = 24
-    BURY = 25
+    DEAD_LETTER = 25
     DEAD_LETTERED = 26
     SWEEP = 27
     TRIM = 28
@@ -76,9 +76,9 @@ class Kind(IntEnum):
     INSTALL = 35
 
 
-_CLAIM: Final = int(Kind.CLAIM)
-_SETTLE: Final = int(Kind.SETTLE)
-_APPEND: Final = int(Kind.APPEND)
+_CLAIM: Final = int(CommandKind.CLAIM)
+_SETTLE: Final = int(CommandKind.SETTLE)
+_APPEND: Final = int(CommandKind.APPEND)
 
 
 class Verb(IntEnum):
@@ -98,7 +98,7 @@ class Mode(IntEnum):
     STREAM = 1
 
 
-class Reason(IntEnum):
+class DeadLetterReason(IntEnum):
     """Reasons for which a message is dead-lettered."""
 
     NONE = 0
@@ -114,7 +114,7 @@ class Reason(IntEnum):
         return self.name.lower()
 
 
-class Position(IntEnum):
+class StartPosition(IntEnum):
     """Start or seek position of a group. The host resolves times to offsets beforehand."""
 
     FIRST = 0
@@ -124,11 +124,11 @@ class Position(IntEnum):
 
 
 Start = tuple[int, int]
-"""`Position` and, with OFFSET, the offset."""
+"""`StartPosition` and, with OFFSET, the offset."""
 
-FIRST: Final[Start] = (Position.FIRST, 0)
-LAST: Final[Start] = (Position.LAST, 0)
-NEXT: Final[Start] = (Position.NEXT, 0)
+FIRST: Final[Start] = (StartPosition.FIRST, 0)
+LAST: Final[Start] = (StartPosition.LAST, 0)
+NEXT: Final[Start] = (StartPosition.NEXT, 0)
 
 
 def encode_entry(time_us: int, commands: Iterable[bytes | bytearray | memoryview]) -> bytes:
@@ -226,23 +226,23 @@ def settle(
 
 def declare(config: QueueConfig) -> bytes:
     """Create a queue, or reconfigure an existing one of this name and type."""
-    return _packed(Kind.DECLARE, 0, 0, config.pack())
+    return _packed(CommandKind.DECLARE, 0, 0, config.pack())
 
 
 def delete(queue_id: int, if_unused: bool = False, if_empty: bool = False) -> bytes:
     """Delete a queue with all its content; with a condition, only without consumers, or ready
     messages."""
-    return _packed(Kind.DELETE, queue_id, 0, [if_unused, if_empty])
+    return _packed(CommandKind.DELETE, queue_id, 0, [if_unused, if_empty])
 
 
 def touch(queue_id: int) -> bytes:
     """Mark the queue as used although it has no consumer, which postpones its expiry."""
-    return _packed(Kind.TOUCH, queue_id, 0, None)
+    return _packed(CommandKind.TOUCH, queue_id, 0, None)
 
 
 def purge(queue_id: int) -> bytes:
     """Drop the ready messages of every group; unacked ones stay with their consumers."""
-    return _packed(Kind.PURGE, queue_id, 0, None)
+    return _packed(CommandKind.PURGE, queue_id, 0, None)
 
 
 def create_group(
@@ -250,12 +250,12 @@ def create_group(
 ) -> bytes:
     """Create a consumer group. `group` is its whole name, `<name>@<filter>` when it has a
     filter."""
-    return _packed(Kind.CREATE_GROUP, queue_id, 0, [group, int(mode), filter_, *start])
+    return _packed(CommandKind.CREATE_GROUP, queue_id, 0, [group, int(mode), filter_, *start])
 
 
 def delete_group(queue_id: int, group_id: int) -> bytes:
     """Delete a group; messages that only it needed go."""
-    return _packed(Kind.DELETE_GROUP, queue_id, group_id, None)
+    return _packed(CommandKind.DELETE_GROUP, queue_id, group_id, None)
 
 
 def join(
@@ -270,61 +270,61 @@ def join(
     body: list[Any] = [group, holder, member]
     if timeout:
         body += [visiting, timeout]
-        return _packed(Kind.JOIN, queue_id, 0, body, COMMAND_VERSION_MAX)
+        return _packed(CommandKind.JOIN, queue_id, 0, body, COMMAND_VERSION_MAX)
     if visiting:
         body.append(True)
-    return _packed(Kind.JOIN, queue_id, 0, body)
+    return _packed(CommandKind.JOIN, queue_id, 0, body)
 
 
 def leave(queue_id: int, group: str, holder: int) -> bytes:
     """Remove a consumer: everything it holds is released."""
-    return _packed(Kind.LEAVE, queue_id, 0, [group, holder])
+    return _packed(CommandKind.LEAVE, queue_id, 0, [group, holder])
 
 
 def seek(queue_id: int, group_id: int, start: Start) -> bytes:
     """Set a group's cursor; pending messages are forgotten, and redelivered if above the cursor."""
-    return _packed(Kind.SEEK, queue_id, group_id, [*start])
+    return _packed(CommandKind.SEEK, queue_id, group_id, [*start])
 
 
 def commit(queue_id: int, group_id: int, offset: int) -> bytes:
     """Commit a stream group's offset: it needs nothing below, and resumes there after a restart."""
-    return _packed(Kind.COMMIT, queue_id, group_id, offset)
+    return _packed(CommandKind.COMMIT, queue_id, group_id, offset)
 
 
-def bury(queue_id: int, group_id: int, reason: int, ranges: Sequence[Range]) -> bytes:
+def dead_letter(queue_id: int, group_id: int, reason: int, ranges: Sequence[Range]) -> bytes:
     """Dead-letter waiting or overdue messages for `reason`; without a dead-letter queue, drop
     them."""
-    return _packed(Kind.BURY, queue_id, group_id, [int(reason), *map(list, ranges)])
+    return _packed(CommandKind.DEAD_LETTER, queue_id, group_id, [int(reason), *map(list, ranges)])
 
 
 def dead_lettered(queue_id: int, group_id: int, ranges: Sequence[Range]) -> bytes:
     """Release messages from the source: their dead-letter append is committed."""
-    return _packed(Kind.DEAD_LETTERED, queue_id, group_id, [*map(list, ranges)])
+    return _packed(CommandKind.DEAD_LETTERED, queue_id, group_id, [*map(list, ranges)])
 
 
 def sweep(queue_id: int) -> bytes:
     """Apply what time alone decides: retention by age, expiry of unused groups and of the queue."""
-    return _packed(Kind.SWEEP, queue_id, 0, None)
+    return _packed(CommandKind.SWEEP, queue_id, 0, None)
 
 
 def trim(queue_id: int, offset: int) -> bytes:
     """Drop everything below `offset`, even if still needed (an operator's command)."""
-    return _packed(Kind.TRIM, queue_id, 0, offset)
+    return _packed(CommandKind.TRIM, queue_id, 0, offset)
 
 
 def raise_version(version: int) -> bytes:
     """Make every replica behave as machine version `version` from this entry on."""
-    return _packed(Kind.RAISE_VERSION, 0, 0, version)
+    return _packed(CommandKind.RAISE_VERSION, 0, 0, version)
 
 
 def fence(queue_id: int) -> bytes:
     """Close the queue before it moves to another group: it takes and gives nothing any more."""
-    return _packed(Kind.FENCE, queue_id, 0, None)
+    return _packed(CommandKind.FENCE, queue_id, 0, None)
 
 
 def unfence(queue_id: int) -> bytes:
     """Abort the move: open the fenced queue again."""
-    return _packed(Kind.UNFENCE, queue_id, 0, None)
+    return _packed(CommandKind.UNFENCE, queue_id, 0, None)
 
 
 def unpack_body(data: bytes, position: int, end: int) -> Any:

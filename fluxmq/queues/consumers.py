@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fluxmq.model.batch_format import Batch
 from fluxmq.queues.commands import Mode, Start
+from fluxmq.queues.interval_set import IntervalSet
 from fluxmq.queues.limits import RUN_BYTES_MAX, UNLIMITED, UNSETTLED_MAX
-from fluxmq.queues.spans import Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,25 @@ class ConsumerTerms:
     timeout: int = 0
 
 
-class Consumer:
+class GroupConsumer:
     """One attached consumer, on the leader only. Its `holder` number names it in claims.
 
-    `held` are the offsets it was given and has not settled, `overdue` those of them whose timeout
+    `unacked` are the offsets it was given and has not settled, `overdue` those of them whose timeout
     has passed: it may still settle them until they are given to another. It is `active` once its
     join was applied; a `stopped` one gets nothing more.
     """
 
     __slots__ = (
-        *("active", "automatic", "credit", "group_id", "group_name", "held", "holder", "hungry"),
+        *(
+            "active",
+            "automatic",
+            "credit",
+            "group_id",
+            "group_name",
+            "unacked",
+            "holder",
+            "waiting",
+        ),
         *("limit", "overdue", "priority", "queue_id", "stopped", "taking", "terms"),
     )
 
@@ -69,10 +78,10 @@ class Consumer:
         self.limit = UNSETTLED_MAX if terms.taking else terms.limit or UNSETTLED_MAX
         self.credit = 0 if terms.taking else terms.credit
         self.stopped = False
-        self.held = Spans()
-        self.overdue = Spans()
+        self.unacked = IntervalSet()
+        self.overdue = IntervalSet()
         self.active = False
-        self.hungry = False
+        self.waiting = False
 
     @property
     def member(self) -> str:
@@ -92,29 +101,29 @@ class Consumer:
     @property
     def unsettled(self) -> int:
         """Messages within their timeout that it has yet to settle."""
-        return 0 if self.automatic else self.held.count - self.overdue.count
+        return 0 if self.automatic else self.unacked.count - self.overdue.count
 
     @property
-    def room(self) -> int:
+    def available_credit(self) -> int:
         """Messages that it accepts now."""
         if self.stopped:
             return 0
-        return min(self.credit, self.limit - self.held.count + self.overdue.count)
+        return min(self.credit, self.limit - self.unacked.count + self.overdue.count)
 
 
 @dataclass(slots=True, init=False)
-class Delivery:
+class ConsumerDelivery:
     """`count` messages of `batch` from index `first` for one consumer; `attempts` counts this
     delivery."""
 
-    consumer: Consumer
+    consumer: GroupConsumer
     batch: Batch
     first: int
     count: int
     attempts: int
 
     def __init__(
-        self, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
+        self, consumer: GroupConsumer, batch: Batch, first: int, count: int, attempts: int
     ) -> None:
         self.consumer = consumer
         self.batch = batch
@@ -149,7 +158,7 @@ class DeadLetter:
 
 
 @dataclass(slots=True, init=False)
-class Settlement:
+class SettlementResult:
     """Outcome of a settlement: commands to propose, messages settled, messages the consumer did not
     hold."""
 
@@ -171,7 +180,7 @@ class Step:
     """
 
     commands: list[bytes]
-    deliveries: list[Delivery]
+    deliveries: list[ConsumerDelivery]
     dead: list[DeadLetter]
     more: bool
     bytes_left: int

@@ -14,16 +14,16 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from fluxmq.queues import commands
-from fluxmq.queues.attaching import Attachments
+from fluxmq.queues.attachments import Attachments
 from fluxmq.queues.consumers import Step
-from fluxmq.queues.desks import Desk, Read
-from fluxmq.queues.doubts import Doubts
+from fluxmq.queues.group_dispatcher import GroupDispatcher, Read
 from fluxmq.queues.groups import TEMPORARY
 from fluxmq.queues.limits import RUN_BYTES_MAX
 from fluxmq.queues.machine import VERSION, Machine
+from fluxmq.queues.possibly_delivered import PossiblyDelivered
 from fluxmq.queues.results import Applied
-from fluxmq.queues.states import NOBODYS_GROUP, Queue
-from fluxmq.queues.work_desks import WorkDesk
+from fluxmq.queues.states import NOBODYS_GROUP, QueueState
+from fluxmq.queues.work_dispatcher import WorkDispatcher
 
 AUTO_COMMIT_INTERVAL: Final = 5_000_000
 """Default µs between a stream consumer's acknowledgement and its commit."""
@@ -62,7 +62,7 @@ class Dispatch:
         self._timers: list[tuple[int, int]] = []
         self._swept: dict[int, int] = {}
         self._dead_retry: dict[int, int] = {}
-        self._doubts = Doubts()
+        self._possibly_delivered = PossiblyDelivered()
         self._shortened: dict[int, int] = {}
         """By queue id: its next offset when it was last found too long."""
 
@@ -81,7 +81,7 @@ class Dispatch:
         self.consumers.reset(term)
         left: list[bytes] = []
         if others:
-            self._doubts.begin(self._machine, others)
+            self._possibly_delivered.begin(self._machine, others)
         if self._machine.version < VERSION:
             left.append(commands.raise_version(VERSION))
         for queue in self._machine.queues.values():
@@ -102,7 +102,7 @@ class Dispatch:
         self._swept.clear()
         self._dead_retry.clear()
         self._shortened.clear()
-        self._doubts.clear()
+        self._possibly_delivered.clear()
 
     # --- running -----------------------------------------------------------------------------------------------
 
@@ -129,19 +129,21 @@ class Dispatch:
         given = dead = 0
         served = self.consumers.served(queue)
         ownerless = queue.owns_itself()
-        for id_, desk in served.items():
-            if desk.group.dead.count and isinstance(desk, WorkDesk):
+        for id_, dispatcher in served.items():
+            if dispatcher.group.dead.count and isinstance(dispatcher, WorkDispatcher):
                 if retry is not None:
-                    desk.dying.again()
-                dead += desk.dying.hand_out(step, now, messages_max - dead, desk.batch_at)
+                    dispatcher.dead_lettering.retry()
+                dead += dispatcher.dead_lettering.hand_out(
+                    step, now, messages_max - dead, dispatcher.batch_at
+                )
             if id_ == NOBODYS_GROUP and not ownerless:
                 continue
             if given < messages_max:
                 at = len(step.deliveries)
-                given += desk.run(step, now, messages_max - given)
-                if self._doubts:
-                    self._doubts.mark(queue_id, id_, step, at)
-            step.more = step.more or (given >= messages_max and desk.can_give())
+                given += dispatcher.run(step, now, messages_max - given)
+                if self._possibly_delivered:
+                    self._possibly_delivered.mark(queue_id, id_, step, at)
+            step.more = step.more or (given >= messages_max and dispatcher.can_give())
         self._sweep(queue, step, now)
         if step.more:
             self._woken[queue_id] = None
@@ -180,16 +182,16 @@ class Dispatch:
             self._forget_queue(queue_id)
         ours = applied.term == self._term
         for queue_id, group_id, whole in applied.claims:
-            desk = self.consumers.desk(queue_id, group_id)
-            if isinstance(desk, WorkDesk) and ours:
-                desk.applied_claim(whole)
-                due = desk.group.pending.next_due()
+            dispatcher = self.consumers.dispatcher(queue_id, group_id)
+            if isinstance(dispatcher, WorkDispatcher) and ours:
+                dispatcher.applied_claim(whole)
+                due = dispatcher.group.pending.next_due()
                 if due is not None:
                     self._alarm(queue_id, due)
-                if desk.can_give():
+                if dispatcher.can_give():
                     self._woken[queue_id] = None
         for queue_id, group_id in applied.moved:
-            moved = self.consumers.desk(queue_id, group_id)
+            moved = self.consumers.dispatcher(queue_id, group_id)
             if moved is not None:
                 moved.moved()
         self._woken.update(applied.woken)
@@ -198,9 +200,9 @@ class Dispatch:
     def joined(self, queue_id: int, group_id: int, target: int) -> None:
         """Note that a group's claim up to `target` was merged with the one before: both apply at
         once."""
-        desk = self.consumers.desk(queue_id, group_id)
-        if isinstance(desk, WorkDesk):
-            desk.joined_claims(target)
+        dispatcher = self.consumers.dispatcher(queue_id, group_id)
+        if isinstance(dispatcher, WorkDispatcher):
+            dispatcher.joined_claims(target)
 
     def retry_dead(self, queue_id: int, at: int) -> None:
         """Hand out all dead messages of the queue again at `at` µs: they could not be appended."""
@@ -211,18 +213,18 @@ class Dispatch:
 
     def _forget_queue(self, queue_id: int) -> None:
         self.consumers.forget(queue_id)
-        self._doubts.forget(queue_id)
+        self._possibly_delivered.forget(queue_id)
         for table in (self._alarms, self._swept, self._dead_retry, self._shortened):
             table.pop(queue_id, None)
 
-    def _sweep(self, queue: Queue, step: Step, now: int) -> None:
+    def _sweep(self, queue: QueueState, step: Step, now: int) -> None:
         """Propose a sweep when one is due."""
         at = self._sweep_at(queue)
         if at is not None and at <= now:
             step.commands.append(commands.sweep(queue.id))
             self._swept[queue.id] = now
 
-    def _shorten(self, queue: Queue, step: Step, now: int) -> None:
+    def _shorten(self, queue: QueueState, step: Step, now: int) -> None:
         """Drop messages stored beyond a length limit for waiting consumers that then did not take
         them.
 
@@ -233,13 +235,13 @@ class Dispatch:
             return
         if not queue.exact or not queue.is_too_long():
             return
-        if any(desk.under_way for desk in self.consumers.served(queue).values()):
+        if any(dispatcher.under_way for dispatcher in self.consumers.served(queue).values()):
             self._alarm(queue.id, now + SHORTEN_DELAY)
         else:
             self._shortened[queue.id] = queue.next_offset
             step.commands.append(commands.sweep(queue.id))
 
-    def _sweep_at(self, queue: Queue) -> int | None:
+    def _sweep_at(self, queue: QueueState) -> int | None:
         """Return when the queue is to be swept next."""
         config = queue.config
         if not (config.expires or config.group_expires or config.retention_age):
@@ -250,7 +252,7 @@ class Dispatch:
             idle = [group for group in queue.groups.values() if not group.members]
             times += [group.idle_since + wait for group in idle]
         if queue.config.retention_age and queue.start < queue.next_offset:
-            oldest = queue.marks.next_time(queue.start)
+            oldest = queue.log_index.next_time(queue.start)
             if oldest is not None:
                 times.append(oldest + queue.config.retention_age)
         if not times:
@@ -258,18 +260,20 @@ class Dispatch:
         swept = self._swept.get(queue.id)
         return min(times) if swept is None else max(min(times), swept + SWEEP_INTERVAL)
 
-    def _set_alarm(self, queue: Queue, served: dict[int, Desk], ownerless: bool, now: int) -> None:
+    def _set_alarm(
+        self, queue: QueueState, served: dict[int, GroupDispatcher], ownerless: bool, now: int
+    ) -> None:
         """Set the queue's next timer after a run."""
         due = self._sweep_at(queue)
         retry = self._dead_retry.get(queue.id)
         if retry is not None and (due is None or retry < due):
             due = retry
-        for id_, desk in served.items():
+        for id_, dispatcher in served.items():
             if id_ != NOBODYS_GROUP or ownerless:
-                own = desk.next_due()
+                own = dispatcher.next_due()
                 if own is not None and (due is None or own < due):
                     due = own
-            desk.rest()
+            dispatcher.rest()
         self._alarms.pop(queue.id, None)
         if due is not None:
             self._alarm(queue.id, due if due > now else now + TIMER_GRANULE)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from fluxmq.queues.commands import Mode, Range, Reason, Verb
+from fluxmq.queues.commands import DeadLetterReason, Mode, Range, Verb
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.limits import CLAIM_GRANULE, PENDING_RANGES_MAX
-from fluxmq.queues.pending import NOBODY, Fate, Ledger, Piece
+from fluxmq.queues.pending_ledger import NOBODY, Ledger, PendingState, Piece
 from fluxmq.queues.results import Code, Result
 
 # Looking up an enum member costs more than the comparison; these are read in every tick.
@@ -33,14 +33,14 @@ TEMPORARY: Final = "\x01"
 _FOREVER: Final = 1 << 62
 
 
-def _claimed(timeout: int, time: int, holder: int, attempts: int, first_time: int) -> Fate:
+def _claimed(timeout: int, time: int, holder: int, attempts: int, first_time: int) -> PendingState:
     """Return the fate of a message claimed at `time` by a holder with a timeout of `timeout` µs."""
     moved = time - time % CLAIM_GRANULE
     due = moved + CLAIM_GRANULE + timeout
-    return Fate(holder, due, attempts, first_time or moved, moved)
+    return PendingState(holder, due, attempts, first_time or moved, moved)
 
 
-class Group:
+class ConsumerGroup:
     """State of one consumer group; only the machine changes it."""
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Group:
         """Yield ranges of messages that were returned, or wait for their time."""
         if self.pending.waiting:
             for pending in self.pending:
-                if pending.fate.holder == NOBODY:
+                if pending.state.holder == NOBODY:
                     yield pending.first, pending.last
 
     # --- claiming ----------------------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ class Group:
         for first, last in again:
             claimed += self._claim_again(config, time, holder, first, last, automatic)
         self.cursor = max(self.cursor, target)
-        for first, last, fate in fresh:
-            claimed += self._claim_new(config, time, (first, last, fate), automatic)
+        for first, last, state in fresh:
+            claimed += self._claim_new(config, time, (first, last, state), automatic)
         return Result(_OK, claimed), claimed == wanted
 
     def _timeout(self, config: QueueConfig, holder: int) -> int:
@@ -169,18 +169,20 @@ class Group:
         again."""
         cursor, _ = passage
         low = self.cursor  # above `cursor` when messages were dropped while the claim was in flight
-        fate = _claimed(self._timeout(config, holder), time, holder, 1, 0)
+        state = _claimed(self._timeout(config, holder), time, holder, 1, 0)
         fresh: list[Piece] = []
         again: list[Range] = []
         for first, last in ranges:
             if first < cursor:
                 again.append((first, min(last, cursor - 1)))
             if low <= last:
-                fresh.append((max(first, low), last, fate))
+                fresh.append((max(first, low), last, state))
         for first, last, not_before in others:
             if low <= last:
-                reason = Reason.EXPIRED if not_before == EXPIRED_AT else Reason.NONE
-                waits = Fate(NOBODY, max(not_before, 0), 0, 0, 0, reason)
+                reason = (
+                    DeadLetterReason.EXPIRED if not_before == EXPIRED_AT else DeadLetterReason.NONE
+                )
+                waits = PendingState(NOBODY, max(not_before, 0), 0, 0, 0, reason)
                 fresh.append((max(first, low), last, waits))
         if len(fresh) > 1:
             fresh.sort()
@@ -189,12 +191,12 @@ class Group:
     def _claim_new(self, config: QueueConfig, time: int, piece: Piece, automatic: bool) -> int:
         """Record what the cursor passes: given, waiting or dead; return how many messages were
         given."""
-        first, last, fate = piece
-        if fate.reason:
-            self.die(config, time, first, last, fate)
-        elif fate.holder == NOBODY or not automatic:
-            self.pending.add(first, last, fate)
-        return last - first + 1 if fate.holder != NOBODY else 0
+        first, last, state = piece
+        if state.reason:
+            self.die(config, time, first, last, state)
+        elif state.holder == NOBODY or not automatic:
+            self.pending.add(first, last, state)
+        return last - first + 1 if state.holder != NOBODY else 0
 
     def _claim_again(
         self,
@@ -209,11 +211,11 @@ class Group:
         limit = config.delivery_limit
         timeout = self._timeout(config, holder)
         claimed = 0
-        for low, high, fate in self.pending.cut(
-            first, last, lambda fate: fate.due <= time and (not limit or fate.attempts < limit)
+        for low, high, state in self.pending.cut(
+            first, last, lambda state: state.due <= time and (not limit or state.attempts < limit)
         ):
             if not automatic:
-                taken = _claimed(timeout, time, holder, fate.attempts + 1, fate.first_time)
+                taken = _claimed(timeout, time, holder, state.attempts + 1, state.first_time)
                 self.pending.add(low, high, taken)
             claimed += high - low + 1
         return claimed
@@ -239,95 +241,107 @@ class Group:
             if verb == _ACK:
                 settled += self.pending.acknowledge(first, last, holder)
                 continue
-            for low, high, fate in self.pending.cut(
-                first, last, lambda fate: fate.holder == holder
+            for low, high, state in self.pending.cut(
+                first, last, lambda state: state.holder == holder
             ):
                 settled += high - low + 1
                 if verb == Verb.REJECT:
                     self.die(
-                        config, time, low, high, fate._replace(reason=Reason.REJECTED, text=text)
+                        config,
+                        time,
+                        low,
+                        high,
+                        state._replace(reason=DeadLetterReason.REJECTED, text=text),
                     )
                 elif verb == Verb.NACK:
-                    self._refuse(config, time, (low, high, fate), delay)
+                    self._refuse(config, time, (low, high, state), delay)
                 elif verb == Verb.RELEASE:
-                    self.wait(config, time, (low, high, fate), time)
+                    self.wait(config, time, (low, high, state), time)
         return Result(_OK if settled == wanted else Code.NOT_PENDING, settled)
 
     def release(self, config: QueueConfig, time: int, holder: int) -> int:
         """Release all of a gone holder's messages for redelivery; return how many."""
-        held = self.pending.cut(0, self.cursor, lambda fate: fate.holder == holder)
+        held = self.pending.cut(0, self.cursor, lambda state: state.holder == holder)
         for piece in held:
             self.wait(config, time, piece, time)
         return sum(high - low + 1 for low, high, _ in held)
 
     def _refuse(self, config: QueueConfig, time: int, piece: Piece, delay: int) -> None:
         """Apply a nack: redeliver later, or dead-letter."""
-        low, high, fate = piece
-        if fate.attempts > config.max_retries:
-            self.die(config, time, low, high, fate._replace(reason=Reason.MAX_RETRIES))
+        low, high, state = piece
+        if state.attempts > config.max_retries:
+            self.die(config, time, low, high, state._replace(reason=DeadLetterReason.MAX_RETRIES))
             return
-        later = config.backoff(fate.attempts) if delay < 0 else delay
+        later = config.backoff(state.attempts) if delay < 0 else delay
         self.wait(config, time, piece, time + later)
 
     def wait(self, config: QueueConfig, time: int, piece: Piece, due: int) -> None:
         """Make a cut piece redeliverable from `due` on, unless it was delivered too often."""
-        low, high, fate = piece
-        if config.delivery_limit and fate.attempts >= config.delivery_limit:
-            self.die(config, time, low, high, fate._replace(reason=Reason.DELIVERY_LIMIT))
+        low, high, state = piece
+        if config.delivery_limit and state.attempts >= config.delivery_limit:
+            self.die(
+                config, time, low, high, state._replace(reason=DeadLetterReason.DELIVERY_LIMIT)
+            )
             return
-        self.pending.add(low, high, fate._replace(holder=NOBODY, due=due))
+        self.pending.add(low, high, state._replace(holder=NOBODY, due=due))
 
     # --- dying -------------------------------------------------------------------------------------------------
 
-    def die(self, config: QueueConfig, time: int, first: int, last: int, fate: Fate) -> None:
+    def die(
+        self, config: QueueConfig, time: int, first: int, last: int, state: PendingState
+    ) -> None:
         """Remove messages that are in no pending range: dead-letter them, or drop them without a
         dead-letter queue."""
         if not config.dead_letter:
             return
-        fate = fate._replace(holder=NOBODY, due=time, reason=int(fate.reason))
+        state = state._replace(holder=NOBODY, due=time, reason=int(state.reason))
         known = self.dead.overlapping(first, last)
         for low, high, _ in known:  # died before and was read again after a seek: once is enough
             if first < low:
-                self.dead.add(first, low - 1, fate)
+                self.dead.add(first, low - 1, state)
             first = high + 1
         if first <= last:
-            self.dead.add(first, last, fate)
+            self.dead.add(first, last, state)
 
-    def bury(self, config: QueueConfig, time: int, reason: int, ranges: Sequence[Range]) -> Result:
-        """Apply a bury command: dead-letter waiting or overdue messages for `reason`."""
-        buried = wanted = 0
+    def dead_letter(
+        self, config: QueueConfig, time: int, reason: int, ranges: Sequence[Range]
+    ) -> Result:
+        """Apply a dead-letter command: dead-letter waiting or overdue messages for `reason`."""
+        dead_lettered = wanted = 0
 
-        def over(fate: Fate) -> bool:
-            if reason == Reason.DELIVERY_LIMIT:
-                too_often = 0 < config.delivery_limit <= fate.attempts
-                return too_often and fate.due <= time
-            return fate.holder == NOBODY or fate.due <= time
+        def over(state: PendingState) -> bool:
+            if reason == DeadLetterReason.DELIVERY_LIMIT:
+                too_often = 0 < config.delivery_limit <= state.attempts
+                return too_often and state.due <= time
+            return state.holder == NOBODY or state.due <= time
 
         for first, last in ranges:
             wanted += last - first + 1
-            for low, high, fate in self.pending.cut(first, last, over):
-                self.die(config, time, low, high, fate._replace(reason=reason))
-                buried += high - low + 1
-        return Result(Code.OK if buried == wanted else Code.NOT_PENDING, buried)
+            for low, high, state in self.pending.cut(first, last, over):
+                self.die(config, time, low, high, state._replace(reason=reason))
+                dead_lettered += high - low + 1
+        return Result(Code.OK if dead_lettered == wanted else Code.NOT_PENDING, dead_lettered)
 
     def drop_ready(self, config: QueueConfig, time: int, count: int, target: int) -> None:
         """Drop the oldest ready messages: `count` of them, and all new ones below `target`."""
         oldest: list[Range] = []
         if count > 0 and self.pending.waiting:
             for pending in self.pending:
-                if pending.fate.holder == NOBODY:
+                if pending.state.holder == NOBODY:
                     last = min(pending.last, pending.first + count - 1)
                     oldest.append((pending.first, last))
                     count -= last - pending.first + 1
                     if count <= 0:
                         break
         for first, last in oldest:
-            for low, high, fate in self.pending.cut(first, last):
-                self.die(config, time, low, high, fate._replace(reason=Reason.MAX_LENGTH))
+            for low, high, state in self.pending.cut(first, last):
+                self.die(
+                    config, time, low, high, state._replace(reason=DeadLetterReason.MAX_LENGTH)
+                )
         end = max(target, self.cursor + max(count, 0))
         if end > self.cursor:
-            fate = Fate(NOBODY, 0, 0, 0, 0, Reason.MAX_LENGTH)
-            self.die(config, time, self.cursor, end - 1, fate)
+            state = PendingState(NOBODY, 0, 0, 0, 0, DeadLetterReason.MAX_LENGTH)
+            self.die(config, time, self.cursor, end - 1, state)
             self.cursor = end
 
     # --- moving ------------------------------------------------------------------------------------------------
@@ -345,7 +359,7 @@ class Group:
     def purge(self, next_offset: int) -> int:
         """Drop everything ready; return how many messages."""
         dropped = self.ready(next_offset)
-        self.pending.cut(0, _FOREVER, lambda fate: fate.holder == NOBODY)
+        self.pending.cut(0, _FOREVER, lambda state: state.holder == NOBODY)
         self.cursor = next_offset
         return dropped
 
@@ -372,10 +386,10 @@ class Group:
         return [holder, member, True] if visiting else [holder, member]
 
     @staticmethod
-    def unpack(packed: list[Any]) -> Group:
+    def unpack(packed: list[Any]) -> ConsumerGroup:
         """Decode the result of `pack`."""
         id_, name, mode, filter_, cursor, idle_since, members, pending, dead = packed
-        group = Group(id_, name, mode, filter_, cursor)
+        group = ConsumerGroup(id_, name, mode, filter_, cursor)
         group.idle_since = idle_since
         group.members = {holder: member for holder, member, *_ in members}
         group.visiting = {holder for holder, _, *more in members if more and more[0]}

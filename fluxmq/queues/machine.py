@@ -31,15 +31,15 @@ from fluxmq.queues.commands import (
     ENTRY,
     ENTRY_VERSION,
     CommandError,
-    Kind,
+    CommandKind,
+    DeadLetterReason,
     Mode,
-    Position,
-    Reason,
+    StartPosition,
     checked,
     unpack_body,
 )
 from fluxmq.queues.config import QueueConfig
-from fluxmq.queues.consuming_commands import NO_GROUP, claim, settle
+from fluxmq.queues.consumer_commands import NO_GROUP, claim, settle
 from fluxmq.queues.limits import (
     FILTER_BYTES_MAX,
     GROUPS_MAX,
@@ -47,10 +47,10 @@ from fluxmq.queues.limits import (
     NAME_BYTES_MAX,
     QUEUES_MAX,
 )
-from fluxmq.queues.moves import Move
+from fluxmq.queues.moves import QueueMoves
 from fluxmq.queues.origins import IDENTITY, Identity, Origins
 from fluxmq.queues.results import Applied, Code, Result
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 
 VERSION: Final = 4
 """Behaviour of the machine; raised by an entry, so that all replicas change at one index. Since 2,
@@ -64,10 +64,12 @@ SNAPSHOT_VERSION: Final = 4
 """Version 1 lacked visiting members, 2 their timeouts, 3 origins; all are still read."""
 
 # Looking up an enum member costs more than the comparison; these are read in every tick.
-_APPEND: Final = int(Kind.APPEND)
-_CLAIM: Final = int(Kind.CLAIM)
-_SETTLE: Final = int(Kind.SETTLE)
-_NEWER: Final = tuple((COMMAND_VERSION_MAX, kind) for kind in (_APPEND, _CLAIM, int(Kind.JOIN)))
+_APPEND: Final = int(CommandKind.APPEND)
+_CLAIM: Final = int(CommandKind.CLAIM)
+_SETTLE: Final = int(CommandKind.SETTLE)
+_NEWER: Final = tuple(
+    (COMMAND_VERSION_MAX, kind) for kind in (_APPEND, _CLAIM, int(CommandKind.JOIN))
+)
 
 _OK: Final = Result(Code.OK)
 _NO_QUEUE: Final = Result(Code.NO_QUEUE)
@@ -75,7 +77,7 @@ _UNREADABLE: Final = (ValueError, TypeError, IndexError, AssertionError, msgpack
 _ROLLED: Final = struct.Struct("<QQQ")
 _RESULT: Final = struct.Struct("<QQ")
 
-Cold = Callable[["Machine", Applied, Queue, int, Any], Result]
+Cold = Callable[["Machine", Applied, QueueState, int, Any], Result]
 """Handler of a rare command: takes a queue, group id and body."""
 
 
@@ -96,7 +98,7 @@ class Machine:
         """Index of the last entry applied."""
         self.time = 0
         """The latest time of an entry, µs; an entry with an earlier one counts as at this."""
-        self.queues: dict[int, Queue] = {}
+        self.queues: dict[int, QueueState] = {}
         """By id, in order of id."""
         self.changed: set[int] = set()
         """Ids of queues that entries have changed since this set was last cleared."""
@@ -107,7 +109,7 @@ class Machine:
         self._hash = 0
         self._origins = Origins()
 
-    def queue(self, name: str) -> Queue | None:
+    def queue(self, name: str) -> QueueState | None:
         """Return the queue of that name."""
         id_ = self._ids.get(name)
         return None if id_ is None else self.queues[id_]
@@ -133,7 +135,7 @@ class Machine:
         self.time = time = max(time, self.time)
         self.applied = index
         applied = Applied(index, term, time)
-        touched: dict[int, Queue] = {}
+        touched: dict[int, QueueState] = {}
         try:
             self._commands(applied, data, touched)
         except BatchError as error:
@@ -148,7 +150,7 @@ class Machine:
         self._roll(applied, data)
         return applied
 
-    def _commands(self, applied: Applied, data: bytes, touched: dict[int, Queue]) -> None:
+    def _commands(self, applied: Applied, data: bytes, touched: dict[int, QueueState]) -> None:
         """Apply an entry's commands in order."""
         results = applied.results
         position, end = ENTRY.size, len(data)
@@ -182,7 +184,7 @@ class Machine:
                 touched[queue_id] = queue
             position = stop
 
-    def _append_once(self, applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
+    def _append_once(self, applied: Applied, queue: QueueState, data: bytes, body: int) -> Result:
         """Apply an append that may be a retry. One that was refused may be tried again."""
         origin, number, floor = IDENTITY.unpack_from(data, body)
         identity, move = Identity(origin, number, floor), queue.move
@@ -213,20 +215,20 @@ class Machine:
         """Apply a rare command, or one of a missing queue."""
         if kind not in _KINDS:
             raise CommandError(f"a command of kind {kind}")
-        if kind == Kind.DECLARE:
+        if kind == CommandKind.DECLARE:
             return self._declare(applied, QueueConfig.unpack(unpack_body(*place)))
-        if kind == Kind.RAISE_VERSION:
+        if kind == CommandKind.RAISE_VERSION:
             return self._raise_version(unpack_body(*place))
-        if kind == Kind.ADOPT:
+        if kind == CommandKind.ADOPT:
             return self._adopt(applied, unpack_body(*place))
         queue = self.queues.get(queue_id)
         if queue is None:
-            if kind == Kind.CLAIM:
+            if kind == CommandKind.CLAIM:
                 applied.claims.append((queue_id, group_id, False))
             return _NO_QUEUE
         if queue.closed and kind not in migration.WHILE_CLOSED:
             return migration.refuse(applied, kind, queue_id, group_id)
-        if kind == Kind.IMPORT:
+        if kind == CommandKind.IMPORT:
             return migration.take_in(applied, queue, place[0], place[1])
         return _COLD[kind](self, applied, queue, group_id, unpack_body(*place))
 
@@ -264,19 +266,19 @@ class Machine:
         applied.woken[id_] = None
         return Result(Code.OK, id_)
 
-    def _make(self, applied: Applied, config: QueueConfig) -> Queue:
+    def _make(self, applied: Applied, config: QueueConfig) -> QueueState:
         """Create a queue whose name is free."""
         id_ = self._next_queue
         self._next_queue += 1
         origin = struct.pack("<QQQ", applied.index, applied.time, id_) + config.name.encode()
-        queue = self.queues[id_] = Queue(id_, config, xxh3_64_intdigest(origin), applied.time)
+        queue = self.queues[id_] = QueueState(id_, config, xxh3_64_intdigest(origin), applied.time)
         queue.exact = self.version >= migration.EXACT
         self._ids[config.name] = id_
         self.changed.add(id_)
         applied.declared.append(id_)
         return queue
 
-    def _delete(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _delete(self, applied: Applied, queue: QueueState, group_id: int, body: Any) -> Result:
         ready = queue.ready()
         if body is not None:
             if_unused, if_empty = body
@@ -297,21 +299,21 @@ class Machine:
             Code.OK, queue.id if body is None else ready
         )  # without conditions: an old entry
 
-    def _touch(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _touch(self, applied: Applied, queue: QueueState, group_id: int, body: Any) -> Result:
         if queue.idle_since:
             queue.idle_since = applied.time
             applied.woken[queue.id] = None
         return _OK
 
-    def _purge(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _purge(self, applied: Applied, queue: QueueState, group_id: int, body: Any) -> Result:
         applied.woken[queue.id] = None
         return Result(Code.OK, queue.purge())
 
-    def _trim(self, applied: Applied, queue: Queue, group_id: int, body: int) -> Result:
+    def _trim(self, applied: Applied, queue: QueueState, group_id: int, body: int) -> Result:
         queue.forget_below(applied, body)
         return Result(Code.OK, queue.start)
 
-    def _sweep(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _sweep(self, applied: Applied, queue: QueueState, group_id: int, body: Any) -> Result:
         """Apply retention by age, and expire unused groups and an unused queue."""
         time = applied.time
         expires_at = queue.expires_at()
@@ -347,13 +349,15 @@ class Machine:
             return Result(Code.LIMIT)
         queue = self._make(applied, config)
         queue.start = queue.kept = queue.next_offset = base
-        queue.move, queue.closed = Move(arriving=number), True
+        queue.move, queue.closed = QueueMoves(arriving=number), True
         self.closed.add(queue.id)
         return Result(Code.OK, base)
 
     # --- groups ------------------------------------------------------------------------------------------------
 
-    def _create_group(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _create_group(
+        self, applied: Applied, queue: QueueState, group_id: int, body: Any
+    ) -> Result:
         name, mode, filter_, position, offset = body
         existing = queue.group(name)
         if existing is not None:
@@ -363,12 +367,14 @@ class Machine:
             return Result(Code.LIMIT)
         if len(filter_) > FILTER_BYTES_MAX:
             return Result(Code.LIMIT)
-        start = (Position(position), offset)
+        start = (StartPosition(position), offset)
         group = queue.create_group(name, Mode(mode), filter_, start, applied.time)
         applied.woken[queue.id] = None
         return Result(Code.OK, group.id)
 
-    def _delete_group(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _delete_group(
+        self, applied: Applied, queue: QueueState, group_id: int, body: Any
+    ) -> Result:
         group = queue.groups.get(group_id)
         if group is None:
             return NO_GROUP
@@ -376,7 +382,7 @@ class Machine:
         applied.woken[queue.id] = None
         return Result(Code.OK, group_id)
 
-    def _join(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _join(self, applied: Applied, queue: QueueState, group_id: int, body: Any) -> Result:
         name, holder, member, visiting, timeout = (*body, False, 0)[:5]
         group = queue.group(name)
         if group is None:
@@ -396,7 +402,7 @@ class Machine:
         applied.woken[queue.id] = None
         return _OK
 
-    def _leave(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _leave(self, applied: Applied, queue: QueueState, group_id: int, body: Any) -> Result:
         name, holder = body
         group = queue.group(name)
         if group is None:
@@ -413,17 +419,17 @@ class Machine:
         queue.make_room_again(applied)
         return Result(Code.OK, released)
 
-    def _seek(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _seek(self, applied: Applied, queue: QueueState, group_id: int, body: Any) -> Result:
         group = queue.groups.get(group_id)
         if group is None:
             return NO_GROUP
         position, offset = body
-        group.seek(queue.resolve((Position(position), offset)))
+        group.seek(queue.resolve((StartPosition(position), offset)))
         applied.moved.append((queue.id, group_id))
         applied.woken[queue.id] = None
         return Result(Code.OK, group.cursor)
 
-    def _commit(self, applied: Applied, queue: Queue, group_id: int, body: int) -> Result:
+    def _commit(self, applied: Applied, queue: QueueState, group_id: int, body: int) -> Result:
         group = queue.groups.get(group_id)
         if group is None or group.mode != Mode.STREAM:
             return NO_GROUP
@@ -432,18 +438,22 @@ class Machine:
         group.cursor = max(group.cursor, body)
         return Result(Code.OK, group.cursor)
 
-    def _bury(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _dead_letter(self, applied: Applied, queue: QueueState, group_id: int, body: Any) -> Result:
         group = queue.groups.get(group_id)
         if group is None:
             applied.claims.append((queue.id, group_id, False))
             return NO_GROUP
         reason, *ranges = body
-        result = group.bury(queue.config, applied.time, Reason(reason), checked(ranges))
+        result = group.dead_letter(
+            queue.config, applied.time, DeadLetterReason(reason), checked(ranges)
+        )
         applied.claims.append((queue.id, group_id, result.code == Code.OK))
         applied.woken[queue.id] = None
         return result
 
-    def _dead_lettered(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    def _dead_lettered(
+        self, applied: Applied, queue: QueueState, group_id: int, body: Any
+    ) -> Result:
         group = queue.group_at(group_id)
         if group is None:
             return NO_GROUP
@@ -479,7 +489,7 @@ class Machine:
             if version not in (1, 2, 3, SNAPSHOT_VERSION):
                 raise SnapshotError(f"a snapshot of version {version}")
             behaviour, applied, time, next_queue, rolling, packed, *more = fields
-            queues = [Queue.unpack(each) for each in packed]
+            queues = [QueueState.unpack(each) for each in packed]
             origins = Origins.unpack(more[0] if more else [])
         except _UNREADABLE as error:
             raise SnapshotError(f"not a snapshot: {error}") from error
@@ -498,21 +508,21 @@ class Machine:
 
 
 _COLD: Final[dict[int, Cold]] = {
-    Kind.DELETE: Machine._delete,
-    Kind.PURGE: Machine._purge,
-    Kind.CREATE_GROUP: Machine._create_group,
-    Kind.DELETE_GROUP: Machine._delete_group,
-    Kind.JOIN: Machine._join,
-    Kind.LEAVE: Machine._leave,
-    Kind.SEEK: Machine._seek,
-    Kind.COMMIT: Machine._commit,
-    Kind.BURY: Machine._bury,
-    Kind.DEAD_LETTERED: Machine._dead_lettered,
-    Kind.SWEEP: Machine._sweep,
-    Kind.TRIM: Machine._trim,
-    Kind.TOUCH: Machine._touch,
-    Kind.FENCE: migration.fence,
-    Kind.UNFENCE: migration.unfence,
-    Kind.INSTALL: migration.install,
+    CommandKind.DELETE: Machine._delete,
+    CommandKind.PURGE: Machine._purge,
+    CommandKind.CREATE_GROUP: Machine._create_group,
+    CommandKind.DELETE_GROUP: Machine._delete_group,
+    CommandKind.JOIN: Machine._join,
+    CommandKind.LEAVE: Machine._leave,
+    CommandKind.SEEK: Machine._seek,
+    CommandKind.COMMIT: Machine._commit,
+    CommandKind.DEAD_LETTER: Machine._dead_letter,
+    CommandKind.DEAD_LETTERED: Machine._dead_lettered,
+    CommandKind.SWEEP: Machine._sweep,
+    CommandKind.TRIM: Machine._trim,
+    CommandKind.TOUCH: Machine._touch,
+    CommandKind.FENCE: migration.fence,
+    CommandKind.UNFENCE: migration.unfence,
+    CommandKind.INSTALL: migration.install,
 }
-_KINDS: Final = frozenset(Kind)
+_KINDS: Final = frozenset(CommandKind)

@@ -23,27 +23,29 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack  # type: ignore[import-untyped]
 
 from fluxmq.model.batch_format import parse
-from fluxmq.queues.commands import COMMAND, CommandError, Kind
+from fluxmq.queues.commands import COMMAND, CommandError, CommandKind
 from fluxmq.queues.config import QueueConfig
-from fluxmq.queues.groups import TEMPORARY, Group
-from fluxmq.queues.moves import Move
+from fluxmq.queues.groups import TEMPORARY, ConsumerGroup
+from fluxmq.queues.moves import QueueMoves
 from fluxmq.queues.origins import Origins
 from fluxmq.queues.results import Applied, Code, Result
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 
 if TYPE_CHECKING:
     from fluxmq.queues.machine import Machine
 
 EXACT: Final = 2
-"""Machine version from which length limits count as `Queue.exact` says."""
+"""Machine version from which length limits count as `QueueState.exact` says."""
 _MIGRATION: Final = struct.Struct("<Q")
 _LENGTH: Final = struct.Struct("<I")
-CARRIED: Final = frozenset({int(Kind.ADOPT), int(Kind.IMPORT), int(Kind.INSTALL)})
+CARRIED: Final = frozenset(
+    {int(CommandKind.ADOPT), int(CommandKind.IMPORT), int(CommandKind.INSTALL)}
+)
 """Commands that the source group's leader sends to the target group."""
 WHILE_CLOSED: Final = frozenset(
     {
-        *(int(Kind.DELETE), int(Kind.FENCE), int(Kind.UNFENCE)),
-        *(int(Kind.IMPORT), int(Kind.INSTALL)),
+        *(int(CommandKind.DELETE), int(CommandKind.FENCE), int(CommandKind.UNFENCE)),
+        *(int(CommandKind.IMPORT), int(CommandKind.INSTALL)),
     }
 )
 """Commands on queues that a fenced or an arriving one accepts."""
@@ -66,7 +68,7 @@ def import_body(migration: int, batch: bytes) -> bytes:
     return _MIGRATION.pack(migration) + batch
 
 
-def install_body(migration: int, fence: int, queue: Queue, origins: list[Any]) -> bytes:
+def install_body(migration: int, fence: int, queue: QueueState, origins: list[Any]) -> bytes:
     """Encode INSTALL: everything of a fenced queue but its batches, and its group's applied
     appends."""
     return _packed([migration, fence, queue.pack(), origins])
@@ -81,29 +83,31 @@ def _packed(body: Any) -> bytes:
 # Effects
 
 
-def is_arriving(queue: Queue) -> bool:
+def is_arriving(queue: QueueState) -> bool:
     """Return whether a queue is still arriving from another group."""
     return queue.move is not None and bool(queue.move.arriving)
 
 
-def arrives_by(queue: Queue, number: int) -> bool:
+def arrives_by(queue: QueueState, number: int) -> bool:
     """Return whether a queue arrives from another group by the move of this number."""
     return queue.move is not None and number > 0 and queue.move.arriving == number
 
 
-def fenced_at(queue: Queue) -> int:
+def fenced_at(queue: QueueState) -> int:
     """Return the number of the fence that closes a queue; 0 for one that is not fenced."""
     return 0 if queue.move is None else queue.move.fenced
 
 
 def refuse(applied: Applied, kind: int, queue_id: int, group_id: int) -> Result:
     """Refuse a command for a closed queue, without effect."""
-    if kind in (Kind.CLAIM, Kind.BURY):
+    if kind in (CommandKind.CLAIM, CommandKind.DEAD_LETTER):
         applied.claims.append((queue_id, group_id, False))
     return Result(Code.CLOSED)
 
 
-def fence(machine: Machine, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+def fence(
+    machine: Machine, applied: Applied, queue: QueueState, group_id: int, body: Any
+) -> Result:
     """Close a queue in its source group; the value is the fence's number. Unacked messages become
     ready again."""
     if is_arriving(queue):
@@ -114,7 +118,7 @@ def fence(machine: Machine, applied: Applied, queue: Queue, group_id: int, body:
         queue.note_members(applied.time)
         queue.make_room_again(applied)
         queue.follow_floors(applied)
-        queue.move = queue.move or Move()
+        queue.move = queue.move or QueueMoves()
         queue.move.fenced = applied.index
         queue.closed = True
         machine.closed.add(queue.id)
@@ -122,7 +126,7 @@ def fence(machine: Machine, applied: Applied, queue: Queue, group_id: int, body:
     return Result(Code.OK, fenced_at(queue))
 
 
-def _leave_all(applied: Applied, queue: Queue, group: Group) -> None:
+def _leave_all(applied: Applied, queue: QueueState, group: ConsumerGroup) -> None:
     """Remove every consumer of a group."""
     if group.name.startswith(TEMPORARY):
         queue.delete_group(group, applied.time)
@@ -136,7 +140,9 @@ def _leave_all(applied: Applied, queue: Queue, group: Group) -> None:
     group.timeouts.clear()
 
 
-def unfence(machine: Machine, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+def unfence(
+    machine: Machine, applied: Applied, queue: QueueState, group_id: int, body: Any
+) -> Result:
     """Open a fenced queue again."""
     if is_arriving(queue):
         return Result(Code.CONFLICT)
@@ -146,14 +152,14 @@ def unfence(machine: Machine, applied: Applied, queue: Queue, group_id: int, bod
     return Result(Code.OK)
 
 
-def _open(machine: Machine, applied: Applied, queue: Queue) -> None:
+def _open(machine: Machine, applied: Applied, queue: QueueState) -> None:
     queue.closed = False
     machine.closed.discard(queue.id)
     applied.voided.append(queue.id)
     applied.woken[queue.id] = None
 
 
-def take_in(applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
+def take_in(applied: Applied, queue: QueueState, data: bytes, body: int) -> Result:
     """Import a batch; the value is the offset that the next one must have."""
     (number,) = _MIGRATION.unpack_from(data, body)
     move = queue.move
@@ -171,7 +177,9 @@ def take_in(applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
     return Result(Code.OK, queue.next_offset)
 
 
-def install(machine: Machine, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+def install(
+    machine: Machine, applied: Applied, queue: QueueState, group_id: int, body: Any
+) -> Result:
     """Take over the state of the fenced queue. Raises `CommandError` for an invalid one."""
     number, fence_number, packed, origins = body
     move = queue.move
@@ -180,7 +188,7 @@ def install(machine: Machine, applied: Applied, queue: Queue, group_id: int, bod
     if fence_number < move.installed:
         return Result(Code.STALE)
     try:
-        known = Queue.unpack(packed)
+        known = QueueState.unpack(packed)
         came_with = Origins.unpack(origins)
     except (ValueError, TypeError, IndexError) as error:
         raise CommandError(f"a queue that cannot be installed: {error}") from error
@@ -197,18 +205,18 @@ def install(machine: Machine, applied: Applied, queue: Queue, group_id: int, bod
     return Result(Code.OK, queue.next_offset)
 
 
-def _become(queue: Queue, known: Queue) -> None:
+def _become(queue: QueueState, known: QueueState) -> None:
     """Take over another queue's state, whose batches are here; keep id and arriving state."""
     queue.configure(known.config)
     queue.identity, queue.idle_since = known.identity, known.idle_since
     queue.start, queue.kept = known.start, known.kept
-    queue.marks, queue.producers = known.marks, known.producers
+    queue.log_index, queue.producers = known.log_index, known.producers
     queue.groups, queue.group_ids = known.groups, known.group_ids
     queue.group_changes += 1
     queue.next_group, queue.nobodys = known.next_group, known.nobodys
 
 
-def activate(machine: Machine, applied: Applied, queue: Queue) -> bool:
+def activate(machine: Machine, applied: Applied, queue: QueueState) -> bool:
     """Make a complete arriving queue live; return False for an incomplete one."""
     move = queue.move
     if move is None or not move.installed:

@@ -7,7 +7,7 @@ from typing import Any
 from fluxmq.queues.origins import Origins
 
 
-class Move:
+class QueueMoves:
     """Moves of one queue that is moving, or has moved here; other queues have none."""
 
     __slots__ = ("arriving", "came_with", "fenced", "installed")
@@ -33,10 +33,10 @@ class Move:
         return [self.fenced, self.arriving, self.installed, self.came_with.pack()]
 
     @staticmethod
-    def unpack(packed: list[Any]) -> Move:
+    def unpack(packed: list[Any]) -> QueueMoves:
         """Decode the result of `pack`."""
         fenced, arriving, installed, came_with = packed
-        move = Move(fenced, arriving)
+        move = QueueMoves(fenced, arriving)
         move.installed = installed
         move.came_with = Origins.unpack(came_with)
         return move

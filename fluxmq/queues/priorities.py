@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from fluxmq.model.batch_format import Batch
-from fluxmq.model.properties import Kind, PropertyError, decode
+from fluxmq.model.properties import PropertyError, PropertyKind, decode
 from fluxmq.queues.commands import Range
-from fluxmq.queues.consumers import Consumer, Delivery, Step
-from fluxmq.queues.desks import Read
-from fluxmq.queues.groups import EXPIRED_AT, Group
+from fluxmq.queues.consumers import ConsumerDelivery, GroupConsumer, Step
+from fluxmq.queues.group_dispatcher import Read
+from fluxmq.queues.groups import EXPIRED_AT, ConsumerGroup
+from fluxmq.queues.interval_set import IntervalSet
 from fluxmq.queues.limits import SCANNED_MAX
-from fluxmq.queues.scanning import EXPIRED, GIVE, PASS, portions
-from fluxmq.queues.spans import Spans
-from fluxmq.queues.states import Queue
-from fluxmq.queues.work_desks import WorkDesk
+from fluxmq.queues.states import QueueState
+from fluxmq.queues.verdicts import EXPIRED, GIVE, PASS, slices
+from fluxmq.queues.work_dispatcher import WorkDispatcher
 
 READY_MAX: Final = 32_768
 """Ready messages sorted by priority; those behind them wait in the order they came. Bounds one
@@ -37,7 +37,7 @@ def priority_of(block: bytes) -> int:
     """Return the priority in a property block, 0 for none."""
     try:
         for kind, value, _ in decode(block):
-            if kind is Kind.PRIORITY and isinstance(value, int):
+            if kind is PropertyKind.PRIORITY and isinstance(value, int):
                 return value
     except PropertyError:
         return 0  # its consumer will report the malformed block
@@ -48,7 +48,7 @@ class Bands:
     """Offsets by priority."""
 
     def __init__(self) -> None:
-        self._spans: dict[int, Spans] = {}
+        self._intervals: dict[int, IntervalSet] = {}
         self.count = 0
 
     def __bool__(self) -> bool:
@@ -56,41 +56,41 @@ class Bands:
 
     def add(self, priority: int, first: int, last: int) -> None:
         """Add messages of one priority."""
-        spans = self._spans.get(priority)
-        if spans is None:
-            spans = self._spans[priority] = Spans()
-        self.count += spans.add(first, last)
+        intervals = self._intervals.get(priority)
+        if intervals is None:
+            intervals = self._intervals[priority] = IntervalSet()
+        self.count += intervals.add(first, last)
 
     def highest(self) -> tuple[int, Range]:
         """Return the highest priority and its first range. There must be one."""
-        priority = max(self._spans)
-        return priority, next(iter(self._spans[priority]))
+        priority = max(self._intervals)
+        return priority, next(iter(self._intervals[priority]))
 
     def remove(self, priority: int, first: int, last: int) -> None:
         """Remove messages that were handled."""
-        spans = self._spans[priority]
-        self.count -= sum(high - low + 1 for low, high in spans.remove(first, last))
-        if not spans:
-            del self._spans[priority]
+        intervals = self._intervals[priority]
+        self.count -= sum(high - low + 1 for low, high in intervals.remove(first, last))
+        if not intervals:
+            del self._intervals[priority]
 
-    def ranges(self) -> Spans:
+    def ranges(self) -> IntervalSet:
         """Return all of them, without their priorities."""
-        together = Spans()
-        for spans in self._spans.values():
-            for first, last in spans:
+        together = IntervalSet()
+        for intervals in self._intervals.values():
+            for first, last in intervals:
                 together.add(first, last)
         return together
 
     def clear(self) -> None:
         """Forget everything."""
-        self._spans.clear()
+        self._intervals.clear()
         self.count = 0
 
 
-class PriorityDesk(WorkDesk):
+class PriorityDispatcher(WorkDispatcher):
     """One work group of one queue with priorities, as its leader serves it."""
 
-    def __init__(self, queue: Queue, group: Group, read: Read) -> None:
+    def __init__(self, queue: QueueState, group: ConsumerGroup, read: Read) -> None:
         self._bands = Bands()
         self._known: dict[bytes, int] = {}
         self._moving_to = 0
@@ -123,7 +123,7 @@ class PriorityDesk(WorkDesk):
         return self.group.cursor < self._moving_to
 
     def _take_up(self, first: int, last: int, attempts: int) -> None:
-        """Sort messages that wait for hungry consumers by priority."""
+        """Sort messages that wait for ready consumers by priority."""
         for low, high, priority in self._sorted(first, last):
             self._bands.add(priority, low, high)
 
@@ -148,7 +148,7 @@ class PriorityDesk(WorkDesk):
             priority = self._known[block] = priority_of(block)
         return min(priority, self.queue.config.max_priority)
 
-    def _serve(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
+    def _serve(self, step: Step, consumer: GroupConsumer, share: int, now: int) -> int:
         """Give one consumer up to `share` messages, the highest priority first."""
         new = _New(self._cursor)
         fresh = self._cursor < self.queue.next_offset and not self._is_moving
@@ -183,7 +183,7 @@ class PriorityDesk(WorkDesk):
             batch = self.batch_at(new.position)
             base = batch.base_offset
             index = new.position - base
-            for first, last, verdict in portions(batch, index, now, ttl, self.wanted, True):
+            for first, last, verdict in slices(batch, index, now, ttl, self.wanted, True):
                 new.pieces += 1
                 new.position = base + last + 1
                 if verdict == GIVE:
@@ -199,14 +199,18 @@ class PriorityDesk(WorkDesk):
                 if new.pieces >= _PIECES_MAX:
                     break
 
-    def _give(self, step: Step, consumer: Consumer, batch: Batch, first: int, count: int) -> None:
+    def _give(
+        self, step: Step, consumer: GroupConsumer, batch: Batch, first: int, count: int
+    ) -> None:
         """Give new messages to a consumer."""
         consumer.credit -= count
         if not (consumer.automatic and consumer.taking):
-            consumer.held.add(first, first + count - 1)
-        step.deliveries.append(Delivery(consumer, batch, first - batch.base_offset, count, 1))
+            consumer.unacked.add(first, first + count - 1)
+        step.deliveries.append(
+            ConsumerDelivery(consumer, batch, first - batch.base_offset, count, 1)
+        )
 
-    def _pass_over(self, step: Step, consumer: Consumer, new: _New) -> None:
+    def _pass_over(self, step: Step, consumer: GroupConsumer, new: _New) -> None:
         """Claim the new messages given; the others wait, and are taken up when that is applied."""
         waiting = new.ready.ranges()
         if waiting:
@@ -226,6 +230,6 @@ class _New:
     def __init__(self, position: int) -> None:
         self.position = position
         self.ready = Bands()
-        self.given = Spans()
+        self.given = IntervalSet()
         self.others: list[tuple[int, int, int]] = []
         self.pieces = 0

@@ -10,8 +10,8 @@ import struct
 from typing import Any
 
 from fluxmq.model.batch_format import Batch
+from fluxmq.queues.interval_set import IntervalSet
 from fluxmq.queues.limits import PRODUCER_RANGES_MAX, PRODUCERS_MAX, UNLIMITED
-from fluxmq.queues.spans import Spans
 
 Identity = tuple[int, int]
 """Producer and sequence of a message."""
@@ -30,7 +30,7 @@ class Producers:
     __slots__ = ("_windows",)
 
     def __init__(self) -> None:
-        self._windows: dict[int, Spans] = {}
+        self._windows: dict[int, IntervalSet] = {}
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -64,7 +64,7 @@ class Producers:
         for producer, sequence in messages:
             if not producer:
                 continue
-            window = windows.pop(producer, None) or Spans()
+            window = windows.pop(producer, None) or IntervalSet()
             window.add(sequence, sequence)
             if len(window) > PRODUCER_RANGES_MAX:
                 window.drop_lowest()
@@ -83,5 +83,5 @@ class Producers:
     def unpack(packed: list[Any]) -> Producers:
         """Decode the result of `pack`."""
         producers = Producers()
-        producers._windows = {producer: Spans.unpack(numbers) for producer, numbers in packed}
+        producers._windows = {producer: IntervalSet.unpack(numbers) for producer, numbers in packed}
         return producers

@@ -14,11 +14,11 @@ from xxhash import xxh3_64_intdigest
 
 from fluxmq.model.batch_format import PRODUCER, Batch, parse
 from fluxmq.model.message_batch import build_message
-from fluxmq.queues.commands import Mode, Position, Start
+from fluxmq.queues.commands import Mode, Start, StartPosition
 from fluxmq.queues.config import Overflow, QueueConfig, QueueType
-from fluxmq.queues.groups import Group
-from fluxmq.queues.marks import Marks
-from fluxmq.queues.moves import Move
+from fluxmq.queues.groups import ConsumerGroup
+from fluxmq.queues.log_index import LogIndex
+from fluxmq.queues.moves import QueueMoves
 from fluxmq.queues.producers import Producers, identities
 from fluxmq.queues.results import Applied, Code, Result
 
@@ -40,7 +40,7 @@ def _least(*limits: int) -> int:
     return min(given) if given else 0
 
 
-class Queue:
+class QueueState:
     """State of one queue; only the machine changes it."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Queue:
         "kept",
         "length_limited",
         "length_max",
-        "marks",
+        "log_index",
         "move",
         "next_group",
         "next_offset",
@@ -82,18 +82,18 @@ class Queue:
         self.start = 0
         self.kept = 0
         self.next_offset = 0
-        self.marks = Marks()
+        self.log_index = LogIndex()
         self.producers = Producers()
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, ConsumerGroup] = {}
         """By id, in order of id."""
         self.group_ids: dict[str, int] = {}
         self.group_changes = 0
         """Counter of group additions and removals in this object's life, to invalidate caches."""
         self.next_group = 1
-        self.nobodys = Group(NOBODYS_GROUP, "", Mode.WORK, b"", 0)
+        self.nobodys = ConsumerGroup(NOBODYS_GROUP, "", Mode.WORK, b"", 0)
         self.idle_since = time
         """Time since which it has no consumer, µs; 0 while it has one."""
-        self.move: Move | None = None
+        self.move: QueueMoves | None = None
         """State of its moves between groups, if it ever moved."""
         self.closed = False
         """True while it is fenced or arriving, and so takes and gives nothing."""
@@ -122,7 +122,7 @@ class Queue:
     @property
     def size(self) -> int:
         """Bytes of the batches from the start on, as precise as the marks."""
-        return self.marks.bytes_from(self.start) if self.next_offset > self.start else 0
+        return self.log_index.bytes_from(self.start) if self.next_offset > self.start else 0
 
     @property
     def depth(self) -> int:
@@ -153,16 +153,16 @@ class Queue:
         primary = self.group(self.config.primary_group)
         return self.start if primary is None else max(self.start, primary.cursor)
 
-    def group(self, name: str) -> Group | None:
+    def group(self, name: str) -> ConsumerGroup | None:
         """Return the group of that whole name."""
         id_ = self.group_ids.get(name)
         return None if id_ is None else self.groups[id_]
 
-    def group_at(self, id_: int) -> Group | None:
+    def group_at(self, id_: int) -> ConsumerGroup | None:
         """Return the group of that id; 0 is the ownerless one."""
         return self.groups.get(id_) if id_ else self.nobodys
 
-    def work_groups(self) -> list[Group]:
+    def work_groups(self) -> list[ConsumerGroup]:
         """Return groups that settle message by message, by id."""
         return [group for group in self.groups.values() if group.mode == Mode.WORK]
 
@@ -172,14 +172,14 @@ class Queue:
             return False
         return not self.groups or not self.work_groups()
 
-    def owners(self) -> list[Group]:
+    def owners(self) -> list[ConsumerGroup]:
         """Return the groups whose messages expire and are dropped: the work groups, else the
         ownerless one."""
         if self.is_stream:
             return []
         return self.work_groups() or [self.nobodys]
 
-    def transfer_producer(self, group: Group) -> int:
+    def transfer_producer(self, group: ConsumerGroup) -> int:
         """Return the producer number of a group's dead-letter transfers; with the offset as
         sequence it identifies a message."""
         name = self.identity.to_bytes(8, "little") + group.name.encode()
@@ -264,35 +264,35 @@ class Queue:
         """Return the bytes of a batch, as a length limit counts them."""
         return batch.payload_bytes if self._by_message else batch.length
 
-    def _first_ready(self, group: Group) -> int:
+    def _first_ready(self, group: ConsumerGroup) -> int:
         """Return the first offset that was never given."""
         return self.start if group.id == NOBODYS_GROUP else group.cursor
 
-    def _ready_bytes(self, group: Group) -> int:
+    def _ready_bytes(self, group: ConsumerGroup) -> int:
         """Return the bytes of a group's ready messages, too many by at most one mark's distance."""
-        marks, end = self.marks, self.next_offset
-        used = marks.end_bytes - marks.bytes_before(self._first_ready(group), end)
+        log_index, end = self.log_index, self.next_offset
+        used = log_index.end_bytes - log_index.bytes_before(self._first_ready(group), end)
         for first, last in group.waiting():
-            used += marks.bytes_before(last + 1, end) - marks.bytes_before(first, end)
+            used += log_index.bytes_before(last + 1, end) - log_index.bytes_before(first, end)
         return used
 
-    def _over_bytes(self, group: Group) -> int:
+    def _over_bytes(self, group: ConsumerGroup) -> int:
         """Return how many of the oldest ready messages must go to satisfy the byte limit."""
-        marks, end = self.marks, self.next_offset
+        log_index, end = self.log_index, self.next_offset
         over = self._ready_bytes(group) - self.config.max_length_bytes
         count = 0
         if over <= 0:
             return 0
         for first, last in group.waiting():
-            stop = min(marks.reach(first, over, end), last + 1)
-            over -= marks.bytes_before(stop, end) - marks.bytes_before(first, end)
+            stop = min(log_index.reach(first, over, end), last + 1)
+            over -= log_index.bytes_before(stop, end) - log_index.bytes_before(first, end)
             count += stop - first
             if over <= 0:
                 return count
         first = self._first_ready(group)
-        return count + marks.reach(first, over, end) - first
+        return count + log_index.reach(first, over, end) - first
 
-    def _ready(self, group: Group) -> int:
+    def _ready(self, group: ConsumerGroup) -> int:
         if group.id == NOBODYS_GROUP:
             return self.next_offset - self.start
         return group.ready(self.next_offset)
@@ -304,9 +304,9 @@ class Queue:
         self.next_offset = base + batch.count
         if self._by_message:
             for index in range(batch.count):
-                self.marks.append(base + index, batch.payload_length(index), batch.time(index))
+                self.log_index.append(base + index, batch.payload_length(index), batch.time(index))
         else:
-            self.marks.append(base, batch.length, batch.last_time)
+            self.log_index.append(base, batch.length, batch.last_time)
         applied.batches.append((self.id, batch))
         applied.woken[self.id] = None
         return Result(_OK, base)
@@ -327,10 +327,10 @@ class Queue:
         if messages:
             cut = max(cut, self.next_offset - messages)
         if size and self.size > size:
-            cut = max(cut, self.marks.at_most(size, self.next_offset))
+            cut = max(cut, self.log_index.at_most(size, self.next_offset))
         if config.retention_age:
             oldest = applied.time - config.retention_age
-            cut = max(cut, self.marks.older_than(oldest, self.next_offset))
+            cut = max(cut, self.log_index.older_than(oldest, self.next_offset))
         if cut > self.start:
             self.forget_below(applied, cut)
 
@@ -357,7 +357,7 @@ class Queue:
         target = 0
         by_bytes = bool(config.max_length_bytes)
         if by_bytes and not self.exact and self.size > config.max_length_bytes:
-            target = self.marks.at_most(config.max_length_bytes, self.next_offset)
+            target = self.log_index.at_most(config.max_length_bytes, self.next_offset)
         for group in self.owners():
             if group.id == NOBODYS_GROUP:
                 group.cursor = self.start
@@ -409,7 +409,7 @@ class Queue:
                 kept = first
         if kept > self.kept:
             self.kept = kept
-            self.marks.trim(kept)
+            self.log_index.trim(kept)
             applied.trims.append((self.id, kept))
 
     # --- groups ------------------------------------------------------------------------------------------------
@@ -417,17 +417,19 @@ class Queue:
     def resolve(self, start: Start) -> int:
         """Return the offset of a starting position, within the log's bounds."""
         position, offset = start
-        if position == Position.FIRST:
+        if position == StartPosition.FIRST:
             return self.start
-        if position == Position.LAST:
+        if position == StartPosition.LAST:
             return max(self.start, self.next_offset - 1)
-        if position == Position.NEXT:
+        if position == StartPosition.NEXT:
             return self.next_offset
         return min(max(self.start, offset), self.next_offset)
 
-    def create_group(self, name: str, mode: int, filter_: bytes, start: Start, time: int) -> Group:
+    def create_group(
+        self, name: str, mode: int, filter_: bytes, start: Start, time: int
+    ) -> ConsumerGroup:
         """Create a group; the name is free."""
-        group = Group(self.next_group, name, mode, filter_, self.resolve(start))
+        group = ConsumerGroup(self.next_group, name, mode, filter_, self.resolve(start))
         group.idle_since = time
         self.next_group += 1
         self.groups[group.id] = group
@@ -435,7 +437,7 @@ class Queue:
         self.group_changes += 1
         return group
 
-    def delete_group(self, group: Group, time: int) -> None:
+    def delete_group(self, group: ConsumerGroup, time: int) -> None:
         """Delete a group with its claims and dead messages; release what the queue kept for it."""
         del self.groups[group.id]
         del self.group_ids[group.name]
@@ -461,28 +463,28 @@ class Queue:
         """Return plain values for msgpack."""
         return [
             *(self.id, self.config.pack(), self.identity, self.start, self.kept, self.next_offset),
-            *(self.next_group, self.idle_since, self.marks.pack(), self.producers.pack()),
+            *(self.next_group, self.idle_since, self.log_index.pack(), self.producers.pack()),
             self.nobodys.pack(),
             [group.pack() for group in self.groups.values()],
             *([] if self.move is None else [self.move.pack()]),
         ]
 
     @staticmethod
-    def unpack(packed: list[Any]) -> Queue:
+    def unpack(packed: list[Any]) -> QueueState:
         """Decode the result of `pack`."""
         id_, config, identity, start, kept, next_offset, next_group, idle_since, *rest = packed
-        queue = Queue(id_, QueueConfig.unpack(config), identity, idle_since)
+        queue = QueueState(id_, QueueConfig.unpack(config), identity, idle_since)
         queue.start, queue.kept, queue.next_offset = start, kept, next_offset
         queue.next_group = next_group
-        marks, producers, nobodys, groups, *move = rest
-        queue.marks = Marks.unpack(marks)
+        log_index, producers, nobodys, groups, *move = rest
+        queue.log_index = LogIndex.unpack(log_index)
         queue.producers = Producers.unpack(producers)
-        queue.nobodys = Group.unpack(nobodys)
+        queue.nobodys = ConsumerGroup.unpack(nobodys)
         for each in groups:
-            group = Group.unpack(each)
+            group = ConsumerGroup.unpack(each)
             queue.groups[group.id] = group
             queue.group_ids[group.name] = group.id
         if move:
-            queue.move = Move.unpack(move[0])
+            queue.move = QueueMoves.unpack(move[0])
             queue.closed = queue.move.closed
         return queue

@@ -15,6 +15,6 @@ Theory and Practice" (2014), called *the dissertation*.
 * `state`        term, vote, role and outgoing messages: shared by the modules below
 * `elections`    becoming leader: pre-vote, votes, the refusal to vote while there is a leader
 * `following`    a follower's handling of its leader's messages
-* `leading`      a leader's work: replication, commit, reads, transfer, membership
+* `leader`      a leader's work: replication, commit, reads, transfer, membership
 * `node`         the whole: dispatch, ready and advance
 """

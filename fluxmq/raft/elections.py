@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fluxmq.raft.state import State
+from fluxmq.raft.state import NodeState
 from fluxmq.raft.types import TRANSFER, Message, MessageKind, Role
 
 
-class Outcome(Enum):
+class VoteOutcome(Enum):
     """Result of the votes so far."""
 
     OPEN = "open"
@@ -25,13 +25,13 @@ class Elections:
 
     __slots__ = ("_state", "_transfer", "votes")
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: NodeState) -> None:
         self._state = state
         self._transfer = False
         self.votes: dict[int, bool] = {}
         """Answers to the current campaign."""
 
-    def campaign(self, *, pre_vote: bool, transfer: bool = False) -> Outcome:
+    def campaign(self, *, pre_vote: bool, transfer: bool = False) -> VoteOutcome:
         """Request votes or pre-votes from all voters; return WON if no other vote is needed.
 
         `transfer`: the leader asked for the campaign, so the others may vote in spite of it.
@@ -48,7 +48,7 @@ class Elections:
             state.enter_term(state.term + 1)
             state.vote = state.id
         outcome = self._record(state.id, granted=True)
-        if outcome is Outcome.OPEN:
+        if outcome is VoteOutcome.OPEN:
             self._ask(pre_vote=pre_vote)
         return outcome
 
@@ -68,7 +68,7 @@ class Elections:
             else:
                 state.answer(request)
 
-    def on_answer(self, message: Message) -> Outcome:
+    def on_answer(self, message: Message) -> VoteOutcome:
         """Count a vote for the current campaign, if it belongs to it."""
         state = self._state
         if message.kind is MessageKind.PRE_VOTE_ANSWER:
@@ -76,10 +76,10 @@ class Elections:
         else:
             wanted, term = Role.CANDIDATE, state.term
         if state.role is not wanted or (not message.reject and message.term != term):
-            return Outcome.OPEN
+            return VoteOutcome.OPEN
         return self._record(message.source, granted=not message.reject)
 
-    def _record(self, node: int, *, granted: bool) -> Outcome:
+    def _record(self, node: int, *, granted: bool) -> VoteOutcome:
         """Count a vote: the first one of each voter."""
         voters = self._state.memberships.current.voters
         if node in voters:
@@ -88,10 +88,10 @@ class Elections:
         yes = sum(self.votes.values())
         no = len(self.votes) - yes
         if yes >= needed:
-            return Outcome.WON
+            return VoteOutcome.WON
         if len(voters) - no < needed:
-            return Outcome.LOST
-        return Outcome.OPEN
+            return VoteOutcome.LOST
+        return VoteOutcome.OPEN
 
     def on_request(self, message: Message) -> None:
         """Grant or refuse a vote: one per term, and only to a log at least as complete (section

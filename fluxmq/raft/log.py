@@ -11,7 +11,7 @@ indexes::
     given      returned to be persisted
 
 The tail holds entries that are not persisted or not handed out; the rest is read through
-`LogReader`, so memory is bounded by what is in flight. It knows nothing of the meaning of terms,
+`StableLog`, so memory is bounded by what is in flight. It knows nothing of the meaning of terms,
 roles or messages.
 
 Writes overlap with cuts. A write of (5, term 2) may still be pending when index 5 is overwritten by
@@ -29,7 +29,7 @@ from fluxmq.raft.errors import Compacted, InconsistentLog
 from fluxmq.raft.types import Entry, Snapshot
 
 
-class LogReader(Protocol):
+class StableLog(Protocol):
     """The durable part of the log. Only indexes that `advance` reported as persisted are read."""
 
     def first_index(self) -> int:
@@ -58,7 +58,7 @@ class _Write:
         self.valid = index
 
 
-class Log:
+class RaftLog:
     """The log of one node. `commit`: known before the restart; `applied`: applied already."""
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Log:
         "tail_bytes",
     )
 
-    def __init__(self, reader: LogReader, commit: int, applied: int) -> None:
+    def __init__(self, reader: StableLog, commit: int, applied: int) -> None:
         self._reader = reader
         self._writes: deque[_Write] = deque()
         self.base_index = reader.first_index() - 1

@@ -9,7 +9,7 @@ the entries, and on leaders waiting for their own state machine. Here the log al
 may apply as late as it likes, and a lost commit index changes nothing.
 
 One node at a time: two majorities of memberships that differ by one node share a node, so no joint
-membership is needed. That holds only between neighbours, hence two rules enforced in ``leading``:
+membership is needed. That holds only between neighbours, hence two rules enforced in ``leader``:
 no change while an earlier one is uncommitted, and none before an entry of the leader's own term is
 committed (a leader could otherwise build on a change that a later term has overwritten; found by D.
 Ongaro in 2015).

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fluxmq.raft.elections import Elections, Outcome
+from fluxmq.raft.elections import Elections, VoteOutcome
 from fluxmq.raft.errors import InconsistentLog
-from fluxmq.raft.following import on_append, on_heartbeat, on_snapshot
-from fluxmq.raft.leading import Leadership
-from fluxmq.raft.log import Log, LogReader
+from fluxmq.raft.follower import on_append, on_heartbeat, on_snapshot
+from fluxmq.raft.leader import Leadership
+from fluxmq.raft.log import RaftLog, StableLog
 from fluxmq.raft.memberships import Memberships, decode_membership
-from fluxmq.raft.state import Config, State
+from fluxmq.raft.state import Config, NodeState
 from fluxmq.raft.types import (
     MEMBERSHIP,
     TRANSFER,
@@ -43,13 +43,13 @@ from fluxmq.raft.types import (
     NotLeader,
     Overloaded,
     ProposalAccepted,
+    RaftStatus,
     Ready,
     Role,
     Snapshot,
-    Status,
 )
 
-__all__ = ["Config", "LogReader", "Node"]
+__all__ = ["Config", "Node", "StableLog"]
 
 _FROM_LEADER = (MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.SNAPSHOT)
 _REQUESTS = (MessageKind.VOTE, MessageKind.PRE_VOTE)
@@ -80,14 +80,14 @@ class Node:
     def __init__(
         self,
         config: Config,
-        log: LogReader,
+        log: StableLog,
         hard_state: HardState,
         membership: Membership,
         applied: int,
         random: Callable[[int], int],
     ) -> None:
         self._config = config
-        self._log = Log(log, hard_state.commit, applied)
+        self._log = RaftLog(log, hard_state.commit, applied)
         memberships = Memberships(applied, membership)
         self._read_memberships(memberships, applied)
         term, vote = hard_state.term, hard_state.vote
@@ -95,7 +95,7 @@ class Node:
             # Written together and torn apart. No answer left in this term, so no vote was cast in
             # it.
             term, vote = self._log.last_term, 0
-        self._state = State(config, self._log, memberships, term, vote, random)
+        self._state = NodeState(config, self._log, memberships, term, vote, random)
         self._elections = Elections(self._state)
         self._leadership: Leadership | None = None
         self._reads_failed: list[int] = []
@@ -217,17 +217,17 @@ class Node:
 
     def _campaign(self, *, pre_vote: bool, transfer: bool = False) -> None:
         outcome = self._elections.campaign(pre_vote=pre_vote, transfer=transfer)
-        if outcome is Outcome.WON and pre_vote:
+        if outcome is VoteOutcome.WON and pre_vote:
             outcome = self._elections.campaign(pre_vote=False)
-        if outcome is Outcome.WON:
+        if outcome is VoteOutcome.WON:
             self._lead(unopposed=True)
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: VoteOutcome) -> None:
         """Act on the result of an election."""
         state = self._state
-        if outcome is Outcome.LOST:
+        if outcome is VoteOutcome.LOST:
             self._follow(state.term, 0)
-        elif outcome is Outcome.WON:
+        elif outcome is VoteOutcome.WON:
             if state.role is Role.PRE_CANDIDATE:
                 self._campaign(pre_vote=False)
             else:
@@ -404,7 +404,7 @@ class Node:
 
     @property
     def behind(self) -> bool:
-        """True while `ready` has more committed entries to return, which it does in portions."""
+        """True while `ready` has more committed entries to return, which it does in pieces."""
         log = self._log
         return log.handed < min(log.commit, log.persisted)
 
@@ -447,10 +447,10 @@ class Node:
         """Return the membership for a snapshot at `index`, in the log or the last snapshot's."""
         return self._state.memberships.at(index)
 
-    def status(self) -> Status:
+    def status(self) -> RaftStatus:
         """Return a summary of the node."""
         state = self._state
-        return Status(
+        return RaftStatus(
             id=state.id,
             role=state.role,
             term=state.term,

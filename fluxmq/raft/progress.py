@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from fluxmq.raft.types import Entry, Replication
+from fluxmq.raft.types import Entry, ReplicationMode
 
 ENTRY_OVERHEAD_BYTES: Final = 32
 """Size of an entry in the window besides its data, so that empty entries are bounded as well."""
@@ -42,7 +42,7 @@ class Progress:
     def __init__(self, following: int) -> None:
         self.match = 0
         self.next = following
-        self.state = Replication.PROBE
+        self.state = ReplicationMode.PROBE
         self.paused = False
         """PROBE: an append was sent and not answered."""
         self.due = False
@@ -63,7 +63,7 @@ class Progress:
     def sent(self, entries: Sequence[Entry]) -> None:
         """Account for an append with these entries."""
         self.due = False
-        if self.state is Replication.PROBE:
+        if self.state is ReplicationMode.PROBE:
             self.paused = True
         elif entries:
             size = ENTRY_OVERHEAD_BYTES * len(entries)
@@ -89,12 +89,12 @@ class Progress:
 
     def rejected(self, index: int, hint: int) -> bool:
         """Note that the peer lacks `index` and all above `hint`; return False if that is stale."""
-        if self.state is Replication.REPLICATE:
+        if self.state is ReplicationMode.REPLICATE:
             if index <= self.match:
                 return False
             self.probe()
             return True
-        if self.state is Replication.SNAPSHOT or self.next - 1 != index:
+        if self.state is ReplicationMode.SNAPSHOT or self.next - 1 != index:
             return False
         self.next = max(min(index, hint + 1), self.match + 1)
         self.paused = False
@@ -102,22 +102,22 @@ class Progress:
 
     def probe(self) -> None:
         """Send one append at a time, from the proven match or a snapshot that has arrived."""
-        self._become(Replication.PROBE)
+        self._become(ReplicationMode.PROBE)
         self.next = max(self.match, self.pending_snapshot) + 1
         self.pending_snapshot = 0
 
     def replicate(self) -> None:
         """Send without waiting."""
-        self._become(Replication.REPLICATE)
+        self._become(ReplicationMode.REPLICATE)
         self.next = self.match + 1
         self.pending_snapshot = 0
 
     def want_snapshot(self) -> None:
         """Send nothing until a snapshot has arrived."""
-        self._become(Replication.SNAPSHOT)
+        self._become(ReplicationMode.SNAPSHOT)
         self.pending_snapshot = 0
 
-    def _become(self, state: Replication) -> None:
+    def _become(self, state: ReplicationMode) -> None:
         self.state = state
         self.paused = False
         self.due = False

@@ -1,7 +1,7 @@
 """Shared state of a node's parts: its id, term, vote and role, the log, and outgoing messages.
 
 Data and the three changes of role that any part may cause by a message; the roles' work is in
-``elections``, ``following`` and ``leading``. It knows nothing of peers' progress or of reads.
+``elections``, ``following`` and ``leader``. It knows nothing of peers' progress or of reads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fluxmq.raft.commits import MAJORITY, CommitRule
-from fluxmq.raft.log import Log
+from fluxmq.raft.log import RaftLog
 from fluxmq.raft.memberships import Memberships
 from fluxmq.raft.types import Message, MessageKind, Role
 
@@ -65,7 +65,7 @@ class Config:
         assert self.max_message_bytes > 0, "nothing could be sent"
 
 
-class State:
+class NodeState:
     """Shared state of one node. `messages` may leave at once, `answers` once all is persisted."""
 
     __slots__ = (
@@ -88,7 +88,7 @@ class State:
     def __init__(
         self,
         config: Config,
-        log: Log,
+        log: RaftLog,
         memberships: Memberships,
         term: int,
         vote: int,

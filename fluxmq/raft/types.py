@@ -198,7 +198,7 @@ class Ready:
       earlier** Ready is.
     * `committed` is applied in order, after the snapshot; EMPTY and MEMBERSHIP entries mean nothing
       to a state machine but count as applied. All of it is persisted here, so a state machine is
-      never ahead of the log. At most a portion is returned at a time: call `ready` until it returns
+      never ahead of the log. At most a piece is returned at a time: call `ready` until it returns
       None.
     * `reads` are (context, index): the read may be served when everything up to index is applied.
       `reads_failed` are contexts that will not be answered, because leadership was lost.
@@ -281,7 +281,7 @@ class ChangeRefused(Enum):
     TOO_MANY = "the group has as many members as it may"
 
 
-class Replication(Enum):
+class ReplicationMode(Enum):
     """A leader's way of sending to a peer (see ``progress``)."""
 
     PROBE = "probe"
@@ -294,14 +294,14 @@ class PeerStatus(NamedTuple):
 
     match: int
     next: int
-    state: Replication
+    state: ReplicationMode
     inflight_bytes: int
     learner: bool
     active: bool
 
 
 @dataclass(slots=True)
-class Status:
+class RaftStatus:
     """Summary of a node; `progress` is empty unless it leads."""
 
     id: int

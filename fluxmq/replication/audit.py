@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from fluxmq.logs import get_logger
 from fluxmq.net.links import FrameLink
 from fluxmq.replication.comparison import Comparison, Hashes
-from fluxmq.replication.hosted import AnyHosted
+from fluxmq.replication.open_group import AnyHosted
 
 _log = get_logger("fluxmq.cluster")
 

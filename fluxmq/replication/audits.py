@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from fluxmq.ipc.clusters import AUDIT, HASH
 from fluxmq.net.links import FrameLink
 from fluxmq.replication.audit import Audit
-from fluxmq.replication.hosted import AnyHosted
+from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.leaders import Leaders
-from fluxmq.replication.ordered_audit import OrderedAudits
-from fluxmq.replication.orders import ClusterOrders
+from fluxmq.replication.open_group import AnyHosted
 from fluxmq.replication.replica import Replica
+from fluxmq.replication.requested_audit import RequestedAudits
 from fluxmq.replication.shard_links import ShardLinks
 
 AUDIT_SECONDS = 1.0
@@ -27,7 +27,7 @@ class Audits:
         replicas: Mapping[str, Replica],
         leaders: Leaders,
         links: ShardLinks,
-        orders: ClusterOrders,
+        commands: GroupCommands,
         refetch: Callable[[str], object],
         now: Callable[[], float],
     ) -> None:
@@ -37,9 +37,9 @@ class Audits:
         self._links = links
         self._refetch = refetch
         self._next = 0.0
-        ordered = OrderedAudits(replicas, links, orders, self.of, now)
-        orders.serve(AUDIT, ordered.audit)
-        orders.serve_member(HASH, ordered.hash)
+        ordered = RequestedAudits(replicas, links, commands, self.of, now)
+        commands.serve(AUDIT, ordered.audit)
+        commands.serve_member(HASH, ordered.hash)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames by name."""
@@ -66,8 +66,8 @@ class Audits:
             replica = self._replicas.get(name)
             if replica is None or replica.hosted.group.failed:
                 continue
-            if replica.hosted.keeper.leading:
-                audit.compare(replica.hosted.keeper.node.status().membership.voters)
+            if replica.hosted.driver.leading:
+                audit.compare(replica.hosted.driver.node.status().membership.voters)
                 continue
             leader = self._leaders.of(name)
             link = None if leader.peer is None else self._links.abroad.get(leader.peer)
@@ -76,7 +76,7 @@ class Audits:
 
     def _on_audit(self, link: FrameLink, group: str, member: int, index: int, rolling: int) -> None:
         audit, replica = self.of.get(group), self._replicas.get(group)
-        if audit is not None and replica is not None and replica.hosted.keeper.leading:
+        if audit is not None and replica is not None and replica.hosted.driver.leading:
             audit.told(link, member, index, rolling)
 
     def _on_quarantine(self, link: FrameLink, group: str) -> None:

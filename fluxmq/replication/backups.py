@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from fluxmq.cluster.errors import CallRefused
 from fluxmq.ipc.backups import BACKUP, BackedUp, Backup
-from fluxmq.ipc.conversation import Answered, Order
+from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, Body, Failure
-from fluxmq.replication.hosted import AnyHosted
 from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.member_record import record_path
+from fluxmq.replication.open_group import AnyHosted
 from fluxmq.replication.shard_logs import WAL, WAL_BUFFERED
 from fluxmq.settings.clustering import BUFFERED
 from fluxmq.settings.schema import Settings
@@ -31,7 +31,7 @@ from fluxmq.storage.transfer_source import SnapshotSource
 T = TypeVar("T")
 
 
-class Backups:
+class GroupBackups:
     """Writes one shard's groups into the backups that the control process makes, one at a time."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Backups:
         self._hosting = groups
         self._task: asyncio.Task[None] | None = None
 
-    def orders(self) -> dict[str, Order]:
+    def commands(self) -> dict[str, RequestHandler]:
         """Return the commands of the control process."""
         return {BACKUP: self._on_backup}
 
@@ -119,7 +119,7 @@ class Backups:
 def _state_of(hosted: AnyHosted, source: SnapshotSource) -> CopiedGroup:
     """Return a group's state with its current hard state: a later vote counts, later entries do
     not."""
-    term, vote = hosted.keeper.hard_state
+    term, vote = hosted.driver.hard_state
     return CopiedGroup(hosted.group.name, term, vote, source.index, source.index, source.term)
 
 

@@ -22,7 +22,7 @@ from concurrent.futures import Executor
 from itertools import islice
 
 from fluxmq.logs import get_logger
-from fluxmq.replication.hosted import AnyHosted
+from fluxmq.replication.open_group import AnyHosted
 from fluxmq.settings.clustering import BUFFERED, LOCAL
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths
@@ -30,7 +30,7 @@ from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.open_files import WRITE_OUT_BYTES, OpenFile, OpenFiles, note_synced
 from fluxmq.storage.queue_log import QueueLog, Unsynced
-from fluxmq.storage.snapshots import GroupState, Snapshot, write_snapshot
+from fluxmq.storage.snapshots import GroupSnapshot, GroupSnapshotContent, write_snapshot
 
 _log = get_logger("fluxmq.checkpoints")
 
@@ -49,7 +49,7 @@ LOGS_PER_LOOK = 500
 """Logs looked at in a tenth of a second."""
 
 Parts = dict[str, tuple[QueueLog, Unsynced]]
-Captured = Callable[[Snapshot, Parts], None]
+Captured = Callable[[GroupSnapshot, Parts], None]
 
 
 def capture(hosted: AnyHosted) -> tuple[int, int, bytes, Parts]:
@@ -59,8 +59,8 @@ def capture(hosted: AnyHosted) -> tuple[int, int, bytes, Parts]:
     """
     group = hosted.group
     parts = hosted.stores.unsynced()
-    membership = hosted.keeper.node.membership_at(group.applied_index)
-    state = GroupState(
+    membership = hosted.driver.node.membership_at(group.applied_index)
+    state = GroupSnapshotContent(
         group.snapshot(),
         membership.voters,
         membership.learners,
@@ -136,7 +136,7 @@ class Checkpoints:
             self._give_up(hosted, error)
             return None
         if captured is not None:
-            captured(Snapshot(index, term, content), parts)
+            captured(GroupSnapshot(index, term, content), parts)
         task = asyncio.get_running_loop().create_task(
             self._take(hosted, index, term, content, parts)
         )
@@ -303,7 +303,7 @@ def trim(hosted: AnyHosted) -> None:
     # A failure is the log's, not this group's: the log's next write reports it to all its groups.
     with contextlib.suppress(StorageError):
         log.compact(until)
-        hosted.keeper.node.compact(until, term)
+        hosted.driver.node.compact(until, term)
 
 
 def _has_many_entries(hosted: AnyHosted, now: float) -> bool:

@@ -41,7 +41,7 @@ from fluxmq.storage.directory import DataPaths, name_of
 from fluxmq.storage.errors import Corruption, FileMissing, Misfit
 from fluxmq.storage.files import Files
 from fluxmq.storage.set_aside import groups_in_log, set_group_aside, set_log_aside
-from fluxmq.storage.snapshots import GroupState, find_snapshots
+from fluxmq.storage.snapshots import GroupSnapshotContent, find_snapshots
 
 _log = get_logger("fluxmq.cluster")
 
@@ -137,7 +137,7 @@ class Damages:
         """Return a group's voters by its newest readable snapshot; empty if there is none."""
         found = find_snapshots(self._files, self._paths.snapshots(group))
         try:
-            return GroupState.decode(found.valid[0].content).voters if found.valid else ()
+            return GroupSnapshotContent.decode(found.valid[0].content).voters if found.valid else ()
         except ValueError:
             return ()
 

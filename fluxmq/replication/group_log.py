@@ -14,7 +14,7 @@ from fluxmq.raft.types import Entry
 from fluxmq.storage.wal import WriteAheadLog
 
 
-class GroupLog:
+class RaftGroupLog:
     """Implements the Raft core's ``LogReader`` over the shared log."""
 
     def __init__(self, wal: WriteAheadLog, number: int, index: int, term: int) -> None:

@@ -11,12 +11,12 @@ from fluxmq.logs import get_logger
 from fluxmq.net.reactor import Reactor
 from fluxmq.replication.checkpoints import Checkpoints, snapshot_rule
 from fluxmq.replication.disk import Disk
-from fluxmq.replication.hosted import AnyHosted, Hosted, Member, open_group
 from fluxmq.replication.nodes import Nodes, SingleNode
+from fluxmq.replication.open_group import AnyHosted, Member, OpenGroup, open_group
+from fluxmq.replication.orphaned_groups import forget, forget_marks
 from fluxmq.replication.ports import Made
 from fluxmq.replication.shard_logs import WAL, WAL_BUFFERED, ShardLogs
 from fluxmq.replication.stores import DiskStores, segment_options
-from fluxmq.replication.strays import forget, forget_marks
 from fluxmq.settings.clustering import BUFFERED
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.batch_cache import BatchCache
@@ -39,10 +39,10 @@ class Machines(Protocol[Made]):
     def make(self, name: str, stores: DiskStores, member: Member) -> Made:
         """Return the state machine of a group that is about to be recovered."""
 
-    def opened(self, hosted: Hosted[Made]) -> None:
+    def opened(self, hosted: OpenGroup[Made]) -> None:
         """Note a group that was recovered, before it is started."""
 
-    def closed(self, hosted: Hosted[Made]) -> None:
+    def closed(self, hosted: OpenGroup[Made]) -> None:
         """Note a group that this shard no longer hosts; its files are still open."""
 
 
@@ -61,7 +61,7 @@ class HostedGroups(Generic[Made]):
         wake: Callable[[], None],
         is_awaited: Callable[[], bool],
     ) -> None:
-        self.groups: dict[str, Hosted[Made]] = {}
+        self.groups: dict[str, OpenGroup[Made]] = {}
         self.broken: dict[str, str] = {}
         """Groups assigned to this shard that could not be opened, with the reason."""
         self.replacing: set[str] = set()
@@ -117,7 +117,7 @@ class HostedGroups(Generic[Made]):
         self.groups[name] = hosted
         self.nodes.opened(hosted)
         self._machines.opened(hosted)
-        hosted.keeper.start()
+        hosted.driver.start()
 
     def reopen(self, name: str) -> bool:
         """Host a group that is placed here now, or note why that is not possible."""
@@ -131,11 +131,11 @@ class HostedGroups(Generic[Made]):
         return True
 
     def release(self, name: str) -> None:
-        """Stop hosting a group and close its files. Its log entries stay until `forget_strays`."""
+        """Stop hosting a group and close its files. Its log entries stay until `forget_orphaned_groups`."""
         hosted = self.groups.pop(name)
         self.nodes.closed(hosted)
         hosted.group.fail("the group has moved to another shard")
-        hosted.shared.leave(hosted.keeper)
+        hosted.shared.leave(hosted.driver)
         self._machines.closed(hosted)
         hosted.stores.close()
 
@@ -150,7 +150,7 @@ class HostedGroups(Generic[Made]):
             discard(log.wal, name)
         self.wake()
 
-    def forget_strays(self, is_elsewhere: Callable[[str], bool]) -> None:
+    def forget_orphaned_groups(self, is_elsewhere: Callable[[str], bool]) -> None:
         """Drop groups that live elsewhere from the logs. Raises Corruption to avoid loss."""
         for kind in (WAL, WAL_BUFFERED):
             if kind not in self.logs.opened and not self._files.exists(self.logs.directory(kind)):

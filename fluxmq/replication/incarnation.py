@@ -50,7 +50,7 @@ DOUBT_CHARACTERS_MAX: Final = 200
 _OF_MET: Final = frozenset(("doubt", "news", "floor"))
 
 
-class Standing(NamedTuple):
+class GroupView(NamedTuple):
     """A group's state for this member: commit index, committed voters, voters by its log."""
 
     commit: int
@@ -68,14 +68,14 @@ class _Met:
     persisted: int
     forced: tuple[int, int] = NEVER_FORCED
     doubt: str = ""
-    doubts: str = ""
+    reported_doubt: str = ""
 
 
 class Acquaintances:
     """The members of one group that this one has met, and whether it believes them.
 
     ``save`` makes a record durable, ``persisted`` returns the last index of the own log on disk,
-    ``standing`` the group's state, ``acknowledged`` the last committed index that a member has
+    ``group_view`` the group's state, ``acknowledged`` the last committed index that a member has
     acknowledged to this node as leader, 0 for unknown. ``say`` sends a control record to a member.
     ``readmit`` is called with a member that may be readmitted: it calls `take_back` once a majority
     has confirmed this node as leader. ``start_over`` is called with a member whose incarnation has
@@ -87,7 +87,7 @@ class Acquaintances:
         record: MemberRecord,
         save: Callable[[MemberRecord], None],
         persisted: Callable[[], int],
-        standing: Callable[[], Standing],
+        group_view: Callable[[], GroupView],
         acknowledged: Callable[[int], int],
         say: Callable[[int, bytes], None],
         readmit: Callable[[int], None],
@@ -97,7 +97,7 @@ class Acquaintances:
         self.record = record
         self._save = save
         self._persisted = persisted
-        self._standing = standing
+        self._group_view = group_view
         self._acknowledged = acknowledged
         self._say = say
         self._readmit = readmit
@@ -117,7 +117,10 @@ class Acquaintances:
         """Return whether messages to and from a member count."""
         met = self._met.get(member)
         return (
-            met is not None and not met.doubt and not met.doubts and self.superseded == NEVER_FORCED
+            met is not None
+            and not met.doubt
+            and not met.reported_doubt
+            and self.superseded == NEVER_FORCED
         )
 
     def doubt(self, member: int) -> str:
@@ -125,7 +128,9 @@ class Acquaintances:
         met = self._met.get(member)
         if met is None:
             return ""
-        return met.doubt or (f"says that this node {met.doubts}" if met.doubts else "")
+        return met.doubt or (
+            f"says that this node {met.reported_doubt}" if met.reported_doubt else ""
+        )
 
     @property
     def abstains(self) -> bool:
@@ -133,7 +138,7 @@ class Acquaintances:
         if self.superseded != NEVER_FORCED:
             return True
         for met in self._met.values():  # noqa: SIM110 (asked with every message)
-            if met.doubts:
+            if met.reported_doubt:
                 return True
         return False
 
@@ -173,10 +178,10 @@ class Acquaintances:
             _number(content, "persisted"),
             _forced(content),
         )
-        told = _known(content)
+        known = _known(content)
         before = self._met.get(member)
         if before is not None:  # it has greeted again, and has to hear what changes by that
-            met.doubt, met.doubts = before.doubt, before.doubts
+            met.doubt, met.reported_doubt = before.doubt, before.reported_doubt
         if met.forced[0] > self.record.forced[0]:
             self._met[member] = met
             self._yield(member, met)
@@ -184,7 +189,7 @@ class Acquaintances:
         self._judge(member, met)
         self._met[member] = met
         if not met.doubt:
-            self._learn(member, told)
+            self._learn(member, known)
         elif self._may_be_readmitted(member, met):
             self._readmit(member)
 
@@ -208,7 +213,7 @@ class Acquaintances:
         if met is None:
             raise MalformedMessage("a verdict before the greeting")
         if "doubt" in content:
-            met.doubts = _text(content, "doubt")
+            met.reported_doubt = _text(content, "doubt")
         elif "news" in content:
             if not met.doubt:
                 self._learn(member, _known(content, "news"))
@@ -246,7 +251,7 @@ class Acquaintances:
         met = self._met.get(member)
         if met is None or not met.doubt or not self._may_be_readmitted(member, met):
             return
-        index = max(self._standing().commit, 1)
+        index = max(self._group_view().commit, 1)
         known = Known(met.incarnation, met.life, met.mark, 0, index)
         self._start_over(member)
         self._remember({member: known})
@@ -263,8 +268,8 @@ class Acquaintances:
         """Return whether a member is no voter, committed or pending, and is not left behind."""
         if met.forced != self.record.forced:
             return False
-        standing = self._standing()
-        return member not in standing.committed_voters and member not in standing.voters
+        group_view = self._group_view()
+        return member not in group_view.committed_voters and member not in group_view.voters
 
     # Verdicts
 
@@ -297,10 +302,10 @@ class Acquaintances:
             return f"has acknowledged entry {held}, and its log ends at {met.persisted}"
         return ""
 
-    def _learn(self, teller: int, told: Mapping[int, Known]) -> None:
+    def _learn(self, teller: int, known: Mapping[int, Known]) -> None:
         """Merge a believed member's knowledge of others; its more recent readmissions win."""
         news: dict[int, Known] = {}
-        for member, theirs in told.items():
+        for member, theirs in known.items():
             if member in (teller, 0):
                 continue
             ours = self.record.known.get(member)
@@ -320,8 +325,8 @@ class Acquaintances:
     def _remember(self, news: Mapping[int, Known]) -> None:
         known = {**self.record.known, **news}
         if len(known) > MEMBERS_MAX:
-            standing = self._standing()
-            keep = {*standing.committed_voters, *standing.voters, *news, *self._met}
+            group_view = self._group_view()
+            keep = {*group_view.committed_voters, *group_view.voters, *news, *self._met}
             known = {number: each for number, each in known.items() if number in keep}
         record = replace(self.record, known=known)
         self._save(record)
@@ -388,11 +393,11 @@ def _is_number(value: object) -> bool:
 
 
 def _known(content: Mapping[str, Any], name: str = "known") -> dict[int, Known]:
-    told = content.get(name)
-    if not isinstance(told, dict) or len(told) > 2 * MEMBERS_MAX:
+    known = content.get(name)
+    if not isinstance(known, dict) or len(known) > 2 * MEMBERS_MAX:
         raise MalformedMessage("a greeting without what it knows")
     found: dict[int, Known] = {}
-    for number, values in told.items():
+    for number, values in known.items():
         numbers = (number, *values) if isinstance(values, list) else ()
         if len(numbers) != 1 + len(Known._fields) or not all(map(_is_number, numbers)):
             raise MalformedMessage("a greeting that knows what is no member")

@@ -25,11 +25,12 @@ from fluxmq.raft.types import (
     MembershipChange,
     NotLeader,
     ProposalAccepted,
-    Replication,
-    Status,
+    RaftStatus,
+    ReplicationMode,
 )
+from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.hosted_groups import AnyHostedGroups
-from fluxmq.replication.incarnation import Acquaintances, Standing
+from fluxmq.replication.incarnation import Acquaintances, GroupView
 from fluxmq.replication.member_record import (
     NEVER_FORCED,
     MemberRecord,
@@ -38,7 +39,6 @@ from fluxmq.replication.member_record import (
     record_path,
     write_record,
 )
-from fluxmq.replication.orders import ClusterOrders
 from fluxmq.replication.replica import Replica, committed_membership, name_of
 from fluxmq.replication.shard_links import ShardLinks
 from fluxmq.settings.plans import GroupMember, GroupPlan, GroupPlans, UnknownGroup, member_number
@@ -70,7 +70,7 @@ class GroupMembers:
         self,
         replicas: Mapping[str, Replica],
         links: ShardLinks,
-        orders: ClusterOrders,
+        commands: GroupCommands,
         plans: GroupPlans,
         hosting: AnyHostedGroups,
         files: Files,
@@ -79,14 +79,14 @@ class GroupMembers:
     ) -> None:
         self._replicas = replicas
         self._links = links
-        self._orders = orders
+        self._orders = commands
         self._plans = plans
         self._hosting = hosting
         self._files = files
         self._paths = paths
         self._now = now
         self._next_look = 0.0
-        orders.serve(MEMBER_CHANGE, self._change)
+        commands.serve(MEMBER_CHANGE, self._change)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames by name."""
@@ -146,8 +146,8 @@ class GroupMembers:
         asked: set[int] = set()
 
         def readmit(number: int) -> None:
-            keeper = replica().hosted.keeper
-            if number in asked or not keeper.leading:
+            driver = replica().hosted.driver
+            if number in asked or not driver.leading:
                 return
             asked.add(number)
 
@@ -156,24 +156,24 @@ class GroupMembers:
                 if leads:
                     self._take_back(replica(), number)
 
-            keeper.confirm(told)
+            driver.confirm(told)
 
         def start_over(number: int) -> None:
-            replica().hosted.keeper.node.start_over(number)
+            replica().hosted.driver.node.start_over(number)
 
         def hold(term: int, index: int) -> None:
-            keeper = replica().hosted.keeper
-            keeper.node.hold(term, index)
-            keeper.pump()
+            driver = replica().hosted.driver
+            driver.node.hold(term, index)
+            driver.pump()
 
         def say(number: int, frame: bytes) -> None:
-            replica().carrier.say(number, frame)
+            replica().raft_transport.say(number, frame)
 
         return Acquaintances(
             record,
             save,
             lambda: _status(replica()).persisted,
-            lambda: standing_of(replica()),
+            lambda: view_of(replica()),
             acknowledged,
             say,
             readmit,
@@ -184,7 +184,7 @@ class GroupMembers:
     def _take_back(self, replica: Replica, number: int) -> None:
         """Readmit a member that had lost its promises; a majority has confirmed this leader."""
         try:
-            replica.acquaintances.take_back(number, replica.hosted.keeper.node.term)
+            replica.acquaintances.take_back(number, replica.hosted.driver.node.term)
         except StorageError as problem:
             replica.hosted.group.fail(str(problem))
             return
@@ -218,8 +218,10 @@ class GroupMembers:
         members = {*status.membership.voters, *status.membership.learners}
         forced = replica.acquaintances.record.forced != NEVER_FORCED
         # Copies that were left behind have to hear of it, or two of them would go on by themselves.
-        replica.carrier.follow({each.number for each in replica.plan.nodes} if forced else members)
-        if not replica.hosted.keeper.leading:
+        replica.raft_transport.follow(
+            {each.number for each in replica.plan.nodes} if forced else members
+        )
+        if not replica.hosted.driver.leading:
             replica.caught_up.clear()
             return
         ready = self._caught_up(replica, status, now)
@@ -254,14 +256,14 @@ class GroupMembers:
             extra={"group": group, "kept": kept or "nothing"},
         )
 
-    def _caught_up(self, replica: Replica, status: Status, now: float) -> set[int]:
+    def _caught_up(self, replica: Replica, status: RaftStatus, now: float) -> set[int]:
         """Return the learners that have been close to the log's end for long enough."""
         near = {
             number
             for number, peer in status.progress.items()
             if peer.learner
             and peer.match
-            and peer.state is Replication.REPLICATE
+            and peer.state is ReplicationMode.REPLICATE
             and status.last_index - peer.match <= CAUGHT_UP_ENTRIES
             and replica.acquaintances.believed(number)
         }
@@ -273,9 +275,9 @@ class GroupMembers:
         }
 
     def _propose(self, replica: Replica, change: MembershipChange) -> bool:
-        keeper = replica.hosted.keeper
-        outcome = keeper.node.propose_membership(change)
-        keeper.pump()
+        driver = replica.hosted.driver
+        outcome = driver.node.propose_membership(change)
+        driver.pump()
         if isinstance(outcome, ProposalAccepted):
             _log.info(
                 "membership change proposed",
@@ -291,18 +293,18 @@ class GroupMembers:
 
     def _tell(self, replica: Replica, members: Collection[int]) -> None:
         """Tell nodes that they are members, or were removed."""
-        group, keeper = replica.plan.name, replica.hosted.keeper
+        group, driver = replica.plan.name, replica.hosted.driver
         membership = committed_membership(replica)
         known = replica.acquaintances.record.known
         for node, number, _address in replica.plan.nodes:
-            if number == replica.hosted.keeper.node.status().id:
+            if number == replica.hosted.driver.node.status().id:
                 continue
             if number in members:
-                if not replica.carrier.reaches(number):
+                if not replica.raft_transport.reaches(number):
                     voters, learners = membership
                     self._send(node, "member", group, list(voters), list(learners))
             elif number in known and number not in (*membership.voters, *membership.learners):
-                self._send(node, "removed", group, keeper.node.term)
+                self._send(node, "removed", group, driver.node.term)
 
     def _send(self, node: str, what: str, *arguments: object) -> None:
         for link in self._links.of(node)[:1]:
@@ -319,9 +321,9 @@ class GroupMembers:
             answered(Failure(ERROR_INVALID, f"group {wanted.group}: {problem}"))
             return
         verb = ChangeVerb.ADD_LEARNER if adding else ChangeVerb.REMOVE
-        keeper = replica.hosted.keeper
-        outcome = keeper.node.propose_membership(MembershipChange(verb, found.number))
-        keeper.pump()
+        driver = replica.hosted.driver
+        outcome = driver.node.propose_membership(MembershipChange(verb, found.number))
+        driver.pump()
         if isinstance(outcome, ChangeRefused):
             answered(Failure(ERROR_INVALID, f"group {wanted.group}: {outcome.value}"))
         elif isinstance(outcome, NotLeader):
@@ -409,7 +411,7 @@ class GroupMembers:
         replica = self._replicas.get(group)
         if replica is None or replica.hosted.checkpointing:
             return  # the leader repeats it
-        if replica.hosted.keeper.node.term > term or replica.hosted.keeper.leading:
+        if replica.hosted.driver.node.term > term or replica.hosted.driver.leading:
             return
         record = replica.acquaintances.record
         try:
@@ -422,7 +424,7 @@ class GroupMembers:
 
 
 def next_change(
-    status: Status, committed: Membership, doubted: Collection[int], caught_up: Collection[int]
+    status: RaftStatus, committed: Membership, doubted: Collection[int], caught_up: Collection[int]
 ) -> MembershipChange | None:
     """Return the change that a leader makes on its own: demote a voter that is not believed to a
     learner, promote a learner that has caught up. One at a time, and none while another is pending.
@@ -439,12 +441,12 @@ def next_change(
     return None
 
 
-def standing_of(replica: Replica) -> Standing:
+def view_of(replica: Replica) -> GroupView:
     """Return a group's state by this node's copy."""
     status = _status(replica)
     committed = committed_membership(replica)
-    return Standing(status.commit, committed.voters, status.membership.voters)
+    return GroupView(status.commit, committed.voters, status.membership.voters)
 
 
-def _status(replica: Replica) -> Status:
-    return replica.hosted.keeper.node.status()
+def _status(replica: Replica) -> RaftStatus:
+    return replica.hosted.driver.node.status()

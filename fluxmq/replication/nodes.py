@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from fluxmq.ipc.conversation import Order
+from fluxmq.ipc.conversation import RequestHandler
 from fluxmq.metrics.registry import Sample
 from fluxmq.net.links import FrameLink
-from fluxmq.replication.hosted import ALONE, AnyHosted, Member
+from fluxmq.replication.open_group import ALONE, AnyHosted, Member
 from fluxmq.storage.errors import Corruption
 
 
@@ -87,7 +87,7 @@ class Nodes(Protocol):
         """Use the links to this node's shards, and make those to other nodes."""
         return
 
-    def orders(self) -> dict[str, Order]:
+    def commands(self) -> dict[str, RequestHandler]:
         """Return the handlers of control's questions and orders by kind."""
         return {}
 

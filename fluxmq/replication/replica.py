@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from fluxmq.logs import get_logger
-from fluxmq.raft.types import Membership, Message, Status
+from fluxmq.raft.types import Membership, Message, RaftStatus
 from fluxmq.replication.audit import Audit
-from fluxmq.replication.carrier import Carrier
-from fluxmq.replication.hosted import AnyHosted
 from fluxmq.replication.incarnation import Acquaintances
 from fluxmq.replication.leaders import LeaderNews
+from fluxmq.replication.open_group import AnyHosted
+from fluxmq.replication.raft_transport import RaftTransport
 from fluxmq.settings.plans import GroupPlan
 
 TICKS_PER_ELECTION = 20
@@ -36,7 +36,7 @@ class Replica:
         self,
         plan: GroupPlan,
         hosted: AnyHosted,
-        carrier: Carrier,
+        raft_transport: RaftTransport,
         acquaintances: Acquaintances,
         audit: Audit,
         news: LeaderNews,
@@ -45,7 +45,7 @@ class Replica:
     ) -> None:
         self.plan = plan
         self.hosted = hosted
-        self.carrier = carrier
+        self.raft_transport = raft_transport
         self.acquaintances = acquaintances
         self.audit = audit
         self.starting: asyncio.Task[None] | None = None
@@ -65,7 +65,7 @@ class Replica:
         """Advance the clock by one tick, even if the shard was held up for longer, and go on."""
         if self.hosted.group.failed:
             return
-        self.hosted.keeper.tick()
+        self.hosted.driver.tick()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(tick_seconds(self.plan), self.tick, wake)
         wake()
@@ -80,7 +80,7 @@ class Replica:
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages to the other members."""
-        self.carrier.send(messages)
+        self.raft_transport.send(messages)
 
     def applied(self) -> None:
         """Note the hash after an entry was applied."""
@@ -92,14 +92,14 @@ class Replica:
         self.hosted.group.when_applied(self._announce_lead)
 
     def _announce_lead(self) -> None:
-        if self.hosted.keeper.leading:
-            name, term = self.plan.name, self.hosted.keeper.node.term
+        if self.hosted.driver.leading:
+            name, term = self.plan.name, self.hosted.driver.node.term
             _log.info("leading", extra={"group": name, "term": term})
             self._news.leads(name, term)
 
     def follows(self) -> None:
         """Announce that this member leads no longer."""
-        name, term = self.plan.name, self.hosted.keeper.node.term
+        name, term = self.plan.name, self.hosted.driver.node.term
         _log.info("leadership lost", extra={"group": name, "term": term})
         self._news.follows(name, term)
         self.audit.lose()
@@ -120,7 +120,7 @@ class Replica:
 
     def _announce(self) -> None:
         self._announcement = None
-        self.hosted.keeper.announce()
+        self.hosted.driver.announce()
 
     def hand_lead(self) -> bool:
         """Ask another member to lead; return whether one was asked."""
@@ -132,7 +132,7 @@ class Replica:
         """Transfer leadership to a member, by default the most advanced; return whether one was
         asked.
         """
-        node = self.hosted.keeper.node
+        node = self.hosted.driver.node
         reachable = [
             (peer.match, number)
             for number, peer in node.status().progress.items()
@@ -141,13 +141,13 @@ class Replica:
         if not reachable:
             return False
         asked = node.transfer_leadership(max(reachable)[1])
-        self.hosted.keeper.pump()
+        self.hosted.driver.pump()
         return asked
 
     def give_up(self, why: str) -> None:
         """Stop using this copy until it is replaced; if it led, announce that it no longer does."""
         _log.error("a replica is quarantined", extra={"group": self.plan.name, "why": why})
-        self.hosted.keeper.log_failed(f"quarantined: {why}")
+        self.hosted.driver.log_failed(f"quarantined: {why}")
         if self._news.is_own(self.plan.name):
             self.follows()
 
@@ -162,9 +162,9 @@ def heartbeat_ticks(plan: GroupPlan) -> int:
     return min(max(1, int(plan.heartbeat_timeout / tick_seconds(plan))), TICKS_PER_ELECTION - 1)
 
 
-def leader_of(replica: Replica, status: Status | None = None) -> str:
+def leader_of(replica: Replica, status: RaftStatus | None = None) -> str:
     """Return the node that leads a group, as far as its Raft node knows; empty for none."""
-    known = status or replica.hosted.keeper.node.status()
+    known = status or replica.hosted.driver.node.status()
     return "" if replica.hosted.group.failed else name_of(replica, known.leader)
 
 
@@ -178,11 +178,11 @@ def name_of(replica: Replica, number: int) -> str:
 
 def contact_seconds(replica: Replica, number: int, now: float) -> float | None:
     """Return the seconds since a member was last heard from; None if it never was."""
-    heard = replica.carrier.heard.get(number)
+    heard = replica.raft_transport.heard.get(number)
     return None if heard is None else max(0.0, now - heard)
 
 
 def committed_membership(replica: Replica) -> Membership:
     """Return the latest committed membership."""
-    node = replica.hosted.keeper.node
+    node = replica.hosted.driver.node
     return node.membership_at(node.status().commit)

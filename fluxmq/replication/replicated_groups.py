@@ -11,26 +11,26 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from fluxmq.cluster.clock_links import ClockLinks, SteeredClock
-from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.connection import StreamHello
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.node_links import NodeLink, NodeLinks
 from fluxmq.cluster.security import Security
-from fluxmq.ipc.conversation import Order
+from fluxmq.ipc.conversation import RequestHandler
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
 from fluxmq.net.links import FrameLink
 from fluxmq.raft.types import Message, MessageKind
 from fluxmq.replication.audits import Audits
-from fluxmq.replication.carrier import Carrier
 from fluxmq.replication.damages import Damages
-from fluxmq.replication.hosted import ALONE, AnyHosted, Member
+from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.leaders import LeaderNews, Leaders
 from fluxmq.replication.membership import GroupMembers
 from fluxmq.replication.nodes import Traffic
-from fluxmq.replication.orders import ClusterOrders
+from fluxmq.replication.open_group import ALONE, AnyHosted, Member
 from fluxmq.replication.placement import Places
 from fluxmq.replication.queue_plans import QueuePlans, wish_of
+from fluxmq.replication.raft_transport import RaftTransport
 from fluxmq.replication.replica import (
     TICKS_PER_ELECTION,
     Replica,
@@ -95,7 +95,7 @@ class ReplicatedGroups:
         self._hosting = hosting
         self._wake = hosting.wake
         self._security = Security.of(cluster)
-        self._own = Hello(cluster.node_id, shard, workers, epoch, "shard", tells_time=True)
+        self._own = StreamHello(cluster.node_id, shard, workers, epoch, "shard", tells_time=True)
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
         """By group: transports of closed replicas that are still releasing their address."""
@@ -111,7 +111,7 @@ class ReplicatedGroups:
             len(self._settings.cluster.transport.peers) + 1,
             lambda: iter(shards.abroad.values()),
         )
-        self.orders_here = ClusterOrders(replicas, self.leaders, shards, now)
+        self.orders_here = GroupCommands(replicas, self.leaders, shards, now)
         self.members = GroupMembers(
             *(replicas, shards, self.orders_here, self.plans, hosting, files, paths, now)
         )
@@ -158,9 +158,9 @@ class ReplicatedGroups:
         )
         self.shards.own, self.shards.abroad = shard_links, self.links.links
 
-    def orders(self) -> dict[str, Order]:
+    def commands(self) -> dict[str, RequestHandler]:
         """Return the handlers of control's questions and orders by kind."""
-        return self.orders_here.orders()
+        return self.orders_here.commands()
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames of shards of this node and others, by name."""
@@ -182,7 +182,7 @@ class ReplicatedGroups:
         self._started = True
         await self.links.start()
         for replica in self.replicas.values():
-            await replica.carrier.start()
+            await replica.raft_transport.start()
             replica.tick(self._wake)
         self.scrub.start()
 
@@ -194,7 +194,7 @@ class ReplicatedGroups:
         self._reading.shutdown(wait=False)
         for replica in list(self.replicas.values()):
             replica.still()
-            await replica.carrier.stop()
+            await replica.raft_transport.stop()
         await asyncio.gather(self.links.stop(), *self._ending.values())
 
     # Groups
@@ -249,14 +249,14 @@ class ReplicatedGroups:
 
     def opened(self, hosted: AnyHosted) -> None:
         """Connect a group that was opened to its other members, if it has any."""
-        if hosted.keeper.alone:
+        if hosted.driver.alone:
             return
-        group, keeper = hosted.group, hosted.keeper
+        group, driver = hosted.group, hosted.driver
         plan = self.plans.of(group.name)
         acquaintances = self.members.acquaintances(
             lambda: self.replicas[group.name], self.members.live(plan), group.name
         )
-        carrier = Carrier(
+        raft_transport = RaftTransport(
             plan,
             self._security,
             self._own,
@@ -267,17 +267,17 @@ class ReplicatedGroups:
             self.now,
             self.served.handlers(group.name),
         )
-        status = keeper.node.status()
-        carrier.follow((*status.membership.voters, *status.membership.learners))
+        status = driver.node.status()
+        raft_transport.follow((*status.membership.voters, *status.membership.learners))
         audit = self.audits.add(hosted, status.id)
         replica = self.replicas[group.name] = Replica(
-            *(plan, hosted, carrier, acquaintances, audit, self.news),
+            *(plan, hosted, raft_transport, acquaintances, audit, self.news),
             self.damages.met,
             self.offers.wanted,
         )
-        keeper.gathers = not self.queue_plans.reads_copies(group.name)
-        keeper.node.hold(*acquaintances.record.floor)
-        keeper.join(replica)
+        driver.gathers = not self.queue_plans.reads_copies(group.name)
+        driver.node.hold(*acquaintances.record.floor)
+        driver.join(replica)
         if self._started:
             replica.starting = asyncio.get_running_loop().create_task(self._start(replica))
 
@@ -286,7 +286,7 @@ class ReplicatedGroups:
         if former is not None:
             await asyncio.wait([former])  # it has the address
         try:
-            await replica.carrier.start()
+            await replica.raft_transport.start()
         except ClusterError as problem:
             _log.error(
                 "cannot open a group's address",
@@ -302,18 +302,18 @@ class ReplicatedGroups:
         replica = self.replicas.pop(name, None)
         if replica is None:
             return
-        if hosted.keeper.leading:
+        if hosted.driver.leading:
             # Closed while it led, as a copy that is left behind is: no client may keep asking this
             # shard.
             replica.follows()
         self.audits.remove(name)
         replica.acquaintances.closed = True
         replica.still()
-        self._ending[name] = asyncio.get_running_loop().create_task(replica.carrier.stop())
+        self._ending[name] = asyncio.get_running_loop().create_task(replica.raft_transport.stop())
 
     def _step(self, hosted: AnyHosted, messages: Sequence[Message]) -> None:
         """Pass a member's messages to its group. Raises MalformedMessage."""
-        keeper = hosted.keeper
+        driver = hosted.driver
         replica = self.replicas.get(hosted.group.name)
         if replica is None or replica.hosted is not hosted:
             return  # it has left, and its streams are still ending
@@ -321,14 +321,14 @@ class ReplicatedGroups:
             rest = messages
             if MessageKind.SNAPSHOT in [message.kind for message in messages]:
                 rest = self.snapshots.intercept(replica, messages)
-            keeper.step(rest)
+            driver.step(rest)
         finally:
-            if keeper.changed or messages[0].kind not in _ROUTINE:
+            if driver.changed or messages[0].kind not in _ROUTINE:
                 self._wake()
 
     def _unreachable(self, hosted: AnyHosted, number: int) -> None:
         if not hosted.group.failed:
-            hosted.keeper.node.report_unreachable(number)
+            hosted.driver.node.report_unreachable(number)
 
     # Work
 
@@ -355,7 +355,7 @@ class ReplicatedGroups:
             yield from group_samples(replica, self.damages.found[replica.plan.name], now)
         yield "fluxmq_raft_groups_not_shown", {}, max(0, len(replicas) - GROUP_SERIES_MAX)
         malformed = self.links.malformed.events
-        malformed += sum(replica.carrier.malformed.events for replica in replicas)
+        malformed += sum(replica.raft_transport.malformed.events for replica in replicas)
         yield "fluxmq_cluster_malformed_messages_total", {}, malformed
         yield from guard_samples(self._security.guard)
         yield "fluxmq_raft_snapshots_installed_total", {}, self.snapshots.installed
@@ -368,7 +368,7 @@ class ReplicatedGroups:
         asked: set[str] = set()
         deadline = self.now() + TRANSFER_SECONDS_MAX
         while self.now() < deadline:
-            led = [each for each in self.replicas.values() if each.hosted.keeper.leading]
+            led = [each for each in self.replicas.values() if each.hosted.driver.leading]
             if not led:
                 return
             for replica in led:

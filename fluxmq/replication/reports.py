@@ -9,7 +9,7 @@ from fluxmq.cluster.guard import REASONS, Guard
 from fluxmq.cluster.node_links import NodeLink
 from fluxmq.ipc.clusters import LEARNER, UNKNOWN, VOTER, MemberRow, RaftRow
 from fluxmq.metrics.registry import Sample
-from fluxmq.raft.types import Status
+from fluxmq.raft.types import RaftStatus
 from fluxmq.replication.replica import Replica, contact_seconds, leader_of, name_of
 from fluxmq.replication.shard_links import ShardLinks
 
@@ -17,7 +17,7 @@ from fluxmq.replication.shard_links import ShardLinks
 def raft_row(links: ShardLinks, replica: Replica, now: float) -> RaftRow:
     """Return a group's status, seen from this shard's copy."""
     hosted = replica.hosted
-    group, status = hosted.group, hosted.keeper.node.status()
+    group, status = hosted.group, hosted.driver.node.status()
     leader = leader_of(replica, status)
     return RaftRow(
         group=group.name,
@@ -31,13 +31,13 @@ def raft_row(links: ShardLinks, replica: Replica, now: float) -> RaftRow:
         applied=group.applied_index,
         last=status.last_index,
         snapshot=hosted.snapshot_index,
-        elections=hosted.keeper.elections,
+        elections=hosted.driver.elections,
         fsync_p99=hosted.shared.times.p99,
         members=tuple(_members(links.node, replica, status, now)),
     )
 
 
-def _members(seen_by: str, replica: Replica, status: Status, now: float) -> Iterator[MemberRow]:
+def _members(seen_by: str, replica: Replica, status: RaftStatus, now: float) -> Iterator[MemberRow]:
     membership, leader = status.membership, leader_of(replica, status)
     for number in sorted((*membership.voters, *membership.learners)):
         node, own = name_of(replica, number), number == status.id
@@ -55,7 +55,7 @@ def _members(seen_by: str, replica: Replica, status: Status, now: float) -> Iter
             match=match,
             lag=UNKNOWN if match == UNKNOWN else max(0, status.last_index - match),
             state="" if peer is None else peer.state.value,
-            connected=own or replica.carrier.reaches(number),
+            connected=own or replica.raft_transport.reaches(number),
             contact=UNKNOWN if own or contact is None else round(contact * 1000),
             doubt=replica.acquaintances.doubt(number),
         )
@@ -63,20 +63,20 @@ def _members(seen_by: str, replica: Replica, status: Status, now: float) -> Iter
 
 def group_samples(replica: Replica, damaged: int, now: float) -> Iterator[Sample]:
     """Yield the metrics of a replicated group. ``damaged``: how often its copy here was."""
-    hosted, carrier = replica.hosted, replica.carrier
-    status = hosted.keeper.node.status()
+    hosted, raft_transport = replica.hosted, replica.raft_transport
+    status = hosted.driver.node.status()
     labels = {"group": hosted.group.name}
     yield "fluxmq_raft_term", labels, status.term
-    yield "fluxmq_raft_leader", labels, int(hosted.keeper.leading)
+    yield "fluxmq_raft_leader", labels, int(hosted.driver.leading)
     yield "fluxmq_raft_leader_known", labels, int(bool(leader_of(replica, status)))
     yield "fluxmq_raft_commit_index", labels, status.commit
     yield "fluxmq_raft_applied_index", labels, hosted.group.applied_index
     yield "fluxmq_raft_snapshot_index", labels, hosted.snapshot_index
-    yield "fluxmq_raft_elections_total", labels, hosted.keeper.elections
+    yield "fluxmq_raft_elections_total", labels, hosted.driver.elections
     yield "fluxmq_raft_mismatches_total", labels, replica.audit.mismatches
     yield "fluxmq_raft_damaged_total", labels, damaged
-    yield "fluxmq_raft_bytes_sent_total", labels, carrier.sent_bytes
-    yield "fluxmq_raft_bytes_received_total", labels, carrier.received_bytes
+    yield "fluxmq_raft_bytes_sent_total", labels, raft_transport.sent_bytes
+    yield "fluxmq_raft_bytes_received_total", labels, raft_transport.received_bytes
     membership = status.membership
     for number in (*membership.voters, *membership.learners):
         if number == status.id:

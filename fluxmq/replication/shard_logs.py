@@ -84,7 +84,7 @@ class ShardLogs:
             alone = not (cluster.enabled and cluster.raft.enabled)
             beside = kind == WAL and self._disk.beside and alone
             found = self.opened[kind] = SharedLog(
-                wal, self._wake, times, impatient=beside, is_awaited=self._is_awaited
+                wal, self._wake, times, polling=beside, is_awaited=self._is_awaited
             )
             self.syncers.append(syncer)
             self._reactor.watch(syncer.fileno(), found.ready)

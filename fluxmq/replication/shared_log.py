@@ -52,7 +52,7 @@ class SyncTimes:
         return sorted(self._recent)[(len(self._recent) * 99 - 1) // 100]
 
 
-class Written(Protocol):
+class WrittenGroup(Protocol):
     """A group with entries in a write."""
 
     def persisted(self, index: int, term: int, number: int) -> None:
@@ -72,11 +72,11 @@ class SharedLog:
         wake: Callable[[], None],
         times: SyncTimes | None = None,
         *,
-        impatient: bool = False,
+        polling: bool = False,
         is_awaited: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`impatient`: the sync runs on another processor, so that this one may poll for its end.
+        """`polling`: the sync runs on another processor, so that this one may poll for its end.
 
         `is_awaited`: returns whether a group has commands to propose that wait for the log.
         """
@@ -94,31 +94,31 @@ class SharedLog:
         self.gathering = False
         """True if `flush` is due anyway, so that a write need not wake the shard."""
         self._wake = wake
-        self._impatient = impatient
+        self._polling = polling
         self._is_awaited = is_awaited
         self._clock = clock
-        self._next: dict[Written, tuple[int, int, int]] = {}
-        self._under_way: dict[Written, tuple[int, int, int]] = {}
-        self._durable: dict[Written, tuple[int, int, int]] = {}
+        self._next: dict[WrittenGroup, tuple[int, int, int]] = {}
+        self._under_way: dict[WrittenGroup, tuple[int, int, int]] = {}
+        self._durable: dict[WrittenGroup, tuple[int, int, int]] = {}
         """Groups still to be notified of a sync that has ended."""
-        self._members: set[Written] = set()
+        self._members: set[WrittenGroup] = set()
 
-    def join(self, group: Written) -> None:
+    def join(self, group: WrittenGroup) -> None:
         """Register a group that writes here."""
         self._members.add(group)
 
-    def owes(self, group: Written) -> bool:
+    def has_pending(self, group: WrittenGroup) -> bool:
         """Return whether writes of a group are not durable yet and still may become so."""
         return not self.failed and (group in self._next or group in self._under_way)
 
-    def leave(self, group: Written) -> None:
+    def leave(self, group: WrittenGroup) -> None:
         """Remove a group that has moved away."""
         self._members.discard(group)
         self._next.pop(group, None)
         self._under_way.pop(group, None)
         self._durable.pop(group, None)
 
-    def wrote(self, group: Written, index: int, term: int, number: int = 0) -> None:
+    def wrote(self, group: WrittenGroup, index: int, term: int, number: int = 0) -> None:
         """Register the group's entries up to ``index`` for the next write, with the group's write
         ``number``."""
         self._next[group] = (index, term, number)
@@ -134,7 +134,7 @@ class SharedLog:
                 self._under_way, self._next = self._next, {}
                 self.full = False
                 self.busy = bool(self._under_way)
-                if self._impatient:
+                if self._polling:
                     self.awaited = self._clock() + AWAIT_SECONDS
         except Exhausted as error:
             if not self.full:

@@ -20,15 +20,15 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 
-from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.connection import StreamHello
 from fluxmq.cluster.errors import CallRefused
 from fluxmq.logs import get_logger
 from fluxmq.replication.checkpoints import Checkpoints, Parts
-from fluxmq.replication.hosted import AnyHosted
+from fluxmq.replication.open_group import AnyHosted
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
-from fluxmq.storage.snapshots import Snapshot
+from fluxmq.storage.snapshots import GroupSnapshot
 from fluxmq.storage.transfer import CHUNK_BYTES, TransferError
 from fluxmq.storage.transfer_source import LiveLog, Pinned, SnapshotSource
 
@@ -56,7 +56,7 @@ _REQUEST_BYTES_MAX: Final = 1 << 20
 
 P = ParamSpec("P")
 T = TypeVar("T")
-CallHandler = Callable[[Hello, bytes], AsyncIterator[bytes]]
+CallHandler = Callable[[StreamHello, bytes], AsyncIterator[bytes]]
 
 _log = get_logger("fluxmq.cluster")
 
@@ -108,13 +108,13 @@ class SnapshotCalls:
     def handlers(self, group: str) -> Mapping[str, CallHandler]:
         """Return the handlers of calls from other members of a group."""
 
-        def manifest(_hello: Hello, request: bytes) -> AsyncIterator[bytes]:
+        def manifest(_hello: StreamHello, request: bytes) -> AsyncIterator[bytes]:
             return self._manifest(group, request)
 
-        def digest(_hello: Hello, request: bytes) -> AsyncIterator[bytes]:
+        def digest(_hello: StreamHello, request: bytes) -> AsyncIterator[bytes]:
             return self._digest(group, request)
 
-        def read(_hello: Hello, request: bytes) -> AsyncIterator[bytes]:
+        def read(_hello: StreamHello, request: bytes) -> AsyncIterator[bytes]:
             return self._read(group, request)
 
         return {MANIFEST: manifest, DIGEST: digest, READ: read}
@@ -248,12 +248,12 @@ class SnapshotCalls:
 
     async def _checkpoint(
         self, hosted: AnyHosted, pinned: Pinned
-    ) -> tuple[Snapshot, dict[str, str]]:
-        taken: list[Snapshot] = []
+    ) -> tuple[GroupSnapshot, dict[str, str]]:
+        taken: list[GroupSnapshot] = []
         problems: list[StorageError] = []
         lives: dict[str, str] = {}
 
-        def captured(snapshot: Snapshot, _parts: Parts) -> None:
+        def captured(snapshot: GroupSnapshot, _parts: Parts) -> None:
             logs = live_logs(hosted)
             lives.update((queue, log.life) for queue, log in logs.items())
             taken.append(snapshot)

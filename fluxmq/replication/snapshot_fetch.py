@@ -73,7 +73,7 @@ async def fetch(
     CallFailed, TransferError (invalid data) and other StorageErrors.
     """
 
-    reader = _Reader(call, executor, pace or Pace(0))
+    reader = _MemberReader(call, executor, pace or Pace(0))
     manifest = await reader.manifest(least)
     target = await reader.run(
         lambda: SnapshotTarget(files, paths, group, manifest, thorough=thorough)
@@ -91,7 +91,7 @@ async def fetch(
     return target
 
 
-class _Reader:
+class _MemberReader:
     """Requests data from one member and passes it to a target in the thread."""
 
     def __init__(self, call: Call, executor: Executor, pace: Pace) -> None:

@@ -46,12 +46,12 @@ class SnapshotOffers:
         if replica is None:
             return
         hosted = replica.hosted
-        node, index = hosted.keeper.node, hosted.snapshot_index
+        node, index = hosted.driver.node, hosted.snapshot_index
         mark = SnapshotMark(index, hosted.log.term(index), node.membership_at(index))
         message = node.offer_snapshot(member, Snapshot(mark, b""))
         if message is not None:
             self._offered[group, member] = self._now() + UNHEARD_SECONDS
-            replica.hosted.keeper.send([message])
+            replica.hosted.driver.send([message])
 
     def _on_fetching(self, _link: FrameLink, group: str, member: int) -> None:
         self._calls.is_fetched(group)
@@ -67,14 +67,14 @@ class SnapshotOffers:
         replica = self._replicas.get(group)
         if replica is None or replica.hosted.group.failed:
             return
-        keeper = replica.hosted.keeper
-        keeper.node.report_snapshot(member, index > 0)
-        if index and keeper.leading:
+        driver = replica.hosted.driver
+        driver.node.report_snapshot(member, index > 0)
+        if index and driver.leading:
             # The member has committed entries only, so they are here as well: usually more than was
             # offered.
-            own = replica.carrier.number
-            told = Message(MessageKind.APPEND_ANSWER, member, own, keeper.node.term, index)
-            keeper.step([told])
+            own = replica.raft_transport.number
+            told = Message(MessageKind.APPEND_ANSWER, member, own, driver.node.term, index)
+            driver.step([told])
 
     def housekeeping(self) -> None:
         """Offer again when due; called every tenth of a second."""

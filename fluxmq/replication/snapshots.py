@@ -19,9 +19,9 @@ from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.security import Security
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Message, MessageKind
-from fluxmq.replication.carrier import Carrier
 from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.leaders import Leaders
+from fluxmq.replication.raft_transport import RaftTransport
 from fluxmq.replication.replica import Replica
 from fluxmq.replication.shard_links import ShardLinks
 from fluxmq.replication.snapshot_calls import SnapshotCalls
@@ -108,7 +108,7 @@ class Snapshots:
         rest = []
         for message in messages:
             offered = message.snapshot
-            node = replica.hosted.keeper.node
+            node = replica.hosted.driver.node
             stale = message.term < node.term
             if message.kind is not MessageKind.SNAPSHOT or offered is None or stale:
                 rest.append(message)
@@ -136,10 +136,10 @@ class Snapshots:
         group, hosted = replica.plan.name, replica.hosted
         # Committed entries may be acknowledged by now, so the snapshot has to cover them; what
         # follows is in the log.
-        committed = hosted.keeper.node.status().commit
+        committed = hosted.driver.node.status().commit
         try:
             while self._replicas.get(group) is replica:
-                if hosted.keeper.leading:
+                if hosted.driver.leading:
                     replica.transfer()
                 leader = self._leaders.of(group).peer
                 link = None if leader is None else self._links.abroad.get(leader)
@@ -173,9 +173,9 @@ class Snapshots:
         """Fetch a member's snapshot and install it; failures are logged, and the next offer
         retries.
         """
-        group, carrier = replica.plan.name, replica.carrier
+        group, raft_transport = replica.plan.name, replica.raft_transport
         self.fetching[group] = source.node
-        dialer = self._dialer(carrier, source)
+        dialer = self._dialer(raft_transport, source)
         _log.info("fetching a snapshot", extra={"group": group, "node": source.node})
         index = 0
 
@@ -205,8 +205,10 @@ class Snapshots:
         if not self._say("fetched", group, source.node, index):
             self._unsaid[group] = (source.node, index)
 
-    def _dialer(self, carrier: Carrier, source: GroupMember) -> Dialer:
-        return Dialer(self._security, source.address, source.node, carrier.hello, carrier)
+    def _dialer(self, raft_transport: RaftTransport, source: GroupMember) -> Dialer:
+        return Dialer(
+            self._security, source.address, source.node, raft_transport.hello, raft_transport
+        )
 
     async def _put_in_place(self, replica: Replica, target: SnapshotTarget) -> None:
         """Close the group, replace its files by the snapshot, and reopen it, even after an error.
@@ -215,9 +217,9 @@ class Snapshots:
         group, hosted = replica.plan.name, replica.hosted
         hosting = self._hosting
         replica.still()
-        await replica.carrier.stop()
+        await replica.raft_transport.stop()
         deadline = self._now() + WRITTEN_SECONDS_MAX
-        while hosted.checkpointing or hosted.shared.owes(hosted.keeper):
+        while hosted.checkpointing or hosted.shared.has_pending(hosted.driver):
             if self._now() > deadline:
                 hosted.group.fail("its log does not become idle")
                 raise StorageError(f"group {group} does not become idle")

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fluxmq.ipc.spreading import Placed, first_leaders, rebalanced
+from fluxmq.ipc.leader_balance import LeaderPlacement, first_leaders, rebalanced
 from fluxmq.logs import get_logger
-from fluxmq.raft.types import Replication, Status
+from fluxmq.raft.types import RaftStatus, ReplicationMode
 from fluxmq.replication.leaders import OWN, Leaders
 from fluxmq.replication.replica import Replica, committed_membership, contact_seconds, name_of
 from fluxmq.replication.shard_links import ShardLinks
@@ -85,7 +85,9 @@ class Spreading:
         if now - self._changed < QUIET_SECONDS:
             return []
         placed = {
-            group: Placed(led.node, self._successors(now, group, led, voters.get(group, ())))
+            group: LeaderPlacement(
+                led.node, self._successors(now, group, led, voters.get(group, ()))
+            )
             for group, led in leaders.items()
         }
         moves = [move for move in rebalanced(placed) if move[0] in self._whole]
@@ -156,7 +158,7 @@ class LeaderSpread:
         """Return a group's voters: by its log if it is here, or else its initial members."""
         replica = self._replicas.get(group)
         if replica is not None:
-            numbers = replica.hosted.keeper.node.status().membership.voters
+            numbers = replica.hosted.driver.node.status().membership.voters
             return tuple(name_of(replica, number) for number in numbers)
         try:
             return tuple(member.node for member in self._plans.of(group).members)
@@ -165,10 +167,10 @@ class LeaderSpread:
 
     def _is_whole(self, replica: Replica, now: float) -> bool:
         """Return whether a group is led here and every voter is up and has what is committed."""
-        keeper = replica.hosted.keeper
-        if not keeper.leading or replica.hosted.group.failed or replica.hosted.group.leaving:
+        driver = replica.hosted.driver
+        if not driver.leading or replica.hosted.group.failed or replica.hosted.group.leaving:
             return False
-        status = keeper.node.status()
+        status = driver.node.status()
         if committed_membership(replica) != status.membership:
             return False
         return all(
@@ -177,14 +179,14 @@ class LeaderSpread:
             if number != status.id
         )
 
-    def _is_near(self, replica: Replica, status: Status, number: int, now: float) -> bool:
+    def _is_near(self, replica: Replica, status: RaftStatus, number: int, now: float) -> bool:
         peer = status.progress[number]
         contact = contact_seconds(replica, number, now)
         return (
-            peer.state is Replication.REPLICATE
+            peer.state is ReplicationMode.REPLICATE
             and status.commit - peer.match <= LAG_ENTRIES_MAX
             and replica.acquaintances.believed(number)
-            and replica.carrier.reaches(number)
+            and replica.raft_transport.reaches(number)
             and contact is not None
             and contact <= replica.plan.election_timeout
             and bool(self._links.of(name_of(replica, number)))
@@ -194,18 +196,18 @@ class LeaderSpread:
 
     def _begin(self, replica: Replica) -> None:
         """Campaign for a group that has never had a leader, if this node is to be the first."""
-        keeper = replica.hosted.keeper
-        if keeper.node.term or replica.hosted.group.failed:
+        driver = replica.hosted.driver
+        if driver.node.term or replica.hosted.group.failed:
             return
-        status = keeper.node.status()
+        status = driver.node.status()
         voters = status.membership.voters
         reached = sum(
             number == status.id
-            or (replica.carrier.reaches(number) and replica.acquaintances.believed(number))
+            or (replica.raft_transport.reaches(number) and replica.acquaintances.believed(number))
             for number in voters
         )
         if reached > len(voters) // 2 and self._first_leader(replica.plan.name) == status.id:
-            keeper.campaign()
+            driver.campaign()
 
     def _first_leader(self, group: str) -> int:
         plans = self._plans

@@ -26,7 +26,7 @@ def segment_options(settings: Settings) -> SegmentOptions:
 
 
 class DiskStores:
-    """Implements ``Stores`` for one group. ``cache`` and ``segments`` belong to the shard."""
+    """Implements ``QueueStores`` for one group. ``cache`` and ``segments`` belong to the shard."""
 
     def __init__(
         self,

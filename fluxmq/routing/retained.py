@@ -42,7 +42,7 @@ _RESERVED: Final = b"$"
 _AFTER_RESERVED: Final = b"%"
 
 
-class Outcome(Enum):
+class RetainOutcome(Enum):
     """Result of a change."""
 
     STORED = "stored"
@@ -121,7 +121,7 @@ class RetainedStore(Generic[M]):
         expires_at: float | None = None,
         *,
         limited: bool = True,
-    ) -> Outcome:
+    ) -> RetainOutcome:
         """Retain a message: STORED, STALE, or refused by a limit with the old message kept.
 
         `limited=False` is for a message that its own shard has admitted: refusing it here would let
@@ -132,16 +132,16 @@ class RetainedStore(Generic[M]):
         if old is not None:
             last: Stamp | None = old.stamp
         else:
-            buried = self._tombstones.get(key)
-            last = buried[0] if buried is not None else None
+            deleted = self._tombstones.get(key)
+            last = deleted[0] if deleted is not None else None
         if last is not None and stamp <= last:
-            return Outcome.STALE
+            return RetainOutcome.STALE
         total = self._bytes + size - (old.size if old is not None else 0)
         if limited:
             if old is None and len(self._records) >= self._max_messages:
-                return Outcome.TOO_MANY_MESSAGES
+                return RetainOutcome.TOO_MANY_MESSAGES
             if total > self._max_bytes:
-                return Outcome.TOO_MANY_BYTES
+                return RetainOutcome.TOO_MANY_BYTES
         if old is None:
             self._tombstones.pop(key, None)
             self._keys.add(key)
@@ -151,9 +151,9 @@ class RetainedStore(Generic[M]):
             self._expiries.add(_expiry_key(expires_at, key))
         self._records[key] = Retained(message, size, stamp, expires_at)
         self._bytes = total
-        return Outcome.STORED
+        return RetainOutcome.STORED
 
-    def delete(self, topic: bytes, stamp: Stamp, now: float) -> Outcome:
+    def delete(self, topic: bytes, stamp: Stamp, now: float) -> RetainOutcome:
         """Delete a topic's message and remember that: DELETED, ABSENT or STALE.
 
         `now` is in seconds, of the clock given to `purge_tombstones`. Beyond `max_tombstones` the
@@ -163,18 +163,18 @@ class RetainedStore(Generic[M]):
         old = self._records.get(key)
         if old is not None:
             if stamp <= old.stamp:
-                return Outcome.STALE
+                return RetainOutcome.STALE
             self._drop(key, old)
         else:
-            buried = self._tombstones.get(key)
-            if buried is not None:
-                if stamp <= buried[0]:
-                    return Outcome.STALE
+            deleted = self._tombstones.get(key)
+            if deleted is not None:
+                if stamp <= deleted[0]:
+                    return RetainOutcome.STALE
                 del self._tombstones[key]
         self._tombstones[key] = (stamp, now)
         if len(self._tombstones) > self._max_tombstones:
             del self._tombstones[next(iter(self._tombstones))]
-        return Outcome.ABSENT if old is None else Outcome.DELETED
+        return RetainOutcome.ABSENT if old is None else RetainOutcome.DELETED
 
     def purge_tombstones(self, now: float) -> int:
         """Forget deletions older than `tombstone_age`; return their number."""

@@ -23,7 +23,7 @@ _Entry: TypeAlias = "tuple[bytes, S, V] | dict[S, tuple[bytes, S, V]]"
 """Subscriptions of one filter: the record itself if there is one, else records by subscriber."""
 
 
-class _Node(Generic[S, V]):
+class _LevelNode(Generic[S, V]):
     """A prefix of levels. `here` belongs to the filter that ends here, `multi` to prefix/#.
 
     No node but the root is ever without child, `here` and `multi`.
@@ -32,8 +32,8 @@ class _Node(Generic[S, V]):
     __slots__ = ("children", "here", "multi", "single")
 
     def __init__(self) -> None:
-        self.children: dict[bytes, _Node[S, V]] | None = None
-        self.single: _Node[S, V] | None = None
+        self.children: dict[bytes, _LevelNode[S, V]] | None = None
+        self.single: _LevelNode[S, V] | None = None
         self.here: _Entry[S, V] | None = None
         self.multi: _Entry[S, V] | None = None
 
@@ -49,7 +49,7 @@ class SubscriptionTree(Generic[S, V]):
 
     def __init__(self) -> None:
         self._exact: dict[bytes, _Entry[S, V]] = {}
-        self._root: _Node[S, V] = _Node()
+        self._root: _LevelNode[S, V] = _LevelNode()
         self._count = 0
         self._filters = 0
         self.revision = 0
@@ -97,14 +97,14 @@ class SubscriptionTree(Generic[S, V]):
         for level in levels:
             if level == SINGLE:
                 if node.single is None:
-                    node.single = _Node()
+                    node.single = _LevelNode()
                 node = node.single
                 continue
             if node.children is None:
                 node.children = {}
             child = node.children.get(level)
             if child is None:
-                child = node.children[level] = _Node()
+                child = node.children[level] = _LevelNode()
             node = child
         if ends_multi:
             old = node.multi
@@ -181,9 +181,9 @@ class SubscriptionTree(Generic[S, V]):
             return None
         return path[-1].multi if ends_multi else path[-1].here
 
-    def _path(self, levels: list[bytes]) -> list[_Node[S, V]] | None:
+    def _path(self, levels: list[bytes]) -> list[_LevelNode[S, V]] | None:
         """Return the nodes from the root along `levels`, None when the trie has no such path."""
-        node: _Node[S, V] | None = self._root
+        node: _LevelNode[S, V] | None = self._root
         path = [self._root]
         for level in levels:
             if level == SINGLE:
@@ -226,7 +226,9 @@ class SubscriptionTree(Generic[S, V]):
         return entry if len(entry) > 1 else next(iter(entry.values()))
 
 
-def _collect(nodes: list[_Node[S, V]], levels: list[bytes], entries: list[_Entry[S, V]]) -> None:
+def _collect(
+    nodes: list[_LevelNode[S, V]], levels: list[bytes], entries: list[_Entry[S, V]]
+) -> None:
     """Append the entries of all filters below `nodes` that match `levels`."""
     for level in levels:
         following = []
@@ -267,7 +269,7 @@ def _filter_of(entry: _Entry[S, V]) -> bytes:
     return next(iter(entry.values()))[0] if isinstance(entry, dict) else entry[0]
 
 
-def _prune(path: list[_Node[S, V]], levels: list[bytes]) -> None:
+def _prune(path: list[_LevelNode[S, V]], levels: list[bytes]) -> None:
     """Drop the empty nodes at the end of a path."""
     for depth in range(len(levels), 0, -1):
         if not path[depth].is_empty():

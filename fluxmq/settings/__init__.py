@@ -7,17 +7,17 @@ else.
 
 from fluxmq.settings.checks import notes, refusals
 from fluxmq.settings.load import load
-from fluxmq.settings.problems import Problem, SettingsError
+from fluxmq.settings.problems import SettingsError, SettingsProblem
 from fluxmq.settings.reload import changes
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.show import effective
 from fluxmq.settings.values import Secret
 
 __all__ = [
-    "Problem",
     "Secret",
     "Settings",
     "SettingsError",
+    "SettingsProblem",
     "changes",
     "effective",
     "load",

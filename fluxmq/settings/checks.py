@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fluxmq.settings.claims import Claim, claims, clash
 from fluxmq.settings.cluster_checks import (
     cluster_notes,
     cluster_problems,
     cluster_refusals,
     plan_problems,
 )
-from fluxmq.settings.problems import Problem
+from fluxmq.settings.listen_addresses import ListenAddress, clash, listen_addresses
+from fluxmq.settings.problems import SettingsProblem
 from fluxmq.settings.queue_checks import queue_notes, queue_problems
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.values import format_duration, format_size
 
 
-def check(settings: Settings) -> list[Problem]:
+def check(settings: Settings) -> list[SettingsProblem]:
     """Return every problem between values, in the order of the sections."""
     found = [
         *_http(settings),
@@ -88,92 +88,94 @@ def notes(settings: Settings, workers: int = 0) -> list[str]:
     return found
 
 
-def _http(settings: Settings) -> Iterator[Problem]:
+def _http(settings: Settings) -> Iterator[SettingsProblem]:
     http = settings.server.http
     if http is not None and not http.loopback:
-        yield Problem(
+        yield SettingsProblem(
             "server.http.addr",
             f"{http.addr} can be reached from other machines, and the HTTP interface asks for no password yet:"
             " use 127.0.0.1",
         )
 
 
-def _tls(settings: Settings) -> Iterator[Problem]:
+def _tls(settings: Settings) -> Iterator[SettingsProblem]:
     for path, tls in settings.tls_listeners():
         if tls.client_auth != "none" and tls.ca_file is None:
-            yield Problem(f"{path}.ca_file", f"is required, since client_auth is {tls.client_auth}")
+            yield SettingsProblem(
+                f"{path}.ca_file", f"is required, since client_auth is {tls.client_auth}"
+            )
         if tls.client_auth == "none" and tls.ca_file is not None:
-            yield Problem(
+            yield SettingsProblem(
                 f"{path}.client_auth",
                 "must be request or require for ca_file to have an effect",
             )
 
 
-def _addresses(settings: Settings) -> Iterator[Problem]:
-    taken: list[Claim] = []
-    for claim in claims(settings):
-        if found := clash(claim, taken):
-            yield Problem(claim.path, found)
-        taken.append(claim)
+def _addresses(settings: Settings) -> Iterator[SettingsProblem]:
+    taken: list[ListenAddress] = []
+    for listen_address in listen_addresses(settings):
+        if found := clash(listen_address, taken):
+            yield SettingsProblem(listen_address.path, found)
+        taken.append(listen_address)
 
 
-def _broker(settings: Settings) -> Iterator[Problem]:
+def _broker(settings: Settings) -> Iterator[SettingsProblem]:
     broker = settings.broker
     largest = format_size(broker.max_packet_size)
     if broker.max_topic_bytes > broker.max_packet_size:
-        yield Problem(
+        yield SettingsProblem(
             "broker.max_topic_bytes", f"may not be above broker.max_packet_size, which is {largest}"
         )
     if broker.keep_alive_maximum != int(broker.keep_alive_maximum):
-        yield Problem("broker.keep_alive_maximum", "must be whole seconds")
+        yield SettingsProblem("broker.keep_alive_maximum", "must be whole seconds")
 
 
-def _session(settings: Settings) -> Iterator[Problem]:
+def _session(settings: Settings) -> Iterator[SettingsProblem]:
     session = settings.session
     if session.default_expiry_interval > session.max_expiry_interval:
-        yield Problem(
+        yield SettingsProblem(
             "session.default_expiry_interval",
             "may not be above session.max_expiry_interval,"
             f" which is {format_duration(session.max_expiry_interval)}",
         )
 
 
-def _amqp(settings: Settings) -> Iterator[Problem]:
+def _amqp(settings: Settings) -> Iterator[SettingsProblem]:
     amqp = settings.amqp
     for name in ("max_message_size", "max_transaction_bytes"):
         least = getattr(amqp, name)
         if amqp.max_incomplete_bytes < least:
-            yield Problem(
+            yield SettingsProblem(
                 "amqp.max_incomplete_bytes",
                 f"may not be below amqp.{name}, which is {format_size(least)}",
             )
 
 
-def _argon2(settings: Settings) -> Iterator[Problem]:
+def _argon2(settings: Settings) -> Iterator[SettingsProblem]:
     argon2 = settings.auth.argon2
     if argon2.memory_cost < argon2.parallelism * 8192:
-        yield Problem(
+        yield SettingsProblem(
             "auth.argon2.memory_cost",
             f"must be at least 8KiB per lane, {format_size(argon2.parallelism * 8192)} in all",
         )
 
 
-def _storage(settings: Settings) -> Iterator[Problem]:
+def _storage(settings: Settings) -> Iterator[SettingsProblem]:
     storage = settings.storage
     if storage.checkpoint_bytes < 2 * storage.wal_file_bytes:
-        yield Problem(
+        yield SettingsProblem(
             "storage.checkpoint_bytes",
             "must be at least twice storage.wal_file_bytes,"
             f" which is {format_size(storage.wal_file_bytes)}",
         )
     if storage.index_bytes > storage.segment_bytes:
-        yield Problem(
+        yield SettingsProblem(
             "storage.index_bytes",
             f"may not be above storage.segment_bytes, which is {format_size(storage.segment_bytes)}",
         )
     uncommitted = settings.queue_manager.uncommitted_bytes
     if 2 * uncommitted > storage.wal_file_bytes:
-        yield Problem(
+        yield SettingsProblem(
             "queue_manager.uncommitted_bytes",
             "may be at most half of storage.wal_file_bytes,"
             f" which is {format_size(storage.wal_file_bytes)}",

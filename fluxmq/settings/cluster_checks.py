@@ -11,20 +11,20 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from fluxmq.model.limits import PORT_MAX
-from fluxmq.settings.claims import SHARD_PORTS
 from fluxmq.settings.clustering import (
     DEFAULT_GROUP,
     META_GROUP,
     OWN_GROUP_PREFIXES,
-    Cluster,
+    ClusterSettings,
     Raft,
     RaftGroup,
-    Transport,
+    TransportSettings,
 )
+from fluxmq.settings.listen_addresses import SHARD_PORTS
 from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup
-from fluxmq.settings.problems import Problem
+from fluxmq.settings.problems import SettingsProblem
 from fluxmq.settings.queue_checks import OWN_GROUP_NAME, replicas
-from fluxmq.settings.queues import Replication
+from fluxmq.settings.queues import ReplicationSettings
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.values import format_duration, is_loopback, split_address
 
@@ -62,7 +62,7 @@ _NOT_YET: Final = (
 # --- problems --------------------------------------------------------------------------------------------------------
 
 
-def cluster_problems(settings: Settings) -> Iterator[Problem]:
+def cluster_problems(settings: Settings) -> Iterator[SettingsProblem]:
     """Yield every problem between the values of the cluster."""
     cluster = settings.cluster
     yield from _transport(cluster)
@@ -73,7 +73,7 @@ def cluster_problems(settings: Settings) -> Iterator[Problem]:
         yield from _alone(cluster.raft)
 
 
-def plan_problems(settings: Settings) -> Iterator[Problem]:
+def plan_problems(settings: Settings) -> Iterator[SettingsProblem]:
     """Yield the problems of the groups as they would run; only called on a file without simpler
     problems."""
     if not (settings.cluster.enabled and settings.cluster.raft.enabled):
@@ -83,12 +83,12 @@ def plan_problems(settings: Settings) -> Iterator[Problem]:
         try:
             plan = plans.meta() if group == META_GROUP else plans.of(group)
         except UnknownGroup as error:
-            yield Problem(_path(settings, group, "bind_addr"), str(error))
+            yield SettingsProblem(_path(settings, group, "bind_addr"), str(error))
             continue
         assert plan is not None, "the cluster is enabled"
         made.append(plan)
         if plan.heartbeat_timeout >= plan.election_timeout:
-            yield Problem(
+            yield SettingsProblem(
                 _path(settings, group, "election_timeout"),
                 f"of group {group}, including its queues' overrides, is"
                 f" {format_duration(plan.election_timeout)}, and must be above heartbeat_timeout,"
@@ -106,35 +106,35 @@ def _path(settings: Settings, group: str, key: str) -> str:
         return f"cluster.raft.groups.{group}.{key}"
     for index, queue in enumerate(settings.queues):
         if group not in (DEFAULT_GROUP, META_GROUP) and queue.replication_group(raft) == group:
-            return (
-                f"queues[{index}].replication.{key if key in Replication.model_fields else 'group'}"
-            )
+            return f"queues[{index}].replication.{key if key in ReplicationSettings.model_fields else 'group'}"
     return f"cluster.raft.{key}"
 
 
-def _transport(cluster: Cluster) -> Iterator[Problem]:
+def _transport(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
     transport = cluster.transport
     if transport.tls_enabled:
         for name in ("tls_cert_file", "tls_key_file", "tls_ca_file"):
             if getattr(transport, name) is None:
-                yield Problem(f"cluster.transport.{name}", "is required, since tls_enabled is true")
+                yield SettingsProblem(
+                    f"cluster.transport.{name}", "is required, since tls_enabled is true"
+                )
     last = split_address(transport.bind_addr)[1] + SHARD_PORTS - 1
     if cluster.enabled and last > PORT_MAX:
-        yield Problem(
+        yield SettingsProblem(
             "cluster.transport.bind_addr",
             f"needs {SHARD_PORTS} ports, one for each shard, but port {last} does not exist",
         )
 
 
-def _timings(path: str, heartbeat: float, election: float) -> Iterator[Problem]:
+def _timings(path: str, heartbeat: float, election: float) -> Iterator[SettingsProblem]:
     if heartbeat >= election:
-        yield Problem(
+        yield SettingsProblem(
             f"{path}.election_timeout",
             f"must be above heartbeat_timeout, which is {format_duration(heartbeat)}",
         )
 
 
-def _raft(raft: Raft) -> Iterator[Problem]:
+def _raft(raft: Raft) -> Iterator[SettingsProblem]:
     yield from replicas("cluster.raft", raft.replication_factor, raft.min_in_sync_replicas)
     yield from _timings("cluster.raft", raft.heartbeat_timeout, raft.election_timeout)
     directories: dict[str, str] = {}
@@ -149,25 +149,27 @@ def _raft(raft: Raft) -> Iterator[Problem]:
         if name == DEFAULT_GROUP and directories.get(place) == "cluster.raft.data_dir":
             continue
         if place in directories:
-            yield Problem(
+            yield SettingsProblem(
                 f"{path}.data_dir",
                 f"{group.data_dir} is also {directories[place]}; every group has its own",
             )
         directories.setdefault(place, f"{path}.data_dir")
 
 
-def _group(path: str, name: str, group: RaftGroup, raft: Raft) -> Iterator[Problem]:
+def _group(path: str, name: str, group: RaftGroup, raft: Raft) -> Iterator[SettingsProblem]:
     if name == DEFAULT_GROUP and not group.enabled:
-        yield Problem(f"{path}.enabled", "must be true: the default group cannot be disabled")
+        yield SettingsProblem(
+            f"{path}.enabled", "must be true: the default group cannot be disabled"
+        )
     if name.startswith(OWN_GROUP_PREFIXES):
-        yield Problem(path, OWN_GROUP_NAME)
+        yield SettingsProblem(path, OWN_GROUP_NAME)
     if name == META_GROUP:
         for key in sorted(group.model_fields_set - _OF_META):
-            yield Problem(
+            yield SettingsProblem(
                 f"{path}.{key}", "does not apply to the topology's group, which has its own"
             )
     elif name != DEFAULT_GROUP and group.enabled and group.bind_addr is None:
-        yield Problem(f"{path}.bind_addr", "is required")
+        yield SettingsProblem(f"{path}.bind_addr", "is required")
     merged = {
         key: getattr(raft if getattr(group, key) is None else group, key) for key in _INHERITED
     }
@@ -177,7 +179,7 @@ def _group(path: str, name: str, group: RaftGroup, raft: Raft) -> Iterator[Probl
         yield from _timings(path, merged["heartbeat_timeout"], merged["election_timeout"])
 
 
-def _named_peers(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _named_peers(cluster: ClusterSettings) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield every mapping of peers in force, with its path."""
     yield "cluster.transport.peers", cluster.transport.peers
     if cluster.raft.enabled:
@@ -187,7 +189,7 @@ def _named_peers(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
                 yield f"cluster.raft.groups.{name}.peers", group.peers
 
 
-def _alone(raft: Raft) -> Iterator[Problem]:
+def _alone(raft: Raft) -> Iterator[SettingsProblem]:
     """Yield groups with peers on a node without a cluster: it may not contact them, so they cannot
     elect a leader."""
     named = [("cluster.raft", raft.peers)]
@@ -196,30 +198,32 @@ def _alone(raft: Raft) -> Iterator[Problem]:
             named.append((f"cluster.raft.groups.{name}", group.peers))
     for path, peers in named:
         if peers:
-            yield Problem(
+            yield SettingsProblem(
                 f"{path}.peers",
                 f"names {', '.join(peers)}, but cluster.enabled is false: this node is on its own",
             )
 
 
-def _nodes(cluster: Cluster) -> Iterator[Problem]:
+def _nodes(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
     """Check that the same other nodes are named everywhere, and that this node is not among
     them."""
     known = cluster.transport.peers
     for path, peers in _named_peers(cluster):
         if cluster.node_id in peers:
-            yield Problem(
+            yield SettingsProblem(
                 f"{path}.{cluster.node_id}",
                 "is this node itself (cluster.node_id); peers are the other nodes",
             )
         taken: dict[str, str] = {}
         for node, address in peers.items():
             if address in taken:
-                yield Problem(f"{path}.{node}", f"{address} is also that of {taken[address]}")
+                yield SettingsProblem(
+                    f"{path}.{node}", f"{address} is also that of {taken[address]}"
+                )
             taken.setdefault(address, node)
         every = path in ("cluster.raft.peers", f"cluster.raft.groups.{META_GROUP}.peers")
         if not set(peers) <= set(known) or (every and len(peers) < len(known)):
-            yield Problem(
+            yield SettingsProblem(
                 path,
                 f"names {_listed(peers)}, and cluster.transport.peers {_listed(known)}:"
                 " the nodes of a group must be peers of the transport",
@@ -230,7 +234,7 @@ def _listed(peers: Mapping[str, str]) -> str:
     return ", ".join(sorted(peers)) or "nobody"
 
 
-def _in_sync(settings: Settings, made: list[GroupPlan]) -> Iterator[Problem]:
+def _in_sync(settings: Settings, made: list[GroupPlan]) -> Iterator[SettingsProblem]:
     """Check that no group requires more in-sync replicas than it has."""
     raft = settings.cluster.raft
     for plan in made:
@@ -241,13 +245,13 @@ def _in_sync(settings: Settings, made: list[GroupPlan]) -> Iterator[Problem]:
             given = "min_in_sync_replicas" in raft.model_fields_set
             path, asked = "cluster.raft", raft.min_in_sync_replicas if given else None
         if asked is not None and asked > members:
-            yield Problem(
+            yield SettingsProblem(
                 f"{path}.min_in_sync_replicas",
                 f"may not be above the number of nodes that have the group, which is {members}",
             )
 
 
-def _queues(settings: Settings, plans: Mapping[str, GroupPlan]) -> Iterator[Problem]:
+def _queues(settings: Settings, plans: Mapping[str, GroupPlan]) -> Iterator[SettingsProblem]:
     for index, queue in enumerate(settings.queues):
         plan = plans.get(queue.replication_group(settings.cluster.raft) or "")
         if plan is None:
@@ -255,14 +259,14 @@ def _queues(settings: Settings, plans: Mapping[str, GroupPlan]) -> Iterator[Prob
         for key in ("replication_factor", "min_in_sync_replicas"):
             asked = getattr(queue.replication, key)
             if asked is not None and asked > len(plan.members):
-                yield Problem(
+                yield SettingsProblem(
                     f"queues[{index}].replication.{key}",
                     f"may not be above the copies of its group {plan.name}, of which there are"
                     f" {len(plan.members)}",
                 )
 
 
-def _directories(settings: Settings, made: list[GroupPlan]) -> Iterator[Problem]:
+def _directories(settings: Settings, made: list[GroupPlan]) -> Iterator[SettingsProblem]:
     """Check that groups' directories, derived ones included, differ from each other and from those
     of storage.data_dir."""
     root = posixpath.normpath(settings.storage.data_dir)
@@ -276,13 +280,13 @@ def _directories(settings: Settings, made: list[GroupPlan]) -> Iterator[Problem]
             posixpath.normpath(plan.data_dir),
         )
         if place in taken:
-            yield Problem(
+            yield SettingsProblem(
                 path,
                 f"{place} is also the directory of group {taken[place]}; every group has its own",
             )
         taken.setdefault(place, plan.name)
         if place == root or f"{place}/".startswith(tuple(f"{each}/" for each in reserved)):
-            yield Problem(
+            yield SettingsProblem(
                 path,
                 f"{place} is taken by storage.data_dir, {root}; leave it out to keep the group there",
             )
@@ -318,7 +322,7 @@ def cluster_refusals(settings: Settings, workers: int) -> Iterator[str]:
         )
 
 
-def _exposed(cluster: Cluster) -> Iterator[str]:
+def _exposed(cluster: ClusterSettings) -> Iterator[str]:
     """Yield the paths of cluster addresses that other machines can reach, or that are on other
     machines."""
 
@@ -369,7 +373,7 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
         )
 
 
-def _of_transport(transport: Transport) -> Iterator[str]:
+def _of_transport(transport: TransportSettings) -> Iterator[str]:
     unused = [name for name in _NOT_YET if name in transport.model_fields_set]
     if unused:
         yield (

@@ -80,7 +80,7 @@ class Etcd(Section):
     metadata is."""
 
 
-class Transport(Section):
+class TransportSettings(Section):
     """gRPC between nodes: routed messages, queue deliveries, session takeover."""
 
     bind_addr: Address = "127.0.0.1:7948"
@@ -191,7 +191,7 @@ class Raft(Section):
     """Replication groups by id; default is the group of queues that name none."""
 
 
-class Cluster(Section):
+class ClusterSettings(Section):
     """Other nodes. With raft.enabled, queues are replicated and reachable between nodes; etcd is
     not supported yet."""
 
@@ -201,7 +201,7 @@ class Cluster(Section):
     """Name of this node; unique in the cluster and permanent."""
     etcd: Etcd = Etcd()
     """Metadata: owners, subscriptions, consumers."""
-    transport: Transport = Transport()
+    transport: TransportSettings = TransportSettings()
     """Data between nodes."""
     raft: Raft = Raft()
     """Replication of durable queues."""

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 
 from fluxmq.model.limits import SETTINGS_NODES_MAX
 from fluxmq.settings.checks import check
-from fluxmq.settings.problems import Problem
+from fluxmq.settings.problems import SettingsProblem
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.section import Path, Shape, shape_at, spell
 from fluxmq.settings.values import FROM_FILE, Secret, format_duration, format_size
@@ -49,16 +49,16 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (the base class's attribute)
 
 
-class _Reader:
+class _YamlReader:
     """One pass over the nodes of a file that collects problems."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
-        self.problems: list[Problem] = []
+        self.problems: list[SettingsProblem] = []
         self.nodes_left = SETTINGS_NODES_MAX
 
     def problem(self, path: Path, message: str) -> None:
-        self.problems.append(Problem(spell(path), message))
+        self.problems.append(SettingsProblem(spell(path), message))
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         """Return the plain value of a node; None where a problem was recorded instead."""
@@ -151,7 +151,7 @@ def _expects_text(path: Path) -> bool:
     return shape.kind != "size" and shape.type not in (int, float, bool)
 
 
-def parse(text: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
+def parse(text: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[SettingsProblem]]:
     """Return the plain values of a file's text, and its problems as YAML. An empty file holds no
     keys."""
     try:
@@ -162,31 +162,33 @@ def parse(text: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[P
         complaint = error.problem or error.context or "is not YAML"
         if error.context and complaint.startswith("but "):
             complaint = f"{error.context}, {complaint}"
-        return {}, [Problem("", place + complaint)]
+        return {}, [SettingsProblem("", place + complaint)]
     except (yaml.YAMLError, RecursionError) as error:
-        return {}, [Problem("", f"is not YAML: {error}".replace("\n", " "))]
+        return {}, [SettingsProblem("", f"is not YAML: {error}".replace("\n", " "))]
     if node is None:
         return {}, []
     if not isinstance(node, yaml.MappingNode):
         return {}, [
-            Problem("", "the file must hold a mapping of sections, such as server: and broker:")
+            SettingsProblem(
+                "", "the file must hold a mapping of sections, such as server: and broker:"
+            )
         ]
-    reader = _Reader(environ)
+    reader = _YamlReader(environ)
     try:
         return reader.value(node, ()), reader.problems
     except RecursionError:
-        return {}, [Problem("", "is nested too deeply, or an alias contains itself")]
+        return {}, [SettingsProblem("", "is nested too deeply, or an alias contains itself")]
 
 
-def decode(data: dict[str, Any]) -> tuple[Settings, list[Problem]]:
+def decode(data: dict[str, Any]) -> tuple[Settings, list[SettingsProblem]]:
     """Return the settings that plain values mean, and their problems.
 
     With problems, the settings are what remains when every wrong value is left out.
     """
-    problems: dict[str, Problem] = {}
+    problems: dict[str, SettingsProblem] = {}
     settings, complaints = _fit(data)
     for detail in complaints:
-        problem = Problem(spell(_place(detail)), _sentence(detail))
+        problem = SettingsProblem(spell(_place(detail)), _sentence(detail))
         problems.setdefault(problem.path, problem)
     for problem in check(settings):
         if not any(_touches(problem.path, path) for path in problems):

@@ -33,7 +33,7 @@ def _absolute(path: str) -> str:
     return path
 
 
-class Endpoint(Section):
+class ListenSettings(Section):
     """One listening address."""
 
     addr: Address
@@ -58,7 +58,7 @@ class Endpoint(Section):
         return is_loopback(self.host)
 
 
-class Listener(Endpoint):
+class TcpListener(ListenSettings):
     """A protocol over plain TCP."""
 
     max_connections: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
@@ -69,7 +69,7 @@ class Listener(Endpoint):
     and WebSocket handshakes included)."""
 
 
-class TlsListener(Listener):
+class TlsListener(TcpListener):
     """A protocol over TLS."""
 
     cert_file: FilePath
@@ -89,7 +89,7 @@ class TlsListener(Listener):
     """Oldest TLS version accepted."""
 
 
-class WebSocketListener(Listener):
+class WebSocketListener(TcpListener):
     """MQTT over WebSocket, subprotocol mqtt."""
 
     path: Annotated[str, AfterValidator(_absolute)] = "/mqtt"
@@ -101,7 +101,7 @@ class WebSocketListener(Listener):
     are not browsers send no Origin and are not checked."""
 
 
-class HttpListener(Endpoint):
+class HttpListener(ListenSettings):
     """Health, metrics and administration over HTTP."""
 
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = 256
@@ -114,7 +114,7 @@ class HttpListener(Endpoint):
 class MqttServer(Section):
     """MQTT 3.1.1 and 5.0 on the same ports; the client's CONNECT selects the version."""
 
-    tcp: Listener | None = None
+    tcp: TcpListener | None = None
     """MQTT over plain TCP."""
     tls: TlsListener | None = None
     """MQTT over TLS."""
@@ -125,7 +125,7 @@ class MqttServer(Section):
 class AmqpServer(Section):
     """AMQP 0.9.1; other versions are answered with the supported one and disconnected."""
 
-    tcp: Listener | None = None
+    tcp: TcpListener | None = None
     """AMQP over plain TCP."""
     tls: TlsListener | None = None
     """AMQP over TLS."""

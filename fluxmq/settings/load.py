@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fluxmq.model.limits import SECRET_FILE_BYTES_MAX, SETTINGS_FILE_BYTES_MAX
 from fluxmq.settings.decode import decode, parse
-from fluxmq.settings.problems import Problem, SettingsError
+from fluxmq.settings.problems import SettingsError, SettingsProblem
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.section import Path as KeyPath
 from fluxmq.settings.section import Section, shape_at, spell
@@ -32,7 +32,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
     try:
         text = _read(path, SETTINGS_FILE_BYTES_MAX)
     except (OSError, ValueError) as error:
-        raise SettingsError([Problem("", f"{path}: {_reason(error)}")]) from None
+        raise SettingsError([SettingsProblem("", f"{path}: {_reason(error)}")]) from None
     data, problems = parse(text, environ)
     problems += _take_secrets(data)
     settings, more = decode(data)
@@ -47,7 +47,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
     return settings
 
 
-def _rank(problem: Problem) -> int:
+def _rank(problem: SettingsProblem) -> int:
     """Return the position of a problem's section in the schema; the file as a whole comes first."""
     section = problem.path.partition(".")[0].partition("[")[0]
     names = list(Settings.model_fields)
@@ -70,7 +70,7 @@ def _reason(error: OSError | ValueError) -> str:
     return str(error)
 
 
-def _take_secrets(data: dict[str, Any]) -> list[Problem]:
+def _take_secrets(data: dict[str, Any]) -> list[SettingsProblem]:
     """Replace each ``x_file`` beside a secret ``x`` by the secret itself, in place; keep the file's
     name too."""
     problems = []
@@ -82,14 +82,14 @@ def _take_secrets(data: dict[str, Any]) -> list[Problem]:
                 continue
             place = spell((*path, f"{name}_file"))
             if name in values:
-                problems.append(Problem(place, f"cannot be given together with {name}"))
+                problems.append(SettingsProblem(place, f"cannot be given together with {name}"))
                 continue
             try:
                 values[name] = _secret(Path(source))
             except FileNotFoundError:
                 continue  # reported with all other missing files
             except (OSError, ValueError) as error:
-                problems.append(Problem(place, f"{source}: {_reason(error)}"))
+                problems.append(SettingsProblem(place, f"{source}: {_reason(error)}"))
     return problems
 
 
@@ -117,7 +117,7 @@ def _secret(path: Path) -> str:
     return text
 
 
-def _files(data: dict[str, Any]) -> Iterator[Problem]:
+def _files(data: dict[str, Any]) -> Iterator[SettingsProblem]:
     """Yield a problem for each file that the settings name and that cannot be read."""
     for section, values, path in _sections(Settings, data):
         for name, value in values.items():
@@ -125,9 +125,9 @@ def _files(data: dict[str, Any]) -> Iterator[Problem]:
             if shape is None or shape.kind != "file" or not isinstance(value, str):
                 continue
             if not Path(value).is_file():
-                yield Problem(spell((*path, name)), f"{value}: no such file")
+                yield SettingsProblem(spell((*path, name)), f"{value}: no such file")
             elif not os.access(value, os.R_OK):
-                yield Problem(spell((*path, name)), f"{value}: cannot be read by this user")
+                yield SettingsProblem(spell((*path, name)), f"{value}: cannot be read by this user")
 
 
 class _Tls(NamedTuple):
@@ -153,7 +153,7 @@ def _tls_users(settings: Settings) -> Iterator[_Tls]:
         yield _Tls("cluster.transport", "tls_", *files)
 
 
-def _tls(tls: _Tls, known: set[str]) -> Iterator[Problem]:
+def _tls(tls: _Tls, known: set[str]) -> Iterator[SettingsProblem]:
     """Check that certificate, key and CA file load; skipped while they have simpler problems."""
     start = f"{tls.path}.{tls.keys}"
     if any(problem.startswith(start) for problem in known):
@@ -164,14 +164,14 @@ def _tls(tls: _Tls, known: set[str]) -> Iterator[Problem]:
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, lambda: password)
     except (ssl.SSLError, OSError, ValueError) as error:
-        yield Problem(
+        yield SettingsProblem(
             f"{start}cert_file", f"cannot be used with {tls.keys}key_file: {_tls_reason(error)}"
         )
     if tls.ca_file is not None:
         try:
             context.load_verify_locations(tls.ca_file)
         except (ssl.SSLError, OSError) as error:
-            yield Problem(f"{start}ca_file", f"holds no certificates: {_tls_reason(error)}")
+            yield SettingsProblem(f"{start}ca_file", f"holds no certificates: {_tls_reason(error)}")
 
 
 def _tls_reason(error: Exception) -> str:

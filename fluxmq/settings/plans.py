@@ -17,7 +17,6 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from fluxmq.settings.claims import Claim, claims, claims_of_others, clash, shifted
 from fluxmq.settings.clustering import (
     DEFAULT_GROUP,
     META_GROUP,
@@ -25,7 +24,14 @@ from fluxmq.settings.clustering import (
     RaftGroup,
     check_name,
 )
-from fluxmq.settings.queues import Queue
+from fluxmq.settings.listen_addresses import (
+    ListenAddress,
+    clash,
+    listen_addresses,
+    listen_addresses_of_others,
+    shifted,
+)
+from fluxmq.settings.queues import QueueSettings
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.values import split_address
 
@@ -101,8 +107,8 @@ class GroupPlans:
         self._settings = settings
         self._raft = settings.cluster.raft
         self._clustered = settings.cluster.enabled and settings.cluster.raft.enabled
-        self._taken = list(claims(settings))
-        self._taken_by_others = list(claims_of_others(settings))
+        self._taken = list(listen_addresses(settings))
+        self._taken_by_others = list(listen_addresses_of_others(settings))
         self._derived: dict[str, str] = {}
         self._made: dict[str, GroupPlan] = {}
         # Groups of the file first, so that none that appears later takes one of their addresses.
@@ -163,7 +169,7 @@ class GroupPlans:
             )
         return self._plan(group)
 
-    def of_queue(self, queue: Queue) -> GroupPlan:
+    def of_queue(self, queue: QueueSettings) -> GroupPlan:
         """Return the plan of the group that holds a queue, with the queue's own replication
         settings applied. Raises UnknownGroup.
 
@@ -278,14 +284,14 @@ class GroupPlans:
                     f"would have a port {derived_offset(group)} above that of cluster.raft.bind_addr,"
                     f" {raft.bind_addr}, which is out of range: give it a bind_addr in cluster.raft.groups",
                 ) from None
-            claim = Claim(f"the derived address of group {group}", address)
-            if found := clash(claim, self._taken):
+            listen_address = ListenAddress(f"the derived address of group {group}", address)
+            if found := clash(listen_address, self._taken):
                 raise UnknownGroup(
                     group,
                     f"has the derived address {address}, and {found}:"
                     f" give it a bind_addr in cluster.raft.groups",
                 )
-            self._taken.append(claim)
+            self._taken.append(listen_address)
             self._derived[group] = address
         return self._derived[group]
 
@@ -305,8 +311,8 @@ class GroupPlans:
                 " name its peers in cluster.raft.groups",
             ) from None
         for node, at in derived.items():
-            claim = Claim(f"the derived address of group {group} on {node}", at)
-            if found := clash(claim, self._taken_by_others):
+            listen_address = ListenAddress(f"the derived address of group {group} on {node}", at)
+            if found := clash(listen_address, self._taken_by_others):
                 raise UnknownGroup(
                     group,
                     f"has the derived address {at} on {node}, and {found}:"

@@ -8,7 +8,7 @@ from fluxmq.model.errors import FluxmqError
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class SettingsProblem:
     """One thing to correct in the file."""
 
     path: str
@@ -24,6 +24,6 @@ class SettingsError(FluxmqError):
     """The file cannot be used; ``problems`` holds everything wrong with it, in the file's order of
     sections."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[SettingsProblem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems

@@ -136,7 +136,7 @@ class Retry(Section):
     """Factor by which the wait grows from one nack to the next."""
 
 
-class DeadLetter(Section):
+class DeadLetterSettings(Section):
     """Destination of messages that were rejected, expired, delivered too often or displaced by
     overflow."""
 
@@ -147,7 +147,7 @@ class DeadLetter(Section):
     queue's name."""
 
 
-class Consumer(Section):
+class ConsumerSettings(Section):
     """Delivery of messages to the members of a consumer group. Work queues only, except for
     claim_batch."""
 
@@ -173,7 +173,7 @@ class Deduplication(Section):
     """Producers remembered per queue; the longest silent are forgotten first."""
 
 
-class Replication(Section):
+class ReplicationSettings(Section):
     """The replication group that holds the queue. Keys left out are inherited from the group.
     Timings given here apply to the whole group; if several queues give one, the smallest
     applies."""
@@ -204,7 +204,7 @@ class Replication(Section):
     """As in cluster.raft.groups."""
 
 
-class Queue(Section):
+class QueueSettings(Section):
     """A durable queue, created at the start if it does not exist. Removing it from the file does
     not delete it."""
 
@@ -230,13 +230,13 @@ class Queue(Section):
     """Limits on what the queue accepts."""
     retry: Retry = Retry()
     """Redelivery of returned messages."""
-    dlq: DeadLetter = DeadLetter()
+    dlq: DeadLetterSettings = DeadLetterSettings()
     """Destination of dead letters."""
-    consumer: Consumer = Consumer()
+    consumer: ConsumerSettings = ConsumerSettings()
     """Delivery of messages to consumers."""
     deduplication: Deduplication = Deduplication()
     """Detection of messages published twice."""
-    replication: Replication = Replication()
+    replication: ReplicationSettings = ReplicationSettings()
     """The replication group that holds the queue."""
 
     @property

@@ -18,16 +18,16 @@ from fluxmq.model.limits import (
     MQTT_STRING_BYTES_MAX,
     MQTT_TOPIC_ALIAS_MAX,
 )
-from fluxmq.settings.clustering import Cluster
-from fluxmq.settings.listeners import Endpoint, Listener, Server, TlsListener
-from fluxmq.settings.queues import Queue, QueueManager
+from fluxmq.settings.clustering import ClusterSettings
+from fluxmq.settings.listeners import ListenSettings, Server, TcpListener, TlsListener
+from fluxmq.settings.queues import QueueManager, QueueSettings
 from fluxmq.settings.section import Section
 from fluxmq.settings.values import Announced, Duration, Size, TopicFilter, Version
 
 Expiry = Annotated[Duration, Field(ge=0, le=MQTT_EXPIRY_SECONDS_MAX)]
 
 
-class Broker(Section):
+class BrokerSettings(Section):
     """Limits and options for MQTT clients."""
 
     max_packet_size: Annotated[Size, Field(ge=256, le=MQTT_PACKET_BYTES_MAX)] = 16 << 20
@@ -75,7 +75,7 @@ class Broker(Section):
     messages are split. All of it becomes resident over time: 16 shards have 240 pairs."""
 
 
-class Session(Section):
+class SessionSettings(Section):
     """State kept for a client, connected or not."""
 
     max_sessions: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
@@ -102,7 +102,7 @@ class Session(Section):
     wait."""
 
 
-class Amqp(Section):
+class AmqpSettings(Section):
     """Limits and options for AMQP 0.9.1 clients."""
 
     product: Announced = "RabbitMQ"
@@ -174,7 +174,7 @@ class FailedLogins(Section):
     successful login makes a user known at an address for as long."""
 
 
-class Auth(Section):
+class AuthSettings(Section):
     """Access of clients, and verification of passwords. ``fluxmqctl user`` manages users."""
 
     anonymous: AnonymousAccess = AnonymousAccess()
@@ -218,7 +218,7 @@ class RateLimit(Section):
     """New connections per client address."""
 
 
-class Log(Section):
+class LogSettings(Section):
     """Log level and format."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -283,35 +283,35 @@ class Settings(Section):
 
     server: Server = Server()
     """Listeners, and the node's shutdown."""
-    broker: Broker = Broker()
+    broker: BrokerSettings = BrokerSettings()
     """Limits and options for MQTT clients."""
-    session: Session = Session()
+    session: SessionSettings = SessionSettings()
     """State kept for a client, connected or not."""
-    amqp: Amqp = Amqp()
+    amqp: AmqpSettings = AmqpSettings()
     """Limits and options for AMQP 0.9.1 clients."""
-    auth: Auth = Auth()
+    auth: AuthSettings = AuthSettings()
     """Authentication and access of clients."""
     ratelimit: RateLimit = RateLimit()
     """Limits on the rate of new connections."""
-    log: Log = Log()
+    log: LogSettings = LogSettings()
     """Log level and format."""
     memory: Memory = Memory()
     """Memory limit of the node."""
     storage: Storage = Storage()
     """Data on disk."""
-    cluster: Cluster = Cluster()
+    cluster: ClusterSettings = ClusterSettings()
     """Other nodes: metadata, transport, replication."""
     queue_manager: QueueManager = QueueManager()
     """Settings common to all queues."""
-    queues: tuple[Queue, ...] = ()
+    queues: tuple[QueueSettings, ...] = ()
     """Durable queues that exist from the start."""
 
-    def ack_durability(self, queue: Queue) -> Literal["fsync", "buffered"]:
+    def ack_durability(self, queue: QueueSettings) -> Literal["fsync", "buffered"]:
         """Return the durability of an acknowledgement by this queue: its own setting, or the
         storage section's."""
         return queue.ack_durability or self.storage.queue_ack_durability
 
-    def listeners(self) -> list[tuple[str, Listener]]:
+    def listeners(self) -> list[tuple[str, TcpListener]]:
         """Return the client listeners that the file names, each with its path, in the order of
         `handoff.LISTENERS`."""
         mqtt, amqp = self.server.mqtt, self.server.amqp
@@ -332,7 +332,7 @@ class Settings(Section):
             if isinstance(listener, TlsListener)
         ]
 
-    def endpoints(self) -> list[tuple[str, Endpoint]]:
+    def endpoints(self) -> list[tuple[str, ListenSettings]]:
         """Return everything that this node listens on for clients, each with its path, the HTTP
         listener last."""
         http = self.server.http

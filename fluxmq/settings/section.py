@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from fluxmq.settings.values import Kind
+from fluxmq.settings.values import ScalarKind
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of the file."""
@@ -42,7 +42,9 @@ class Shape:
     @property
     def kind(self) -> str | None:
         """Name of the kind in ``values`` (duration, size, address ...), if any."""
-        return next((item.name for item in self.field.metadata if isinstance(item, Kind)), None)
+        return next(
+            (item.name for item in self.field.metadata if isinstance(item, ScalarKind)), None
+        )
 
     @property
     def section(self) -> type[Section] | None:

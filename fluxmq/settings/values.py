@@ -252,7 +252,7 @@ def _address(text: str) -> str:
     return text
 
 
-class Kind:
+class ScalarKind:
     """Marks a field as one of the kinds below, for printing settings and their documentation."""
 
     __slots__ = ("name",)
@@ -261,19 +261,19 @@ class Kind:
         self.name = name
 
 
-Duration = Annotated[float, BeforeValidator(_duration), Kind("duration")]
+Duration = Annotated[float, BeforeValidator(_duration), ScalarKind("duration")]
 """Seconds."""
 
-Size = Annotated[int, BeforeValidator(_size), Kind("size")]
+Size = Annotated[int, BeforeValidator(_size), ScalarKind("size")]
 """Bytes."""
 
-Address = Annotated[str, AfterValidator(_address), Kind("address")]
+Address = Annotated[str, AfterValidator(_address), ScalarKind("address")]
 """``host:port``; see ``split_address``."""
 
-FilePath = Annotated[str, Kind("file")]
+FilePath = Annotated[str, ScalarKind("file")]
 """Path of a file that must exist and be readable, relative to the working directory."""
 
-TopicFilter = Annotated[str, AfterValidator(check_filter), Kind("topic filter")]
+TopicFilter = Annotated[str, AfterValidator(check_filter), ScalarKind("topic filter")]
 """An MQTT topic filter."""
 
 
@@ -304,7 +304,7 @@ VERSION_DIGITS_MAX = 9
 Announced = Annotated[str, AfterValidator(_announced)]
 """A name that clients are greeted with."""
 
-Version = Annotated[str, AfterValidator(_version), Kind("version")]
+Version = Annotated[str, AfterValidator(_version), ScalarKind("version")]
 """Numbers separated by dots, as clients compare them."""
 
 

@@ -8,7 +8,7 @@ Most MQTT messages need no disk, and those that do are refused one by one, so th
 publishers. Beyond the critical mark new connections, declarations and transactions are refused as well.
 
 A publisher that is not read can neither complete a message nor commit a transaction, and the memory these hold may be the
-very cause of the alarm. After ``PATIENCE_SECONDS`` they are dropped (``on_relief``), so that the alarm can end.
+very cause of the alarm. After ``RELIEF_SECONDS`` they are dropped (``on_relief``), so that the alarm can end.
 
 A busy shard measures itself ten times a second, which bounds the growth between two samples to what its clients can send
 in a tenth of a second. An idle one does so once a second.
@@ -24,14 +24,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from fluxmq.ipc.memory import SAMPLE_SECONDS, Marks, Watermark
+from fluxmq.ipc.memory import SAMPLE_SECONDS, Watermark, Watermarks
 from fluxmq.ipc.table import ALARMS, DISK, MEMORY, ProcessTable
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.net.reactor import PAUSED_ALARM, Reactor
 from fluxmq.protocols.connection import WIRE_MQTT, Connection
 
-PATIENCE_SECONDS = 10.0
+RELIEF_SECONDS = 10.0
 """Time for which incomplete messages and uncommitted transactions of stopped publishers are kept: it gives consumers a chance
 to make room."""
 QUIET_TICKS = 4
@@ -49,7 +49,7 @@ class Alarms:
     """The alarms in force on one shard, and the connections that are not read because of them.
 
     ``on_change`` is called with the alarms in force, in the order of ``ALARMS``, whenever they change; ``on_relief`` when the
-    memory alarm has lasted for ``PATIENCE_SECONDS``.
+    memory alarm has lasted for ``RELIEF_SECONDS``.
     """
 
     def __init__(self, reactor: Reactor) -> None:
@@ -138,7 +138,7 @@ class Watch:
         reactor: Reactor,
         table: ProcessTable,
         slot: int,
-        marks: Marks,
+        watermarks: Watermarks,
         measure: Callable[[], int],
         trim: Callable[[], float],
         disk_full: Callable[[], bool],
@@ -150,16 +150,16 @@ class Watch:
         self._measure = measure
         self._trim = trim
         self._disk_full = disk_full
-        self._watermark = Watermark(marks)
+        self._watermark = Watermark(watermarks)
         self._found: set[str] = set()
         self._ticks = 0
         self._next = 0.0
         self._trim_at = 0.0
         self._relieve_at = 0.0
 
-    def configure(self, marks: Marks) -> None:
+    def configure(self, watermarks: Watermarks) -> None:
         """Change the marks."""
-        self._watermark.marks = marks
+        self._watermark.watermarks = watermarks
         self._next = 0.0
 
     def step(self, now: float) -> None:
@@ -174,15 +174,15 @@ class Watch:
         raised = self._table.alarms()
         self._alarms.set(raised, self._watermark.critical)
         if MEMORY not in raised:
-            self._relieve_at = now + PATIENCE_SECONDS
+            self._relieve_at = now + RELIEF_SECONDS
         elif now >= self._relieve_at:
-            self._relieve_at = now + PATIENCE_SECONDS
+            self._relieve_at = now + RELIEF_SECONDS
             self._alarms.relieve()
 
     def _use(self, now: float) -> int:
         """Return the bytes that the node holds, after a trim of this process where they are too many."""
         self._table.set_memory(self._slot, self._measure())
-        too_much = self._watermark.above or self._table.memory() >= self._watermark.marks.high
+        too_much = self._watermark.above or self._table.memory() >= self._watermark.watermarks.high
         if too_much and now >= self._trim_at:
             took = self._trim()
             self._trim_at = now + max(SAMPLE_SECONDS, TRIM_PAUSE * took)
@@ -198,7 +198,7 @@ class Watch:
             self._found.discard(kind)
         self._table.set_alarms(self._slot, self._found)
         text = "alarm raised: %s is low" if short else "alarm cleared: %s is no longer low"
-        held, mark = self._table.memory(), self._watermark.marks.high
+        held, mark = self._table.memory(), self._watermark.watermarks.high
         key = f"{kind} {short}"
         self._alarms.log.event(logging.WARNING, key, text, kind, held=held, mark=mark)
 

@@ -1,7 +1,7 @@
 """Client authentication: anonymous, by password, by SCRAM, or by certificate.
 
 Users come from the control process as whole snapshots with a revision. A few threads verify
-passwords (`verifying`); the queue is bounded, and beyond it clients get "server busy". An unknown
+passwords (`password_verifications`); the queue is bounded, and beyond it clients get "server busy". An unknown
 user costs as much as a known one. Failed logins delay the next ones (`guessing`).
 """
 
@@ -17,17 +17,17 @@ from collections.abc import Callable
 from ipaddress import ip_address
 
 from fluxmq.auth.addresses import key_of_peer
-from fluxmq.auth.guessing import Guessing, GuessingLimits
-from fluxmq.auth.logins import Authenticated, LoginOutcome
-from fluxmq.auth.origins import Page
-from fluxmq.auth.policy import Policy
+from fluxmq.auth.login_throttle import LoginThrottle, ThrottleLimits
+from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from fluxmq.auth.origins import PageOrigin
+from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.protocols.mqtt.packets import Connect
-from fluxmq.sessions.mqtt.session import Client
-from fluxmq.settings.schema import Auth
-from fluxmq.shards.verifying import Login, Verifications
+from fluxmq.sessions.mqtt.session import MqttClient
+from fluxmq.settings.schema import AuthSettings
+from fluxmq.shards.password_verifications import Login, Verifications
 
 NONCE_BYTES = 18
 """Random bytes of the server's part of a SCRAM nonce: 24 characters of base64."""
@@ -45,14 +45,14 @@ INITIAL_USERS = frozenset({"guest"})
 INITIAL_REVISION = 1
 """Users of a node where none was ever added, and their revision, which any change raises for
 good."""
-ANONYMOUS = Authenticated(LoginOutcome.ACCEPTED)
+ANONYMOUS = AmqpAuthResult(LoginOutcome.ACCEPTED)
 
 
 class Authentication:
     """Checks credentials for one shard."""
 
     def __init__(
-        self, settings: Auth, loop: asyncio.AbstractEventLoop, certificates: bool = False
+        self, settings: AuthSettings, loop: asyncio.AbstractEventLoop, certificates: bool = False
     ) -> None:
         """`certificates`: whether a listener verifies client certificates, whose names need no
         user."""
@@ -69,14 +69,14 @@ class Authentication:
         self._log = RateLimited(
             get_logger("fluxmq.auth"), per_second=FAILURES_LOGGED_PER_SECOND, burst=1
         )
-        self.guessing = Guessing(guessing_limits(settings))
+        self.guessing = LoginThrottle(guessing_limits(settings))
         self._verifications = Verifications(settings, loop, self._begin, self._finish, self._refuse)
         self.configure(settings)
 
-    def configure(self, settings: Auth) -> None:
+    def configure(self, settings: AuthSettings) -> None:
         """Apply new settings; verifications in progress finish under the old ones."""
         self.settings = settings
-        self._anonymous: Policy | None = None
+        self._anonymous: TopicPolicy | None = None
         """The policy of all anonymous clients, if it does not depend on the client."""
         self._verifications.configure(settings)
         self.guessing.limits = guessing_limits(settings)
@@ -116,7 +116,7 @@ class Authentication:
         return user if user is not None and user.enabled else None
 
     def check(
-        self, client: Client, connect: Connect, done: Callable[[Authenticated], None]
+        self, client: MqttClient, connect: Connect, done: Callable[[AmqpAuthResult], None]
     ) -> None:
         """Authenticate a client; ``done`` is called now or after the password was verified."""
         if not connect.username or self._nobody_yet(client, connect.username):
@@ -124,7 +124,7 @@ class Authentication:
             return
         self.verify(connect.username, connect.password or b"", client.peer, done)
 
-    def _nobody_yet(self, client: Client, username: str) -> bool:
+    def _nobody_yet(self, client: MqttClient, username: str) -> bool:
         """Return whether to ignore an unknown name: no user was ever added, and none is needed.
 
         A program with a name in its settings, on a node without users, is admitted as if it had
@@ -143,7 +143,7 @@ class Authentication:
         username: str,
         password: bytes,
         peer: str,
-        done: Callable[[Authenticated], None],
+        done: Callable[[AmqpAuthResult], None],
     ) -> None:
         """Verify a user's password; ``done`` is called now or after the verification.
 
@@ -154,7 +154,7 @@ class Authentication:
         if self.revision < 0:
             # Users are not known yet: ask to try again, rather than report a wrong password.
             self.results["password", "busy"] += 1
-            done(Authenticated(LoginOutcome.UNAVAILABLE))
+            done(AmqpAuthResult(LoginOutcome.UNAVAILABLE))
             return
         address, now = key_of_peer(peer), self._loop.time()
         if self.guessing.wait_of_user(username, address, now):
@@ -173,14 +173,14 @@ class Authentication:
             return
         self._verifications.add(Login(username, password, address, reachable, done))
 
-    def _delayed(self, method: str, done: Callable[[Authenticated], None]) -> None:
+    def _delayed(self, method: str, done: Callable[[AmqpAuthResult], None]) -> None:
         self.results[method, "delayed"] += 1
-        done(Authenticated(LoginOutcome.BUSY))
+        done(AmqpAuthResult(LoginOutcome.BUSY))
 
-    def _accept(self, username: str, address: str, done: Callable[[Authenticated], None]) -> None:
+    def _accept(self, username: str, address: str, done: Callable[[AmqpAuthResult], None]) -> None:
         self.results["password", "success"] += 1
         self.guessing.succeeded(username, address, self._loop.time())
-        done(Authenticated(LoginOutcome.ACCEPTED, username))
+        done(AmqpAuthResult(LoginOutcome.ACCEPTED, username))
 
     def _failed(self, username: str, address: str) -> None:
         """Record a failed login: it may delay the next ones, and is logged."""
@@ -210,28 +210,28 @@ class Authentication:
         """Return whether a user may log in from a client's address."""
         return username not in self.settings.loopback_users or is_loopback(peer)
 
-    def without_name(self, client: Client) -> Authenticated:
+    def without_name(self, client: MqttClient) -> AmqpAuthResult:
         """Authenticate a client without a user name: by its certificate, or as anonymous."""
         if client.certificate_name:
             return self.by_certificate(client.certificate_name, client.peer)
         if self.anonymous_allowed(client):
             return ANONYMOUS
         self.results["anonymous", "failure"] += 1
-        return Authenticated(LoginOutcome.DENIED)
+        return AmqpAuthResult(LoginOutcome.DENIED)
 
-    def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> Authenticated:
+    def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> AmqpAuthResult:
         """Authenticate the holder of a certificate; its name need not be a user's unless
         ``user_needed``."""
         if self.revision < 0:
             self.results["certificate", "busy"] += 1
-            return Authenticated(LoginOutcome.UNAVAILABLE)
+            return AmqpAuthResult(LoginOutcome.UNAVAILABLE)
         known = self._users.get(name)
         allowed = known.enabled if known is not None else not user_needed
         if not allowed or not self.reachable(name, peer):
             self.results["certificate", "failure"] += 1
-            return Authenticated(LoginOutcome.DENIED)
+            return AmqpAuthResult(LoginOutcome.DENIED)
         self.results["certificate", "success"] += 1
-        return Authenticated(LoginOutcome.ACCEPTED, name)
+        return AmqpAuthResult(LoginOutcome.ACCEPTED, name)
 
     def _begin(self, login: Login) -> bool:
         """Return whether a login whose turn has come still needs verification."""
@@ -248,7 +248,7 @@ class Authentication:
     def _refuse(self, login: Login) -> None:
         """Refuse a login because the queue is full."""
         self.results["password", "busy"] += 1
-        login.done(Authenticated(LoginOutcome.BUSY))
+        login.done(AmqpAuthResult(LoginOutcome.BUSY))
 
     def _finish(self, login: Login, matches: bool) -> None:
         username = login.username
@@ -256,14 +256,14 @@ class Authentication:
         if not matches or user is None or user.hash != login.stored:
             self.results["password", "failure"] += 1
             self._failed(username, login.address)
-            login.done(Authenticated(LoginOutcome.WRONG))
+            login.done(AmqpAuthResult(LoginOutcome.WRONG))
             return
         if len(self._verified_before) >= REMEMBERED_MAX:
             self._verified_before.clear()
         self._verified_before[username] = (user.hash, self._digest(login.password))
         self._accept(username, login.address, login.done)
 
-    def anonymous_allowed(self, client: Client) -> bool:
+    def anonymous_allowed(self, client: MqttClient) -> bool:
         """Return whether a client without a user name is admitted from its address.
 
         A browser on this machine lends its address to every page: a page from elsewhere must log in
@@ -271,10 +271,10 @@ class Authentication:
         either.
         """
         allow, page = self.settings.anonymous.allow, client.page
-        if page is Page.FOREIGN:
+        if page is PageOrigin.FOREIGN:
             return False
         if allow == "loopback":
-            return is_loopback(client.peer) and page is not Page.SAME
+            return is_loopback(client.peer) and page is not PageOrigin.SAME
         return allow == "always"
 
     def may_return(self, principal: str) -> bool:
@@ -286,25 +286,25 @@ class Authentication:
             return self.settings.anonymous.allow != "never"
         return principal in self._users or self.revision < 0 or self._certificates
 
-    def policy(self, client_id: str, username: str) -> Policy:
+    def policy(self, client_id: str, username: str) -> TopicPolicy:
         """Return a client's permissions; a certificate holder who is not a user gets anonymous
         ones."""
         user = self._users.get(username) if username else None
         if user is not None:
-            return Policy(user.publish, user.subscribe, client_id=client_id, username=username)
+            return TopicPolicy(user.publish, user.subscribe, client_id=client_id, username=username)
         anonymous = self.settings.anonymous
         if self._anonymous is None and not any(
             "{" in rule for rule in (*anonymous.publish, *anonymous.subscribe)
         ):
-            self._anonymous = Policy(anonymous.publish, anonymous.subscribe)
-        return self._anonymous or Policy(
+            self._anonymous = TopicPolicy(anonymous.publish, anonymous.subscribe)
+        return self._anonymous or TopicPolicy(
             anonymous.publish,
             anonymous.subscribe,
             client_id=client_id,
             username=username or None,
         )
 
-    def will_policy(self, client_id: str, username: str, without_user: bool) -> Policy | None:
+    def will_policy(self, client_id: str, username: str, without_user: bool) -> TopicPolicy | None:
         """Return the permissions of a possibly absent client; None if it could not connect now.
 
         ``without_user``: it was not a known user when it connected. Otherwise a missing record
@@ -349,10 +349,10 @@ class Authentication:
         return user.scram if user is not None else None
 
 
-def guessing_limits(settings: Auth) -> GuessingLimits:
+def guessing_limits(settings: AuthSettings) -> ThrottleLimits:
     """Return the limits of failed logins in the settings."""
     failed = settings.failed_logins
-    return GuessingLimits(
+    return ThrottleLimits(
         failed.per_user,
         failed.per_address,
         failed.first_delay,

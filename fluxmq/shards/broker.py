@@ -11,8 +11,8 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from fluxmq.auth.logins import Authenticated, LoginOutcome
-from fluxmq.auth.policy import Policy
+from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.ipc.handoff import LISTENERS
 from fluxmq.logs import RateLimited, get_logger
@@ -21,33 +21,33 @@ from fluxmq.net.route import Route
 from fluxmq.net.tls import TlsStream
 from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.connection import Connection
-from fluxmq.protocols.mqtt.delivery import EVICT, REJECT, Delivery
+from fluxmq.protocols.mqtt.delivery import EVICT, REJECT, SessionDelivery
 from fluxmq.protocols.mqtt.packets import Connect
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.mqtt.topics import ParsedFilter
-from fluxmq.sessions.mqtt.handler import Handler
+from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.sessions.mqtt.handover import abandon
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.ports import SessionLimits
-from fluxmq.sessions.mqtt.session import CONNECTED, Client, Grant, Session, Will
+from fluxmq.sessions.mqtt.session import CONNECTED, Grant, MqttClient, Session, Will
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms
-from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.sessions import DurableSessions
 from fluxmq.shards.durable.wiring import DurablePort
 from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
 from fluxmq.shards.parts import Parts
 from fluxmq.shards.peers import Peers, Subjects
 from fluxmq.shards.queue_port import QueuePort
+from fluxmq.shards.session_ownership import SessionOwnership
+from fluxmq.shards.session_takeover import SessionTakeover
 from fluxmq.shards.surroundings import Surroundings
-from fluxmq.shards.taking_over import TakingOver
 from fluxmq.shards.timers import DueTimes, SilenceWheel
 
 LINGER_SECONDS = 2.0
 """Time for a client to read the reason for a disconnect before the socket is closed."""
 
 
-class ShardBroker(TakingOver, QueuePort, DurablePort):
+class ShardBroker(SessionTakeover, QueuePort, DurablePort):
     """Implements the sessions' port and the reactor's host."""
 
     def __init__(
@@ -61,9 +61,9 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """``explain`` returns the text that goes with an outcome; empty for none."""
         self.reactor = reactor
         self.schedule_tick = around.schedule
-        self.later = around.times.later
+        self.call_later = around.times.call_later
         self.authentication = parts.authentication
-        self.handler = Handler(self, explain)
+        self.handler = MqttConnectionHandler(self, explain)
         self.sessions: dict[str, Session] = {}
         self.wheel = SilenceWheel()
         self.timers: DueTimes[Session] = DueTimes()
@@ -78,36 +78,41 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.alarms = Alarms(reactor)
         self.alarms.on_relief.append(self._give_up_incomplete)
         self._workers = around.workers
-        self._hungry: dict[Client, None] = {}
-        self._arriving: dict[str, Client] = {}
+        self._unfed: dict[MqttClient, None] = {}
+        self._arriving: dict[str, MqttClient] = {}
         """Clients that are let in once the end of their former session is on disk."""
         self.configure(settings)
         self.routes, self.groups = parts.routes, parts.groups
         self.retained, self.queues = parts.retained, parts.queues
-        claims = Claims(around.index, around.workers, parts.switch.links, self)
+        ownership = SessionOwnership(around.index, around.workers, parts.switch.links, self)
         self.durable = DurableSessions(
-            parts.safety, parts.groups, self, claims, self.limits.max_inflight, around.connected
+            parts.commit_waiter,
+            parts.groups,
+            self,
+            ownership,
+            self.limits.max_inflight,
+            around.connected,
         )
-        self.peers = self._make_peers(around, parts, claims)
+        self.peers = self._make_peers(around, parts, ownership)
 
-    def _make_peers(self, around: Surroundings, parts: Parts, claims: Claims) -> Peers:
+    def _make_peers(self, around: Surroundings, parts: Parts, ownership: SessionOwnership) -> Peers:
         subjects = Subjects(
             parts.routes,
             parts.groups,
-            claims,
+            ownership,
             parts.retained,
             parts.durable_links,
             parts.queue_links,
         )
 
         def owned(peer: int) -> list[str]:
-            return [client_id for client_id in self.sessions if claims.home(client_id) == peer]
+            return [client_id for client_id in self.sessions if ownership.home(client_id) == peer]
 
         return Peers(
             *(parts.switch, around.epoch, self.reactor, subjects),
             around.is_alive,
             owned,
-            self.later,
+            self.call_later,
         )
 
     def configure(self, settings: Settings) -> None:
@@ -155,7 +160,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """Disconnect stopped clients in the middle of a large packet: the memory alarm lasts."""
         for connection in list(self.alarms.held):
             client = connection.identity
-            if isinstance(client, Client) and self.alarms.is_large(connection):
+            if isinstance(client, MqttClient) and self.alarms.is_large(connection):
                 self.refused_for_memory("incomplete")
                 self.handler.disconnect(client, Cause.MEMORY)
 
@@ -165,11 +170,11 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """Return monotonic seconds at the start of the tick."""
         return self.reactor.tally.now
 
-    def watch(self, client: Client, seconds: float) -> None:
+    def watch(self, client: MqttClient, seconds: float) -> None:
         """Disconnect the client after this many seconds of silence."""
         self.wheel.watch(client, seconds, self.now())
 
-    def watch_connect(self, client: Client, seconds: float) -> None:
+    def watch_connect(self, client: MqttClient, seconds: float) -> None:
         """Close the connection unless CONNECT is complete by then."""
         self.wheel.watch_connect(client, seconds, self.now())
 
@@ -177,8 +182,8 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """Handle silence, expiries and wills that are due."""
         for client in self.wheel.expired(self.now()):
             self.handler.expired(client)
-        hungry, self._hungry = self._hungry, {}
-        for client in hungry:
+        unfed, self._unfed = self._unfed, {}
+        for client in unfed:
             if client.stage is CONNECTED:
                 self.handler.drained(client.connection)
         if self.authentication.revision >= 0:
@@ -192,7 +197,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
 
     # Connecting
 
-    def authenticate(self, client: Client, connect: Connect) -> None:
+    def authenticate(self, client: MqttClient, connect: Connect) -> None:
         """Determine the client's identity."""
         stream = client.connection.stream
         if isinstance(stream, TlsStream):
@@ -206,7 +211,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             return
         self.pause(client.connection)
 
-        def finished(result: Authenticated) -> None:
+        def finished(result: AmqpAuthResult) -> None:
             self.handler.authenticated(client, result)
             self.schedule()
 
@@ -228,7 +233,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """Count a login by SCRAM."""
         self.authentication.scram_result(username, peer, success)
 
-    def policy(self, client_id: str, username: str) -> Policy:
+    def policy(self, client_id: str, username: str) -> TopicPolicy:
         """Return a client's permissions."""
         return self.authentication.policy(client_id, username)
 
@@ -236,7 +241,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """Return whether a user of this name exists, enabled or not."""
         return self.authentication.record(name) is not None
 
-    def will_policy(self, session: Session, will: Will) -> Policy | None:
+    def will_policy(self, session: Session, will: Will) -> TopicPolicy | None:
         """Return the current permissions of a session's possibly absent client; None if it may not
         connect any more."""
         return self.authentication.will_policy(
@@ -245,16 +250,16 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
 
     def new_client_id(self) -> str:
         """Return a new client id with this shard as home, so that a plain reconnect comes here."""
-        claims = self.peers.claims
+        ownership = self.peers.ownership
         while True:
             name = "auto-" + secrets.token_hex(10)
-            if claims.home(name) == claims.shard:
+            if ownership.home(name) == ownership.shard:
                 return name
 
-    def new_delivery(self) -> Delivery:
+    def new_delivery(self) -> SessionDelivery:
         """Return a new session's delivery, which is empty."""
         settings = self._settings.session
-        return Delivery(
+        return SessionDelivery(
             self.reactor.tally,
             settings.max_offline_queue_size,
             max(settings.max_offline_queue_size, PENDING_CONNECTED_MAX),
@@ -270,7 +275,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.sessions[client_id] = session
         return session
 
-    def adopt(self, client: Client, session: Session) -> None:
+    def adopt(self, client: MqttClient, session: Session) -> None:
         """Attach the client to this session."""
         self.timers.cancel(session)
         self.durable.attached(session)
@@ -285,7 +290,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """Clean up after a session has ended."""
         if self.sessions.get(session.client_id) is session:
             self.forget(session)
-            self.peers.claims.release(session.client_id)
+            self.peers.ownership.release(session.client_id)
         self.durable.ended(session)
         session.subscriptions.clear()
         abandon(session.delivery)
@@ -305,11 +310,11 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
 
     # Messages
 
-    def publish(self, run: Run) -> bool:
+    def publish(self, run: PublishRun) -> bool:
         """Route a run."""
         return self.reactor.publish_run(run) >= 0
 
-    def retain(self, run: Run) -> bool:
+    def retain(self, run: PublishRun) -> bool:
         """Store the run's last message as its topic's retained one."""
         if self.retained.retain(run):
             return True
@@ -320,7 +325,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """Return the matching topics with a retained message."""
         return self.retained.topics(topic_filter)
 
-    def retained_message(self, topic: bytes) -> Run | None:
+    def retained_message(self, topic: bytes) -> PublishRun | None:
         """Return the retained message of a topic."""
         return self.retained.message(topic)
 
@@ -359,9 +364,9 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         else:
             self.routes.remove(session, topic_filter)
 
-    def feed_later(self, client: Client) -> None:
+    def feed_later(self, client: MqttClient) -> None:
         """Continue with the client's retained messages soon, whatever is pending."""
-        self._hungry[client] = None
+        self._unfed[client] = None
 
     def when_known(self, done: Callable[[], None]) -> None:
         """Call ``done`` when every shard knows the subscriptions made so far."""
@@ -399,7 +404,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         connection.closing = True
         connection.buffer()
         self.reactor.pause(connection, PAUSED_STEP)
-        self.later(LINGER_SECONDS, lambda: self.discard(connection))
+        self.call_later(LINGER_SECONDS, lambda: self.discard(connection))
         self.schedule()
 
     def half_close(self, connection: Connection) -> None:
@@ -436,11 +441,11 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
 
     # Counts
 
-    def count_closed(self, client: Client, reason: str) -> None:
+    def count_closed(self, client: MqttClient, reason: str) -> None:
         """Count the end of a connection."""
         self.closed[reason] += 1
 
-    def count_error(self, client: Client, reason: int, text: str) -> None:
+    def count_error(self, client: MqttClient, reason: int, text: str) -> None:
         """Count a client's error; log some."""
         self.errors[reason] += 1
         session, connect = client.session, client.connect

@@ -10,8 +10,8 @@ from fluxmq.engine.wiring import Queues
 from fluxmq.net import frames
 from fluxmq.net.reactor import Reactor
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.amqp.entered import Entered
 from fluxmq.shards.amqp.replies import Replies
+from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
@@ -24,7 +24,7 @@ from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.parts import Parts
-from fluxmq.shards.permissions import Permissions
+from fluxmq.shards.permissions import PermissionUpdates
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.surroundings import Surroundings
@@ -51,7 +51,7 @@ class Shard:
             settings,
             around.placement,
             self.reactor,
-            around.times.later,
+            around.times.call_later,
             drops.count,
             around.times.steady_us,
             around.disk,
@@ -64,16 +64,18 @@ class Shard:
         )
         self.peers = self.broker.peers
         self.durable = Durable(self.broker.durable, parts.durable_links)
-        self.permissions = Permissions(self.reactor, self.broker, self.authentication)
+        self.permissions = PermissionUpdates(self.reactor, self.broker, self.authentication)
         times, links = around.times, switch.links
-        replies = Replies(around.index, links, secrets.token_urlsafe, times.steady_us, times.later)
+        replies = Replies(
+            around.index, links, secrets.token_urlsafe, times.steady_us, times.call_later
+        )
         switch.on_control(replies.handlers())
         switch.on_frame(replies.received, frames.REPLY)
-        entered = Entered(links)
-        switch.on_control(entered.handlers())
+        vhost_connections = VhostConnections(links)
+        switch.on_control(vhost_connections.handlers())
         self.amqp = Amqp(
-            *(settings, self.broker, self.queues, replies, entered),
-            times.later,
+            *(settings, self.broker, self.queues, replies, vhost_connections),
+            times.call_later,
             times.steady_us,
         )
         self.intake = Intake(
@@ -97,7 +99,7 @@ class Shard:
             self.reactor,
             links,
             Clock(times.monotonic, times.wall_seconds),
-            times.later,
+            times.call_later,
             drops.count,
         )
         routes = RouteTable(
@@ -105,7 +107,7 @@ class Shard:
             limits.max_topic_bytes,
             limits.max_topic_levels,
             limits.allow_control_characters,
-            self.queues.clients.sinks,
+            self.queues.clients.targets,
             links,
             durability.kept,
         )
@@ -114,7 +116,7 @@ class Shard:
             routes.remove_group,
             drops.count,
             self._tell_peers,
-            durability.safety.pass_on,
+            durability.commit_waiter.pass_on,
             links,
             durability.kept,
         )
@@ -138,7 +140,7 @@ class Shard:
             routes,
             groups,
             retained,
-            durability.safety,
+            durability.commit_waiter,
             DurableLinks(links, durability, routes, groups),
             drops,
         )

@@ -12,7 +12,7 @@ import sys
 import orjson
 
 from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, EXIT_OK
-from fluxmq.replication.forcing import Forcing
+from fluxmq.replication.forced_quorum import Forcing
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, check_version, locked
 from fluxmq.storage.errors import StorageError

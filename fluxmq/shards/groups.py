@@ -13,20 +13,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from fluxmq.net.links import Link
-from fluxmq.protocols.mqtt.portion import Portion
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.inflight_range import InflightRange
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.routing.shared import SharedGroup, SharedGroups
 from fluxmq.sessions.mqtt.handover import give_up_shared
 from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 
 if TYPE_CHECKING:
-    from fluxmq.shards.durable.kept_links import KeptLink
+    from fluxmq.shards.durable.persistent_links import PersistentLink
 
 T = TypeVar("T")
 
 
-class Group:
+class SharedSubscription:
     """A shared group: the routing core's bookkeeping and the members' grants."""
 
     def __init__(self, core: SharedGroup[Session], table: GroupTable) -> None:
@@ -39,7 +39,7 @@ class Group:
         """Number of such members by other shard."""
         self._table = table
 
-    def offer(self, run: Run) -> None:
+    def offer(self, run: PublishRun) -> None:
         """Distribute a run published on this shard over the whole node."""
         parts = self.core.split(run.count)
         if not parts:
@@ -47,14 +47,14 @@ class Group:
             return
         for target, piece in cut(run, parts):
             if isinstance(target, int):
-                way: Link | KeptLink = self._table.links[target]
+                way: Link | PersistentLink = self._table.links[target]
                 if run.qos and target in self.kept_at:
-                    way = self._table.kept_links[target]
+                    way = self._table.persistent_links[target]
                 way.send_shared(self.core.group, self.filter, piece)
             else:
                 self.deliver(target, piece)
 
-    def offer_here(self, run: Run) -> None:
+    def offer_here(self, run: PublishRun) -> None:
         """Distribute a part that another shard assigned to this one over the members here."""
         parts = self.core.split_local(run.count)
         if not parts:
@@ -66,7 +66,7 @@ class Group:
         for member, piece in cut(run, parts):
             self.deliver(member, piece)
 
-    def deliver(self, session: Session, run: Run) -> None:
+    def deliver(self, session: Session, run: PublishRun) -> None:
         """Deliver a part to one member."""
         grant = self.grants[session]
         identifier = identifier_property(grant.subscription_id)
@@ -91,26 +91,26 @@ class GroupTable:
 
     def __init__(
         self,
-        added: Callable[[Group], None],
-        removed: Callable[[Group], None],
+        added: Callable[[SharedSubscription], None],
+        removed: Callable[[SharedSubscription], None],
         count_drop: Callable[[str, int], None],
         tell: Callable[[], None],
-        pass_on: Callable[[Portion], None],
+        pass_on: Callable[[InflightRange], None],
         links: Mapping[int, Link],
-        kept_links: Mapping[int, KeptLink],
+        persistent_links: Mapping[int, PersistentLink],
     ) -> None:
         """``tell`` announces changes to the peers; ``pass_on`` gives a member's remaining messages
-        to the others of its group. ``kept_links`` lead reliably to other shards' persistent
+        to the others of its group. ``persistent_links`` lead reliably to other shards' persistent
         members, which acknowledge messages."""
         self._groups: SharedGroups[Session] = SharedGroups()
-        self._by_core: dict[SharedGroup[Session], Group] = {}
+        self._by_core: dict[SharedGroup[Session], SharedSubscription] = {}
         self._added = added
         self._removed = removed
         self.count_drop = count_drop
         self.member_count = 0
         """Number of shared subscriptions of this shard's sessions."""
         self.links = links
-        self.kept_links = kept_links
+        self.persistent_links = persistent_links
         self._former: dict[int, set[tuple[bytes, bytes]]] = {}
         """Groups, by shard, of persistent members that have not reappeared since its start."""
         self.tell = tell
@@ -120,17 +120,17 @@ class GroupTable:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def obtain(self, name: bytes, topic_filter: bytes) -> Group:
+    def obtain(self, name: bytes, topic_filter: bytes) -> SharedSubscription:
         """Return the group; create it if it is new."""
         core, fresh = self._groups.obtain(name, topic_filter)
         if fresh:
-            group = Group(core, self)
+            group = SharedSubscription(core, self)
             self._by_core[core] = group
             self._added(group)
             return group
         return self._by_core[core]
 
-    def find(self, name: bytes, topic_filter: bytes) -> Group | None:
+    def find(self, name: bytes, topic_filter: bytes) -> SharedSubscription | None:
         """Return the group, or None if it has no members."""
         core = self._groups.get(name, topic_filter)
         return None if core is None else self._by_core[core]
@@ -181,12 +181,12 @@ class GroupTable:
                 del session.subscriptions[written]
         if not shared:
             return
-        for portion in give_up_shared(
+        for inflight in give_up_shared(
             session.delivery, lambda group: ended or group.others_connected(session)
         ):
-            self._pass_on(portion)
+            self._pass_on(inflight)
 
-    def dealt(self, name: bytes, topic_filter: bytes, run: Run) -> None:
+    def dealt(self, name: bytes, topic_filter: bytes, run: PublishRun) -> None:
         """Deliver a part that another shard assigned to this shard's members."""
         group = self.find(name, topic_filter)
         if group is not None:
@@ -248,17 +248,17 @@ class GroupTable:
         """Return the groups with members on this shard."""
         return [(core.group, core.filter) for core in self._groups if len(core)]
 
-    def _release(self, group: Group) -> None:
+    def _release(self, group: SharedSubscription) -> None:
         if self._groups.release(group.core):
             self._removed(self._by_core.pop(group.core))
 
 
-def cut(run: Run, parts: list[tuple[T, int]]) -> list[tuple[T, Run]]:
+def cut(run: PublishRun, parts: list[tuple[T, int]]) -> list[tuple[T, PublishRun]]:
     """Split the run into contiguous parts with the given counts."""
     if len(parts) == 1:
         return [(parts[0][0], run)]
     run.detach()
-    pieces: list[tuple[T, Run]] = []
+    pieces: list[tuple[T, PublishRun]] = []
     offset = run.start
     for target, count in parts:
         end = run.skip(offset, count)
@@ -267,13 +267,13 @@ def cut(run: Run, parts: list[tuple[T, int]]) -> list[tuple[T, Run]]:
     return pieces
 
 
-def run_of(portion: Portion) -> Run:
-    """Return the rest of a portion as a run to distribute again."""
-    run = portion.run
-    end = run.skip(portion.offset, portion.count)
-    piece = run.part(portion.offset, end, portion.count)
+def run_of(inflight: InflightRange) -> PublishRun:
+    """Return the rest of a share as a run to distribute again."""
+    run = inflight.run
+    end = run.skip(inflight.offset, inflight.count)
+    piece = run.part(inflight.offset, end, inflight.count)
     piece.qos = run.qos
     if piece.largest == 0:
         # Its size was measured for its former member; another may accept only smaller packets.
-        piece.largest = end - portion.offset + len(run.topic) + len(run.properties)
+        piece.largest = end - inflight.offset + len(run.topic) + len(run.properties)
     return piece

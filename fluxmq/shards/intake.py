@@ -18,7 +18,7 @@ from fluxmq.net.reactor import Reactor
 from fluxmq.net.tls import TlsStream, server_context
 from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.connection import Connection
-from fluxmq.sessions.mqtt.session import CONNECTED, Client
+from fluxmq.sessions.mqtt.session import CONNECTED, MqttClient
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.broker import ShardBroker
 
@@ -102,12 +102,12 @@ class Intake:
             fd, reactor.tally, reactor.dirty, self._settings.session.max_output_bytes, sockets.send
         )
         connection.listener = listener
-        client: Client | None = None
+        client: MqttClient | None = None
         if listener in (AMQP, AMQP_TLS):
             self._amqp(connection, peer, settings.connect_timeout)
         else:
             connection.handler = self._broker.handler
-            client = Client(connection, peer, listener)
+            client = MqttClient(connection, peer, listener)
             connection.identity = client
         if listener in self._tls:
             connection.stream = TlsStream(self._tls[listener])

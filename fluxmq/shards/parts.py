@@ -8,8 +8,8 @@ from fluxmq.engine.queue_links import QueueLinks
 from fluxmq.engine.wiring import Queues
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.drops import Drops
+from fluxmq.shards.durable.commit_waiter import CommitWaiter
 from fluxmq.shards.durable.links import DurableLinks
-from fluxmq.shards.durable.safety import Safety
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
@@ -27,6 +27,6 @@ class Parts:
     routes: RouteTable
     groups: GroupTable
     retained: RetainedMessages
-    safety: Safety
+    commit_waiter: CommitWaiter
     durable_links: DurableLinks
     drops: Drops

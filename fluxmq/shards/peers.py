@@ -23,11 +23,11 @@ from fluxmq.logs import get_logger
 from fluxmq.net import frames
 from fluxmq.net.links import Link
 from fluxmq.net.reactor import PAUSED_LINK, Reactor
-from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
+from fluxmq.shards.session_ownership import SessionOwnership
 from fluxmq.shards.switch import Switch
 
 HELLO_SECONDS = 1.0
@@ -46,7 +46,7 @@ class Subjects:
 
     routes: RouteTable
     groups: GroupTable
-    claims: Claims
+    ownership: SessionOwnership
     retained: RetainedMessages
     durable: DurableLinks
     queues: QueueLinks
@@ -63,7 +63,7 @@ class Peers:
         subjects: Subjects,
         alive: Callable[[int], bool],
         owned: Callable[[int], list[str]],
-        later: Callable[[float, Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
         """``alive`` returns whether a peer's process runs, ``owned`` the client ids with a session
         here whose home is a peer."""
@@ -72,13 +72,13 @@ class Peers:
         self._reactor = reactor
         self._routes = subjects.routes
         self._groups = subjects.groups
-        self.claims = subjects.claims
+        self.ownership = subjects.ownership
         self._retained = subjects.retained
         self._durable = subjects.durable
         self._queues = subjects.queues
         self._alive = alive
         self._owned = owned
-        self._later = later
+        self._later = call_later
         self._sequence = 0
         self._told: dict[int, int] = {}
         self._known: dict[int, int] = {}
@@ -100,7 +100,7 @@ class Peers:
         self._register(switch)
 
     def _register(self, switch: Switch) -> None:
-        claims, durable, queues = self.claims, self._durable, self._queues
+        ownership, durable, queues = self.ownership, self._durable, self._queues
         switch.on_full(self._full)
         switch.on_control(durable.handlers())
         switch.on_control(queues.handlers())
@@ -114,12 +114,12 @@ class Peers:
                 "retained?": self._on_retained_wanted,
                 "retained": self._on_retained_sent,
                 "numbers": self._on_numbers,
-                "claim": claims.on_claim,
-                "grant": claims.on_grant,
-                "yield": claims.on_yield,
-                "yielded": claims.on_yielded,
-                "release": claims.on_release,
-                "owned": claims.on_owned,
+                "claim": ownership.on_acquire,
+                "grant": ownership.on_grant,
+                "yield": ownership.on_yield,
+                "yielded": ownership.on_yielded,
+                "release": ownership.on_release,
+                "owned": ownership.on_owned,
             }
         )
         switch.on_frame(self._on_run, frames.RUN)
@@ -155,7 +155,7 @@ class Peers:
 
     def _progress(self) -> None:
         """Continue the start as far as peers allow."""
-        if self.claims.waiting and self._told_all() and self.claims.open():
+        if self.ownership.waiting and self._told_all() and self.ownership.open():
             self.tell()  # announce the interest of restored sessions
             self._durable.restored()
         if self.complete or self._sources:
@@ -216,7 +216,7 @@ class Peers:
             link.send_control("owned", owned[at : at + FILTERS_PER_FRAME])
         self._queues.tell_everything(link)
         self._durable.tell_last(link)
-        self.claims.peer_up(link.peer)
+        self.ownership.peer_up(link.peer)
         told = frames.encode_control("synchronised", self.complete)
         link.feed(itertools.chain(self._retained.recent(link.peer), (told,)))
 
@@ -401,7 +401,7 @@ class Peers:
         if was_up:
             self._routes.drop_shard(link.peer)
             self._groups.drop_shard(link.peer)
-            self.claims.peer_lost(link.peer)
+            self.ownership.peer_lost(link.peer)
             self._queues.lose(link.peer)
             self._durable.lose(link.peer)
         self._heard.pop(link.peer, None)

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from fluxmq.auth.users import User
 from fluxmq.net.reactor import Reactor
-from fluxmq.sessions.mqtt.connecting import apply_policy
+from fluxmq.sessions.mqtt.connect_flow import apply_policy
 from fluxmq.sessions.mqtt.outcomes import Cause
-from fluxmq.sessions.mqtt.session import CONNECTED, Client, Session
-from fluxmq.settings.schema import Auth
+from fluxmq.sessions.mqtt.session import CONNECTED, MqttClient, Session
+from fluxmq.settings.schema import AuthSettings
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
 
 
-class Permissions:
+class PermissionUpdates:
     """Applies changes to the connections and sessions of one shard."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Permissions:
                 self._apply(session, before.get(session.principal))
         self._broker.schedule()
 
-    def configure(self, settings: Auth) -> None:
+    def configure(self, settings: AuthSettings) -> None:
         """Apply new authentication settings."""
         authentication = self._authentication
         anonymous = authentication.settings.anonymous
@@ -57,9 +57,9 @@ class Permissions:
                 self._apply(session, None)
         self._broker.schedule()
 
-    def _clients(self) -> list[Client]:
+    def _clients(self) -> list[MqttClient]:
         connections = self._reactor.connections.values()
-        return [each.identity for each in connections if isinstance(each.identity, Client)]
+        return [each.identity for each in connections if isinstance(each.identity, MqttClient)]
 
     def _apply(self, session: Session, before: User | None) -> None:
         """Apply the current rules to a session; ``before``: its user's former record."""
@@ -78,14 +78,14 @@ class Permissions:
         if (gone or not wanted) and self._broker.sessions.get(session.client_id) is session:
             self._broker.handler.finish(session)
 
-    def _may_stay(self, client: Client, user: User | None, before: User | None) -> bool:
+    def _may_stay(self, client: MqttClient, user: User | None, before: User | None) -> bool:
         """Return whether a connected client may keep its identity."""
         if user is not None:
             return user.enabled and (before is None or before.hash == user.hash)
         return bool(client.certificate_name) or self._authentication.anonymous_allowed(client)
 
 
-def name_of(client: Client) -> str:
+def name_of(client: MqttClient) -> str:
     """Return the user that a client is or claims to be."""
     if client.username:
         return client.username

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fluxmq.net.reactor import Reactor
-from fluxmq.protocols.mqtt.tickets import Ticket
+from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
-from fluxmq.sessions.mqtt.session import Client, Session
-from fluxmq.sessions.mqtt.settlement import Settlement
+from fluxmq.sessions.mqtt.session import MqttClient, Session
+from fluxmq.sessions.mqtt.settlement import SettlementCommand
 
 if TYPE_CHECKING:
     from fluxmq.engine.wiring import Queues
@@ -28,9 +28,9 @@ class QueuePort:
     def finish_tick(self) -> None:
         """Finish a tick's work of queues, and of answers that wait for the disk."""
         self.queues.service.finish()
-        self.durable.safety.finish()
+        self.durable.commit_waiter.finish()
 
-    def hold(self) -> Ticket:
+    def hold(self) -> PendingAck:
         """Hold the answer to the current publish run until the ticket's ``done``."""
         return self.reactor.hold()
 
@@ -54,7 +54,7 @@ class QueuePort:
         self.queues.clients.unsubscribe(session, written)
 
     def queue_settle(
-        self, client: Client, settlement: Settlement, done: Callable[[int], object]
+        self, client: MqttClient, settlement: SettlementCommand, done: Callable[[int], object]
     ) -> None:
         """Settle messages that were delivered to the client's session."""
         self.queues.clients.settle(client, settlement, done)

@@ -26,22 +26,22 @@ import orjson
 
 from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, EXIT_OK, die_with_parent
 from fluxmq.ipc.placements import placement_from_body, shard_of
+from fluxmq.replication.orphaned_groups import forget, forget_marks
 from fluxmq.replication.shard_logs import WAL, WAL_BUFFERED
 from fluxmq.replication.shared_log import SharedLog
-from fluxmq.replication.strays import forget, forget_marks
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, Placement, read_placement
 from fluxmq.storage.errors import StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.hand_over import (
-    Position,
+    LogPosition,
     append_copy,
     begin_copy,
     groups_of,
     in_pieces,
     mark,
 )
-from fluxmq.storage.state_moving import redistribute
+from fluxmq.storage.state_redistribution import redistribute
 from fluxmq.storage.syncer import Syncer
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
@@ -142,7 +142,7 @@ class Relocation:
         """Copy everything a log has of a group to another log. Raises StorageError."""
         wal, to = self._log(shard, kind)[0].wal, self._log(target, kind)[0].wal
         number = wal.number(name)
-        position = Position(
+        position = LogPosition(
             *wal.hard_state(number), *wal.checkpoint(number), wal.last_index(number)
         )
         copy = begin_copy(to, name, position)

@@ -30,7 +30,7 @@ CENSUS_STEP = 2000
 
 
 @dataclass(slots=True)
-class Count:
+class SessionTotals:
     """Totals over all sessions."""
 
     connected: int = 0
@@ -48,8 +48,8 @@ class Census:
         self._broker = broker
         self._amqp = amqp
         self._left: list[Session] = []
-        self._count = Count()
-        self.result = Count()
+        self._count = SessionTotals()
+        self.result = SessionTotals()
 
     def step(self) -> None:
         """Count a step; after the last session publish the result. Counts AMQP's connections
@@ -57,7 +57,7 @@ class Census:
         self._amqp.census.step()
         if not self._left:
             self._left = list(self._broker.sessions.values())
-            self._count = Count()
+            self._count = SessionTotals()
         count = self._count
         for session in self._left[-CENSUS_STEP:]:
             delivery = session.delivery

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 
 from fluxmq.net import frames
 from fluxmq.net.links import Link
-from fluxmq.protocols.mqtt.run import Run, message_run
-from fluxmq.protocols.mqtt.tickets import Ticket
-from fluxmq.routing.retained import Outcome, RetainedStore, Stamp
+from fluxmq.protocols.mqtt.pending_acks import PendingAck
+from fluxmq.protocols.mqtt.run import PublishRun, message_run
+from fluxmq.routing.retained import RetainedStore, RetainOutcome, Stamp
 from fluxmq.shards.durable.retained_rows import RetainedRows
 
 TOMBSTONES_MAX = 100_000
@@ -40,7 +40,7 @@ SYSTEM_BYTES_MAX = 1 << 20
 """Limits of the broker's own topics, of which there are a few dozen, all short."""
 EXPIRE_STEP = 1000
 """Maximum number of expired messages dropped per housekeeping turn."""
-CHANGED = frozenset((Outcome.STORED, Outcome.DELETED, Outcome.ABSENT))
+CHANGED = frozenset((RetainOutcome.STORED, RetainOutcome.DELETED, RetainOutcome.ABSENT))
 """Results after which disk and memory must match: a deletion may find its message on disk only."""
 
 
@@ -56,7 +56,7 @@ class RetainedMessages:
         stamp_clock: Callable[[], int],
         links: dict[int, Link],
         rows: RetainedRows,
-        hold: Callable[[], Ticket],
+        hold: Callable[[], PendingAck],
     ) -> None:
         self._shard = shard
         self._rows = rows
@@ -66,20 +66,20 @@ class RetainedMessages:
         self._last_stamp = 0
         self._recent: deque[tuple[float, bytes, tuple[int, int]]] = deque(maxlen=RECENT_MAX)
         self._links = links
-        self.store: RetainedStore[Run] = RetainedStore(
+        self.store: RetainedStore[PublishRun] = RetainedStore(
             max_messages, max_bytes, TOMBSTONES_MAX, TOMBSTONE_SECONDS
         )
         """Messages retained by clients, within the limits of the settings."""
-        self._system: RetainedStore[Run] = RetainedStore(
+        self._system: RetainedStore[PublishRun] = RetainedStore(
             SYSTEM_TOPICS_MAX, SYSTEM_BYTES_MAX, 0, TOMBSTONE_SECONDS
         )
         """The broker's own numbers, which take no room from clients."""
 
-    def _store(self, topic: bytes) -> RetainedStore[Run]:
+    def _store(self, topic: bytes) -> RetainedStore[PublishRun]:
         """Return the store of a topic or filter: a leading wildcard does not match ``$SYS``."""
         return self._system if topic.startswith(SYSTEM_PREFIX) else self.store
 
-    def retain(self, run: Run) -> bool:
+    def retain(self, run: PublishRun) -> bool:
         """Retain the last message of a client's run; an empty one deletes. Return False over a
         limit."""
         message = last_message(run)
@@ -93,7 +93,7 @@ class RetainedMessages:
             return False
         stamp = (max(self._stamp_clock(), self._last_stamp + 1), self._shard)
         outcome = self.apply(message, stamp, limited=True)
-        if outcome in (Outcome.TOO_MANY_MESSAGES, Outcome.TOO_MANY_BYTES):
+        if outcome in (RetainOutcome.TOO_MANY_MESSAGES, RetainOutcome.TOO_MANY_BYTES):
             return False
         if kept_on_disk(message.topic):
             self._rows.published(message, stamp, self._hold().done if run.qos else None)
@@ -103,14 +103,14 @@ class RetainedMessages:
             link.send_retained(stamp, message)
         return True
 
-    def apply(self, message: Run, stamp: tuple[int, int], *, limited: bool) -> Outcome:
+    def apply(self, message: PublishRun, stamp: tuple[int, int], *, limited: bool) -> RetainOutcome:
         """Store a message or a deletion in memory and on disk."""
         outcome = self._enter(message, stamp, limited=limited)
         if outcome in CHANGED and kept_on_disk(message.topic):
             self._rows.applied(message, stamp)
         return outcome
 
-    def told(self, link: Link, message: Run, stamp: tuple[int, int]) -> None:
+    def told(self, link: Link, message: PublishRun, stamp: tuple[int, int]) -> None:
         """Apply another shard's message or deletion."""
         self.apply(message, stamp, limited=False)
         if kept_on_disk(message.topic):
@@ -121,7 +121,9 @@ class RetainedMessages:
         for message, stamp in self._rows.load():
             self._enter(message, stamp, limited=False)
 
-    def _enter(self, message: Run, stamp: tuple[int, int], *, limited: bool) -> Outcome:
+    def _enter(
+        self, message: PublishRun, stamp: tuple[int, int], *, limited: bool
+    ) -> RetainOutcome:
         self._last_stamp = max(self._last_stamp, stamp[0])
         if is_deletion(message):
             return self._store(message.topic).delete(message.topic, stamp, self._clock())
@@ -135,7 +137,7 @@ class RetainedMessages:
             limited=limited,
         )
 
-    def message(self, topic: bytes) -> Run | None:
+    def message(self, topic: bytes) -> PublishRun | None:
         """Return the retained message of a topic, unless it has expired."""
         found = self._store(topic).get(topic)
         if found is None:
@@ -177,7 +179,7 @@ class RetainedMessages:
                 yield frame_of(kept.message, stamp)
 
 
-def frame_of(run: Run, stamp: tuple[int, int]) -> bytes:
+def frame_of(run: PublishRun, stamp: tuple[int, int]) -> bytes:
     """Return a whole RETAINED frame."""
     data = bytes(memoryview(run.buffer)[run.start : run.end])
     return frames.encode_retained(stamp, run) + data
@@ -195,7 +197,7 @@ def of_shard(stamp: Stamp) -> tuple[int, int]:
     return number, origin
 
 
-def last_message(run: Run) -> Run:
+def last_message(run: PublishRun) -> PublishRun:
     """Return the last message of a run, as the broker keeps it."""
     offset = run.skip(run.start, run.count - 1)
     place = run.body_at(offset)
@@ -205,7 +207,7 @@ def last_message(run: Run) -> Run:
     return message_run(run.topic, payload, run.qos, 1, run.properties, run.deadline)
 
 
-def deletion(topic: bytes) -> Run:
+def deletion(topic: bytes) -> PublishRun:
     """Return a run without messages, which deletes the topic's retained message."""
     run = message_run(topic, b"", 0, 1)
     run.end = run.start
@@ -213,6 +215,6 @@ def deletion(topic: bytes) -> Run:
     return run
 
 
-def is_deletion(run: Run) -> bool:
+def is_deletion(run: PublishRun) -> bool:
     """Return whether a run stands for a deletion."""
     return run.count == 0

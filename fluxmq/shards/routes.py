@@ -14,21 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from fluxmq.engine.sinks import QueueSink
+from fluxmq.engine.queue_targets import QueueTarget
 from fluxmq.net.links import Link
 from fluxmq.net.reactor import Reactor
 from fluxmq.net.route import Route
-from fluxmq.protocols.mqtt.portion import Target
+from fluxmq.protocols.mqtt.inflight_range import Target
 from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.protocols.mqtt.topics import validate_topic
 from fluxmq.routing.subscriptions import SubscriptionTree
 from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
-from fluxmq.shards.groups import Group
+from fluxmq.shards.groups import SharedSubscription
 from fluxmq.shards.retained import SYSTEM_PREFIX
 
 if TYPE_CHECKING:
-    from fluxmq.shards.durable.kept_links import KeptLink
+    from fluxmq.shards.durable.persistent_links import PersistentLink
 
 KEPT = Grant(0)
 """Accompanies another shard's number if persistent sessions there have the filter."""
@@ -43,18 +43,20 @@ class RouteTable:
         max_topic_bytes: int,
         max_topic_levels: int,
         control_characters: bool,
-        sinks: Callable[[bytes], list[QueueSink] | None],
+        targets: Callable[[bytes], list[QueueTarget] | None],
         links: Mapping[int, Link],
-        kept_links: Mapping[int, KeptLink],
+        persistent_links: Mapping[int, PersistentLink],
     ) -> None:
-        """``sinks`` returns the queues that store a topic's messages; None if it addresses an
-        impossible queue. ``kept_links`` lead reliably to other shards' persistent sessions, which
+        """``targets`` returns the queues that store a topic's messages; None if it addresses an
+        impossible queue. ``persistent_links`` lead reliably to other shards' persistent sessions, which
         acknowledge messages."""
         self._reactor = reactor
         self._max_topic_bytes = max_topic_bytes
         self._max_topic_levels = max_topic_levels
         self._control_characters = control_characters
-        self._tree: SubscriptionTree[Session | Group | int, Grant | None] = SubscriptionTree()
+        self._tree: SubscriptionTree[Session | SharedSubscription | int, Grant | None] = (
+            SubscriptionTree()
+        )
         self._local: dict[bytes, int] = {}
         self._remote: dict[int, set[bytes]] = {}
         """Each other shard's filters, so that losing a shard costs no more than its own filters."""
@@ -64,8 +66,8 @@ class RouteTable:
         self._before: dict[bytes, tuple[bool, bool]] = {}
         """State known to the peers of the filters in ``changed``."""
         self._links = links
-        self._kept_links = kept_links
-        self._sinks = sinks
+        self._kept_links = persistent_links
+        self._sinks = targets
         self.subscription_count = 0
         self.changed: dict[bytes, bool] = {}
         """Filters that this shard began (True) or ceased to want since the last announcement."""
@@ -87,8 +89,8 @@ class RouteTable:
     def build(self, topic: bytes) -> Route:
         """Return the route of a topic."""
         targets: dict[Session, Target] = {}
-        links: dict[int, Link | KeptLink] = {}
-        groups: list[Group] = []
+        links: dict[int, Link | PersistentLink] = {}
+        groups: list[SharedSubscription] = []
         for _, subscriber, grant in self._tree.match(topic):
             if isinstance(subscriber, Session):
                 assert grant is not None
@@ -179,12 +181,12 @@ class RouteTable:
 
     # Groups and other shards
 
-    def add_group(self, group: Group) -> None:
+    def add_group(self, group: SharedSubscription) -> None:
         """Add a new shared group, from here or elsewhere."""
         self._tree.add(group.filter, group, None)
         self._invalidate(group.filter)
 
-    def remove_group(self, group: Group) -> None:
+    def remove_group(self, group: SharedSubscription) -> None:
         """Remove a shared group without members."""
         self._tree.remove(group.filter, group)
         self._invalidate(group.filter)

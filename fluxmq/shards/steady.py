@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.model.steady import Mark, SteadyClock, resumed
+from fluxmq.model.steady import ClockReadings, SteadyClock, resumed
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
@@ -178,7 +178,7 @@ class NodeClock:
         self._marked_at = elapsed
         steady = self._clock.at(elapsed)
         self._drift = steady - wall
-        mark = Mark(steady, wall, elapsed, self._clocks.boot)
+        mark = ClockReadings(steady, wall, elapsed, self._clocks.boot)
         try:
             _replace(self._files, self._path, mark.encode())
         except StorageError as error:
@@ -199,14 +199,14 @@ def make_clock(settings: Settings, shard: int, on_settled: Callable[[], None]) -
     )
 
 
-def latest_mark(files: Files, paths: DataPaths) -> Mark | None:
+def latest_mark(files: Files, paths: DataPaths) -> ClockReadings | None:
     """Return the latest mark of any of the node's shards, whose number may have changed."""
     marks = []
     with contextlib.suppress(StorageError):
         for name in files.listdir(paths.shards) if files.exists(paths.shards) else ():
             if name.isdecimal() and files.exists(paths.clock(int(name))):
                 with contextlib.suppress(StorageError):
-                    marks.append(Mark.decode(files.read_file(paths.clock(int(name)))))
+                    marks.append(ClockReadings.decode(files.read_file(paths.clock(int(name)))))
     return max((mark for mark in marks if mark is not None), default=None)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fluxmq.net.links import Blocked, Link, Received
 from fluxmq.net.reactor import Reactor
 from fluxmq.replication.disk import Disk
-from fluxmq.shards.durable.homes import Store
+from fluxmq.shards.durable.row_router import LocalRows
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.routes import RouteTable
 from fluxmq.storage.directory import Placement
@@ -19,7 +19,7 @@ from fluxmq.storage.directory import Placement
 class Times:
     """The clocks of a shard, and its timer.
 
-    `steady_us`: µs since the epoch, never going back, for queues. `later` calls an action after
+    `steady_us`: µs since the epoch, never going back, for queues. `call_later` calls an action after
     this many seconds, and ticks.
     """
 
@@ -27,7 +27,7 @@ class Times:
     wall_seconds: Callable[[], float]
     wall_ns: Callable[[], int]
     steady_us: Callable[[], int]
-    later: Callable[[float, Callable[[], None]], None]
+    call_later: Callable[[float, Callable[[], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Surroundings:
     placement: Placement
     times: Times
     disk: Disk
-    store: Store
+    store: LocalRows
     expect_others: Callable[[RouteTable, GroupTable], None]
     connect: Callable[[Reactor, Received, Blocked], dict[int, Link]]
     is_alive: Callable[[int], bool]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from fluxmq.net.reactor import PAUSED_OUTPUT
-from fluxmq.sessions.mqtt.session import CONNECTED, Client
+from fluxmq.sessions.mqtt.session import CONNECTED, MqttClient
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -34,23 +34,23 @@ class SilenceWheel:
 
     def __init__(self, resolution: float = 0.25) -> None:
         self._resolution = resolution
-        self._buckets: dict[int, dict[Client, tuple[float, float]]] = {}
-        self._places: dict[Client, int] = {}
+        self._buckets: dict[int, dict[MqttClient, tuple[float, float]]] = {}
+        self._places: dict[MqttClient, int] = {}
         self._next = -1
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def watch(self, client: Client, seconds: float, now: float) -> None:
+    def watch(self, client: MqttClient, seconds: float, now: float) -> None:
         """Check ``client`` when it may have been silent for ``seconds``; replaces any earlier
         watch."""
         self._enter(client, seconds, 0.0, client.connection.active + seconds, now)
 
-    def watch_connect(self, client: Client, seconds: float, now: float) -> None:
+    def watch_connect(self, client: MqttClient, seconds: float, now: float) -> None:
         """Check in ``seconds`` that ``client`` is connected, however much it has sent."""
         self._enter(client, 0.0, now + seconds, now + seconds, now)
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client: MqttClient) -> None:
         """Stop watching a client whose connection has ended."""
         place = self._places.pop(client, None)
         if place is None:
@@ -61,7 +61,7 @@ class SilenceWheel:
             del self._buckets[place]
 
     def _enter(
-        self, client: Client, seconds: float, deadline: float, due: float, now: float
+        self, client: MqttClient, seconds: float, deadline: float, due: float, now: float
     ) -> None:
         self.forget(client)
         if self._next < 0:
@@ -70,12 +70,12 @@ class SilenceWheel:
         self._places[client] = place
         self._buckets.setdefault(place, {})[client] = (seconds, deadline)
 
-    def expired(self, now: float) -> list[Client]:
+    def expired(self, now: float) -> list[MqttClient]:
         """Return the clients whose time is up, and keep watching the others."""
         current = int(now / self._resolution)
         if self._next < 0:
             self._next = current
-        due: list[Client] = []
+        due: list[MqttClient] = []
         for place in range(self._next, current + 1):
             for client, (seconds, deadline) in self._buckets.pop(place, {}).items():
                 del self._places[client]

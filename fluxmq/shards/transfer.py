@@ -12,24 +12,24 @@ from collections.abc import Callable
 from typing import Any
 
 from fluxmq.net import frames
-from fluxmq.protocols.mqtt.delivery import Delivery
-from fluxmq.protocols.mqtt.portion import Portion
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.delivery import SessionDelivery
+from fluxmq.protocols.mqtt.inflight_range import InflightRange
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.handover import drain, restore
 from fluxmq.sessions.mqtt.session import Session, Will
-from fluxmq.shards.durable.keeper import Owed, Released, SessionKeeper
 from fluxmq.shards.durable.rows import grant_of, grant_values, will_values
-from fluxmq.shards.groups import Group, GroupTable
+from fluxmq.shards.durable.session_journal import ReleasedMessage, SessionJournal, Undelivered
+from fluxmq.shards.groups import GroupTable, SharedSubscription
 
 
 def export_session(session: Session) -> list[Any]:
     """Return the session's state; its delivery is empty afterwards."""
     delivery = session.delivery
     released = list(delivery.released) if delivery.released else []
-    keeper: SessionKeeper | None = delivery.durable
+    journal: SessionJournal | None = delivery.durable
     # Drop identifiers that may not be on disk: the client sends those messages again.
-    received = (session.received or set()) - (keeper.unwritten() if keeper else set())
-    portions = [export_portion(portion) for portion in drain(delivery)]
+    received = (session.received or set()) - (journal.unwritten() if journal else set())
+    inflight_ranges = [export_inflight(inflight) for inflight in drain(delivery)]
     return [
         session.client_id,
         session.principal,
@@ -41,35 +41,35 @@ def export_session(session: Session) -> list[Any]:
         sorted(received),
         released,
         delivery.next_pid,
-        portions,
-        None if keeper is None else keeper.number,
+        inflight_ranges,
+        None if journal is None else journal.number,
     ]
 
 
-def export_portion(portion: Portion) -> list[Any]:
+def export_inflight(inflight: InflightRange) -> list[Any]:
     """Return undelivered messages: their part of the run as a frame, and how to deliver it."""
-    run: Run = portion.run
-    end = run.skip(portion.offset, portion.count)
-    piece = run.part(portion.offset, end, portion.count)
-    data = frames.encode_run(piece) + bytes(memoryview(run.buffer)[portion.offset : end])
-    group: Group | None = portion.group
+    run: PublishRun = inflight.run
+    end = run.skip(inflight.offset, inflight.count)
+    piece = run.part(inflight.offset, end, inflight.count)
+    data = frames.encode_run(piece) + bytes(memoryview(run.buffer)[inflight.offset : end])
+    group: SharedSubscription | None = inflight.group
     return [
         data,
-        portion.pid,
-        portion.count,
-        portion.qos,
-        portion.retain,
-        portion.subscription_ids,
+        inflight.pid,
+        inflight.count,
+        inflight.qos,
+        inflight.retain,
+        inflight.subscription_ids,
         None if group is None else [group.core.group, group.filter],
-        export_owed(portion),
+        export_undelivered(inflight),
     ]
 
 
 def import_session(
     state: list[Any],
-    delivery: Delivery,
+    delivery: SessionDelivery,
     groups: GroupTable,
-    keep: Callable[[Session], SessionKeeper],
+    keep: Callable[[Session], SessionJournal],
 ) -> Session:
     """Create a session from its state; the caller enters subscriptions. ``keep`` keeps it on
     disk."""
@@ -81,60 +81,63 @@ def import_session(
         session.subscriptions[written] = grant_of(options)
     if state[7]:
         session.received = set(state[7])
-    keeper = None
+    journal = None
     if state[11] is not None:
-        keeper = keep(session)
-        keeper.number = state[11]
-    known: dict[int, Owed] = {}
-    portions = []
-    for *values, owed in state[10]:
-        portion = import_portion(values, groups)
-        if keeper is not None and owed is not None:
-            import_owed(portion, owed, keeper, known)
-        portions.append(portion)
-    restore(delivery, portions, state[8], state[9])
-    if keeper is not None and delivery.released:
-        delivery.released = {pid: (Released(keeper, pid), 0) for pid in state[8]}
+        journal = keep(session)
+        journal.number = state[11]
+    known: dict[int, Undelivered] = {}
+    inflight_ranges = []
+    for *values, undelivered in state[10]:
+        inflight = import_inflight(values, groups)
+        if journal is not None and undelivered is not None:
+            import_undelivered(inflight, undelivered, journal, known)
+        inflight_ranges.append(inflight)
+    restore(delivery, inflight_ranges, state[8], state[9])
+    if journal is not None and delivery.released:
+        delivery.released = {pid: (ReleasedMessage(journal, pid), 0) for pid in state[8]}
     return session
 
 
-def import_portion(values: list[Any], groups: GroupTable) -> Portion:
-    """Reverse ``export_portion``."""
+def import_inflight(values: list[Any], groups: GroupTable) -> InflightRange:
+    """Reverse ``export_inflight``."""
     data, pid, count, qos, retain, subscription_ids, group = values
     run = frames.decode_run(data)
     found = groups.obtain(*group) if group is not None else None
-    portion = Portion(run, run.start, count, qos, retain, subscription_ids, found)
-    portion.pid = pid
-    return portion
+    inflight = InflightRange(run, run.start, count, qos, retain, subscription_ids, found)
+    inflight.pid = pid
+    return inflight
 
 
-def export_owed(portion: Portion) -> list[Any] | None:
-    """Return the disk row's number, and the part of it, of a portion that is kept on disk."""
-    owed = portion.settle
-    if not isinstance(owed, Owed):
+def export_undelivered(inflight: InflightRange) -> list[Any] | None:
+    """Return the disk row's number, and the part of it, of a in-flight range that is kept on disk."""
+    undelivered = inflight.settle
+    if not isinstance(undelivered, Undelivered):
         return None
-    return [portion.base, owed.number, owed.count, owed.front]
+    return [inflight.base, undelivered.number, undelivered.count, undelivered.front]
 
 
-def import_owed(
-    portion: Portion, values: list[Any], keeper: SessionKeeper, known: dict[int, Owed]
+def import_undelivered(
+    inflight: InflightRange,
+    values: list[Any],
+    journal: SessionJournal,
+    known: dict[int, Undelivered],
 ) -> None:
-    """Reverse ``export_owed``; portions of one row share it by ``known``."""
+    """Reverse ``export_undelivered``; in-flight ranges of one row share it by ``known``."""
     base, number, count, front = values
-    owed = known.get(number)
-    if owed is None:
-        owed = Owed(
-            keeper,
+    undelivered = known.get(number)
+    if undelivered is None:
+        undelivered = Undelivered(
+            journal,
             number,
             count,
             None,
-            portion.qos,
-            portion.retain,
-            portion.subscription_ids,
-            portion.group,
+            inflight.qos,
+            inflight.retain,
+            inflight.subscription_ids,
+            inflight.group,
         )
-        owed.written = True
-        owed.front = front
-        known[number] = owed
-    portion.settle = owed
-    portion.base = base
+        undelivered.written = True
+        undelivered.front = front
+        known[number] = undelivered
+    inflight.settle = undelivered
+    inflight.base = base

@@ -26,8 +26,8 @@ from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.conversation import Handlers
 from fluxmq.ipc.descriptors import shares_here
 from fluxmq.ipc.launch import Launch, fail_boot, finish_ticks, raise_file_limit, read_settings
-from fluxmq.ipc.memory import Marks, ProcessMemory
-from fluxmq.ipc.messages import Hello
+from fluxmq.ipc.memory import ProcessMemory, Watermarks
+from fluxmq.ipc.messages import ProcessHello
 from fluxmq.ipc.table import NOT_PINNED, ProcessTable
 from fluxmq.ipc.user_messages import Users
 from fluxmq.net.links import make_links
@@ -35,7 +35,7 @@ from fluxmq.net.tls import TlsSettingsError
 from fluxmq.replication.disk import disk_beside
 from fluxmq.replication.placement import placement_of
 from fluxmq.sessions.mqtt.outcomes import Cause
-from fluxmq.sessions.mqtt.session import Client
+from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Watch, trim
@@ -121,7 +121,7 @@ class Worker:
             loop=self.loop,
             placement=placement_of(settings, launch.workers),
             times=Times(
-                time.monotonic, self.clock.seconds, time.time_ns, self.clock.now, self.later
+                time.monotonic, self.clock.seconds, time.time_ns, self.clock.now, self.call_later
             ),
             disk=disk_beside(
                 launch.node_cores,
@@ -153,7 +153,7 @@ class Worker:
         """Share this shard's groups with other nodes, if there are any."""
         if self._clustered:
             # Imported only where it is used: it costs time and memory.
-            from fluxmq.engine.hosts import share
+            from fluxmq.engine.group_clients import share
 
             epoch = int.from_bytes(os.urandom(7), "big")
             share(queues, self.settings, self.launch.workers, epoch, self.clock)
@@ -179,7 +179,7 @@ class Worker:
             self.shard.reactor,
             self.table,
             self.launch.slot,
-            Marks.of(self.settings.memory, memory.available()),
+            Watermarks.of(self.settings.memory, memory.available()),
             self.own_memory.read,
             trim,
             lambda: self.shard.queues.service.full,
@@ -193,7 +193,7 @@ class Worker:
             self._again = True
             self.loop.call_soon(self._tick)
 
-    def later(self, seconds: float, action: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, action: Callable[[], None]) -> None:
         """Call ``action`` after a delay, and then tick."""
 
         def act() -> None:
@@ -292,14 +292,14 @@ class Worker:
         self.loop.add_signal_handler(signal.SIGHUP, self.reload)
         self.control = ControlClient(
             launch.control_socket,
-            Hello("shard", launch.index, os.getpid()),
+            ProcessHello("shard", launch.index, os.getpid()),
             Handlers(
                 self.reports.samples,
                 self.reports.status,
                 self.set_users,
                 {
-                    **self.shard.queues.orders(launch.cores[0] if launch.cores else NOT_PINNED),
-                    **self.shard.amqp.orders,
+                    **self.shard.queues.commands(launch.cores[0] if launch.cores else NOT_PINNED),
+                    **self.shard.amqp.commands,
                 },
                 self.shard.amqp.topology.established,
             ),
@@ -317,7 +317,7 @@ class Worker:
         await self.shard.queues.drain(self._turn_once)
         self.shard.amqp.shut_down()
         for connection in list(self.shard.reactor.connections.values()):
-            if isinstance(connection.identity, Client):
+            if isinstance(connection.identity, MqttClient):
                 self.shard.broker.handler.disconnect(connection.identity, Cause.SHUTDOWN)
         # Every connection closes within LINGER_SECONDS; a shorter setting cuts that short.
         deadline = time.monotonic() + self.settings.server.shutdown_timeout
@@ -347,7 +347,7 @@ class Worker:
         self.shard.intake.configure(settings)
         self.shard.permissions.configure(settings.auth)
         self.shard.amqp.configure(settings)
-        self.resources.configure(Marks.of(settings.memory, memory.available()))
+        self.resources.configure(Watermarks.of(settings.memory, memory.available()))
         logs.configure(settings.log.level, settings.log.format, self.launch.process_name)
 
     def set_users(self, users: Users) -> None:

@@ -92,7 +92,7 @@ class RecentBatches:
         return batch.base_offset + batch.count
 
 
-class Window:
+class ReadWindow:
     """A stretch of one segment, read with one call; `batches` are those in it that were checked.
 
     `position`: where `data` begins in the segment. `bases` and `starts` (in `data`) are of the
@@ -126,7 +126,7 @@ class BatchCache:
         self.window_bytes = 0
         self._order: deque[RecentBatches] = deque()
         self._gone = 0
-        self._windows: OrderedDict[Window, list[Window]] = OrderedDict()
+        self._windows: OrderedDict[ReadWindow, list[ReadWindow]] = OrderedDict()
 
     def recent(self) -> RecentBatches:
         """Return a container for a log's appended batches."""
@@ -184,7 +184,7 @@ class BatchCache:
         self._order = kept
         self._gone = 0
 
-    def add_window(self, owner: list[Window], window: Window) -> None:
+    def add_window(self, owner: list[ReadWindow], window: ReadWindow) -> None:
         """Cache a stretch just read, in its log's list too, evicting the least recently used."""
         owner.append(window)
         self._windows[window] = owner
@@ -194,17 +194,17 @@ class BatchCache:
             its_owner.remove(oldest)
             self.window_bytes -= len(oldest.data)
 
-    def used(self, window: Window) -> None:
+    def used(self, window: ReadWindow) -> None:
         """Mark a stretch as just used."""
         self._windows.move_to_end(window)
 
-    def drop_window(self, owner: list[Window], window: Window) -> None:
+    def drop_window(self, owner: list[ReadWindow], window: ReadWindow) -> None:
         """Evict one of a log's stretches."""
         owner.remove(window)
         del self._windows[window]
         self.window_bytes -= len(window.data)
 
-    def drop_windows(self, owner: list[Window], base: int | None = None) -> None:
+    def drop_windows(self, owner: list[ReadWindow], base: int | None = None) -> None:
         """Evict a log's stretches, or only those of the segment with a base offset."""
         for window in [each for each in owner if base is None or each.base == base]:
             self.drop_window(owner, window)

@@ -48,7 +48,7 @@ _ENTRY: Final = struct.Struct("<QQII")
 _ENTRIES_AT: Final = _HEADER.size + _CHECK.size
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     """State of a group's log: hard state, the checkpoint it starts after, and its last entry."""
 
     term: int
@@ -100,7 +100,7 @@ def discard(wal: WriteAheadLog, group: str) -> None:
 # --- the new log -----------------------------------------------------------------------------------------------------
 
 
-def begin_copy(wal: WriteAheadLog, group: str, position: Position) -> int:
+def begin_copy(wal: WriteAheadLog, group: str, position: LogPosition) -> int:
     """Begin a group in its new log, as a copy not yet authoritative; return its number. Raises
     StorageError.
 
@@ -147,7 +147,7 @@ def write_tail(
     files: Files,
     paths: DataPaths,
     group: str,
-    position: Position,
+    position: LogPosition,
     entries: Iterable[RecoveredEntry],
 ) -> None:
     """Write the entries after a position's checkpoint; durable when it returns. Raises
@@ -166,7 +166,7 @@ def write_tail(
 
 
 def read_tail(
-    files: Files, paths: DataPaths, group: str, position: Position
+    files: Files, paths: DataPaths, group: str, position: LogPosition
 ) -> list[RecoveredEntry]:
     """Return the entries after a position's checkpoint, up to its last. Raises Corruption,
     StorageError."""
@@ -201,5 +201,5 @@ def arrive(files: Files, paths: DataPaths, wal: WriteAheadLog, group: str) -> No
         files.unlink(path)
 
 
-def _header(position: Position) -> bytes:
+def _header(position: LogPosition) -> bytes:
     return _HEADER.pack(_MAGIC, position.term, position.vote, position.index, position.last)

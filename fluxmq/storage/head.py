@@ -10,7 +10,7 @@ when the log has been recovered.
 
 from __future__ import annotations
 
-from fluxmq.model.segments import HEAD_BYTES, HEAD_NAME, SLOT_BYTES, Head, newest_head
+from fluxmq.model.segments import HEAD_BYTES, HEAD_NAME, SLOT_BYTES, QueueHead, newest_head
 from fluxmq.storage.errors import FileMissing
 from fluxmq.storage.files import Files
 from fluxmq.storage.open_files import OpenFile, OpenFiles
@@ -25,19 +25,21 @@ class HeadFile:
         self._sequence = -1
 
     def write(self, start: int, committed: int, segment: int, position: int, time: int) -> None:
-        """Publish what may be read, see `Head`. Raises StorageError, which leaves the older slot
+        """Publish what may be read, see `QueueHead`. Raises StorageError, which leaves the older slot
         whole."""
         fd = self._file.opened()
         if self._sequence < 0:
             newest, whole = self._begin(fd)
             self._sequence = 0 if newest is None else newest.sequence
-            if whole and newest == Head(self._sequence, start, committed, segment, position, time):
+            if whole and newest == QueueHead(
+                self._sequence, start, committed, segment, position, time
+            ):
                 return  # as after every orderly stop
-        head = Head(self._sequence + 1, start, committed, segment, position, time)
+        head = QueueHead(self._sequence + 1, start, committed, segment, position, time)
         self._files.pwritev(fd, [head.encode()], head.slot_position)
         self._sequence += 1
 
-    def _begin(self, fd: int) -> tuple[Head | None, bool]:
+    def _begin(self, fd: int) -> tuple[QueueHead | None, bool]:
         """Return the head in the file before the first write, and whether the file still has it."""
         data = self._files.pread(fd, HEAD_BYTES, 0)
         whole = len(data) >= HEAD_BYTES
@@ -51,7 +53,7 @@ class HeadFile:
         self._file.release()
 
 
-def read_head(files: Files, directory: str) -> Head | None:
+def read_head(files: Files, directory: str) -> QueueHead | None:
     """Return a log's head, None if there is none or neither slot is whole."""
     try:
         return newest_head(files.read_file(f"{directory}/{HEAD_NAME}"))

@@ -19,8 +19,8 @@ from fluxmq.model.segments import (
     PAGE_BYTES,
     TIME_NONE,
     Footer,
-    Head,
-    Page,
+    HeaderPage,
+    QueueHead,
     SegmentError,
     base_of,
     batch_span,
@@ -37,7 +37,7 @@ from fluxmq.storage.segments import sealed_extent
 from fluxmq.storage.shape import footer_of
 
 
-class Problem(NamedTuple):
+class Defect(NamedTuple):
     """A defect; `mended`: a crash may cause it, and the next start repairs it."""
 
     path: str
@@ -70,9 +70,9 @@ class LogReport:
 
     directory: str
     queue: str | None = None
-    head: Head | None = None
+    head: QueueHead | None = None
     segments: list[SegmentReport] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Defect] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
@@ -108,7 +108,7 @@ class SegmentScan:
         self.next_offset = self.base_offset = 0 if base is None else base
         self.position = 0
         self.last_time = TIME_NONE
-        self.page: Page | None = None
+        self.page: HeaderPage | None = None
         self.hash = b""
         self.footer: Footer | None = None
 
@@ -145,7 +145,7 @@ class SegmentScan:
     def _read_page(self, fd: int) -> None:
         data = self._files.pread(fd, PAGE_BYTES, 0)
         try:
-            self.page = Page.decode(data)
+            self.page = HeaderPage.decode(data)
         except SegmentError as error:
             raise self._wrong(error) from None
         if self.page.base_offset != self.base_offset:
@@ -215,7 +215,7 @@ def read_through(
     scan = SegmentScan(files, path)
     for _ in scan:
         rest(scan.position)
-    page = Page(queue, state.base_offset, state.created)
+    page = HeaderPage(queue, state.base_offset, state.created)
     footer = footer_of(state) if state.sealed else None
     expected = (page, state.length, state.next_offset, state.hash, footer)
     if (scan.page, scan.position, scan.next_offset, scan.hash, scan.footer) != expected:
@@ -236,7 +236,7 @@ def queue_name(files: Files, directory: str) -> str | None:
         return None
     fd = files.open_(f"{directory}/{segment_name(bases[0])}", readonly=True)
     try:
-        return Page.decode(files.pread(fd, PAGE_BYTES, 0)).queue
+        return HeaderPage.decode(files.pread(fd, PAGE_BYTES, 0)).queue
     except SegmentError:
         return None
     finally:
@@ -256,20 +256,20 @@ def scan_log(
     bases = segment_bases(files, directory)
     if report.head is None and bases:
         what = "no slot of the head is valid"
-        report.problems.append(Problem(f"{directory}/head", 0, what, True))
+        report.problems.append(Defect(f"{directory}/head", 0, what, True))
     for base, known in states.items():
         removed = report.head is not None and known.next_offset <= report.head.start
         if base not in bases and not removed:
             what = "the segment is missing"
             path = f"{directory}/{segment_name(base)}"
-            report.problems.append(Problem(path, 0, what, False))
+            report.problems.append(Defect(path, 0, what, False))
     for base in bases:
         path = f"{directory}/{segment_name(base)}"
         state = states.get(base)
         loose = promised is not None and state is None
         if report.segments and report.segments[-1].next_offset != base:
             what = f"offsets {report.segments[-1].next_offset} to {base - 1} are missing before it"
-            report.problems.append(Problem(path, 0, what, loose))
+            report.problems.append(Defect(path, 0, what, loose))
         _scan_segment(files, report, path, state, loose=loose, headers_only=headers_only)
     return report
 
@@ -292,7 +292,7 @@ def _scan_segment(
         _compare_end(scan, state, promised_bytes)
     except Corruption as error:
         mended = error.position >= promised_bytes
-        report.problems.append(Problem(error.path, error.position, error.what, mended))
+        report.problems.append(Defect(error.path, error.position, error.what, mended))
     if scan.page is not None:
         report.queue = report.queue or scan.page.queue
         created = scan.page.created if scan.next_offset > scan.base_offset else TIME_NONE
@@ -311,7 +311,7 @@ def _scan_segment(
         extent = sealed_extent(report.directory, _state_of(scan))
         if load_sealed(files, extent) is None:
             what = "the index is missing or wrong"
-            report.problems.append(Problem(extent.index_path, 0, what, True))
+            report.problems.append(Defect(extent.index_path, 0, what, True))
 
 
 def _compare(scan: SegmentScan, state: SegmentState) -> None:

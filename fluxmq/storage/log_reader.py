@@ -14,7 +14,7 @@ from typing import Final
 
 from fluxmq.model.batch_format import Batch, BatchError, parse, verify
 from fluxmq.model.segments import BATCH_HEADER_BYTES, PAGE_BYTES, IndexEntries
-from fluxmq.storage.batch_cache import BatchCache, Window
+from fluxmq.storage.batch_cache import BatchCache, ReadWindow
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.open_files import OpenFile, OpenFiles
@@ -106,7 +106,7 @@ class LogReader:
         self._cache = cache
         self._segments = segments
         self._interval = interval
-        self._windows: list[Window] = []
+        self._windows: list[ReadWindow] = []
         self.window_bytes_max: int | None = None
         """Bytes of cached stretches, not counting the last one read; None: as the cache has
         room."""
@@ -131,14 +131,14 @@ class LogReader:
         self._cache.add_window(self._windows, window)
         return batch
 
-    def _is_over(self, window: Window) -> bool:
+    def _is_over(self, window: ReadWindow) -> bool:
         """Return whether one more stretch would exceed this log's limit."""
         if self.window_bytes_max is None:
             return False
         kept = sum(len(each.data) for each in self._windows)
         return kept + len(window.data) > self.window_bytes_max
 
-    def _next_window(self, extent: Extent, offset: int) -> Window | None:
+    def _next_window(self, extent: Extent, offset: int) -> ReadWindow | None:
         """Return the stretch after one that was read to its end, as a sequential reader needs."""
         for window in self._windows:
             if window.base == extent.base_offset and window.next_offset == offset:
@@ -147,19 +147,19 @@ class LogReader:
                 return following
         return None
 
-    def _searched_window(self, extent: Extent, offset: int) -> Window:
+    def _searched_window(self, extent: Extent, offset: int) -> ReadWindow:
         """Return a stretch that begins at or before an offset, found by the index."""
-        for again in (False, True):
-            relative, position = self._index(extent, again).by_offset(offset - extent.base_offset)
+        for retried in (False, True):
+            relative, position = self._index(extent, retried).by_offset(offset - extent.base_offset)
             try:
                 return self._window(extent, position, extent.base_offset + relative)
             except Corruption:
                 # Either the entry or the segment is wrong; an index rebuilt from the segment tells which.
-                if again:
+                if retried:
                     raise
         raise AssertionError("the second round returns or raises")
 
-    def _window(self, extent: Extent, position: int, offset: int) -> Window:
+    def _window(self, extent: Extent, position: int, offset: int) -> ReadWindow:
         """Read a stretch that begins with a whole batch; only that batch's header is checked
         yet."""
         fd = self._segments.descriptor(extent.path)
@@ -170,11 +170,11 @@ class LogReader:
             if length > len(data):
                 data = self._files.pread(fd, length, position)
             if length <= len(data):
-                return Window(extent.base_offset, position, data, offset)
+                return ReadWindow(extent.base_offset, position, data, offset)
         what = f"the file ends within the batch of offset {offset}"
         raise Corruption(extent.path, position + len(data), what)
 
-    def _find(self, window: Window, extent: Extent, offset: int) -> Batch | None:
+    def _find(self, window: ReadWindow, extent: Extent, offset: int) -> Batch | None:
         """Return the batch in a stretch that holds an offset; None when it is before or after the
         stretch."""
         while window.next_offset <= offset and window.end < len(window.data):
@@ -197,7 +197,7 @@ class LogReader:
             batch = window.batches[base] = self._checked(window, extent, window.starts[at])
         return batch
 
-    def _checked(self, window: Window, extent: Extent, start: int) -> Batch:
+    def _checked(self, window: ReadWindow, extent: Extent, start: int) -> Batch:
         try:
             batch = parse(window.data, start)
             verify(batch)
@@ -205,15 +205,15 @@ class LogReader:
             raise Corruption(extent.path, window.position + start, str(error)) from None
         return batch
 
-    def _index(self, extent: Extent, again: bool) -> IndexEntries:
+    def _index(self, extent: Extent, retried: bool) -> IndexEntries:
         """Return the segment's index; rebuild it from the segment if its file is wrong, or on
         request."""
         segment = self._segments.get(extent.path)
-        entries = None if again else segment.entries
+        entries = None if retried else segment.entries
         if extent.hash is not None:
             if entries is None or not segment.sealed:
-                entries = None if again else load_sealed(self._files, extent)
-        elif not again:
+                entries = None if retried else load_sealed(self._files, extent)
+        elif not retried:
             if entries is None:
                 entries = IndexEntries()
             if not load_growing(self._files, extent, entries):

@@ -27,8 +27,8 @@ from fluxmq.model.segments import (
     HEAD_NAME,
     INDEX_ENTRY_BYTES,
     Footer,
-    Head,
     IndexEntries,
+    QueueHead,
     SegmentError,
     base_of,
     index_name,
@@ -73,7 +73,7 @@ class QueueCopy:
     """
 
     directory: str
-    head: Head
+    head: QueueHead
     linked: int = 0
     linked_bytes: int = 0
     copied: int = 0
@@ -181,7 +181,9 @@ def _copy(files: Files, source: str, making: str, *, link: bool) -> QueueCopy:
 class _Copier:
     """Makes one copy, up to one head. Raises FileMissing when a segment has gone."""
 
-    def __init__(self, files: Files, source: str, target: str, head: Head, *, link: bool) -> None:
+    def __init__(
+        self, files: Files, source: str, target: str, head: QueueHead, *, link: bool
+    ) -> None:
         self._files = files
         self._source = source
         self._target = target

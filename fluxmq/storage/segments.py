@@ -19,7 +19,7 @@ from fluxmq.model.segments import (
     SEGMENT_BYTES_MIN,
     TIME_NONE,
     Footer,
-    Page,
+    HeaderPage,
     chain,
     chain_start,
     index_name,
@@ -97,7 +97,7 @@ class SegmentWriter:
     ) -> SegmentWriter:
         """Create the segment for a first batch, which is not yet appended. `bytes_max` is only
         stored."""
-        page = Page(queue, first.base_offset, first.base_time).encode()
+        page = HeaderPage(queue, first.base_offset, first.base_time).encode()
         state = SegmentState(
             first.base_offset,
             first.base_offset,

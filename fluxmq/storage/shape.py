@@ -13,7 +13,7 @@ from fluxmq.model.segments import (
     INDEX_ENTRY_BYTES,
     PAGE_BYTES,
     Footer,
-    Page,
+    HeaderPage,
     SegmentError,
     index_name,
     segment_name,
@@ -84,10 +84,10 @@ def _opened(files: Files, directory: str, segment: SegmentState, names: Collecti
 def _check_page(files: Files, fd: int, queue: str, segment: SegmentState) -> None:
     path = files.path_of(fd)
     try:
-        page = Page.decode(files.pread(fd, PAGE_BYTES, 0))
+        page = HeaderPage.decode(files.pread(fd, PAGE_BYTES, 0))
     except SegmentError as error:
         raise Corruption(path, 0, str(error)) from None
-    if page != Page(queue, segment.base_offset, segment.created):
+    if page != HeaderPage(queue, segment.base_offset, segment.created):
         raise Corruption(path, 0, f"the header page is another segment's: {page}")
 
 

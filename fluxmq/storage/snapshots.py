@@ -8,7 +8,7 @@
       16 u64 index             40 u64 xxh3-64 over the bytes before it and the content
       48  content
 
-The content is the caller's; this broker uses `GroupState`. A snapshot replaces all log entries up
+The content is the caller's; this broker uses `GroupSnapshotContent`. A snapshot replaces all log entries up
 to its index. When the newest is damaged the older one is as good, *provided that* the write-ahead
 log still has every later entry; only the caller knows that, and passes it in.
 """
@@ -37,7 +37,7 @@ _CHECK: Final = struct.Struct("<Q")
 HEADER_BYTES: Final = _HEADER.size + _CHECK.size
 
 
-class Snapshot(NamedTuple):  # `index` hides the tuple's own method, which is unused
+class GroupSnapshot(NamedTuple):  # `index` hides the tuple's own method, which is unused
     """State of a group after the entry `index`, of `term`, was applied."""
 
     index: int  # type: ignore[assignment]
@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):  # `index` hides the tuple's own method, which is un
 class FoundSnapshots:
     """Valid snapshots of a directory, newest first, and the damaged ones."""
 
-    valid: tuple[Snapshot, ...]
+    valid: tuple[GroupSnapshot, ...]
     damaged: tuple[Corruption, ...]
 
 
@@ -86,7 +86,7 @@ def write_snapshot(files: Files, directory: str, index: int, term: int, content:
         files.unlink(f"{directory}/{snapshot_name(older)}")
 
 
-def read_snapshot(files: Files, path: str) -> Snapshot:
+def read_snapshot(files: Files, path: str) -> GroupSnapshot:
     """Return a snapshot. Raises Corruption, StorageError."""
     data = files.read_file(path)
     if len(data) < HEADER_BYTES:
@@ -103,7 +103,7 @@ def read_snapshot(files: Files, path: str) -> Snapshot:
         raise Corruption(path, _HEADER.size, "the checksum does not match")
     if version != VERSION:
         raise Misfit(path, 8, f"version {version}; this program reads {VERSION}")
-    return Snapshot(index, term, data[HEADER_BYTES:])
+    return GroupSnapshot(index, term, data[HEADER_BYTES:])
 
 
 def find_snapshots(files: Files, directory: str) -> FoundSnapshots:
@@ -130,7 +130,7 @@ def find_snapshots(files: Files, directory: str) -> FoundSnapshots:
 
 def latest_snapshot(
     files: Files, directory: str, first_index: int | None = None
-) -> Snapshot | None:
+) -> GroupSnapshot | None:
     """Return the snapshot to start from, None if the group has none. Raises Corruption,
     StorageError.
 
@@ -165,7 +165,7 @@ def _indexes(files: Files, directory: str) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupState:
+class GroupSnapshotContent:
     """Content of a group's snapshot: the machine's bytes, voters and learners, and the state of
     each queue's log."""
 
@@ -181,7 +181,7 @@ class GroupState:
         return content
 
     @classmethod
-    def decode(cls, content: bytes) -> GroupState:
+    def decode(cls, content: bytes) -> GroupSnapshotContent:
         """Decode the result of `encode`. Raises ValueError."""
         limit = len(content)
         try:

@@ -48,7 +48,7 @@ Key = tuple[Any, ...]
 Row = tuple[Any, ...]
 
 
-class Table(NamedTuple):
+class StateTable(NamedTuple):
     """A table: ``columns`` with their types, the first ``keys`` of which are the key."""
 
     name: str
@@ -61,32 +61,32 @@ class Table(NamedTuple):
         return [column.split()[0] for column in self.columns]
 
 
-SESSIONS: Final = Table("sessions", ("client TEXT", "state BLOB"), 1)
-SUBSCRIPTIONS: Final = Table(
+SESSIONS: Final = StateTable("sessions", ("client TEXT", "state BLOB"), 1)
+SUBSCRIPTIONS: Final = StateTable(
     "subscriptions", ("client TEXT", "filter BLOB", "topic BLOB", "options BLOB"), 2
 )
 """``topic``: the inner filter for routing messages; null for shared subscriptions and queues."""
-MESSAGES: Final = Table("messages", ("client TEXT", "number INTEGER", "data BLOB"), 2)
-ANSWERED: Final = Table("answered", ("client TEXT", "number INTEGER", "count INTEGER"), 2)
+MESSAGES: Final = StateTable("messages", ("client TEXT", "number INTEGER", "data BLOB"), 2)
+ANSWERED: Final = StateTable("answered", ("client TEXT", "number INTEGER", "count INTEGER"), 2)
 """Number of settled messages at the front of a row of ``messages``."""
-RECEIVED: Final = Table("received", ("client TEXT", "packet INTEGER"), 2)
-RELEASED: Final = Table("released", ("client TEXT", "packet INTEGER"), 2)
-HEARD: Final = Table(
+RECEIVED: Final = StateTable("received", ("client TEXT", "packet INTEGER"), 2)
+RELEASED: Final = StateTable("released", ("client TEXT", "packet INTEGER"), 2)
+HEARD: Final = StateTable(
     "heard",
     ("client TEXT", "link INTEGER", "epoch INTEGER", "refused INTEGER", "number INTEGER"),
     2,
 )
 """The last numbered run that a shard (in its life ``epoch``) sent over a link for a session; runs
 up to ``refused`` may be missing in ``messages``."""
-LIFE: Final = Table("life", ("shard INTEGER", "alive REAL"), 1)
+LIFE: Final = StateTable("life", ("shard INTEGER", "alive REAL"), 1)
 """The last moment (wall clock) at which the shard is known to have been running."""
-RETAINED: Final = Table("retained", ("topic BLOB", "deadline REAL", "data BLOB"), 1)
+RETAINED: Final = StateTable("retained", ("topic BLOB", "deadline REAL", "data BLOB"), 1)
 OF_CLIENTS: Final = (SESSIONS, SUBSCRIPTIONS, MESSAGES, ANSWERED, RECEIVED, RELEASED, HEARD)
 TABLES: Final = (*OF_CLIENTS, LIFE, RETAINED)
 _BY_NAME: Final = {table.name: table for table in TABLES}
 
 
-def table_of(name: str) -> Table:
+def table_of(name: str) -> StateTable:
     """Return the table of a name."""
     return _BY_NAME[name]
 
@@ -154,7 +154,7 @@ class StateStore:
 
     # Changes
 
-    def put(self, table: Table, row: Row) -> None:
+    def put(self, table: StateTable, row: Row) -> None:
         """Insert or replace a row."""
         key = row[: table.keys]
         self._changes.rows.setdefault(table.name, {})[key] = row
@@ -162,7 +162,7 @@ class StateStore:
             len(value) for value in row if isinstance(value, bytes | str)
         )
 
-    def remove(self, table: Table, key: Key) -> None:
+    def remove(self, table: StateTable, key: Key) -> None:
         """Remove a row; do nothing when it does not exist."""
         self._changes.rows.setdefault(table.name, {})[key] = None
         self._changes.size += ROW_BYTES
@@ -316,7 +316,7 @@ class StateStore:
 
     # Reading
 
-    def rows(self, table: Table, client: str | None = None) -> Iterator[Row]:
+    def rows(self, table: StateTable, client: str | None = None) -> Iterator[Row]:
         """Yield the rows on disk, in key order; of one client, or all. Raises StorageError."""
         where = "" if client is None else " WHERE client = ?"
         order = ", ".join(table.names[: table.keys])
@@ -422,7 +422,7 @@ def apply(connection: sqlite3.Connection, changes: Changes) -> None:
     connection.execute("COMMIT")
 
 
-def _write_rows(connection: sqlite3.Connection, table: Table, rows: list[Row]) -> None:
+def _write_rows(connection: sqlite3.Connection, table: StateTable, rows: list[Row]) -> None:
     one = f"({', '.join('?' * len(table.columns))})"
     for at in range(0, len(rows), ROWS_PER_STATEMENT):
         part = rows[at : at + ROWS_PER_STATEMENT]
@@ -432,7 +432,7 @@ def _write_rows(connection: sqlite3.Connection, table: Table, rows: list[Row]) -
         )
 
 
-def _remove_rows(connection: sqlite3.Connection, table: Table, keys: list[Key]) -> None:
+def _remove_rows(connection: sqlite3.Connection, table: StateTable, keys: list[Key]) -> None:
     names = ", ".join(table.names[: table.keys])
     one = f"({', '.join('?' * table.keys)})"
     for at in range(0, len(keys), ROWS_PER_STATEMENT):

@@ -32,7 +32,7 @@ from fluxmq.storage.directory import DataPaths, directory_name
 from fluxmq.storage.errors import FileMissing, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import SegmentState
-from fluxmq.storage.snapshots import GroupState, Snapshot
+from fluxmq.storage.snapshots import GroupSnapshot, GroupSnapshotContent
 
 MANIFEST_VERSION: Final = 1
 
@@ -73,7 +73,7 @@ class Piece(NamedTuple):
     length: int
 
 
-class WantedSegment(NamedTuple):
+class MissingSegment(NamedTuple):
     """A segment that a snapshot needs: the queue's name and directory, and the segment's state."""
 
     queue: str
@@ -91,15 +91,15 @@ class Manifest(NamedTuple):
     content."""
 
     group: str
-    snapshot: Snapshot
-    state: GroupState
+    snapshot: GroupSnapshot
+    state: GroupSnapshotContent
 
     @classmethod
-    def of(cls, group: str, snapshot: Snapshot) -> Manifest:
+    def of(cls, group: str, snapshot: GroupSnapshot) -> Manifest:
         """Return the manifest of a snapshot. Raises TransferError when the snapshot's content is
         invalid."""
         try:
-            return cls(group, snapshot, GroupState.decode(snapshot.content))
+            return cls(group, snapshot, GroupSnapshotContent.decode(snapshot.content))
         except ValueError as error:
             raise TransferError(f"group {group}, snapshot {snapshot.index}: {error}") from None
 
@@ -108,12 +108,12 @@ class Manifest(NamedTuple):
         """Name of a transfer's directory: index and term of the snapshot's last entry."""
         return f"{self.snapshot.index}-{self.snapshot.term}"
 
-    def segments(self) -> Iterator[WantedSegment]:
+    def segments(self) -> Iterator[MissingSegment]:
         """Yield all segments, queue by queue, in order."""
         for queue, log in self.state.logs.items():
             directory = directory_name(queue)
             for segment in log.segments:
-                yield WantedSegment(queue, directory, segment)
+                yield MissingSegment(queue, directory, segment)
 
     def encode(self) -> bytes:
         """Encode it as bytes, with a digest of them."""
@@ -143,7 +143,7 @@ class Manifest(NamedTuple):
             case [_, str(named), int(index), int(term), bytes(content)] if index > 0 < term:
                 if named != group:
                     raise TransferError(f"the manifest is of group {named}, not {group}")
-                manifest = cls.of(group, Snapshot(index, term, content))
+                manifest = cls.of(group, GroupSnapshot(index, term, content))
             case _:
                 raise TransferError("not a manifest")
         if any(not 0 < len(name.encode()) <= QUEUE_NAME_BYTES_MAX for name in manifest.state.logs):

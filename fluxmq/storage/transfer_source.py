@@ -21,7 +21,7 @@ from fluxmq.storage.directory import DataPaths, directory_name
 from fluxmq.storage.errors import FileMissing, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import LogState, SegmentState
-from fluxmq.storage.snapshots import Snapshot
+from fluxmq.storage.snapshots import GroupSnapshot
 from fluxmq.storage.transfer import (
     CHUNK_BYTES,
     Manifest,
@@ -109,7 +109,7 @@ class SnapshotSource:
         files: Files,
         paths: DataPaths,
         group: str,
-        snapshot: Snapshot,
+        snapshot: GroupSnapshot,
         pinned: Pinned | None = None,
         lives: Mapping[str, str] | None = None,
     ) -> None:

@@ -30,8 +30,8 @@ from fluxmq.model.segments import (
     PAGE_BYTES,
     TIME_NONE,
     Footer,
-    Head,
-    Page,
+    HeaderPage,
+    QueueHead,
     SegmentError,
     index_name,
 )
@@ -46,10 +46,10 @@ from fluxmq.storage.transfer import (
     CHUNK_BYTES,
     DamagedSegment,
     Manifest,
+    MissingSegment,
     Piece,
     TransferError,
     TransferPaths,
-    WantedSegment,
     digest_of,
     listed,
     staged_mark,
@@ -85,7 +85,7 @@ class Candidate:
 class _Gathered:
     """A wanted segment: its target path, its possible sources, how much of it is there."""
 
-    wanted: WantedSegment
+    wanted: MissingSegment
     path: str
     candidates: list[Candidate] = field(default_factory=list)
     best: Candidate | None = None
@@ -191,7 +191,7 @@ class SnapshotTarget:
                 found.candidates.append(Candidate(path, path == own, size))
         found.candidates.sort(key=lambda each: each.high, reverse=True)
 
-    def _is_same(self, path: str, wanted: WantedSegment) -> bool:
+    def _is_same(self, path: str, wanted: MissingSegment) -> bool:
         """Return whether a file is the wanted sealed segment, by its page, footer and length."""
         state, files = wanted.state, self._files
         if not state.sealed:
@@ -201,14 +201,14 @@ class SnapshotTarget:
         except FileMissing:
             return False
         try:
-            page = Page.decode(files.pread(fd, PAGE_BYTES, 0))
+            page = HeaderPage.decode(files.pread(fd, PAGE_BYTES, 0))
             footer = Footer.decode(files.pread(fd, FOOTER_BYTES, state.length))
             size = files.size(fd)
         except SegmentError:
             return False
         finally:
             files.close(fd)
-        expected = Page(wanted.queue, state.base_offset, state.created)
+        expected = HeaderPage(wanted.queue, state.base_offset, state.created)
         return (page, footer, size) == (expected, footer_of(state), state.file_bytes)
 
     def _link(self, found: _Gathered, path: str) -> bool:
@@ -446,7 +446,9 @@ class SnapshotTarget:
             place = (last.base_offset, last.length, last.last_time)
         else:
             place = (log.next_offset, 0, TIME_NONE)
-        heads = [Head(number, log.start, log.next_offset, *place).encode() for number in (2, 1)]
+        heads = [
+            QueueHead(number, log.start, log.next_offset, *place).encode() for number in (2, 1)
+        ]
         fd = self._files.open_(f"{directory}/{HEAD_NAME}", create=True)
         try:
             self._files.pwritev(fd, [b"".join(heads)], 0)
@@ -456,7 +458,7 @@ class SnapshotTarget:
     def _remove_unknown(self, directory: str, log: LogState) -> None:
         wanted = {HEAD_NAME}
         for segment in log.segments:
-            file = WantedSegment("", "", segment).file
+            file = MissingSegment("", "", segment).file
             wanted |= {file, index_name(segment.base_offset)}
         for name in self._files.listdir(directory):
             if name not in wanted:

@@ -14,9 +14,14 @@ from dataclasses import dataclass, field
 from fluxmq.storage.directory import DataPaths, directory_name, name_of
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
-from fluxmq.storage.inspect import LogReport, Problem, scan_log, segment_bases
+from fluxmq.storage.inspect import Defect, LogReport, scan_log, segment_bases
 from fluxmq.storage.log_state import LogState
-from fluxmq.storage.snapshots import FoundSnapshots, GroupState, Snapshot, find_snapshots
+from fluxmq.storage.snapshots import (
+    FoundSnapshots,
+    GroupSnapshot,
+    GroupSnapshotContent,
+    find_snapshots,
+)
 from fluxmq.storage.wal_files import LogFile, file_name, open_key, sequences
 from fluxmq.storage.wal_mark import read_mark
 from fluxmq.storage.wal_records import file_seed
@@ -32,7 +37,7 @@ class WalReport:
     directory: str
     files: int = 0
     entries: dict[str, tuple[int, int]] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Defect] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -45,7 +50,7 @@ class GroupReport:
 
     name: str
     snapshot: int | None = None
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Defect] = field(default_factory=list)
     logs: list[tuple[str, LogState | None]] = field(default_factory=list)
 
 
@@ -80,7 +85,7 @@ def verify_wal(files: Files, directory: str) -> WalReport:
             logs.append(LogFile(number, path, fd, files.size(fd), file_seed(key, number)))
         _note(report, recover(files, logs, mark=read_mark(files, directory, key)))
     except Corruption as error:
-        report.problems.append(Problem(error.path, error.position, error.what, False))
+        report.problems.append(Defect(error.path, error.position, error.what, False))
     finally:
         for log in logs:
             files.close(log.fd)
@@ -104,7 +109,7 @@ def verify_groups(
         report = GroupReport(name_of(directory) or directory)
         found = find_snapshots(files, f"{root}/snapshots")
         report.problems += [
-            Problem(each.path, each.position, each.what, False) for each in found.damaged
+            Defect(each.path, each.position, each.what, False) for each in found.damaged
         ]
         group = _group_state(report, root, found)
         first, last = held.get(directory, (1, 0))
@@ -122,21 +127,23 @@ def _is_copied(files: Files, group: str) -> bool:
     return not files.exists(f"{group}/../../VERSION")
 
 
-def _group_state(report: GroupReport, root: str, found: FoundSnapshots) -> GroupState | None:
+def _group_state(
+    report: GroupReport, root: str, found: FoundSnapshots
+) -> GroupSnapshotContent | None:
     """Return the state in the newest valid snapshot."""
     if not found.valid:
         return None
-    newest: Snapshot = found.valid[0]
+    newest: GroupSnapshot = found.valid[0]
     report.snapshot = newest.index
     try:
-        return GroupState.decode(newest.content)
+        return GroupSnapshotContent.decode(newest.content)
     except ValueError as error:
         path = f"{root}/snapshots"
-        report.problems.append(Problem(path, 0, f"snapshot {newest.index}: {error}", False))
+        report.problems.append(Defect(path, 0, f"snapshot {newest.index}: {error}", False))
         return None
 
 
-def _promised(group: GroupState | None, directory: str) -> LogState:
+def _promised(group: GroupSnapshotContent | None, directory: str) -> LogState:
     """Return the state that a group's snapshot promises of the log in a directory of this name."""
     logs = {} if group is None else group.logs
     named = {directory_name(queue): state for queue, state in logs.items()}
@@ -148,7 +155,7 @@ def _check_reach(report: GroupReport, root: str, first: int) -> None:
     after = 1 if report.snapshot is None else report.snapshot + 1
     if first > after:
         what = f"entries {after} to {first - 1} are in no snapshot and in no write-ahead log"
-        report.problems.append(Problem(f"{root}/snapshots", 0, what, False))
+        report.problems.append(Defect(f"{root}/snapshots", 0, what, False))
 
 
 def promised_of(files: Files, directory: str) -> LogState | None:
@@ -183,5 +190,5 @@ def verify_log(files: Files, directory: str, promised: LogState | None) -> LogRe
         return scan_log(files, directory, promised)
     except StorageError as error:
         report = LogReport(directory)
-        report.problems.append(Problem(directory, 0, str(error), False))
+        report.problems.append(Defect(directory, 0, str(error), False))
         return report

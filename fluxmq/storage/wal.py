@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import ZEROES, Files
-from fluxmq.storage.wal_cache import Entry
+from fluxmq.storage.wal_cache import CachedEntry
 from fluxmq.storage.wal_files import LogFile, open_key, sequences
-from fluxmq.storage.wal_groups import GROUPS_MAX, NAME_BYTES_MAX, GroupLog, HardStateRecord
-from fluxmq.storage.wal_mark import Mark, MarkFile, read_mark
+from fluxmq.storage.wal_groups import GROUPS_MAX, NAME_BYTES_MAX, HardStateRecord, WalGroup
+from fluxmq.storage.wal_mark import MarkFile, SyncMark, read_mark
 from fluxmq.storage.wal_options import Recovered, RecoveredEntry, SyncQueue, WalOptions, WalStats
 from fluxmq.storage.wal_records import (
     CHECKPOINT,
@@ -47,7 +47,7 @@ WINDOW_BYTES = 1 << 20
 """Bytes read at once when entries are read in order."""
 
 
-class Window(NamedTuple):
+class LogWindow(NamedTuple):
     """Bytes of a file. `place`: its sequence above, their position below 32 bits."""
 
     data: bytes
@@ -63,7 +63,7 @@ class WriteAheadLog:
         directory: str,
         row: FileRow,
         writer: LogWriter,
-        groups: dict[int, GroupLog],
+        groups: dict[int, WalGroup],
         last_number: int,
         options: WalOptions,
     ) -> None:
@@ -116,7 +116,7 @@ class WriteAheadLog:
         _make_good(files, recovery, options)
         mark = MarkFile(files, directory, key) if options.synced else None
         if mark is not None and recovery.used:
-            mark.write(Mark(recovery.used[-1].sequence, recovery.used[-1].end))
+            mark.write(SyncMark(recovery.used[-1].sequence, recovery.used[-1].end))
         files.fsync_directory(directory)
         row = FileRow(supply, options)
         row.used.extend(recovery.used)
@@ -142,7 +142,7 @@ class WriteAheadLog:
         encoded = name.encode("utf-8")
         if len(encoded) > NAME_BYTES_MAX:
             raise StorageError(f"a group's name has at most {NAME_BYTES_MAX} bytes")
-        group = GroupLog(self._last_number + 1, name)
+        group = WalGroup(self._last_number + 1, name)
         prologue = self._writer.prologue_bytes + carried_bytes(group)
         if len(self._numbers) >= GROUPS_MAX or prologue > self._options.file_bytes // 4:
             raise StorageError(f"a log takes no more than {len(self._numbers)} groups")
@@ -166,7 +166,7 @@ class WriteAheadLog:
         """Yield every entry of a group that was given to the files, in order. Raises Corruption,
         ReadFailed."""
         state = self._groups[group]
-        window = Window(b"", 0)
+        window = LogWindow(b"", 0)
         for index in range(state.first, state.last + 1):
             entry, window = self._read(state, index, window, WINDOW_BYTES)
             yield RecoveredEntry(entry.term, index, entry.kind, entry.body)
@@ -208,7 +208,7 @@ class WriteAheadLog:
         self._writer.append(Record(ENTRY, kind, group, term, index, body))
         if index <= state.appended:
             self._writer.recent.truncate(group, index, state.appended)
-        self._writer.recent.add(group, index, Entry(term, kind, body))
+        self._writer.recent.add(group, index, CachedEntry(term, kind, body))
         state.appended = index
 
     def append_hard_state(self, group: int, term: int, vote: int, commit: int) -> None:
@@ -262,7 +262,7 @@ class WriteAheadLog:
         return self._writer.buffered_bytes
 
     @property
-    def crowded(self) -> bool:
+    def above_high_watermark(self) -> bool:
         """True when over half the buffer limit is used: entries that can be sent again are then
         left out.
 
@@ -354,7 +354,7 @@ class WriteAheadLog:
             return entry.term
         return state.term(index) if index <= state.appended else None
 
-    def entry(self, group: int, index: int) -> Entry:
+    def entry(self, group: int, index: int) -> CachedEntry:
         """Return an entry, even an unwritten one: term, kind, body.
 
         Raises LookupError when it is not (or no longer) in the log, Corruption, ReadFailed.
@@ -365,11 +365,11 @@ class WriteAheadLog:
         state = self._groups[group]
         if index > state.appended:
             raise LookupError(f"entry {index} of group {group} is not in the log")
-        return self._read(state, index, Window(b"", 0), READ_BYTES)[0]
+        return self._read(state, index, LogWindow(b"", 0), READ_BYTES)[0]
 
     def _read(
-        self, group: GroupLog, index: int, window: Window, ahead: int
-    ) -> tuple[Entry, Window]:
+        self, group: WalGroup, index: int, window: LogWindow, ahead: int
+    ) -> tuple[CachedEntry, LogWindow]:
         """Return an entry and the file bytes read: `window` if it holds the entry, else `ahead`
         bytes or more."""
         place = group.place(index)
@@ -385,13 +385,13 @@ class WriteAheadLog:
             if ahead < size <= file.size - position:
                 data = self._files.pread(file.fd, size, position)
             base = position
-            window = Window(data, place.sequence << 32 | position)
+            window = LogWindow(data, place.sequence << 32 | position)
             found = decode(memoryview(data), position, file.tie, base)
         if found is None or (found.type, found.group, found.index) != (ENTRY, group.number, index):
             what = f"entry {index} of group {group.number} is damaged"
             raise Corruption(file.path, position, what)
         at = position - base + HEADER_BYTES
-        return Entry(found.term, found.kind, window.data[at : at + found.length]), window
+        return CachedEntry(found.term, found.kind, window.data[at : at + found.length]), window
 
 
 def _make_good(files: Files, recovery: Recovery, options: WalOptions) -> None:

@@ -14,7 +14,7 @@ OVERHEAD_BYTES = 200
 
 
 @dataclass(slots=True, init=False)
-class Entry:
+class CachedEntry:
     """An entry as the log's reader gets it."""
 
     term: int
@@ -31,11 +31,11 @@ class RecentEntries:
     """Entries by group and index."""
 
     def __init__(self) -> None:
-        self._groups: dict[int, dict[int, Entry]] = {}
-        self._order: deque[tuple[int, int, Entry]] = deque()
+        self._groups: dict[int, dict[int, CachedEntry]] = {}
+        self._order: deque[tuple[int, int, CachedEntry]] = deque()
         self.bytes = 0
 
-    def add(self, group: int, index: int, entry: Entry) -> None:
+    def add(self, group: int, index: int, entry: CachedEntry) -> None:
         """Add an entry, replacing one with the same index."""
         entries = self._groups.get(group)
         if entries is None:
@@ -44,7 +44,7 @@ class RecentEntries:
         self._order.append((group, index, entry))
         self.bytes += len(entry.body) + OVERHEAD_BYTES
 
-    def get(self, group: int, index: int) -> Entry | None:
+    def get(self, group: int, index: int) -> CachedEntry | None:
         """Return an entry, if it is here."""
         entries = self._groups.get(group)
         return None if entries is None else entries.get(index)

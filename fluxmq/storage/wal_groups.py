@@ -33,7 +33,7 @@ class Place(NamedTuple):
     position: int
 
 
-class GroupLog:
+class WalGroup:
     """One group's part of the log, as far as it was given to the file (or read from it)."""
 
     def __init__(self, number: int, name: str, last: int = 0, term: int = 0) -> None:

@@ -37,14 +37,14 @@ _SLOT_SPACING: Final = 512
 """Slots are in different sectors: a torn one leaves the other intact."""
 
 
-class Mark(NamedTuple):
+class SyncMark(NamedTuple):
     """Everything before `position` of file `sequence` is synced."""
 
     sequence: int
     position: int
 
 
-def read_mark(files: Files, directory: str, key: int) -> Mark | None:
+def read_mark(files: Files, directory: str, key: int) -> SyncMark | None:
     """Return the mark of a log; None when there is no valid one. Raises ReadFailed."""
     try:
         data = files.read_file(os.path.join(directory, MARK_FILE))
@@ -57,7 +57,7 @@ def read_mark(files: Files, directory: str, key: int) -> Mark | None:
         if len(check) == _CHECK.size and check == _check(fields, key):
             magic, sequence, position = _FIELDS.unpack(fields)
             if magic == _MAGIC:
-                found.append(Mark(sequence, position))
+                found.append(SyncMark(sequence, position))
     return max(found, default=None)
 
 
@@ -76,7 +76,7 @@ class MarkFile:
         self._fd = -1
         self._slot = 0
 
-    def write(self, mark: Mark) -> None:
+    def write(self, mark: SyncMark) -> None:
         """Write how far the log is synced. Skipped on a full disk or without a descriptor: an older
         mark is still true. Raises WriteFailed."""
         last = self.after(mark.sequence, mark.position)

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from fluxmq.storage.errors import Corruption, Misfit
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal_files import LogFile, file_name, open_file, open_key, sequences, unpin
-from fluxmq.storage.wal_groups import GroupLog
-from fluxmq.storage.wal_mark import Mark, read_mark
+from fluxmq.storage.wal_groups import WalGroup
+from fluxmq.storage.wal_mark import SyncMark, read_mark
 from fluxmq.storage.wal_records import (
     CHECKPOINT,
     CLOSED,
@@ -49,7 +49,7 @@ class Recovery:
     use."""
 
     def __init__(self) -> None:
-        self.groups: dict[int, GroupLog] = {}
+        self.groups: dict[int, WalGroup] = {}
         self.used: list[LogFile] = []
         self.blank: list[LogFile] = []
         self.last_write = 0
@@ -89,7 +89,7 @@ def recover(
     logs: list[LogFile],
     visit: Visitor | None = None,
     *,
-    mark: Mark | None = None,
+    mark: SyncMark | None = None,
     synced: bool = True,
 ) -> Recovery:
     """Read all files of a log, given in order. `visit` sees every record, with its file and the
@@ -132,9 +132,13 @@ def recover(
     return recovery
 
 
-def _check_mark(recovery: Recovery, mark: Mark, directory: str) -> None:
+def _check_mark(recovery: Recovery, mark: SyncMark, directory: str) -> None:
     """Check that the log reaches at least as far as it was synced."""
-    end = Mark(recovery.used[-1].sequence, recovery.used[-1].end) if recovery.used else Mark(0, 0)
+    end = (
+        SyncMark(recovery.used[-1].sequence, recovery.used[-1].end)
+        if recovery.used
+        else SyncMark(0, 0)
+    )
     if end < mark:
         at = end.position if end.sequence == mark.sequence else 0
         what = f"a bad record, although everything up to byte {mark.position} was synced"
@@ -253,7 +257,7 @@ def _declare(recovery: Recovery, file: LogFile, found: Found, name: bytes) -> No
     text = name.decode("utf-8")
     group = recovery.groups.get(found.group)
     if group is None:
-        recovery.groups[found.group] = GroupLog(found.group, text, found.index, found.term)
+        recovery.groups[found.group] = WalGroup(found.group, text, found.index, found.term)
     elif group.name != text or group.last != found.index:
         raise Corruption(
             file.path,

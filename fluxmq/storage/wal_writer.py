@@ -2,7 +2,7 @@
 
 Responsible for group commit, for continuing in the next file, for handling failed writes, failed
 syncs and full disks, and for which files are still needed. Knows the effect of records on
-`GroupLog`, not who appends them or why.
+`WalGroup`, not who appends them or why.
 
 One write is in flight at a time: everything appended meanwhile joins the next. A write that does
 not fit into its file continues in the next one after the first part was synced; it is done when all
@@ -21,7 +21,7 @@ from fluxmq.storage.errors import DiskFull, Exhausted, OutOfDescriptors, Storage
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal_cache import OVERHEAD_BYTES, RecentEntries
 from fluxmq.storage.wal_files import LogFile, unpin
-from fluxmq.storage.wal_groups import GroupLog
+from fluxmq.storage.wal_groups import WalGroup
 from fluxmq.storage.wal_mark import MarkFile
 from fluxmq.storage.wal_options import NO_MARK, SyncQueue, WalOptions, WalStats
 from fluxmq.storage.wal_records import (
@@ -57,7 +57,7 @@ class LogWriter:
         files: Files,
         row: FileRow,
         syncer: SyncQueue,
-        groups: dict[int, GroupLog],
+        groups: dict[int, WalGroup],
         options: WalOptions,
         on_sync: Callable[[float], None] | None,
         clock: Callable[[], float],
@@ -85,7 +85,7 @@ class LogWriter:
         self._syncing = False
         self._begun: LogFile | None = None
         self._direct = False
-        self._marks: list[tuple[GroupLog, int]] = []
+        self._marks: list[tuple[WalGroup, int]] = []
         self._voids: list[tuple[list[LogFile], int, int]] = []
         self._number = 0
         self._durable = 0
@@ -198,7 +198,7 @@ class LogWriter:
             numbers.append(number)
         return numbers
 
-    def _mark(self, group: GroupLog, index: int) -> None:
+    def _mark(self, group: WalGroup, index: int) -> None:
         """Record that a checkpoint, or the group's leaving, became durable."""
         if index != _GONE:
             group.checkpoint_durable = max(group.checkpoint_durable, index)
@@ -396,6 +396,6 @@ class LogWriter:
             poll.poll(WAIT_SECONDS_MAX * 1000)
 
 
-def carried_bytes(group: GroupLog) -> int:
+def carried_bytes(group: WalGroup) -> int:
     """Return the bytes that a group takes at the beginning of every file."""
     return sum(record_bytes(len(record.body)) for record in group.carried())

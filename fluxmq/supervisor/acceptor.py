@@ -33,8 +33,8 @@ from fluxmq.ipc.conversation import Handlers
 from fluxmq.ipc.descriptors import shares_here
 from fluxmq.ipc.handoff import LISTENERS, Handoff
 from fluxmq.ipc.launch import Launch
-from fluxmq.ipc.messages import Hello, ProcessNumbers
-from fluxmq.ipc.polling import PollingClient
+from fluxmq.ipc.messages import ProcessHello, ProcessNumbers
+from fluxmq.ipc.polling_client import PollingClient
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.metrics.registry import Sample
 from fluxmq.model.errors import FluxmqError
@@ -42,18 +42,18 @@ from fluxmq.net.accept import ASK, AWAIT, EARLY_TURNS, ENDED, FAILED, HANDED, NO
 from fluxmq.protocols.sniff import (
     CONNECT_BYTES_MAX,
     NEED_MORE,
-    Refusal,
     Sniffed,
-    Wire,
+    SniffRefusal,
+    WireProtocol,
     shard_of,
     sniff,
 )
 from fluxmq.settings.schema import Settings
-from fluxmq.supervisor import listening
-from fluxmq.supervisor.admission import AddressRates, Reason, counted_key
-from fluxmq.supervisor.delivery import Delivery
-from fluxmq.supervisor.listening import Listening, SpareDescriptor
-from fluxmq.supervisor.pending import PENDING_MAX, Pending, PendingConnections
+from fluxmq.supervisor import listen_sockets
+from fluxmq.supervisor.admission import AddressRates, CloseReason, counted_key
+from fluxmq.supervisor.delivery import ShardHandoff
+from fluxmq.supervisor.listen_sockets import ListenSocket, SpareDescriptor
+from fluxmq.supervisor.pending_connections import PENDING_MAX, PendingConnection, PendingConnections
 
 HOUSEKEEPING_SECONDS = 0.25
 """Interval between timeout checks, and the longest between heartbeat writes."""
@@ -78,15 +78,21 @@ DESCRIPTORS_RESERVED = 64
 _PLAIN = LISTENERS.index("mqtt.tcp")
 _AMQP = LISTENERS.index("amqp.tcp")
 _AMQP_ALL = (_AMQP, LISTENERS.index("amqp.tls"))
-_WIRES = (Wire.MQTT, Wire.TLS, Wire.HTTP, Wire.AMQP091, Wire.TLS)
+_WIRES = (
+    WireProtocol.MQTT,
+    WireProtocol.TLS,
+    WireProtocol.HTTP,
+    WireProtocol.AMQP091,
+    WireProtocol.TLS,
+)
 assert len(_WIRES) == len(LISTENERS)
 assert LISTENERS == ("mqtt.tcp", "mqtt.tls", "mqtt.websocket", "amqp.tcp", "amqp.tls")
 
 _REFUSALS = {
-    Refusal.UNKNOWN_PROTOCOL: Reason.UNKNOWN_PROTOCOL,
-    Refusal.MALFORMED: Reason.MALFORMED,
-    Refusal.TOO_LARGE: Reason.TOO_LARGE,
-    Refusal.AMQP_VERSION: Reason.AMQP_VERSION,
+    SniffRefusal.UNKNOWN_PROTOCOL: CloseReason.UNKNOWN_PROTOCOL,
+    SniffRefusal.MALFORMED: CloseReason.MALFORMED,
+    SniffRefusal.TOO_LARGE: CloseReason.TOO_LARGE,
+    SniffRefusal.AMQP_VERSION: CloseReason.AMQP_VERSION,
 }
 
 _log = logs.get_logger(__name__)
@@ -106,7 +112,7 @@ class Acceptor:
         launch: Launch,
         settings: Settings,
         table: ProcessTable,
-        listeners: list[Listening],
+        listeners: list[ListenSocket],
         descriptors: int,
     ) -> None:
         self._launch = launch
@@ -120,17 +126,17 @@ class Acceptor:
         self._rates = AddressRates(settings.ratelimit.connection)
         self._pending = PendingConnections(pending_capacity(descriptors, launch.workers))
         allowed = shares_here(settings, launch.workers)
-        self._delivery = Delivery(launch.handoff_fds, table, allowed.connections)
+        self._delivery = ShardHandoff(launch.handoff_fds, table, allowed.connections)
         self._limit = min(CONNECT_BYTES_MAX, settings.broker.max_connect_size)
         self._entrance = Entrance(self._limit, self._delivery.batches, _PLAIN)
         self._set_rates()
         self.accepted = [0] * len(LISTENERS)
-        self.refused: Counter[Reason] = Counter()
-        self._reported: Counter[Reason] = Counter()
+        self.refused: Counter[CloseReason] = Counter()
+        self._reported: Counter[CloseReason] = Counter()
         self._report_at = 0.0
         self._control = PollingClient(
             launch.control_socket,
-            Hello(launch.role, launch.index, os.getpid()),
+            ProcessHello(launch.role, launch.index, os.getpid()),
             Handlers(collect=self.samples, status=self.numbers),
         )
         self._control_fd: int | None = None
@@ -163,7 +169,7 @@ class Acceptor:
             wait = HOUSEKEEPING_SECONDS
             if self._is_crowd(now):
                 wait = 0.0  # early connections are not in the poll set
-                if self._came < listening.ACCEPT_BATCH:
+                if self._came < listen_sockets.ACCEPT_BATCH:
                     time.sleep(CROWD_PAUSE_SECONDS)
         self._close()
 
@@ -235,7 +241,7 @@ class Acceptor:
             for fd, listener, peer, loopback, _ in entrance.early:
                 address = peer.decode()
                 counted = None if loopback else counted_key(key_of_peer(address))
-                self._await(Pending(fd, listener, address, counted, now))
+                self._await(PendingConnection(fd, listener, address, counted, now))
             entrance.early.clear()
         return False
 
@@ -245,16 +251,16 @@ class Acceptor:
         """Take new connections from one listening socket."""
         listener, sock = self._by_socket[fd]
         entrance = self._entrance
-        entrance.left = listening.ACCEPT_BATCH
+        entrance.left = listen_sockets.ACCEPT_BATCH
         entrance.accepted = 0
         while (outcome := entrance.take(sock, listener.index)) != NONE:
             if outcome == FAILED:
-                if listening.is_passing(entrance.error):
+                if listen_sockets.is_passing(entrance.error):
                     continue
                 self._spare.shed(sock, entrance.error)
-                self.refused[Reason.DESCRIPTORS] += 1
+                self.refused[CloseReason.DESCRIPTORS] += 1
                 self._epoll.unregister(fd)
-                self._resting[fd] = now + listening.REST_SECONDS
+                self._resting[fd] = now + listen_sockets.REST_SECONDS
                 break
             self._admit(outcome, now)
         self._came += entrance.accepted
@@ -271,7 +277,7 @@ class Acceptor:
         if outcome == ASK:
             assert key is not None
             if not self._rates.allow(key, now):
-                self._refuse(fd, Reason.RATE)
+                self._refuse(fd, CloseReason.RATE)
                 return
             outcome = entrance.enter()
             if outcome == AWAIT:
@@ -281,33 +287,35 @@ class Acceptor:
             return
         counted = None if key is None else counted_key(key)
         if outcome == AWAIT:
-            self._await(Pending(fd, listener, peer, counted, now))
+            self._await(PendingConnection(fd, listener, peer, counted, now))
         elif outcome == ENDED:
-            self._refuse(fd, Reason.CLOSED_EARLY)
+            self._refuse(fd, CloseReason.CLOSED_EARLY)
         else:
             data = entrance.data()
             verdict = sniff(data, self._limit)
             if verdict is NEED_MORE:
-                self._await(Pending(fd, listener, peer, counted, now, data=bytearray(data)))
+                self._await(
+                    PendingConnection(fd, listener, peer, counted, now, data=bytearray(data))
+                )
             else:
                 self._decide(fd, listener, peer, data, verdict, now)
 
-    def _await(self, pending: Pending) -> None:
+    def _await(self, pending: PendingConnection) -> None:
         """Keep a connection until its protocol is known, making room for it if necessary."""
-        crowd = self._pending.crowded(pending.address)
+        crowd = self._pending.busiest_address(pending.address)
         if crowd is not None:
-            self._drop(crowd, Reason.ADDRESS_PENDING)
+            self._drop(crowd, CloseReason.ADDRESS_PENDING)
         oldest = self._pending.full()
         if oldest is not None:
-            self._drop(oldest, Reason.PENDING_FULL)
+            self._drop(oldest, CloseReason.PENDING_FULL)
         try:
             self._epoll.register(pending.fd, select.EPOLLIN | select.EPOLLRDHUP)
         except OSError:  # the kernel's limit on watches
-            self._refuse(pending.fd, Reason.DESCRIPTORS)
+            self._refuse(pending.fd, CloseReason.DESCRIPTORS)
             return
         self._pending.add(pending)
 
-    def _hear(self, pending: Pending, now: float) -> None:
+    def _hear(self, pending: PendingConnection, now: float) -> None:
         """Read from an awaited connection, which has sent something or ended."""
         entrance = self._entrance
         seen = len(pending.data)
@@ -318,7 +326,7 @@ class Acceptor:
         if outcome == AWAIT:
             return
         if outcome == ENDED:
-            self._drop(pending, Reason.CLOSED_EARLY)
+            self._drop(pending, CloseReason.CLOSED_EARLY)
             return
         if outcome == HANDED:
             self._forget(pending)
@@ -332,39 +340,45 @@ class Acceptor:
         data = bytes(pending.data)
         self._decide(pending.fd, pending.listener, pending.peer, data, verdict, now)
 
-    def _forget(self, pending: Pending) -> None:
+    def _forget(self, pending: PendingConnection) -> None:
         """Stop awaiting a connection; it stays open."""
         self._pending.remove(pending)
         # Closing our descriptor does not imply this: the shard's copy keeps the registration alive.
         self._epoll.unregister(pending.fd)
 
     def _decide(
-        self, fd: int, listener: int, peer: str, data: bytes, verdict: Sniffed | Refusal, now: float
+        self,
+        fd: int,
+        listener: int,
+        peer: str,
+        data: bytes,
+        verdict: Sniffed | SniffRefusal,
+        now: float,
     ) -> None:
         """Hand a recognised connection over, or close it.
 
         A shard answers a wrong protocol header on the AMQP port with the supported one.
         """
         if listener != _AMQP:
-            if isinstance(verdict, Refusal):
+            if isinstance(verdict, SniffRefusal):
                 self._refuse(fd, _REFUSALS[verdict])
                 return
             if verdict.wire is not _WIRES[listener]:
-                self._refuse(fd, Reason.WRONG_PROTOCOL)
+                self._refuse(fd, CloseReason.WRONG_PROTOCOL)
                 return
         if not self._delivery.has_room(listener, self._listeners[listener].max_connections):
-            self._refuse(fd, Reason.MAX_CONNECTIONS)
+            self._refuse(fd, CloseReason.MAX_CONNECTIONS)
             return
         shard = self._shard_for(listener, verdict)
         if not self._delivery.has_place(shard):
-            self._refuse(fd, Reason.DESCRIPTORS)
+            self._refuse(fd, CloseReason.DESCRIPTORS)
             return
         if not self._delivery.put(shard, Handoff(fd, listener, peer, data), now):
-            self._refuse(fd, Reason.SHARD_BUSY)
+            self._refuse(fd, CloseReason.SHARD_BUSY)
         elif listener == _PLAIN:
             self._entrance.room -= 1
 
-    def _shard_for(self, listener: int, verdict: Sniffed | Refusal) -> int:
+    def _shard_for(self, listener: int, verdict: Sniffed | SniffRefusal) -> int:
         """Choose a shard: by session for MQTT, the least loaded for AMQP, else in turn."""
         if listener in _AMQP_ALL:
             return self._delivery.lightest_shard(_AMQP_ALL)
@@ -372,12 +386,12 @@ class Acceptor:
         shard = shard_of(client_id or b"", self._delivery.workers)
         return self._delivery.any_shard() if shard is None else shard
 
-    def _drop(self, pending: Pending, reason: Reason) -> None:
+    def _drop(self, pending: PendingConnection, reason: CloseReason) -> None:
         """Close an awaited connection."""
         self._pending.remove(pending)
         self._refuse(pending.fd, reason)
 
-    def _refuse(self, fd: int, reason: Reason) -> None:
+    def _refuse(self, fd: int, reason: CloseReason) -> None:
         self.refused[reason] += 1
         os.close(fd)
 
@@ -387,9 +401,9 @@ class Acceptor:
         """Handle timeouts, resting listeners, the control connection, a reload and the log line."""
         for listener in self._listeners.values():
             for pending in self._pending.expired(listener.index, now - listener.connect_timeout):
-                self._drop(pending, Reason.TIMEOUT)
+                self._drop(pending, CloseReason.TIMEOUT)
         for connection in self._delivery.expire(now):
-            self._refuse(connection.fd, Reason.SHARD_BUSY)
+            self._refuse(connection.fd, CloseReason.SHARD_BUSY)
         self._delivery.recount()
         for fd, until in list(self._resting.items()):
             if now >= until:
@@ -440,13 +454,13 @@ class Acceptor:
     def _close(self) -> None:
         self._table.set_ready(self._launch.slot, False)
         for listener in self._listeners.values():
-            listening.close(listener)
+            listen_sockets.close(listener)
         for connection in self._delivery.close():
-            self._refuse(connection.fd, Reason.STOPPING)
+            self._refuse(connection.fd, CloseReason.STOPPING)
         for pending in self._pending:
-            self._drop(pending, Reason.STOPPING)
+            self._drop(pending, CloseReason.STOPPING)
         for fd, *_ in self._entrance.early:
-            self._refuse(fd, Reason.STOPPING)
+            self._refuse(fd, CloseReason.STOPPING)
         self._control.close()
         self._spare.close()
         self._epoll.close()
@@ -461,7 +475,7 @@ class Acceptor:
             labels = {"listener": LISTENERS[listener]}
             yield "fluxmq_acceptor_accepted_total", labels, self.accepted[listener]
             yield "fluxmq_acceptor_handed_total", labels, self._delivery.handed[listener]
-        for reason in Reason:
+        for reason in CloseReason:
             yield (
                 "fluxmq_acceptor_refused_total",
                 {"reason": reason.value},
@@ -485,8 +499,8 @@ def main(launch: Launch) -> None:
     logs.configure(settings.log.level, settings.log.format, launch.process_name)
     descriptors = launching.raise_file_limit()
     try:
-        listeners = listening.open_listeners(settings)
-    except listening.ListenError as exc:
+        listeners = listen_sockets.open_listeners(settings)
+    except listen_sockets.ListenError as exc:
         launching.fail_boot(str(exc), table, launch.slot)
     acceptor = Acceptor(launch, settings, table, listeners, descriptors)
     acceptor.watch_signals()

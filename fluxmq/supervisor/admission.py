@@ -14,7 +14,7 @@ from fluxmq.auth.addresses import is_loopback_key
 from fluxmq.settings.schema import ConnectionRate
 
 
-class Reason(enum.Enum):
+class CloseReason(enum.Enum):
     """Reason for closing a connection. The values are labels of fluxmq_acceptor_refused_total."""
 
     RATE = "rate"  # too many connections from this address
@@ -40,7 +40,7 @@ def counted_key(key: str) -> str | None:
 
 
 @dataclass(slots=True)
-class _Bucket:
+class _AddressBucket:
     tokens: float
     filled_at: float
 
@@ -52,7 +52,7 @@ class AddressRates:
     def __init__(self, settings: ConnectionRate) -> None:
         self._settings = settings
         # In order of last use: the first has been quiet longest.
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, _AddressBucket] = {}
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -77,7 +77,7 @@ class AddressRates:
         bucket = self._buckets.pop(key, None)
         if bucket is None:
             self._shrink(settings.max_addresses - 1)
-            bucket = _Bucket(float(settings.burst), now)
+            bucket = _AddressBucket(float(settings.burst), now)
         else:
             refilled = bucket.tokens + (now - bucket.filled_at) * settings.rate
             bucket.tokens = min(float(settings.burst), refilled)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from fluxmq.ipc.launch import Launch
-from fluxmq.supervisor.forking import fork
+from fluxmq.supervisor.fork import fork
 from fluxmq.supervisor.programs import PROGRAMS, Program
 
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from fluxmq.ipc import handoff
 from fluxmq.ipc.handoff import LISTENERS, Handoff
 from fluxmq.ipc.table import ProcessTable
-from fluxmq.net.accept_batch import Batch
+from fluxmq.net.accept_batch import ConnectionBatch
 
 BACKLOG_MAX = 2_000
 """Connections waiting for one shard beyond those in its socket: a second of a busy acceptor."""
@@ -34,7 +34,7 @@ BACKLOG_SECONDS = 10.0
 _QUEUED = termios.TIOCOUTQ  # SIOCOUTQ for sockets: bytes sent but not yet received by the peer
 
 
-class Delivery:
+class ShardHandoff:
     """The acceptor's ends of the sockets to all shards."""
 
     def __init__(self, fds: Sequence[int], table: ProcessTable, connections_max: int) -> None:
@@ -46,7 +46,7 @@ class Delivery:
             collections.deque() for _ in fds
         ]
         # Invariant: a batch is paused while its shard is blocked or has connections waiting.
-        self.batches: list[Batch] = [handoff.new_batch() for _ in fds]
+        self.batches: list[ConnectionBatch] = [handoff.new_batch() for _ in fds]
         # Connections handed over per shard and listener, and possibly not yet counted in the
         # shard's row.
         self._uncounted = [[0] * len(LISTENERS) for _ in fds]
@@ -212,7 +212,7 @@ class Delivery:
             sock.close()
         return rest
 
-    def _send(self, shard: int, batch: Batch, now: float) -> None:
+    def _send(self, shard: int, batch: ConnectionBatch, now: float) -> None:
         """Send this turn's batch; what the socket does not take joins the backlog."""
         counts = batch.counts[: len(LISTENERS)]
         sent = handoff.dispatch(self._sockets[shard], batch)

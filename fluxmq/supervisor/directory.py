@@ -19,7 +19,7 @@ from fluxmq.storage.files import Files
 _MODE = 0o700
 
 
-class DirectoryError(FluxmqError):
+class DataDirectoryError(FluxmqError):
     """The data directory cannot be used; the message begins with the setting's path."""
 
 
@@ -43,7 +43,7 @@ def open_directory(path: Path) -> DataDirectory:
         path.mkdir(mode=_MODE, parents=True, exist_ok=True)
         lock_fd = _lock(path / "LOCK")
     except OSError as exc:
-        raise DirectoryError(f"storage.data_dir: {path}: {exc.strerror}") from exc
+        raise DataDirectoryError(f"storage.data_dir: {path}: {exc.strerror}") from exc
     try:
         check_version(Files(), DataPaths(str(path)), create=True)
         run = path / "run"
@@ -51,10 +51,10 @@ def open_directory(path: Path) -> DataDirectory:
         run.chmod(_MODE)  # it holds the socket that changes users
     except OSError as exc:
         os.close(lock_fd)
-        raise DirectoryError(f"storage.data_dir: {path}: {exc.strerror}") from exc
+        raise DataDirectoryError(f"storage.data_dir: {path}: {exc.strerror}") from exc
     except StorageError as exc:
         os.close(lock_fd)
-        raise DirectoryError(f"storage.data_dir: {exc}") from exc
+        raise DataDirectoryError(f"storage.data_dir: {exc}") from exc
     return DataDirectory(path, run, lock_fd)
 
 
@@ -66,7 +66,7 @@ def _lock(path: Path) -> int:
         holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
         os.close(fd)
         by = f"process {holder}" if holder.isdigit() else "another process"
-        raise DirectoryError(
+        raise DataDirectoryError(
             f"storage.data_dir: {path.parent} is in use by {by}; a directory belongs to one broker"
         ) from None
     os.ftruncate(fd, 0)

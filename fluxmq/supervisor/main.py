@@ -20,15 +20,15 @@ from fluxmq.net.link_ends import LinkKind
 from fluxmq.protocols.mqtt.scan import COMPILED
 from fluxmq.settings import Settings, SettingsError
 from fluxmq.storage.errors import StorageError
-from fluxmq.supervisor import banner, placement, placing
+from fluxmq.supervisor import banner, group_placement, placement
 from fluxmq.supervisor.children import Children
-from fluxmq.supervisor.directory import DataDirectory, DirectoryError, open_directory
+from fluxmq.supervisor.directory import DataDirectory, DataDirectoryError, open_directory
 from fluxmq.supervisor.fabric import Fabric, link_kind
+from fluxmq.supervisor.group_placement import RelocationError
 from fluxmq.supervisor.placement import PlacementError, Plan
-from fluxmq.supervisor.placing import RelocationError
 from fluxmq.supervisor.programs import PROGRAMS, Program
-from fluxmq.supervisor.reloading import Reloading
-from fluxmq.supervisor.supervising import Supervisor
+from fluxmq.supervisor.settings_reload import SettingsReload
+from fluxmq.supervisor.supervisor import Supervisor
 from fluxmq.supervisor.tree import Tree
 
 EXIT_USAGE = 2
@@ -141,7 +141,7 @@ def _run(config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Pr
     log = logs.get_logger("fluxmq.supervisor")
     try:
         directory = open_directory(Path(settings.storage.data_dir))
-    except DirectoryError as exc:
+    except DataDirectoryError as exc:
         _say(str(exc))
         return EXIT_BOOT_FAILURE
     raise_file_limit()
@@ -160,7 +160,9 @@ def _run(config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Pr
     for note in descriptors.notes(settings, allowed, plan.workers):
         log.warning("%s", note)
     try:
-        for note in placing.notes(settings, placing.place(directory.path, settings, plan)):
+        for note in group_placement.notes(
+            settings, group_placement.place(directory.path, settings, plan)
+        ):
             log.warning("%s", note)
     except (StorageError, RelocationError) as exc:
         _say(f"storage.data_dir: {exc}")
@@ -191,7 +193,7 @@ def _supervise(
         directory.path,
         directory.run,
     )
-    reloading = Reloading(config, settings)
+    reloading = SettingsReload(config, settings)
     clustered = settings.cluster.enabled and settings.cluster.raft.enabled
     children = Children(programs, clustered)
     supervisor = Supervisor(tree, fabric, children, reloading.read, lambda: log.info("ready"))

@@ -54,7 +54,7 @@ def load_rest(clustered: bool) -> None:
         import fluxmq.supervisor.acceptor
 
         if clustered:
-            import fluxmq.engine.hosts  # noqa: F401
+            import fluxmq.engine.group_clients  # noqa: F401
 
 
 def run_shard(launch: Launch) -> None:

@@ -1,6 +1,6 @@
 """Decisions about the process tree: current and desired state in; what to start, stop and kill out.
 
-Pure. Time is an argument (seconds, monotonic); ``supervising`` carries the decisions out. The
+Pure. Time is an argument (seconds, monotonic); ``supervisor`` carries the decisions out. The
 rules:
 
 * First start: control, then the shards, and the acceptor when all of these are ready, so that the

@@ -11,7 +11,7 @@ from fluxmq.protocols.amqp091.confirms import ConfirmWindow
 from fluxmq.protocols.amqp091.delivery import encode_deliveries
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
 from fluxmq.protocols.amqp091.parser import AmqpParser
-from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
+from fluxmq.protocols.amqp091.run import AmqpPublishRun, build_amqp_batches
 from fluxmq.protocols.connection import WIRE_AMQP_0_9_1, Connection, Tally
 from perf.micro import Benchmark
 
@@ -66,9 +66,9 @@ class _Handler:
     def __init__(self, *, build: bool) -> None:
         self.count = 0
         self.build = build
-        self.run: PublishRun | None = None
+        self.run: AmqpPublishRun | None = None
 
-    def publish_run(self, connection: Connection, channel: int, run: PublishRun) -> None:
+    def publish_run(self, connection: Connection, channel: int, run: AmqpPublishRun) -> None:
         """Whole publishes."""
         self.count += run.count
         self.run = run

@@ -8,7 +8,7 @@ from fluxmq.model.batch_format import parse, verify
 from fluxmq.model.message_batch import build_message
 from fluxmq.protocols.mqtt.batch_delivery import OffsetProperties, delivery_runs
 from fluxmq.protocols.mqtt.batches import build_batches
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.mqtt.scan import PUBLISH, Scanner
 from perf import codec
 from perf.micro import Benchmark
@@ -41,11 +41,11 @@ def benchmarks(scale: int) -> Iterator[Benchmark]:
             yield Benchmark(label, times * run.count, step)
 
 
-def _run(count: int) -> Run:
+def _run(count: int) -> PublishRun:
     buffer = numbered(codec.publish_template(TOPIC.decode(), 256, 1, 4), count)
     scanner = Scanner(MAX_PACKET)
     assert scanner.next(buffer, 0, len(buffer)) == PUBLISH
-    return Run(
+    return PublishRun(
         buffer,
         scanner.start,
         scanner.end,
@@ -60,7 +60,7 @@ def _run(count: int) -> Run:
     )
 
 
-def _build(run: Run, rounds: int) -> Callable[[], int]:
+def _build(run: PublishRun, rounds: int) -> Callable[[], int]:
     def step() -> int:
         for _ in range(rounds):
             build_batches(run, TOPIC, b"", 1)
@@ -80,7 +80,7 @@ def _single(rounds: int) -> Callable[[], int]:
     return step
 
 
-def _parse(run: Run, rounds: int, *, check: bool = False) -> Callable[[], int]:
+def _parse(run: PublishRun, rounds: int, *, check: bool = False) -> Callable[[], int]:
     data = build_batches(run, TOPIC, b"", 1)[0]
 
     def step() -> int:
@@ -96,7 +96,7 @@ def _parse(run: Run, rounds: int, *, check: bool = False) -> Callable[[], int]:
 
 
 def _deliver(
-    run: Run, rounds: int, version: int, offsets: OffsetProperties | None
+    run: PublishRun, rounds: int, version: int, offsets: OffsetProperties | None
 ) -> Callable[[], int]:
     batch = parse(build_batches(run, TOPIC, b"", 1)[0])
     batch.stamp(OFFSET, 1, 1)

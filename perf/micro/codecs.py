@@ -48,10 +48,10 @@ def _scan(buffer: bytearray) -> Callable[[], int]:
     return step
 
 
-def _run_of(buffer: bytearray) -> runs.Run:
+def _run_of(buffer: bytearray) -> runs.PublishRun:
     scanner = Scanner(MAX_PACKET)
     assert scanner.next(buffer, 0, len(buffer)) == PUBLISH
-    return runs.Run(
+    return runs.PublishRun(
         buffer,
         scanner.start,
         scanner.end,

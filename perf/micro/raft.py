@@ -41,19 +41,19 @@ class MemoryLog:
         self.log: list[Entry] = []
 
     def first_index(self) -> int:
-        """See `fluxmq.raft.log.LogReader`."""
+        """See `fluxmq.raft.log.StableLog`."""
         return self.base + 1
 
     def last_index(self) -> int:
-        """See `fluxmq.raft.log.LogReader`."""
+        """See `fluxmq.raft.log.StableLog`."""
         return self.base + len(self.log)
 
     def term(self, index: int) -> int:
-        """See `fluxmq.raft.log.LogReader`."""
+        """See `fluxmq.raft.log.StableLog`."""
         return self.base_term if index == self.base else self.log[index - self.base - 1].term
 
     def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
-        """See `fluxmq.raft.log.LogReader`; nothing is that long here."""
+        """See `fluxmq.raft.log.StableLog`; nothing is that long here."""
         return self.log[low - self.base - 1 : high - self.base - 1]
 
     def compact(self) -> tuple[int, int]:

@@ -22,7 +22,7 @@ import numpy
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from fluxmq.model.properties import Item, Kind, Value
+from fluxmq.model.properties import Item, PropertyKind, Value
 
 _PROTOCOLS: Final = {1: "mqtt", 2: "amqp", 3: "amqp1"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,9 +38,9 @@ def text_of(item: Item) -> str:
     if isinstance(value, Value):
         return _value_text(value)
     if isinstance(value, bytes):
-        if item.kind is Kind.DEAD_TRANSFER:
+        if item.kind is PropertyKind.DEAD_TRANSFER:
             return value.hex()
-        if item.kind is Kind.CORRELATION:
+        if item.kind is PropertyKind.CORRELATION:
             try:
                 return value.decode()
             except UnicodeDecodeError:
@@ -48,16 +48,16 @@ def text_of(item: Item) -> str:
         return value.decode("utf-8", "replace")
     if value is None:
         return ""
-    if item.kind is Kind.PROTOCOL:
+    if item.kind is PropertyKind.PROTOCOL:
         return _PROTOCOLS.get(value, str(value))
-    if item.kind in (Kind.DEAD_FIRST_TIME, Kind.DEAD_TIME):
+    if item.kind in (PropertyKind.DEAD_FIRST_TIME, PropertyKind.DEAD_TIME):
         return _moment(value)
     return str(value)
 
 
 def name_of(item: Item) -> str:
     """Return an item's name in its map."""
-    if item.kind is Kind.HEADER:
+    if item.kind is PropertyKind.HEADER:
         return item.name.decode("utf-8", "replace")
     return item.kind.name.lower()
 
@@ -103,7 +103,7 @@ def _json_value(value: Value) -> object:
 
 # --- many at once ----------------------------------------------------------------------------------------------------
 
-NAMES: Final = b"".join(kind.name.lower().encode() for kind in Kind)
+NAMES: Final = b"".join(kind.name.lower().encode() for kind in PropertyKind)
 """Names of all kinds, back to back: they follow the blocks in every source."""
 
 
@@ -111,7 +111,7 @@ def _name_places() -> tuple[Integers, Integers]:
     """Return position and size of each kind's name in these, by the kind's number."""
     at, sizes = numpy.zeros(256, numpy.int64), numpy.zeros(256, numpy.int64)
     end = 0
-    for kind in Kind:
+    for kind in PropertyKind:
         at[kind], sizes[kind] = end, len(kind.name)
         end += len(kind.name)
     return at, sizes

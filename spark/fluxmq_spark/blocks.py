@@ -22,7 +22,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from fluxmq.model.properties import NUMBERS, Item, Kind, PropertyError, decode
+from fluxmq.model.properties import NUMBERS, Item, PropertyError, PropertyKind, decode
 from fluxmq_spark.block_texts import NAME_AT, NAME_SIZE, Source, name_of, text_of
 
 STEPS_MAX: Final = 64
@@ -122,14 +122,14 @@ def decode_blocks(
         items = _with_strange(items, strange, values, source)
     count = len(values)
     order, kinds = _in_order(items, count)
-    is_header = kinds == Kind.HEADER
-    is_publisher = kinds == Kind.PUBLISHER
+    is_header = kinds == PropertyKind.HEADER
+    is_publisher = kinds == PropertyKind.PUBLISHER
     others = order[~is_header & ~is_publisher]
     return Blocks(
         headers and _map(items, order[is_header], count, source, headers),
         properties and _map(items, others, count, source, properties),
         _last(items, order[is_publisher], count, source),
-        _last(items, order[kinds == Kind.EXCHANGE], count, source),
+        _last(items, order[kinds == PropertyKind.EXCHANGE], count, source),
     )
 
 
@@ -206,27 +206,27 @@ def _said(data: NDArray[numpy.uint8], items: _Items, strange: Flags, source: Sou
     for number in numpy.flatnonzero(numpy.bincount(items.kind)).tolist():
         which = numpy.flatnonzero(items.kind == number)
         try:
-            kind = Kind(number)
+            kind = PropertyKind(number)
         except ValueError:
             strange[items.block[which]] = True
             continue
-        if kind is Kind.HEADER:
+        if kind is PropertyKind.HEADER:
             _headers_said(data, items, which, strange, source)
             continue
-        width = NUMBERS.get(kind, 0 if kind is Kind.EMPTY_HEADERS else None)
+        width = NUMBERS.get(kind, 0 if kind is PropertyKind.EMPTY_HEADERS else None)
         if width is not None:
             wrong = items.size[which] != width
             strange[items.block[which[wrong]]] = True
             which = which[~wrong]
         if width == 1:
             _put_bytes(data, items, which, _text_of_kind(kind), source)
-        elif width and kind not in (Kind.DEAD_FIRST_TIME, Kind.DEAD_TIME):
+        elif width and kind not in (PropertyKind.DEAD_FIRST_TIME, PropertyKind.DEAD_TIME):
             _put_numbers(data, items, which, width, False, source)
-        elif width or kind in (Kind.CORRELATION, Kind.DEAD_TRANSFER):
+        elif width or kind in (PropertyKind.CORRELATION, PropertyKind.DEAD_TRANSFER):
             _put_distinct(data, items, which, _text_of_kind(kind), strange, source)
 
 
-def _text_of_kind(kind: Kind) -> Callable[[bytes], str]:
+def _text_of_kind(kind: PropertyKind) -> Callable[[bytes], str]:
     width = NUMBERS.get(kind)
 
     def text(content: bytes) -> str:
@@ -269,7 +269,7 @@ def _headers_said(
 def _header_text(content: bytes) -> str:
     """Return the text of a header's value, from the item's content. Raises ``PropertyError``."""
     size = len(content)
-    sizes = bytearray((Kind.HEADER,))
+    sizes = bytearray((PropertyKind.HEADER,))
     while size >= 0x80:
         sizes.append(size & 0x7F | 0x80)
         size >>= 7

@@ -13,8 +13,8 @@ from fluxmq.model.segments import (
     HEAD_BYTES,
     HEAD_NAME,
     PAGE_BYTES,
-    Head,
-    Page,
+    HeaderPage,
+    QueueHead,
     SegmentError,
     base_of,
     index_name,
@@ -65,7 +65,7 @@ class SegmentFile(NamedTuple):
 class Log(NamedTuple):
     """A queue at one moment: its head, and the segments with the messages that the head keeps."""
 
-    head: Head
+    head: QueueHead
     segments: tuple[SegmentFile, ...]
 
 
@@ -148,7 +148,7 @@ def _queue_name(storage: Storage, directory: str) -> str | None:
             with storage.open(path) as file:
                 page = bytearray(PAGE_BYTES)
                 read = file.read_into(memoryview(page), 0)
-            return Page.decode(bytes(page[:read])).queue
+            return HeaderPage.decode(bytes(page[:read])).queue
         except FileNotFoundError:
             continue
         except SegmentError as error:
@@ -159,7 +159,7 @@ def _queue_name(storage: Storage, directory: str) -> str | None:
 # --- one queue's log -----------------------------------------------------------------------------------------------
 
 
-def read_head(storage: Storage, files: QueueFiles) -> Head | None:
+def read_head(storage: Storage, files: QueueFiles) -> QueueHead | None:
     """Return a queue's head, None while there is no valid one."""
     try:
         return newest_head(storage.read(f"{files.directory}/{HEAD_NAME}")[:HEAD_BYTES])
@@ -188,7 +188,7 @@ def read_log(storage: Storage, files: QueueFiles) -> Log | None:
     return None
 
 
-def _segments(files: QueueFiles, head: Head, names: list[str]) -> tuple[SegmentFile, ...]:
+def _segments(files: QueueFiles, head: QueueHead, names: list[str]) -> tuple[SegmentFile, ...]:
     bases = sorted(
         base for base in map(base_of, names) if base is not None and base < head.committed
     )

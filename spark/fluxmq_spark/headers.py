@@ -22,8 +22,8 @@ from fluxmq.model.segments import (
     FOOTER_BYTES,
     INDEX_ENTRY_BYTES,
     PAGE_BYTES,
+    HeaderPage,
     IndexEntries,
-    Page,
     SegmentError,
     batch_span,
 )
@@ -72,7 +72,7 @@ def _damaged(damage: Damage, *, skip: bool) -> None:
 
 def _check_page(file: OpenFile, queue: str, segment: SegmentFile) -> None:
     try:
-        page = Page.decode(_read(file, 0, PAGE_BYTES))
+        page = HeaderPage.decode(_read(file, 0, PAGE_BYTES))
     except SegmentError as error:
         raise Damage(file.path, 0, str(error)) from None
     if (page.queue, page.base_offset) != (queue, segment.base_offset):

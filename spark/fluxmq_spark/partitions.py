@@ -20,12 +20,12 @@ import numpy
 from numpy.typing import NDArray
 
 from fluxmq.model.segments import INDEX_ENTRY_BYTES, PAGE_BYTES, IndexEntries
-from fluxmq_spark.scan import Portion, Selection
+from fluxmq_spark.scan import SegmentRange, Selection
 from fluxmq_spark.storage import Storage
 
 LOG: Final = logging.getLogger(__name__)
 
-TASK_PORTIONS_MAX: Final = 1000
+TASK_SEGMENTS_MAX: Final = 1000
 """Segments that share a task: thousands of nearly empty ones still fit into a few tasks, each some
 seconds at most."""
 
@@ -40,9 +40,9 @@ R = TypeVar("R", tuple[int, int], tuple[int, int, str])
 
 
 class Piece(NamedTuple):
-    """A portion, and about how many bytes reading it takes."""
+    """A segment range, and about how many bytes reading it takes."""
 
-    portion: Portion
+    segment_range: SegmentRange
     bytes: int
 
 
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 class Task:
     """Work of one Spark task, in order. `selections`: by queue, the wanted messages."""
 
-    portions: tuple[Portion, ...]
+    segment_ranges: tuple[SegmentRange, ...]
     bytes: int
     selections: Mapping[str, Selection] = field(default_factory=dict)
 
@@ -70,20 +70,26 @@ def make_tasks(
         target = max(min(target, -(-total // least)), 1)
     parts = [part for piece in pieces for part in _cut(storage, piece, target)]
     packed = _split_to(list(_packed(parts, target)), least)
-    return [_task([part.portion for part in task], _bytes(task), selections) for task in packed]
+    return [
+        _task([part.segment_range for part in task], _bytes(task), selections) for task in packed
+    ]
 
 
 def _bytes(task: Iterable[Piece]) -> int:
     return sum(part.bytes for part in task)
 
 
-def _task(portions: list[Portion], size: int, selections: Mapping[str, Selection]) -> Task:
+def _task(
+    segment_ranges: list[SegmentRange], size: int, selections: Mapping[str, Selection]
+) -> Task:
     own = {}
-    for queue in dict.fromkeys(portion.queue for portion in portions):
+    for queue in dict.fromkeys(segment_range.queue for segment_range in segment_ranges):
         if queue in selections:
-            parts = [portion for portion in portions if portion.queue == queue]
+            parts = [
+                segment_range for segment_range in segment_ranges if segment_range.queue == queue
+            ]
             own[queue] = _narrowed(selections[queue], parts[0].first, parts[-1].stop)
-    return Task(tuple(portions), size, own)
+    return Task(tuple(segment_ranges), size, own)
 
 
 def _narrowed(selection: Selection, first: int, stop: int) -> Selection:
@@ -107,7 +113,7 @@ def _packed(parts: Iterable[Piece], target: int) -> Iterator[list[Piece]]:
     task: list[Piece] = []
     size = 0
     for part in parts:
-        if task and (size + part.bytes > target or len(task) == TASK_PORTIONS_MAX):
+        if task and (size + part.bytes > target or len(task) == TASK_SEGMENTS_MAX):
             yield task
             task, size = [], 0
         task.append(part)
@@ -135,7 +141,7 @@ def _split_to(tasks: list[list[Piece]], least: int) -> list[list[Piece]]:
 
 
 def _messages(task: Iterable[Piece]) -> int:
-    return sum(piece.portion.stop - piece.portion.first for piece in task)
+    return sum(piece.segment_range.stop - piece.segment_range.first for piece in task)
 
 
 def _halves(task: list[Piece]) -> tuple[list[Piece], list[Piece]]:
@@ -143,17 +149,17 @@ def _halves(task: list[Piece]) -> tuple[list[Piece], list[Piece]]:
     wanted = _messages(task) // 2
     before: list[Piece] = []
     for number, piece in enumerate(task):
-        messages = piece.portion.stop - piece.portion.first
+        messages = piece.segment_range.stop - piece.segment_range.first
         if messages < wanted:
             before.append(piece)
             wanted -= messages
             continue
         if messages == wanted:
             return [*before, piece], task[number + 1 :]
-        middle = piece.portion.first + wanted
+        middle = piece.segment_range.first + wanted
         share = piece.bytes * wanted // messages
-        first = Piece(replace(piece.portion, stop=middle), share)
-        second = Piece(replace(piece.portion, first=middle), piece.bytes - share)
+        first = Piece(replace(piece.segment_range, stop=middle), share)
+        second = Piece(replace(piece.segment_range, first=middle), piece.bytes - share)
         return [*before, first], [second, *task[number + 1 :]]
     raise AssertionError("half of the messages come before all of them")
 
@@ -163,13 +169,14 @@ def _halves(task: list[Piece]) -> tuple[list[Piece], list[Piece]]:
 
 def _cut(storage: Storage, piece: Piece, target: int) -> list[Piece]:
     """Return a piece as pieces of about `target` bytes."""
-    portion = piece.portion
-    count = min(-(-piece.bytes // target), portion.stop - portion.first)
+    segment_range = piece.segment_range
+    count = min(-(-piece.bytes // target), segment_range.stop - segment_range.first)
     if count <= 1:
         return [piece]
-    offsets, positions = _index_points(storage, portion, piece.bytes)
+    offsets, positions = _index_points(storage, segment_range, piece.bytes)
     begin, end = (
-        float(numpy.interp(offset, offsets, positions)) for offset in (portion.first, portion.stop)
+        float(numpy.interp(offset, offsets, positions))
+        for offset in (segment_range.first, segment_range.stop)
     )
     step = (end - begin) / count
     best = begin + step * numpy.arange(1, count)
@@ -179,11 +186,11 @@ def _cut(storage: Storage, piece: Piece, target: int) -> list[Piece]:
         offsets[nearest],
         numpy.interp(best, positions, offsets).astype(numpy.int64),
     )
-    inside = cuts[(cuts > portion.first) & (cuts < portion.stop)]
-    bounds = [portion.first, *map(int, numpy.unique(inside)), portion.stop]
+    inside = cuts[(cuts > segment_range.first) & (cuts < segment_range.stop)]
+    bounds = [segment_range.first, *map(int, numpy.unique(inside)), segment_range.stop]
     at = numpy.interp(bounds, offsets, positions)
     return [
-        Piece(replace(portion, first=first, stop=stop), max(int(after - before), 1))
+        Piece(replace(segment_range, first=first, stop=stop), max(int(after - before), 1))
         for first, stop, before, after in zip(bounds, bounds[1:], at, at[1:], strict=False)
     ]
 
@@ -197,7 +204,7 @@ def _nearest(
 
 
 def _index_points(
-    storage: Storage, portion: Portion, size: int
+    storage: Storage, segment_range: SegmentRange, size: int
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
     """Return offsets and their positions, ends included; only the ends if the index is missing or
     senseless.
@@ -206,12 +213,12 @@ def _index_points(
     """
     entries = IndexEntries()
     try:
-        data = storage.read(portion.index_path)
+        data = storage.read(segment_range.index_path)
         entries.extend(data[: len(data) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES])
     except FileNotFoundError:
-        LOG.debug("no index %s", portion.index_path)
-    messages = portion.segment_next - portion.base_offset
-    end = max(portion.end, PAGE_BYTES + size)
+        LOG.debug("no index %s", segment_range.index_path)
+    messages = segment_range.segment_next - segment_range.base_offset
+    end = max(segment_range.end, PAGE_BYTES + size)
     offsets = numpy.array(entries.offsets, numpy.int64)
     positions = numpy.array(entries.positions, numpy.int64)
     # In a sealed segment's index the last entry is a check, with an offset after all.
@@ -220,4 +227,4 @@ def _index_points(
     positions = numpy.concatenate(([PAGE_BYTES], positions[good], [end]))
     if bool((numpy.diff(offsets) <= 0).any() or (numpy.diff(positions) <= 0).any()):
         offsets, positions = offsets[[0, -1]], positions[[0, -1]]
-    return offsets + portion.base_offset, positions
+    return offsets + segment_range.base_offset, positions

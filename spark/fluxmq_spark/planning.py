@@ -25,7 +25,7 @@ from fluxmq_spark.options import (
     ReadOptions,
 )
 from fluxmq_spark.partitions import Piece, Task, make_tasks
-from fluxmq_spark.scan import Portion, Selection
+from fluxmq_spark.scan import SegmentRange, Selection
 from fluxmq_spark.storage import Storage, storage_of
 from fluxmq_spark.times import TimeSearch
 
@@ -311,7 +311,7 @@ def _piece(
     name = segment.path.rpartition("/")[2]
     if name not in sizes:
         raise FileNotFoundError(ENOENT, "removed since it was listed", segment.path)
-    portion = Portion(
+    segment_range = SegmentRange(
         queue=queue,
         path=segment.path,
         index_path=segment.index_path,
@@ -323,8 +323,8 @@ def _piece(
         stop=min(stop, segment.next_offset),
     )
     size = sizes[name] - FOOTER_BYTES if segment.end < 0 else segment.end
-    share = max(size - PAGE_BYTES, 1) * (portion.stop - portion.first)
-    return Piece(portion, max(share // (segment.next_offset - segment.base_offset), 1))
+    share = max(size - PAGE_BYTES, 1) * (segment_range.stop - segment_range.first)
+    return Piece(segment_range, max(share // (segment.next_offset - segment.base_offset), 1))
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------
@@ -381,15 +381,15 @@ def selected(pieces: Sequence[Piece], selection: Selection) -> list[Piece]:
     if selection.ranges is None:
         return list(pieces)
     found = []
-    for portion, size in pieces:
-        begin = bisect_left(selection.ranges, portion.first, key=itemgetter(1))
-        end = bisect_left(selection.ranges, portion.stop, key=itemgetter(0))
+    for segment_range, size in pieces:
+        begin = bisect_left(selection.ranges, segment_range.first, key=itemgetter(1))
+        end = bisect_left(selection.ranges, segment_range.stop, key=itemgetter(0))
         if begin == end:
             continue
-        first = max(selection.ranges[begin][0], portion.first)
-        stop = min(selection.ranges[end - 1][1] + 1, portion.stop)
-        share = size * (stop - first) // (portion.stop - portion.first)
-        found.append(Piece(replace(portion, first=first, stop=stop), max(share, 1)))
+        first = max(selection.ranges[begin][0], segment_range.first)
+        stop = min(selection.ranges[end - 1][1] + 1, segment_range.stop)
+        share = size * (stop - first) // (segment_range.stop - segment_range.first)
+        found.append(Piece(replace(segment_range, first=first, stop=stop), max(share, 1)))
     return found
 
 

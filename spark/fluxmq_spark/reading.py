@@ -1,4 +1,4 @@
-"""Execution of a task: reads its portions one after the other, and counts. Shared by batches and
+"""Execution of a task: reads its segment ranges one after the other, and counts. Shared by batches and
 streams."""
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class TaskReader:
             return
         statistics = Statistics()
         try:
-            for portion in partition.task.portions:
+            for segment_range in partition.task.segment_ranges:
                 yield from scan(
-                    *(self.storage, portion, self.schema.names, self.schema),
+                    *(self.storage, segment_range, self.schema.names, self.schema),
                     verify=self.verify,
                     fail_on_data_loss=self.fail_on_data_loss,
                     statistics=statistics,
-                    selection=partition.task.selections.get(portion.queue),
+                    selection=partition.task.selections.get(segment_range.queue),
                 )
         except GeneratorExit:
             self._count(partition, statistics)
@@ -65,7 +65,7 @@ class TaskReader:
 
     def _count(self, partition: TaskPartition, statistics: Statistics) -> None:
         if self.metrics_path:
-            queues = [portion.queue for portion in partition.task.portions]
+            queues = [segment_range.queue for segment_range in partition.task.segment_ranges]
             write_statistics(self.metrics_path, statistics, queues)
 
 

@@ -1,6 +1,6 @@
 """A range of a segment's messages as Arrow record batches: windowed reads, handling of damage.
 
-One task reads one portion: from the index entry before the first wanted message, in windows of a
+One task reads one segment range: from the index entry before the first wanted message, in windows of a
 few MiB, up to the last. The correctness of a row rests on the segment alone, never on the index:
 each batch has a valid header whose offset follows the one before, and if anything after the header
 is used, a valid check of that. Offset and queue need only headers; the time needs more if messages
@@ -31,7 +31,7 @@ from fluxmq.model.segments import (
     FOOTER_BYTES,
     INDEX_ENTRY_BYTES,
     PAGE_BYTES,
-    Page,
+    HeaderPage,
 )
 from fluxmq_spark.columns import ROWS_MAX, WEIGHT_MAX, Columns
 from fluxmq_spark.decode import (
@@ -50,13 +50,13 @@ from fluxmq_spark.errors import Damage, DataLoss
 from fluxmq_spark.selection import Selection
 from fluxmq_spark.storage import OpenFile, Storage
 
-__all__ = ["Portion", "Selection", "Statistics", "scan"]
+__all__ = ["SegmentRange", "Selection", "Statistics", "scan"]
 
 WINDOW_BYTES: Final = 4 << 20
 """Bytes read at once: many batches, and few enough to stay in the processor's cache."""
 
 DAMAGES_MAX: Final = 100
-"""Damaged places of a portion reported one by one: a fully damaged file has millions."""
+"""Damaged places of a segment range reported one by one: a fully damaged file has millions."""
 
 ENTRIES_TRIED_MAX: Final = 16
 """Index entries tried, each a read of its own, before reading from the segment's first batch."""
@@ -73,7 +73,7 @@ Integers = NDArray[numpy.int64]
 
 
 @dataclass(frozen=True)
-class Portion:
+class SegmentRange:
     """Part of one segment that one task reads: offsets from `first` to before `stop`.
 
     `base_offset`, `segment_next`, `end` and `sealed` are those of ``SegmentFile``. Can be pickled.
@@ -92,7 +92,7 @@ class Portion:
 
 @dataclass
 class Statistics:
-    """Counts of a read; they grow from portion to portion.
+    """Counts of a read; they grow from segment range to segment range.
 
     `bytes` are those requested from the storage. `batches` are those with a row that was yielded.
     `damage`: a text for each damaged place.
@@ -108,7 +108,7 @@ class Statistics:
 
 def scan(
     storage: Storage,
-    portion: Portion,
+    segment_range: SegmentRange,
     columns: Sequence[str],
     schema: pa.Schema,
     *,
@@ -117,33 +117,35 @@ def scan(
     statistics: Statistics,
     selection: Selection | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a portion's messages in order of offsets, in record batches of at most 8192 rows.
+    """Yield a segment range's messages in order of offsets, in record batches of at most 8192 rows.
 
     `columns` are names of `schema`, which gives their types. `verify`: also verify contents against
     their checks; headers always are. Raises ``Damage`` and, when the file is gone, ``DataLoss``;
     with `fail_on_data_loss` false it logs missing or invalid data, and counts it in `statistics`.
     """
-    wanted = portion.stop - portion.first
+    wanted = segment_range.stop - segment_range.first
     if selection is not None:
-        wanted = selection.count(portion.first, portion.stop)
+        wanted = selection.count(segment_range.first, segment_range.stop)
     if wanted <= 0:
         return
-    reader = _Reader(storage, portion, verify, fail_on_data_loss, statistics, selection)
+    reader = _Reader(storage, segment_range, verify, fail_on_data_loss, statistics, selection)
     before = statistics.rows
     try:
-        with storage.open(portion.path) as file:
-            yield from reader.read(file, Columns(portion.queue, columns, schema, selection))
+        with storage.open(segment_range.path) as file:
+            yield from reader.read(file, Columns(segment_range.queue, columns, schema, selection))
     except FileNotFoundError:
         what = (
-            f"queue {portion.queue!r}: of offsets {portion.first} to {portion.stop - 1} "
-            f"{wanted - statistics.rows + before} are gone, because {portion.path} was removed while it was to be read"
+            f"queue {segment_range.queue!r}: of offsets {segment_range.first} to {segment_range.stop - 1} "
+            f"{wanted - statistics.rows + before} are gone, because {segment_range.path} was removed while it was to be read"
         )
         if fail_on_data_loss:
             raise DataLoss(f"{what}; set failOnDataLoss=false to skip") from None
         _log.warning("%s", what)
     left = wanted - statistics.rows + before
     if left and fail_on_data_loss:
-        raise Damage(portion.path, reader.position, f"{left} of {wanted} messages were not found")
+        raise Damage(
+            segment_range.path, reader.position, f"{left} of {wanted} messages were not found"
+        )
     statistics.skipped_rows += left
 
 
@@ -155,19 +157,19 @@ class _Place(NamedTuple):
 
 
 class _Reader:
-    """Reads one portion."""
+    """Reads one segment range."""
 
     def __init__(
         self,
         storage: Storage,
-        portion: Portion,
+        segment_range: SegmentRange,
         verify: bool,
         fail: bool,
         statistics: Statistics,
         selection: Selection | None,
     ) -> None:
         self._storage = storage
-        self._portion = portion
+        self._segment_range = segment_range
         self._verify = verify
         self._fail = fail
         self._statistics = statistics
@@ -179,8 +181,8 @@ class _Reader:
         self.position = 0
 
     def read(self, file: OpenFile, columns: Columns) -> Iterator[pa.RecordBatch]:
-        """Yield the portion's wanted rows from its open file."""
-        portion = self._portion
+        """Yield the segment range's wanted rows from its open file."""
+        segment_range = self._segment_range
         self._statistics.segments += 1
         if not self._page_is_right(file):
             return
@@ -188,7 +190,7 @@ class _Reader:
         self._entries = self._index()
         self._window = Window(min(WINDOW_BYTES, max(PAGE_BYTES, self._end)))
         place: _Place | None = self._begin(file)
-        while place is not None and place.offset < portion.stop:
+        while place is not None and place.offset < segment_range.stop:
             self.position = place.position
             place = self._jump(file, place)
             if place is None:
@@ -198,54 +200,56 @@ class _Reader:
             place = _Place(
                 place.position + batches.next_position(), place.offset + int(batches.counts.sum())
             )
-            if fault is not None and place.offset < portion.stop:
+            if fault is not None and place.offset < segment_range.stop:
                 self._damaged(place.position, fault)
                 place = self._resume(file, place)
 
     # --- reading ---
 
     def _page_is_right(self, file: OpenFile) -> bool:
-        portion = self._portion
+        segment_range = self._segment_range
         target = bytearray(PAGE_BYTES)
         read = file.read_into(memoryview(target), 0)
         self._statistics.bytes += read
         try:
-            page = Page.decode(bytes(target[:read]))
+            page = HeaderPage.decode(bytes(target[:read]))
         except ValueError as error:
             self._damaged(0, str(error))
             return False
-        if page.queue != portion.queue or page.base_offset != portion.base_offset:
+        if page.queue != segment_range.queue or page.base_offset != segment_range.base_offset:
             self._damaged(
                 0,
                 f"a segment of queue {page.queue!r} from offset {page.base_offset} where one of "
-                f"{portion.queue!r} from {portion.base_offset} should be",
+                f"{segment_range.queue!r} from {segment_range.base_offset} should be",
             )
             return False
         return True
 
     def _readable(self, file: OpenFile) -> int:
         """Return the end of the readable bytes."""
-        portion = self._portion
+        segment_range = self._segment_range
         size = file.size()
-        if portion.end < 0:
-            return max(0, size - FOOTER_BYTES) if portion.sealed else size
+        if segment_range.end < 0:
+            return max(0, size - FOOTER_BYTES) if segment_range.sealed else size
         # The existing bytes are readable all the same; the end reveals that some are missing.
-        return min(portion.end, size)
+        return min(segment_range.end, size)
 
     def _index(self) -> Integers:
         """Return offset and position of plausible index entries: it may be torn, or missing."""
-        portion = self._portion
+        segment_range = self._segment_range
         try:
-            data = self._storage.read(portion.index_path)
+            data = self._storage.read(segment_range.index_path)
         except FileNotFoundError:
             return numpy.empty((0, 2), numpy.int64)
         self._statistics.bytes += len(data)
         table = numpy.frombuffer(data, _ENTRY, len(data) // INDEX_ENTRY_BYTES)
         entries = numpy.stack((table["offset"], table["position"]), axis=1).astype(numpy.int64)
-        entries[:, 0] += portion.base_offset
+        entries[:, 0] += segment_range.base_offset
         right = entries[:, 1] % 8 == 0
         right &= (entries[:, 1] > PAGE_BYTES) & (entries[:, 1] + BATCH_HEADER_BYTES <= self._end)
-        right &= (entries[:, 0] > portion.base_offset) & (entries[:, 0] < portion.segment_next)
+        right &= (entries[:, 0] > segment_range.base_offset) & (
+            entries[:, 0] < segment_range.segment_next
+        )
         entries = entries[right]
         # Both grow from entry to entry; others are ignored.
         grows = (entries[1:] > numpy.maximum.accumulate(entries[:-1])).all(axis=1)
@@ -254,19 +258,19 @@ class _Reader:
 
     def _begin(self, file: OpenFile) -> _Place:
         """Return the last certain start of a batch before the first wanted message."""
-        known = self._before(self._portion.first)
+        known = self._before(self._segment_range.first)
         for number in range(known - 1, max(-1, known - 1 - ENTRIES_TRIED_MAX), -1):
             place = self._entry(number)
             if self._is_batch(file, place):
                 return place
-        return _Place(PAGE_BYTES, self._portion.base_offset)
+        return _Place(PAGE_BYTES, self._segment_range.base_offset)
 
     def _jump(self, file: OpenFile, place: _Place) -> _Place | None:
         """Return where to continue after unwanted offsets; None if nothing more is wanted."""
         if self._selection is None:
             return place
-        following = self._selection.following(max(place.offset, self._portion.first))
-        if following is None or following >= self._portion.stop:
+        following = self._selection.following(max(place.offset, self._segment_range.first))
+        if following is None or following >= self._segment_range.stop:
             return None
         number = self._before(following) - 1
         if number >= 0 and self._entry(number).position > place.position:
@@ -326,7 +330,9 @@ class _Reader:
 
     def _behind(self, place: _Place) -> int:
         """Return the end of the bytes to read from a place on, as far as the index knows."""
-        number = int(self._entries[:, 0].searchsorted(numpy.int64(self._portion.stop), "left"))
+        number = int(
+            self._entries[:, 0].searchsorted(numpy.int64(self._segment_range.stop), "left")
+        )
         if number < len(self._entries) and self._entries[number, 1] > place.position:
             return int(self._entries[number, 1])
         return self._end
@@ -335,7 +341,7 @@ class _Reader:
         """Return the length of a batch that is not entirely in the window, or its defect."""
         left = self._end - place.position
         if left < BATCH_HEADER_BYTES:
-            last = self._portion.segment_next - 1
+            last = self._segment_range.segment_next - 1
             return 0, f"the segment ends with offset {place.offset - 1}; its last should be {last}"
         alone = Batches(window, numpy.zeros(1, numpy.int64), place.offset)
         length = 0 if alone.fault is not None else int(alone.headers["length"][0])
@@ -349,10 +355,12 @@ class _Reader:
         """Yield the wanted messages of a table of batches, and report defects of wanted ones."""
         if not len(batches):
             return
-        portion = self._portion
+        segment_range = self._segment_range
         stops = batches.base_offsets + batches.counts
         kinds = numpy.where(
-            (stops > portion.first) & (batches.base_offsets < portion.stop), RIGHT, UNWANTED
+            (stops > segment_range.first) & (batches.base_offsets < segment_range.stop),
+            RIGHT,
+            UNWANTED,
         )
         if self._selection is not None:
             kinds[~self._selection.overlaps(batches.base_offsets, stops)] = UNWANTED
@@ -385,7 +393,7 @@ class _Reader:
             first = until + 1
 
     def _built(self, group: Group, columns: Columns) -> Iterator[pa.RecordBatch]:
-        for batch in columns.build(group, self._portion.first, self._portion.stop):
+        for batch in columns.build(group, self._segment_range.first, self._segment_range.stop):
             self._statistics.rows += batch.num_rows
             yield batch
         self._statistics.batches += len(group.counts)
@@ -394,7 +402,7 @@ class _Reader:
 
     def _damaged(self, position: int, what: str) -> None:
         """Report damage. Raises ``Damage`` unless it is to be skipped."""
-        damage = Damage(self._portion.path, position, what)
+        damage = Damage(self._segment_range.path, position, what)
         if self._fail:
             raise damage
         self._damages += 1
@@ -402,7 +410,7 @@ class _Reader:
             _log.warning("%s; left out", damage)
             self._statistics.damage.append(str(damage))
         elif self._damages == DAMAGES_MAX + 1:
-            more = f"{self._portion.path}: more than {DAMAGES_MAX} damaged places"
+            more = f"{self._segment_range.path}: more than {DAMAGES_MAX} damaged places"
             _log.warning("%s", more)
             self._statistics.damage.append(more)
 
@@ -434,7 +442,7 @@ class _Reader:
             entry = self._entry(number)
             if self._is_batch(file, entry):
                 return entry
-        return _Place(self._end, self._portion.segment_next)
+        return _Place(self._end, self._segment_range.segment_next)
 
     def _search(self, file: OpenFile, position: int, until: int, offset: int) -> _Place | None:
         """Return the next batch with a valid header that may follow an offset."""
@@ -445,7 +453,7 @@ class _Reader:
             starts = candidates(window)
             rows = window.rows(starts)
             bases = rows["base_offset"].astype(numpy.int64)
-            fits = (bases >= offset) & (bases + rows["count"] <= self._portion.segment_next)
+            fits = (bases >= offset) & (bases + rows["count"] <= self._segment_range.segment_next)
             fits &= starts + rows["length"] + position <= self._end
             if fits.any():
                 at = int(fits.argmax())

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from fluxmq.model.group_states import GROUPS_NAME, GroupState, QueueGroups, decode
+from fluxmq.model.group_states import GROUPS_NAME, ConsumerGroupState, QueueGroups, decode
 from fluxmq.model.segments import SegmentError
 from fluxmq_spark.catalog import QueueFiles
 from fluxmq_spark.errors import Damage, OptionError
@@ -76,7 +76,7 @@ def selection_of(storage: Storage, files: QueueFiles, group: str, state: str) ->
     return Selection(ranges, labels, found.cursor)
 
 
-def _labels(group: GroupState) -> Labels:
+def _labels(group: ConsumerGroupState) -> Labels:
     """Return pending and dead ranges together; offsets that are both (redelivered after a seek) are
     pending."""
     labels = [(first, last, PENDING) for first, last, _ in group.pending]

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from fluxmq.model.segments import Head
+from fluxmq.model.segments import QueueHead
 from fluxmq_spark.catalog import Log, QueueFiles, read_head
 from fluxmq_spark.options import STREAM, ReadOptions, read_options
 from fluxmq_spark.planning import (
@@ -96,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[files.queue] = (files, log)
         return found
 
-    def _heads(self) -> dict[str, Head]:
+    def _heads(self) -> dict[str, QueueHead]:
         """Return the heads of queues; for an unreadable one the log tells damage from a deleted
         queue."""
         found = {}
@@ -150,12 +150,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             backlogs = shares(backlogs, limit.max_rows)
         return {queue: begin + backlogs[queue] for queue, begin in begins.items()}
 
-    def _end_of(self, queue: str, head: Head, begin: int) -> int:
+    def _end_of(self, queue: str, head: QueueHead, begin: int) -> int:
         if self._target is None:
             return head.committed
         return min(self._target.get(queue, begin), head.committed)
 
-    def _begin(self, queue: str, start: int | None, head: Head) -> int:
+    def _begin(self, queue: str, start: int | None, head: QueueHead) -> int:
         """Return where to continue; what retention removed is reported when the batch is planned,
         or is left out here."""
         if start is None:
@@ -204,7 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.read(partition)
 
 
-def _shorter(start: int, head: Head) -> str:
+def _shorter(start: int, head: QueueHead) -> str:
     what = f"it was read up to offset {start} and has {head.start} to {head.committed - 1} now"
     return f"{what}: it was created again, or its head is older than before"
 

@@ -28,8 +28,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from fluxmq.model.group_states import STREAM, GroupState, QueueGroups
-from fluxmq.model.segments import FOOTER_BYTES, PAGE_BYTES, TIME_NONE, Footer, Page, SegmentError
+from fluxmq.model.group_states import STREAM, ConsumerGroupState, QueueGroups
+from fluxmq.model.segments import (
+    FOOTER_BYTES,
+    PAGE_BYTES,
+    TIME_NONE,
+    Footer,
+    HeaderPage,
+    SegmentError,
+)
 from fluxmq_spark.catalog import Log, QueueFiles, SegmentFile, read_log
 from fluxmq_spark.errors import Damage, DataLoss, OptionError
 from fluxmq_spark.headers import Headers, headers_of, time_at
@@ -333,7 +340,7 @@ def _segment_row(look: _Look, segment: SegmentFile) -> Row:
     assert look.log is not None, "the segment is of the log"
     with look.storage.open(segment.path) as file:
         try:
-            page = Page.decode(_read(file, 0, PAGE_BYTES))
+            page = HeaderPage.decode(_read(file, 0, PAGE_BYTES))
         except SegmentError as error:
             raise Damage(segment.path, 0, str(error)) from None
         if (page.queue, page.base_offset) != (look.files.queue, segment.base_offset):
@@ -408,7 +415,7 @@ def _group_rows(look: _Look) -> Iterator[Row]:
         yield _group_row(look, groups, group)
 
 
-def _group_row(look: _Look, groups: QueueGroups, group: GroupState) -> Row:
+def _group_row(look: _Look, groups: QueueGroups, group: ConsumerGroupState) -> Row:
     """Return a group's row. All counts are of the file's moment, and so consistent."""
     ready = max(0, groups.next_offset - max(group.cursor, groups.start))
     unsettled = ready if group.mode == STREAM else ready + group.pending_messages

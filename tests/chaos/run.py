@@ -202,7 +202,7 @@ class Runner:
         await asyncio.gather(*(self._drain(q.name, g.name) for q in self.queues for g in q.groups))
         for queue in self.queues:
             if queue.dead_letters:
-                await self._bury(queue.dead_letters)
+                await self._dead_letter(queue.dead_letters)
         await asyncio.gather(*(self._audit(auditor) for auditor in self.workload.auditors()))
         self._look_for_dead()
         if len(self.cluster.members) > 1:
@@ -237,7 +237,7 @@ class Runner:
         if missing := board.missing(queue, group):
             self.say(f"{queue}: {group} misses {len(missing)}: {sorted(missing)[:5]}")
 
-    async def _bury(self, name: str) -> None:
+    async def _dead_letter(self, name: str) -> None:
         """Wait for dead letters in the same way."""
         board = self.board
         began = board.now()

@@ -14,7 +14,7 @@ import pytest
 from fluxmq.model.segments import FOOTER_BYTES, PAGE_BYTES, SegmentError
 from fluxmq.model.segments import Footer as SegmentFooter
 from fluxmq.storage.files import Files
-from fluxmq.storage.snapshots import GroupState, find_snapshots, write_snapshot
+from fluxmq.storage.snapshots import GroupSnapshotContent, find_snapshots, write_snapshot
 from tests.broker import POLL_INTERVAL
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import Mqtt
@@ -149,10 +149,10 @@ def test_a_copy_that_differs_is_found_and_fetched_anew(stock: Stock) -> None:
     node.stop()
     files, directory = Files(), str(group_of(node) / "snapshots")
     newest = find_snapshots(files, directory).valid[0]
-    state = GroupState.decode(newest.content)
+    state = GroupSnapshotContent.decode(newest.content)
     machine = msgpack.unpackb(state.machine)
     machine[5] ^= 1  # the rolling hash
-    state = GroupState(msgpack.packb(machine), state.voters, state.learners, state.logs)
+    state = GroupSnapshotContent(msgpack.packb(machine), state.voters, state.learners, state.logs)
     write_snapshot(files, directory, newest.index, newest.term, state.encode())
     node.start()
     cluster.wait_ready()

@@ -14,7 +14,7 @@ import pika  # type: ignore[import-untyped]
 
 from fluxmq.cli.data_directory import control_socket
 from fluxmq.ipc.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating
-from fluxmq.ipc.polling import ControlCaller
+from fluxmq.ipc.polling_client import ControlCaller
 from tests.broker import HOST, REPOSITORY
 from tests.cluster.nodes import Cluster, Node
 from tests.conformance.client import DEADLINE, eventually

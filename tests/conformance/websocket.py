@@ -1,7 +1,7 @@
 """The client's side of RFC 6455, small and by hand, so that tests can break its rules.
 
 Responsible for the opening handshake, masking, cutting what is sent into frames of any size, and
-joining what is received. It is a stream like a socket for `client.Client`.
+joining what is received. It is a stream like a socket for `client.AmqpClient`.
 """
 
 from __future__ import annotations

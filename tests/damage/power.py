@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from fluxmq.engine.group import Group
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.queues.machine import Machine
 from fluxmq.raft.types import COMMAND, Entry
-from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.queue_log import QueueLog
@@ -246,7 +246,7 @@ class Power:
             self._check_messages(name, hosted)
         self.witness.after_sync(shard)
 
-    def _forget_lost(self, name: str, hosted: Hosted[Group]) -> None:
+    def _forget_lost(self, name: str, hosted: OpenGroup[ReplicationGroup]) -> None:
         """What came after the last whole write may be lost, and its offsets are given again."""
         self.record.settled.clear()
         for place in [place for place in self.record.stored if place[0] == name]:
@@ -257,7 +257,7 @@ class Power:
                 del stored[offset]
                 self.lost += 1
 
-    def _check_messages(self, name: str, hosted: Hosted[Group]) -> None:
+    def _check_messages(self, name: str, hosted: OpenGroup[ReplicationGroup]) -> None:
         tried = {payload for payloads in self.record.tried.values() for payload in payloads}
         for queue_id, queue in hosted.group.machine.queues.items():
             log = hosted.group.logs[queue_id]

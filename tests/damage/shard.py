@@ -14,14 +14,14 @@ from concurrent.futures import Executor, Future
 from random import Random
 from typing import Any
 
-from fluxmq.engine.asked import ALONE_US
-from fluxmq.engine.group import Group
-from fluxmq.engine.ports import Held
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.ports import ConsumerHandle
+from fluxmq.engine.proposal_buffer import ALONE_US
 from fluxmq.engine.wiring import Queues
 from fluxmq.model.batch_format import Batch
 from fluxmq.net.reactor import Reactor
 from fluxmq.replication.disk import Disk
-from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.replication.placement import placement_of
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, check_unplaced, check_version, write_placement
@@ -202,7 +202,7 @@ class Port:
     """A consumer of the test's: what it was given and has not settled."""
 
     def __init__(self) -> None:
-        self.held: Held | None = None
+        self.held: ConsumerHandle | None = None
         self.given: deque[tuple[int, bytes]] = deque()
         """Offset and payload."""
         self.gone = False
@@ -282,7 +282,7 @@ class Shard:
         self.woken = True
 
     @property
-    def hosted(self) -> dict[str, Hosted[Group]]:
+    def hosted(self) -> dict[str, OpenGroup[ReplicationGroup]]:
         """The durable groups."""
         return self.queues.service.groups
 
@@ -294,7 +294,7 @@ class Shard:
     @property
     def leading(self) -> bool:
         """Whether every group takes commands or has failed."""
-        return all(each.keeper.leading or each.group.failed for each in self.hosted.values())
+        return all(each.driver.leading or each.group.failed for each in self.hosted.values())
 
     # Ticks
 

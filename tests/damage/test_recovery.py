@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from fluxmq.engine.group import Group
-from fluxmq.engine.ports import Attached, Held, Wanted
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.config import QueueConfig
@@ -27,7 +27,7 @@ from tests.unit.storage.logs import SMALL, batch
 HOUR = 3_600_000_000
 
 
-def group_of(shard: Shard, queue: str) -> Group:
+def group_of(shard: Shard, queue: str) -> ReplicationGroup:
     """The replication group of a queue."""
     return shard.hosted[shard.queues.names.info(queue).group].group
 
@@ -154,7 +154,7 @@ def test_a_placement_that_is_gone_is_missed(start: Starts) -> None:
 # --- queues that were deleted ----------------------------------------------------------------------------------------
 
 
-def declare(shard: Shard, queue: str) -> Group:
+def declare(shard: Shard, queue: str) -> ReplicationGroup:
     """Make a queue besides the configured ones."""
     group = next(iter(shard.hosted.values())).group
     group.declare(QueueConfig(queue))
@@ -366,10 +366,10 @@ def test_a_read_that_fails_fails_the_group_and_answers_everybody(start: Starts, 
     port = Port()
     asked: list[bool] = []
 
-    def attached(_answer: Attached, held: Held | None) -> None:
+    def attached(_answer: Attached, held: ConsumerHandle | None) -> None:
         asked.append(held is not None)
 
-    group.attach(Wanted(queue, "readers", "m", b"", None, 10, 1), port, attached)
+    group.attach(AttachRequest(queue, "readers", "m", b"", None, 10, 1), port, attached)
     shard.finish()
     data_of = build_message(b"", b"", b"late", shard.clock.now_us)
     group.append(queue, data_of, answers.append)

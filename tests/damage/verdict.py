@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from xxhash import xxh3_128_digest
 
-from fluxmq.engine.group import Group
-from fluxmq.replication.hosted import Hosted
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.errors import StorageError
 from tests.damage.shard import Clock, Shard, Tracked
@@ -32,7 +32,7 @@ class Promise:
     names: dict[Place, str] = field(default_factory=dict)
 
 
-def contents_of(hosted: Hosted[Group], queue_id: int) -> dict[int, bytes]:
+def contents_of(hosted: OpenGroup[ReplicationGroup], queue_id: int) -> dict[int, bytes]:
     """Digest of every message of a queue, read from its log. Raises StorageError."""
     log = hosted.group.logs[queue_id]
     state = hosted.group.machine.queues[queue_id]
@@ -126,7 +126,7 @@ def _compare(shard: Shard, promise: Promise, last: dict[str, int]) -> Verdict:
 
 
 def _compare_queue(
-    hosted: Hosted[Group], place: Place, messages: dict[int, bytes], promise: Promise
+    hosted: OpenGroup[ReplicationGroup], place: Place, messages: dict[int, bytes], promise: Promise
 ) -> None:
     if place[1] not in hosted.group.machine.queues:
         raise WrongError(f"queue {promise.names[place]} is not there")

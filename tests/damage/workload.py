@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from fluxmq.engine.group import Group
-from fluxmq.engine.ports import Attached, Held, Wanted
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.queues.results import Code, Result
-from fluxmq.settings.queues import Queue
+from fluxmq.settings.queues import QueueSettings
 from fluxmq.settings.schema import Settings
 from tests.damage.shard import Port, Shard, ranges_of
 
@@ -47,7 +47,7 @@ DURABLE = tuple(str(queue["name"]) for queue in QUEUES)
 
 def settings_of(data_dir: str, **storage: object) -> Settings:
     """Settings with the workload's queues, and files so small that no settings file could ask for them."""
-    settings = Settings(queues=tuple(Queue.model_validate(queue) for queue in QUEUES))
+    settings = Settings(queues=tuple(QueueSettings.model_validate(queue) for queue in QUEUES))
     small = {
         "data_dir": data_dir,
         "wal_file_bytes": WAL_FILE_BYTES,
@@ -94,7 +94,7 @@ class Consumer:
     place: Place
     group_id: int
     port: Port
-    held: Held
+    held: ConsumerHandle
     stream: bool
 
 
@@ -148,11 +148,11 @@ class Workload:
 
     # Publishing
 
-    def _group(self, shard: Shard, queue: str) -> Group | None:
+    def _group(self, shard: Shard, queue: str) -> ReplicationGroup | None:
         host = shard.queues.host(shard.queues.names.info(queue).group)
-        return host if isinstance(host, Group) else None
+        return host if isinstance(host, ReplicationGroup) else None
 
-    def _queue(self, shard: Shard) -> tuple[Group, str] | None:
+    def _queue(self, shard: Shard) -> tuple[ReplicationGroup, str] | None:
         queue = self.random.choice(DURABLE * 3 + TEMPORARY)
         info = shard.queues.names.find(queue)
         if info is None:
@@ -173,7 +173,7 @@ class Workload:
         for _ in range(self.random.randint(1, 4)):
             self._append(shard, group, queue, place)
 
-    def _append(self, shard: Shard, group: Group, queue: str, place: Place) -> None:
+    def _append(self, shard: Shard, group: ReplicationGroup, queue: str, place: Place) -> None:
         self.number += 1
         size = self.random.choice((0, 20, 200, 900, 2500))
         payload = f"{queue} {self.number} ".encode() + self.random.randbytes(size)
@@ -207,9 +207,11 @@ class Workload:
         place = (group.name, state.id)
         self._members += 1
         name = self.random.choice(("readers", "writers"))
-        wanted = Wanted(queue, name, f"m{self._members}", b"", None, self.random.randint(1, 12), 1)
+        wanted = AttachRequest(
+            queue, name, f"m{self._members}", b"", None, self.random.randint(1, 12), 1
+        )
 
-        def attached(answer: Attached, held: Held | None) -> None:
+        def attached(answer: Attached, held: ConsumerHandle | None) -> None:
             if held is None:
                 return
             consumer = state.group(answer.group)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable
 from decimal import Decimal
 from typing import Any, Final
 
-from fluxmq.model.properties import Item, Kind, PropertyError, Timestamp, Value, text
+from fluxmq.model.properties import Item, PropertyError, PropertyKind, Timestamp, Value, text
 from fluxmq.model.properties import encode as encode_block
 from fluxmq.protocols.amqp091 import methods
 from fluxmq.protocols.amqp091.content import (
-    Properties,
+    BasicProperties,
     decode_properties,
     encode_properties,
     frames_of_content,
@@ -31,7 +31,7 @@ from fluxmq.protocols.amqp091.message_properties import (
 from fluxmq.protocols.amqp091.method_codec import decode, encode
 from fluxmq.protocols.amqp091.sasl import parse
 from fluxmq.protocols.amqp091.tables import (
-    TableError,
+    FieldTableError,
     decode_entries,
     decode_table,
     encode_table,
@@ -70,13 +70,13 @@ def fuzz_table(data: bytes) -> Hashable:
     try:
         raw = encode_table(decode_table(data))
         assert encode_table(decode_table(raw)) == raw
-    except TableError as error:
+    except FieldTableError as error:
         if "length" not in str(error):
             return _kind(str(error))
     try:
         entries = read_values(data)
         lenient = encode_table(decode_entries(data, lenient=True))
-    except TableError as error:
+    except FieldTableError as error:
         return _kind(str(error))
     assert len(write_values(entries)) == len(data)
     assert encode_table(decode_entries(lenient[4:], lenient=True)) == lenient
@@ -162,18 +162,18 @@ _SHORT: Final = (
 )
 
 
-def _having(name: str, **properties: Any) -> Properties:
-    return Properties(f"text/{name}", **properties)
+def _having(name: str, **properties: Any) -> BasicProperties:
+    return BasicProperties(f"text/{name}", **properties)
 
 
 HEADERS: Final = [
     frames_of_content(1, encode_properties(properties), b"x" * 7, 0)[0][7:-1]
     for properties in (
-        Properties(),
-        Properties("text/plain", "gzip", {"a": 1, "b": ["c", {"d": None}]}, 2, 9, "c", "r"),
-        Properties(expiration="60000", message_id="m", timestamp=Timestamp(5), type="t"),
-        Properties(headers={}, user_id="guest", app_id="a", cluster_id="c"),
-        *(Properties(headers=decode_entries(raw)) for raw in TABLES),
+        BasicProperties(),
+        BasicProperties("text/plain", "gzip", {"a": 1, "b": ["c", {"d": None}]}, 2, 9, "c", "r"),
+        BasicProperties(expiration="60000", message_id="m", timestamp=Timestamp(5), type="t"),
+        BasicProperties(headers={}, user_id="guest", app_id="a", cluster_id="c"),
+        *(BasicProperties(headers=decode_entries(raw)) for raw in TABLES),
         *(_having(name, **{name: "value"}) for name in _SHORT),
     )
 ]
@@ -181,24 +181,26 @@ BLOCKS: Final = [
     *(to_block(raw[12:], "exchange", "user") for raw in HEADERS),
     encode_block(
         [
-            Item(Kind.PAYLOAD_FORMAT, 1),
-            Item(Kind.CONTENT_TYPE, b"c"),
-            Item(Kind.REPLY_TO, b"a/b"),
-            Item(Kind.CORRELATION, b"\xff"),
-            Item(Kind.HEADER, text(b"v"), b"n"),
-            Item(Kind.PUBLISHER, b"me"),
-            Item(Kind.PROTOCOL, 1),
+            Item(PropertyKind.PAYLOAD_FORMAT, 1),
+            Item(PropertyKind.CONTENT_TYPE, b"c"),
+            Item(PropertyKind.REPLY_TO, b"a/b"),
+            Item(PropertyKind.CORRELATION, b"\xff"),
+            Item(PropertyKind.HEADER, text(b"v"), b"n"),
+            Item(PropertyKind.PUBLISHER, b"me"),
+            Item(PropertyKind.PROTOCOL, 1),
         ]
     ),
-    encode_block([Item(Kind.HEADER, text(b"v"), b"n" * 256), Item(Kind.REPLY_TO, b"r" * 200)]),
+    encode_block(
+        [Item(PropertyKind.HEADER, text(b"v"), b"n" * 256), Item(PropertyKind.REPLY_TO, b"r" * 200)]
+    ),
     encode_block(
         [
-            Item(Kind.DEAD_REASON, b"r"),
-            Item(Kind.DEAD_QUEUE, b"q"),
-            Item(Kind.DEAD_OFFSET, 1),
-            Item(Kind.DEAD_ATTEMPTS, 1),
-            Item(Kind.DEAD_TIME, 1),
-            Item(Kind.DEAD_TRANSFER, b"t"),
+            Item(PropertyKind.DEAD_REASON, b"r"),
+            Item(PropertyKind.DEAD_QUEUE, b"q"),
+            Item(PropertyKind.DEAD_OFFSET, 1),
+            Item(PropertyKind.DEAD_ATTEMPTS, 1),
+            Item(PropertyKind.DEAD_TIME, 1),
+            Item(PropertyKind.DEAD_TRANSFER, b"t"),
         ]
     ),
 ]

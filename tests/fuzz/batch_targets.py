@@ -13,9 +13,9 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from fluxmq.model.batch_format import MAGIC, Batch, BatchError, parse, verify
-from fluxmq.model.batches import Message, columns, encode
+from fluxmq.model.batches import BatchMessage, columns, encode
 from fluxmq.model.message_batch import build_message
-from fluxmq.model.properties import Item, Kind, PropertyError, Value, decode, text
+from fluxmq.model.properties import Item, PropertyError, PropertyKind, Value, decode, text
 from fluxmq.model.properties import encode as encode_block
 from fluxmq.protocols.mqtt.batch_delivery import OffsetProperties, delivery_runs
 from fluxmq.protocols.mqtt.message_properties import from_block, to_block
@@ -106,8 +106,8 @@ def fuzz_forward(data: bytes) -> Hashable:
 
 
 SMALL: Final = [
-    Message(b"a/b", b"", b"x", 1),
-    Message(b"a/c", b"\x09\x01\x05", b"", 2, 3, 4, 5, 6, 7),
+    BatchMessage(b"a/b", b"", b"x", 1),
+    BatchMessage(b"a/c", b"\x09\x01\x05", b"", 2, 3, 4, 5, 6, 7),
 ]
 BATCHES: Final = [
     build_message(b"k", b"", b"payload", 1),
@@ -120,14 +120,31 @@ BATCHES: Final = [
 ]
 BLOCKS: Final = [
     encode_block(
-        [Item(Kind.CONTENT_TYPE, b"c"), Item(Kind.PRIORITY, 1), Item(Kind.CORRELATION, b"")]
+        [
+            Item(PropertyKind.CONTENT_TYPE, b"c"),
+            Item(PropertyKind.PRIORITY, 1),
+            Item(PropertyKind.CORRELATION, b""),
+        ]
     ),
-    encode_block([Item(Kind.HEADER, text(b"v"), b"n"), Item(Kind.EMPTY_HEADERS, None)]),
-    encode_block([Item(Kind.HEADER, Value("F", ((b"k", Value("A", (Value("V", None),))),)), b"n")]),
-    encode_block([Item(Kind.DEAD_QUEUE, b"q"), Item(Kind.DEAD_OFFSET, 1), Item(Kind.DEAD_TIME, 1)]),
     encode_block(
-        [Item(Kind.HEADER, Value(tag, 1), b"n") for tag in "bBsuIilT"]
-        + [Item(Kind.HEADER, Value("D", (1, 2)), b""), Item(Kind.HEADER, Value("d", 1.5), b"")]
+        [Item(PropertyKind.HEADER, text(b"v"), b"n"), Item(PropertyKind.EMPTY_HEADERS, None)]
+    ),
+    encode_block(
+        [Item(PropertyKind.HEADER, Value("F", ((b"k", Value("A", (Value("V", None),))),)), b"n")]
+    ),
+    encode_block(
+        [
+            Item(PropertyKind.DEAD_QUEUE, b"q"),
+            Item(PropertyKind.DEAD_OFFSET, 1),
+            Item(PropertyKind.DEAD_TIME, 1),
+        ]
+    ),
+    encode_block(
+        [Item(PropertyKind.HEADER, Value(tag, 1), b"n") for tag in "bBsuIilT"]
+        + [
+            Item(PropertyKind.HEADER, Value("D", (1, 2)), b""),
+            Item(PropertyKind.HEADER, Value("d", 1.5), b""),
+        ]
     ),
 ]
 FORWARDS: Final = [

@@ -26,7 +26,7 @@ from fluxmq.protocols.mqtt.packets import (
     Subscribe,
     Subscription,
     Unsubscribe,
-    Will,
+    WillPacket,
 )
 from fluxmq.protocols.mqtt.properties import Properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError
@@ -108,7 +108,7 @@ def connected_version(received: bytearray) -> int:
 
 
 def _connects() -> list[Packet]:
-    will = Will(b"a/w", b"gone", 1)
+    will = WillPacket(b"a/w", b"gone", 1)
     return [
         Connect("x", version=4),
         Connect("x", False, 10, will, version=4),

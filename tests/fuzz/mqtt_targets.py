@@ -25,7 +25,7 @@ from fluxmq.protocols.mqtt.packets import (
     Subscription,
     Unsuback,
     Unsubscribe,
-    Will,
+    WillPacket,
 )
 from fluxmq.protocols.mqtt.properties import (
     Properties,
@@ -134,7 +134,7 @@ def _packet_corpus() -> list[bytes]:
         user_properties=[("é", "漢")],
     )
     method = Properties(authentication_method="m", authentication_data=b"d")
-    will = Will(b"w/t", b"gone", 1, True)
+    will = WillPacket(b"w/t", b"gone", 1, True)
     connect = Properties(
         session_expiry_interval=1, receive_maximum=2, maximum_packet_size=3, topic_alias_maximum=4
     )

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from fluxmq.ipc import handoff
-from fluxmq.ipc.framing import FrameDecoder, encode_frame
+from fluxmq.ipc.control_frames import FrameDecoder, encode_frame
 from fluxmq.ipc.handoff import Handoff
 from fluxmq.ipc.launch import (
     EXIT_BOOT_FAILURE,
     Launch,
     write_settings,
 )
-from fluxmq.ipc.messages import HELLO, Message, reply
+from fluxmq.ipc.messages import HELLO, ControlMessage, reply
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.protocols.sniff import shard_of
 from tests import launching
@@ -454,7 +454,7 @@ def test_counters_are_given_to_control(start: Start, tmp_path: Path) -> None:
                 assert hello.kind == HELLO
                 assert hello.body == {"role": "acceptor", "index": 0, "pid": running.process.pid}
                 control.sendall(encode_frame(reply(hello, {}).to_wire()))
-                control.sendall(encode_frame(Message("collect", 7, {}).to_wire()))
+                control.sendall(encode_frame(ControlMessage("collect", 7, {}).to_wire()))
                 answer = next_message(control, decoder)
                 assert (answer.kind, answer.id) == ("reply", 7)
                 metrics = answer.body["samples"]
@@ -469,9 +469,9 @@ def test_counters_are_given_to_control(start: Start, tmp_path: Path) -> None:
         (tmp_path / "control.sock").unlink()
 
 
-def next_message(control: socket.socket, decoder: FrameDecoder) -> Message:
+def next_message(control: socket.socket, decoder: FrameDecoder) -> ControlMessage:
     while True:
         values = decoder.feed(control.recv(65536))
         if values:
             (value,) = values
-            return Message.from_wire(value)
+            return ControlMessage.from_wire(value)

@@ -22,16 +22,23 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fluxmq.ipc.client import ControlClient
+from fluxmq.ipc.control_frames import encode_frame
 from fluxmq.ipc.conversation import Handlers
-from fluxmq.ipc.framing import encode_frame
 from fluxmq.ipc.launch import (
     EXIT_BOOT_FAILURE,
     Launch,
     write_settings,
 )
-from fluxmq.ipc.messages import HELLO, STATUS, Hello, Message, NodeStatus, ProcessNumbers
-from fluxmq.ipc.polling import CallError, ControlCaller
-from fluxmq.ipc.table import ProcessTable, State
+from fluxmq.ipc.messages import (
+    HELLO,
+    STATUS,
+    ControlMessage,
+    NodeStatus,
+    ProcessHello,
+    ProcessNumbers,
+)
+from fluxmq.ipc.polling_client import CallError, ControlCaller
+from fluxmq.ipc.table import ProcessState, ProcessTable
 from fluxmq.ipc.user_messages import Users
 from fluxmq.settings import Settings
 from tests import launching
@@ -61,7 +68,7 @@ class Shard(threading.Thread):
         self._resume = threading.Event()
         self._stopping = threading.Event()
         handlers = Handlers(lambda: self.samples, lambda: self.numbers, self.snapshots.append)
-        self.client = ControlClient(node.socket, Hello("shard", 0, os.getpid()), handlers)
+        self.client = ControlClient(node.socket, ProcessHello("shard", 0, os.getpid()), handlers)
 
     def run(self):
         asyncio.run(self._main())
@@ -120,7 +127,7 @@ class Node:
             self.table.assign(slot, role, 0)
         for slot in (SHARD, ACCEPTOR):
             self.table.set_started(slot, os.getpid(), time.time_ns(), 0)
-            self.table.set_state(slot, State.READY)
+            self.table.set_state(slot, ProcessState.READY)
             self.table.set_ready(slot)
         self.settings_fd = os.memfd_create("settings")
         self.log = path / "control.log"
@@ -147,7 +154,7 @@ class Node:
                 start_new_session=True,
             )
         self.table.set_started(CONTROL, self.process.pid, time.time_ns(), 0)
-        self.table.set_state(CONTROL, State.READY)
+        self.table.set_state(CONTROL, ProcessState.READY)
 
     def wait_ready(self):
         process = self.process
@@ -166,14 +173,14 @@ class Node:
             return None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.table.clear_vitals(CONTROL)
+        self.table.clear_readings(CONTROL)
         return self.process.wait(DEADLINE)
 
     def kill(self):
         assert self.process is not None
         self.process.kill()
         self.process.wait(DEADLINE)
-        self.table.clear_vitals(CONTROL)
+        self.table.clear_readings(CONTROL)
 
     def close(self):
         self.stop()
@@ -368,7 +375,7 @@ def test_the_socket_is_private_and_refuses_other_versions(running):
 
 def test_a_restarted_process_replaces_its_old_connection(running, shard):
     with ControlCaller(running.socket, DEADLINE) as caller:
-        hello = Message(HELLO, 1, Hello("shard", 0, os.getpid()).to_body())
+        hello = ControlMessage(HELLO, 1, ProcessHello("shard", 0, os.getpid()).to_body())
         caller._socket.sendall(encode_frame(hello.to_wire()))
         until(lambda: not shard.client.established, "the older connection was ended")
 
@@ -402,7 +409,7 @@ def quiet_now(node):
     """Cause a line at debug level and say whether it stayed away."""
     before = len(node.messages())
     with ControlCaller(node.socket, DEADLINE) as caller:
-        hello = Message(HELLO, 1, Hello("acceptor", 0, os.getpid()).to_body())
+        hello = ControlMessage(HELLO, 1, ProcessHello("acceptor", 0, os.getpid()).to_body())
         caller._socket.sendall(encode_frame(hello.to_wire()))
         caller.call("ping", {})
     return len(node.messages()) == before

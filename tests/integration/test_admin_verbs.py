@@ -11,12 +11,12 @@ import pytest
 from fluxmq.cli import main as cli
 from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.conversation import Handlers
-from fluxmq.ipc.messages import ERROR_FAILED, Failure, Hello, ProcessNumbers
-from fluxmq.ipc.row_messages import Count, orders_of, page_of
+from fluxmq.ipc.messages import ERROR_FAILED, Failure, ProcessHello, ProcessNumbers
+from fluxmq.ipc.row_messages import AffectedCount, handlers_of, page_of
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.ipc.user_messages import Users
 from fluxmq.routing.topology.changes import Bind, DeclareQueue
-from fluxmq.routing.topology.records import Binding, Queue
+from fluxmq.routing.topology.records import Binding, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
 from tests.integration.test_admin import DEADLINE, Node, until
 
@@ -27,23 +27,23 @@ CONNECTIONS = [
 
 
 class Shard(threading.Thread):
-    """One shard's topology, on a loop of its own thread, and a desk that tells 5 messages per queue."""
+    """One shard's topology, on a loop of its own thread, and a dispatcher that tells 5 messages per queue."""
 
     def __init__(self, node):
         super().__init__(daemon=True)
         self.node = node
         self.users: list[Users] = []
-        self.orders = []
+        self.commands = []
         self.loop = asyncio.new_event_loop()
         self.topics = TopologyClient(self.loop.time, lambda _delta: None)
         handlers = Handlers(
             lambda: (),
             ProcessNumbers,
             self.users.append,
-            {**self.topics.orders, **orders_of(self)},
+            {**self.topics.commands, **handlers_of(self)},
             self.topics.established,
         )
-        self.client = ControlClient(node.socket, Hello("shard", 0, os.getpid()), handlers)
+        self.client = ControlClient(node.socket, ProcessHello("shard", 0, os.getpid()), handlers)
         self.topics.connect(self.client)
 
     def run(self):
@@ -84,21 +84,21 @@ class Shard(threading.Thread):
             for row in CONNECTIONS
             if wanted.pid in (None, row["pid"]) and wanted.vhost in (None, row["vhost"])
         ]
-        self.orders.append(wanted)
-        done(Count(len(meant)))
+        self.commands.append(wanted)
+        done(AffectedCount(len(meant)))
 
     def close_session(self, wanted, done):
-        self.orders.append(wanted)
-        done(Count(0))
+        self.commands.append(wanted)
+        done(AffectedCount(0))
 
     def purge_queue(self, order, done):
-        self.orders.append(order)
-        done(Count(5))
+        self.commands.append(order)
+        done(AffectedCount(5))
 
     def delete_queue(self, order, done):
-        self.orders.append(order)
+        self.commands.append(order)
         refusal = f"queue '{order.name}' in vhost '{order.vhost}' not empty"
-        done(Failure(ERROR_FAILED, refusal) if order.if_empty else Count(5))
+        done(Failure(ERROR_FAILED, refusal) if order.if_empty else AffectedCount(5))
 
 
 class Ctl:
@@ -156,8 +156,8 @@ def test_virtual_hosts_and_limits(ctl, shard):
     assert ctl.rows("list_vhost_limits", "--global") == [
         {"vhost": "b", "limits": {"max-queues": 1}}
     ]
-    assert shard.change(DeclareQueue(Queue("b", "one"))) is None
-    assert shard.change(DeclareQueue(Queue("b", "two"))).code == 406
+    assert shard.change(DeclareQueue(QueueRecord("b", "one"))) is None
+    assert shard.change(DeclareQueue(QueueRecord("b", "two"))).code == 406
     ctl("clear_vhost_limits", "-p", "b")
     assert ctl.rows("list_vhost_limits", "--global") == []
     ctl("set_vhost_limits", "[]", code=2)
@@ -175,7 +175,7 @@ def test_virtual_hosts_and_limits(ctl, shard):
 
 
 def test_policies(ctl, shard):
-    assert shard.change(DeclareQueue(Queue("/", "orders", durable=True))) is None
+    assert shard.change(DeclareQueue(QueueRecord("/", "orders", durable=True))) is None
     ctl(
         "set_policy",
         "--priority",
@@ -220,7 +220,7 @@ def test_policies(ctl, shard):
 
 def test_lists(ctl, shard):
     changes = [
-        DeclareQueue(Queue("/", "q", durable=True)),
+        DeclareQueue(QueueRecord("/", "q", durable=True)),
         Bind(Binding("/", "amq.topic", "q", routing_key="a.#")),
     ]
     assert shard.change(*changes) is None
@@ -253,12 +253,12 @@ def test_lists(ctl, shard):
 
 
 def test_orders(ctl, shard):
-    assert shard.change(DeclareQueue(Queue("/", "q"))) is None
+    assert shard.change(DeclareQueue(QueueRecord("/", "q"))) is None
     assert ctl("purge_queue", "q")[-1] == "Queue was purged of 5 messages"
     assert ctl("delete_queue", "-u", "q")[-1].endswith("with 5 ready messages")
     ctl("delete_queue", "-e", "q", code=1)
     assert "not empty" in ctl.err
-    assert [(order.if_unused, order.if_empty) for order in shard.orders] == [
+    assert [(order.if_unused, order.if_empty) for order in shard.commands] == [
         (False, False),
         (True, False),
         (False, True),
@@ -266,7 +266,7 @@ def test_orders(ctl, shard):
     ctl("purge_queue", "nothing", code=1)
     assert "no queue 'nothing' in vhost '/'" in ctl.err
     ctl("close_connection", "0.1.1", "bye")
-    assert (shard.orders[-1].pid, shard.orders[-1].reason) == ("0.1.1", "bye")
+    assert (shard.commands[-1].pid, shard.commands[-1].reason) == ("0.1.1", "bye")
     ctl("close_connection", "9.9", "bye", code=1)
     assert ctl("close_all_connections", "bye")[0].startswith("Closed 1 connections in vhost /")
     assert ctl("close_all_connections", "--global", "bye")[0].startswith("Closed 2 connections,")
@@ -282,12 +282,12 @@ def test_the_first_user_may_log_in(ctl, shard):
 
 def test_the_topology_survives_sigkill_and_reaches_the_shard_again(ctl, node, shard):
     ctl("add_vhost", "b")
-    assert shard.change(DeclareQueue(Queue("b", "kept", durable=True))) is None
-    assert shard.change(DeclareQueue(Queue("b", "also"))) is None
+    assert shard.change(DeclareQueue(QueueRecord("b", "kept", durable=True))) is None
+    assert shard.change(DeclareQueue(QueueRecord("b", "also"))) is None
     node.kill()
     until(lambda: not shard.client.established, "the shard notices")
     answers: list[Refusal | None] = []
-    declared = DeclareQueue(Queue("b", "meanwhile"))
+    declared = DeclareQueue(QueueRecord("b", "meanwhile"))
     shard.loop.call_soon_threadsafe(shard.topics.change, [declared], answers.append)
     node.start()
     node.wait_ready()

@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from fluxmq.cluster import channels, greeting
-from fluxmq.cluster.connection import Connection, Hello
+from fluxmq.cluster.connection import NodeStream, StreamHello
 from fluxmq.cluster.dialer import Dialer
 from fluxmq.cluster.endpoint import CallHandler, Endpoint
 from fluxmq.cluster.errors import CallFailed, CallRefused, EndpointError, SecurityError
@@ -31,8 +31,8 @@ FILES = Path(__file__).parents[1] / "certificates" / "cluster"
 LONG = 60.0
 """Seconds that no test takes unless it fails."""
 
-NODE1 = Hello("node1", 0, 2, 111, "shard")
-NODE2 = Hello("node2", 1, 4, 222, "shard")
+NODE1 = StreamHello("node1", 0, 2, 111, "shard")
+NODE2 = StreamHello("node2", 1, 4, 222, "shard")
 
 
 def security(own: str, certificate: str = "", *members: str) -> Security:
@@ -52,26 +52,26 @@ class Side:
     """A listener that keeps what it is told. ``connection``: the newest."""
 
     def __init__(self) -> None:
-        self.ups: asyncio.Queue[Connection] = asyncio.Queue()
+        self.ups: asyncio.Queue[NodeStream] = asyncio.Queue()
         self.frames: asyncio.Queue[bytes] = asyncio.Queue()
         self.losses: asyncio.Queue[str] = asyncio.Queue()
         self.echoes = False
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: NodeStream) -> None:
         self.ups.put_nowait(connection)
 
-    def received(self, connection: Connection, frames: Sequence[bytes]) -> None:
+    def received(self, connection: NodeStream, frames: Sequence[bytes]) -> None:
         for frame in frames:
             if self.echoes:
                 connection.send(frame)
             else:
                 self.frames.put_nowait(frame)
 
-    def lost(self, connection: Connection, why: str) -> None:
+    def lost(self, connection: NodeStream, why: str) -> None:
         self.losses.put_nowait(why)
 
 
-async def answer(hello: Hello, body: bytes) -> AsyncIterator[bytes]:
+async def answer(hello: StreamHello, body: bytes) -> AsyncIterator[bytes]:
     """A call that does what its body says."""
     yield hello.node.encode()
     if body == b"refuse":
@@ -90,9 +90,9 @@ async def answer(hello: Hello, body: bytes) -> AsyncIterator[bytes]:
 async def listening(
     side: Side,
     safe: Security | None = None,
-    accept: Callable[[Hello], str] = lambda _: "",
+    accept: Callable[[StreamHello], str] = lambda _: "",
     address: str = "127.0.0.1:0",
-    own: Hello = NODE2,
+    own: StreamHello = NODE2,
 ) -> AsyncIterator[Endpoint]:
     calls: dict[str, CallHandler] = {"answer": answer}
     found = Endpoint(safe or security("node2"), address, own, side, accept, calls)
@@ -105,7 +105,11 @@ async def listening(
 
 @asynccontextmanager
 async def dialling(
-    side: Side, address: str, safe: Security | None = None, own: Hello = NODE1, node: str = "node2"
+    side: Side,
+    address: str,
+    safe: Security | None = None,
+    own: StreamHello = NODE1,
+    node: str = "node2",
 ) -> AsyncIterator[Dialer]:
     found = Dialer(safe or security("node1"), address, node, own, side)
     found.start()
@@ -184,7 +188,7 @@ def test_a_stranger_is_refused(
     async def scenario() -> None:
         far = Side()
 
-        def accept(hello: Hello) -> str:
+        def accept(hello: StreamHello) -> str:
             return "no such shard" if hello.shard > 3 else ""
 
         async with (

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from fluxmq.ipc.launch import EXIT_BOOT_FAILURE
-from fluxmq.ipc.table import ProcessTable, Row, State, TableError
+from fluxmq.ipc.table import ProcessRow, ProcessState, ProcessTable, ProcessTableError
 from fluxmq.protocols.sniff import shard_of
 from tests.broker import free_port
 
@@ -103,17 +103,17 @@ class Node:
                 fd = os.open(folder / name, os.O_RDWR)
                 try:
                     self._table = ProcessTable(fd)
-                except TableError:
+                except ProcessTableError:
                     os.close(fd)
         return self._table is not None
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> ProcessRow:
         return self.table.row(NAMES.index(name))
 
     def ready(self) -> "Node":
         def complete() -> bool:
             assert self.process.poll() is None, self.log.read_text()
-            return all(row.state is State.READY for row in self.table.rows())
+            return all(row.state is ProcessState.READY for row in self.table.rows())
 
         wait_for(complete, "all children ready")
         return self
@@ -190,7 +190,7 @@ def test_repeated_crashes_back_off_and_are_never_given_up(start: Start) -> None:
     os.kill(node.row("shard-0").pid, signal.SIGKILL)
     wait_for(lambda: node.row("shard-0").restarts >= 4, "several restarts")
     assert node.row("shard-0").last_exit in (7, -signal.SIGKILL)
-    wait_for(lambda: node.row("shard-0").state is State.BACKING_OFF, "waiting")
+    wait_for(lambda: node.row("shard-0").state is ProcessState.BACKING_OFF, "waiting")
     node.behave("shard-0", "")
     node.ready()
 

@@ -23,9 +23,9 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from fluxmq.cli.data_directory import control_socket
-from fluxmq.ipc.framing import FramingError
-from fluxmq.ipc.placements import GROUPS, PIN, QUEUES, Pin, Placed
-from fluxmq.ipc.polling import CallError, ControlCaller
+from fluxmq.ipc.control_frames import FramingError
+from fluxmq.ipc.placements import GROUPS, PIN, QUEUES, Pin, PinResult
+from fluxmq.ipc.polling_client import CallError, ControlCaller
 from tests.broker import REPOSITORY, Broker, BrokerFactory, start_broker
 
 DEADLINE = 30.0
@@ -182,7 +182,7 @@ def check_order(taken: list[str], sent: dict[str, int]) -> None:
 
 def move(broker: Broker, group: str, shard: int) -> float:
     """Pin a group to a shard; how long it paused, in seconds."""
-    placed = Placed.from_body(ask(broker, PIN, Pin(group, shard=shard).to_body()))
+    placed = PinResult.from_body(ask(broker, PIN, Pin(group, shard=shard).to_body()))
     assert placed.shard == shard
     return placed.pause
 

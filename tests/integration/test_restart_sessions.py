@@ -15,7 +15,7 @@ import pytest
 
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.files import Files
-from fluxmq.storage.state_moving import redistribute
+from fluxmq.storage.state_redistribution import redistribute
 from tests.broker import REPOSITORY, Broker, start_broker
 from tests.conformance import wire
 from tests.conformance.client import Client, eventually, payloads, tcp

@@ -77,7 +77,7 @@ MUTATIONS = [
     Mutation(
         "amqp_detached",
         "A run that is kept has its own bytes.",
-        "PublishRun.detach",
+        "AmqpPublishRun.detach",
         "self.buffer = bytes(memoryview(self.buffer)[self.start : self.end])",
         "self.buffer = memoryview(self.buffer)[self.start : self.end]",
         OF_PARSER + "test_a_run_outlives_the_buffer_when_it_is_detached",
@@ -128,7 +128,7 @@ MUTATIONS = [
         "amqp_forgotten",
         "Nothing comes of acknowledgements for a consumer that was forgotten.",
         "ChannelLedger.forget",
-        "owed.gone = True",
+        "unacked.gone = True",
         "",
         OF_LEDGER + "test_a_forgotten_consumer_is_owed_nothing",
     ),

@@ -109,7 +109,7 @@ MUTATIONS = [
     Mutation(
         "group_time_shifts_no_message",
         "What messages bring of expiry is moved into the time of a group that is ahead.",
-        "Group._in_own_time",
+        "ReplicationGroup._in_own_time",
         "return shifted(batch, ahead) if ahead else batch",
         "return batch",
         OF_GROUP + "test_messages_with_a_time_to_live_are_there",
@@ -125,7 +125,7 @@ MUTATIONS = [
     Mutation(
         "leader_does_not_wait_for_time",
         "A leader does nothing before it is known what time it is.",
-        "Group.propose",
+        "ReplicationGroup.propose",
         "return self.is_timed() and self._guarded(self._propose_all)",
         "return self._guarded(self._propose_all)",
         OF_GROUP + "test_a_leader_waits_until_it_is_known_what_time_it_is",

@@ -8,11 +8,11 @@ from tests.mutations.mutation import Mutation
 
 FOLDER = "tests/unit/replication/"
 ENGINE = "tests/unit/engine/"
-OF_COPIES = ENGINE + "test_replica_host.py::"
-OF_HOSTS = ENGINE + "test_leader_host.py::"
+OF_COPIES = ENGINE + "test_replica_client.py::"
+OF_HOSTS = ENGINE + "test_leader_client.py::"
 OF_INCARNATIONS = FOLDER + "test_incarnation.py::"
 OF_SPREAD = FOLDER + "test_spread.py::"
-OF_AUDIT = FOLDER + "test_ordered_audit.py::"
+OF_AUDIT = FOLDER + "test_requested_audit.py::"
 OF_KEEPING = FOLDER + "test_keeping.py::"
 OF_DAMAGES = FOLDER + "test_damages.py::"
 OF_OFFERS = FOLDER + "test_snapshot_offers.py::"
@@ -24,16 +24,16 @@ MUTATIONS = [
     Mutation(
         "outbox_in_a_replicated_group",
         "Outboxes are kept by groups that this node has to itself.",
-        "GroupHosts.leads",
+        "GroupClients.leads",
         " and not group.replicated",
         "",
         ENGINE
-        + "test_hosts.py::test_a_replicated_group_whose_name_begins_like_a_local_one_keeps_no_outbox",
+        + "test_group_clients.py::test_a_replicated_group_whose_name_begins_like_a_local_one_keeps_no_outbox",
     ),
     Mutation(
         "cluster_answer_before_persistence",
         "A member answers others when what it promises is on its disk.",
-        "RaftKeeper._persist",
+        "RaftDriver._persist",
         "if self._durable < self._written:",
         "if False:",
         OF_KEEPING + "test_a_follower_promises_nothing_before_its_disk_has_it",
@@ -41,7 +41,7 @@ MUTATIONS = [
     Mutation(
         "cluster_vote_before_persistence",
         "A vote leaves when it is on disk.",
-        "RaftKeeper._persist",
+        "RaftDriver._persist",
         "if self._durable < self._written:",
         "if self._durable < self._written and ready.entries:",
         OF_KEEPING + "test_a_vote_leaves_when_it_is_on_disk",
@@ -49,8 +49,8 @@ MUTATIONS = [
     Mutation(
         "cluster_crowded_log_takes_entries",
         "A follower drops entries while too much waits to be written to its log.",
-        "RaftKeeper.step.step",
-        "if message.entries and self._shared.wal.crowded:",
+        "RaftDriver.step.step",
+        "if message.entries and self._shared.wal.above_high_watermark:",
         "if False:",
         OF_KEEPING + "test_a_follower_whose_log_takes_no_more_drops_entries_and_catches_up",
     ),
@@ -112,7 +112,7 @@ MUTATIONS = [
     Mutation(
         "cluster_moved_is_success",
         "That nobody knows what became of an append is no success.",
-        "LeaderHost._answered",
+        "LeaderClient._answered",
         """if reason == Outcome.MOVED:
             append.sent = 0""",
         """if reason == Outcome.MOVED:
@@ -124,7 +124,7 @@ MUTATIONS = [
     Mutation(
         "cluster_timeout_is_success",
         "A timeout is a refusal.",
-        "LeaderHost._give_up",
+        "LeaderClient._give_up",
         "append.done(Outcome.FAILED)",
         "append.done(0)",
         OF_HOSTS + "test_a_timeout_is_a_refusal_and_each_queue_has_its_own",
@@ -132,7 +132,7 @@ MUTATIONS = [
     Mutation(
         "cluster_sent_again_out_of_order",
         "What a former leader has not answered goes before what is newer.",
-        "LeaderHost._led",
+        "LeaderClient._led",
         """for append in self._appends.values():
                 append.sent = 0
             self._unsent = len(self._appends)""",
@@ -142,7 +142,7 @@ MUTATIONS = [
     Mutation(
         "cluster_overtaken",
         "Nothing overtakes an append that came back.",
-        "LeaderHost._send_again",
+        "LeaderClient._send_again",
         """if self._unsent >= unsent:
                 return""",
         """if False:
@@ -152,7 +152,7 @@ MUTATIONS = [
     Mutation(
         "cluster_sent_again_as_another",
         "An append that is sent again has the identity it had.",
-        "LeaderHost._send",
+        "LeaderClient._send",
         "identity = Identity(self._origin, number, min(floor, number), self._leader.term)",
         "identity = Identity(self._origin, number + sending, floor, self._leader.term)",
         OF_HOSTS + "test_it_is_sent_again_with_the_identity_it_had",
@@ -160,13 +160,9 @@ MUTATIONS = [
     Mutation(
         "cluster_settled_by_nobody",
         "A settlement fails while nobody leads.",
-        "FollowingHeld.settle",
-        """self._held.settle(verb, ranges, delay, reason, _telling(done))
-        elif done is not None:
-            done(Outcome.FAILED)""",
-        """self._held.settle(verb, ranges, delay, reason, _telling(done))
-        elif done is not None:
-            done(0)""",
+        "LeaderHandle.settle",
+        "self._handle.settle(verb, ranges, delay, reason, _telling(done))\n        elif done is not None:\n            done(Outcome.FAILED)",
+        "self._handle.settle(verb, ranges, delay, reason, _telling(done))\n        elif done is not None:\n            done(0)",
         OF_HOSTS + "test_a_consumer_follows_the_leader_and_settles_only_there",
     ),
     Mutation(
@@ -284,7 +280,7 @@ MUTATIONS = [
     Mutation(
         "damage_met_and_forgotten",
         "A group that fails for damage is fetched anew.",
-        "RaftKeeper._guarded",
+        "RaftDriver._guarded",
         "if isinstance(error, Corruption):",
         "if False:",
         OF_DAMAGES + "test_a_group_that_failed_for_damage_is_quarantined",
@@ -348,7 +344,7 @@ MUTATIONS = [
     Mutation(
         "copy_replaced_under_its_readers",
         "Consumers of a copy that is replaced are attached to the next.",
-        "ReplicaHost.close",
+        "ReplicaClient.close",
         """self._closed = True
         self._let_go()""",
         "self._closed = True",
@@ -357,7 +353,7 @@ MUTATIONS = [
     Mutation(
         "damaged_copy_read_again",
         "Messages of a damaged copy come from who leads.",
-        "ReplicaHost.damaged",
+        "ReplicaClient.damaged",
         "self._forwarding = True",
         "pass",
         OF_COPIES + "test_a_damaged_copy_is_not_read_any_more",
@@ -366,15 +362,15 @@ MUTATIONS = [
         "meta_learner_keeps_what_it_said",
         "What a learner of _meta acknowledged with an earlier directory counts no more.",
         "_step_for",
-        "returns and (record is None or record.incarnation != told.incarnation):\n        if learner:",
-        "returns and (record is None or record.incarnation != told.incarnation):\n        if False:",
+        "and (record is None or record.incarnation != introduction.incarnation)\n    ):\n        if learner:",
+        "and (record is None or record.incarnation != introduction.incarnation)\n    ):\n        if False:",
         "tests/unit/control/meta/test_meta_parts.py::"
         "test_a_node_that_returns_is_taken_out_in_and_made_a_voter",
     ),
     Mutation(
         "cluster_late_append_overtakes",
         "What was sent to an earlier leadership of a node is not taken by a later one.",
-        "Consuming._is_of_another_term",
+        "GroupRequests._is_of_another_term",
         "return self.replicated and not self.absent and term not in (0, self.applied_term)",
         "return False",
         OF_KEEPING + "test_what_was_sent_to_an_earlier_leadership_is_not_taken_by_a_later_one",
@@ -414,7 +410,7 @@ MUTATIONS = [
     Mutation(
         "cluster_audit_believes_the_leader",
         "Of copies that differ the majority's is right.",
-        "ordered_audit:deviating",
+        "requested_audit:deviating",
         "if count > len(membership.voters) // 2:",
         "if False:",
         OF_AUDIT + "test_a_leader_that_differs_is_named_and_quarantined",
@@ -440,7 +436,7 @@ MUTATIONS = [
     Mutation(
         "outbox_overtaken",
         "Nothing goes to the leader past what is kept for the same queue.",
-        "LocalHost.append",
+        "LocalClient.append",
         "if self._is_here() and self._outboxes.is_empty(queue):",
         "if self._is_here():",
         OF_OUTBOX + "test_appends_go_to_the_leader_only_where_it_is_and_behind_what_is_kept",

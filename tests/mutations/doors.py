@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 OF_AUTHENTICATION = "tests/unit/shards/test_authentication.py::"
-OF_VERIFYING = "tests/unit/shards/test_verifying.py::"
-OF_CLAIMS = "tests/unit/shards/test_claims.py::"
+OF_VERIFYING = "tests/unit/shards/test_password_verifications.py::"
+OF_CLAIMS = "tests/unit/shards/test_session_ownership.py::"
 
 MUTATIONS = [
     # Client ids
     Mutation(
         "foreign_session",
         "A session of another principal is neither taken nor ended (review finding 7).",
-        "TakingOver.take",
+        "SessionTakeover.take",
         "if owner is not None and self._foreign(owner, principal):",
         "if False:",
         OF_CLAIMS + "test_the_id_of_another_principal_is_refused",
@@ -21,7 +21,7 @@ MUTATIONS = [
     Mutation(
         "foreign_arriving",
         "Nor is a client disconnected whose session is about to begin (review finding 7).",
-        "TakingOver.take",
+        "SessionTakeover.take",
         "owner = arriving.username if arriving is not None else None",
         "owner = None",
         OF_CLAIMS + "test_an_arriving_client_is_not_put_out_by_another_principal",
@@ -29,16 +29,15 @@ MUTATIONS = [
     Mutation(
         "foreign_owner_kept",
         "The home goes on knowing whose an id is that it refused to another (review finding 7).",
-        "Claims._grant",
-        """if not foreign:
-                self._owners[client_id] = claim.shard""",
-        "self._owners[client_id] = claim.shard",
+        "SessionOwnership._grant",
+        "if not foreign:\n                self._owners[client_id] = acquisition.shard",
+        "self._owners[client_id] = acquisition.shard",
         OF_CLAIMS + "test_the_id_of_another_principal_is_refused",
     ),
     Mutation(
         "claim_without_home",
         "While its home is away a client id is nobody's to take (review finding 7).",
-        "Claims.claim",
+        "SessionOwnership.acquire",
         "if not self._sessions.holds(client_id):\n                    # The home has",
         "if not clean and not self._sessions.holds(client_id):\n                    # The home has",
         OF_CLAIMS + "test_while_the_home_is_away_nothing_is_taken",
@@ -48,15 +47,15 @@ MUTATIONS = [
         "foreign_page",
         "Without settings a page from elsewhere does not connect (review finding 6).",
         "origins:page_of",
-        "return Page.FOREIGN if origin_allowed(origin, allowed) else None",
-        "return Page.FOREIGN",
+        "return PageOrigin.FOREIGN if origin_allowed(origin, allowed) else None",
+        "return PageOrigin.FOREIGN",
         "tests/unit/auth/test_origins.py::test_without_settings_only_pages_of_the_same_origin_connect",
     ),
     Mutation(
         "foreign_page_anonymous",
         "Where it does, it is not anonymous (review finding 6).",
         "Authentication.anonymous_allowed",
-        "if page is Page.FOREIGN:",
+        "if page is PageOrigin.FOREIGN:",
         "if False:",
         OF_AUTHENTICATION + "test_pages_from_elsewhere_are_not_anonymous",
     ),
@@ -64,7 +63,7 @@ MUTATIONS = [
         "rebound_page_anonymous",
         "Nor is one whose name was made to point at this machine (review finding 6).",
         "Authentication.anonymous_allowed",
-        "and page is not Page.SAME",
+        "and page is not PageOrigin.SAME",
         "",
         OF_AUTHENTICATION + "test_pages_from_elsewhere_are_not_anonymous",
     ),
@@ -123,10 +122,10 @@ MUTATIONS = [
     Mutation(
         "guessing_delayed",
         "Failed logins delay the next ones (review finding 15).",
-        "Guessing._count",
+        "LoginThrottle._count",
         "entry.until = now + min(delay, self.limits.max_delay)",
         "pass",
-        "tests/unit/auth/test_guessing.py::test_delays_double_up_to_a_limit",
+        "tests/unit/auth/test_login_throttle.py::test_delays_double_up_to_a_limit",
     ),
     Mutation(
         "guessing_at_once",
@@ -150,7 +149,7 @@ MUTATIONS = [
         "scram_step",
         "if login_refused(broker, client, exchange.username):",
         "if False:",
-        "tests/unit/sessions/mqtt/test_connecting.py::test_scram_is_no_way_to_guess",
+        "tests/unit/sessions/mqtt/test_connect_flow.py::test_scram_is_no_way_to_guess",
     ),
     # What is let in
     Mutation(

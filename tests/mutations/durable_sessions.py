@@ -11,8 +11,8 @@ MUTATIONS = [
     Mutation(
         "kept_before_answered",
         "A message for an absent persistent session is acknowledged when it is on disk.",
-        "Owed.write",
-        "keeper.home.when_safe(self.safe)",
+        "Undelivered.write",
+        "journal.home.when_safe(self.safe)",
         "self.safe(0)",
         OF_DURABLE + "test_a_message_for_an_absent_client_is_answered_when_it_is_on_disk",
     ),
@@ -29,15 +29,15 @@ MUTATIONS = [
     Mutation(
         "received_kept",
         "Identifiers of received QoS 2 messages are on disk before PUBREC [MQTT-4.3.3-10].",
-        "Safety._write",
-        "keeper.home.put(RECEIVED, (keeper.client_id, packet_id))",
+        "CommitWaiter._write",
+        "journal.home.put(RECEIVED, (journal.client_id, packet_id))",
         "pass",
         OF_DURABLE + "test_a_repeated_qos_2_publish_is_known_after_a_restart",
     ),
     Mutation(
         "refused_is_forgotten",
         "A QoS 2 publish that was refused is new when it comes again, also for a client that had gone.",
-        "Safety._close",
+        "CommitWaiter._close",
         "session.received -= gate.packet_ids",
         "pass",
         OF_DURABLE + "test_a_refused_qos_2_publish_is_new_when_it_comes_again",
@@ -45,7 +45,7 @@ MUTATIONS = [
     Mutation(
         "released_kept",
         "PUBREL is sent when the message's release is on disk: it is not sent again after a restart.",
-        "SessionKeeper.released",
+        "SessionJournal.released",
         """self.home.put(RELEASED, (self.client_id, packet_id))
         self._then(answer)""",
         """self.home.put(RELEASED, (self.client_id, packet_id))
@@ -71,9 +71,9 @@ MUTATIONS = [
     Mutation(
         "identifiers_follow_numbers",
         "A message sent again after a restart has the packet identifier it had [MQTT-4.4.0-1].",
-        "Delivery.free_for",
-        "pid = portion.base % PACKET_ID_MAX + 1",
-        "pid = (portion.base + 7) % PACKET_ID_MAX + 1",
+        "SessionDelivery.free_for",
+        "pid = inflight.base % PACKET_ID_MAX + 1",
+        "pid = (inflight.base + 7) % PACKET_ID_MAX + 1",
         OF_DURABLE + "test_unanswered_messages_come_again_with_dup_and_their_identifiers",
     ),
     Mutation(
@@ -96,7 +96,7 @@ MUTATIONS = [
     Mutation(
         "share_kept",
         "A shared group's part for persistent members of another shard is acknowledged when it is safe there.",
-        "Group.offer",
+        "SharedSubscription.offer",
         "if run.qos and target in self.kept_at:",
         "if False:",
         OF_DURABLE + "test_a_share_for_another_shard_is_answered_when_it_is_on_disk_there",
@@ -117,10 +117,8 @@ MUTATIONS = [
         "passed_on_safely",
         "What a member of a shared group leaves stays on its disk until another member has it safe.",
         "GroupTable.hand_over",
-        "self._pass_on(portion)",
-        """self._pass_on(portion)
-            if portion.settle is not None:
-                portion.settle.acknowledged(portion.base, portion.count)""",
+        "self._pass_on(inflight)",
+        "self._pass_on(inflight)\n            if inflight.settle is not None:\n                inflight.settle.acknowledged(inflight.base, inflight.count)",
         OF_DURABLE + "test_what_a_member_leaves_is_its_own_until_another_has_it_safe",
     ),
     Mutation(
@@ -134,7 +132,7 @@ MUTATIONS = [
     Mutation(
         "repeats_known",
         "A QoS 2 message that another shard sends again after a restart is not kept a second time.",
-        "SessionKeeper._repeated",
+        "SessionJournal._repeated",
         "return epoch == source.epoch and refused < source.number <= number",
         "return False",
         OF_DURABLE + "test_a_qos_2_message_sent_again_to_a_restarted_shard_arrives_once",
@@ -142,7 +140,7 @@ MUTATIONS = [
     Mutation(
         "refused_is_no_repeat",
         "A QoS 2 message that was refused is new when another shard sends it again.",
-        "SessionKeeper._note.below",
+        "SessionJournal._note.below",
         "below = max(below, number) if refused else below",
         "",
         OF_DURABLE

@@ -7,7 +7,7 @@ from tests.mutations.mutation import Mutation
 SCAN = "fluxmq/protocols/mqtt/scan.py"
 RUN = "fluxmq/protocols/mqtt/run.py"
 CONNECTION = "fluxmq/protocols/connection.py"
-PORTION = "fluxmq/protocols/mqtt/portion.py"
+PORTION = "fluxmq/protocols/mqtt/inflight_range.py"
 DELIVERY = "fluxmq/protocols/mqtt/delivery.py"
 WINDOW = "fluxmq/protocols/mqtt/window.py"
 REACTOR = "fluxmq/net/reactor.py"
@@ -15,7 +15,7 @@ REACTOR = "fluxmq/net/reactor.py"
 OF_SCAN = "tests/unit/protocols/mqtt/test_scan.py::"
 OF_CONNECTION = "tests/unit/protocols/test_connection.py::"
 OF_DELIVERY = "tests/unit/protocols/mqtt/test_delivery.py::"
-OF_PORTION = "tests/unit/protocols/mqtt/test_portion.py::"
+OF_PORTION = "tests/unit/protocols/mqtt/test_inflight_range.py::"
 OF_GATHERING = "tests/unit/net/test_gathering.py::"
 OF_REACTOR = "tests/unit/net/test_reactor.py::"
 OF_RUNS = "tests/props/test_hot_runs.py::test_runs_are_written_as_the_codec_reads_them"
@@ -25,7 +25,7 @@ MUTATIONS = [
     Mutation(
         "acknowledged_out_of_order",
         "An acknowledgement frees the message it names and no other.",
-        "Window.acknowledge",
+        "InflightWindow.acknowledge",
         "if front.qos == qos and pid == front.pid + front.acknowledged:",
         "if front.qos == qos:",
         OF_DELIVERY + "test_an_acknowledgement_out_of_order_frees_itself_only",
@@ -33,7 +33,7 @@ MUTATIONS = [
     Mutation(
         "window",
         "No more messages are unacknowledged than the client's Receive Maximum.",
-        "Delivery.pump",
+        "SessionDelivery.pump",
         """count,
                 self.window - self.inflight,""",
         """count,
@@ -43,15 +43,15 @@ MUTATIONS = [
     Mutation(
         "identifier_in_flight",
         "A packet identifier is not given twice while the first message is unanswered.",
-        "Window.free_identifiers",
-        "used.update(range(portion.pid + portion.acknowledged, portion.pid + portion.count))",
-        "used.update(range(portion.pid, portion.pid))",
+        "InflightWindow.free_identifiers",
+        "used.update(range(inflight.pid + inflight.acknowledged, inflight.pid + inflight.count))",
+        "used.update(range(inflight.pid, inflight.pid))",
         OF_DELIVERY + "test_identifiers_in_use_are_passed_over",
     ),
     Mutation(
         "identifier_released",
         "A packet identifier is in use from PUBREC to PUBCOMP.",
-        "Window.free_identifiers",
+        "InflightWindow.free_identifiers",
         "used = set(self.released) if self.released else set()",
         "used = set()",
         OF_DELIVERY + "test_identifiers_between_pubrec_and_pubcomp_are_in_use",
@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation(
         "identifier_0",
         "Packet identifiers begin at 1 again after 65535.",
-        "Window.free_identifiers",
+        "InflightWindow.free_identifiers",
         """if self.next_pid > PACKET_ID_MAX:
             self.next_pid = 1
         used""",
@@ -71,15 +71,15 @@ MUTATIONS = [
     Mutation(
         "repeated_with_dup",
         "A message sent again carries DUP [MQTT-3.3.1-1].",
-        "Delivery.pump",
-        "write_portion(connection, front, front.pid, True)",
-        "write_portion(connection, front, front.pid, False)",
+        "SessionDelivery.pump",
+        "write_inflight(connection, front, front.pid, True)",
+        "write_inflight(connection, front, front.pid, False)",
         OF_DELIVERY + "test_unanswered_messages_are_repeated_in_order_before_new_ones",
     ),
     Mutation(
         "repeated_in_order",
         "Messages are sent again in the order of their first sending [MQTT-4.6.0-1].",
-        "Delivery.detach",
+        "SessionDelivery.detach",
         "self.resend.extendleft(reversed(again))",
         "self.resend.extendleft(again)",
         OF_DELIVERY + "test_unanswered_messages_are_repeated_in_order_before_new_ones",
@@ -88,14 +88,14 @@ MUTATIONS = [
         "answered_is_not_repeated",
         "What was acknowledged out of order is not sent again.",
         "unanswered",
-        "while stretch < portion.count and not (early and (portion.pid + stretch) in early):",
-        "while stretch < portion.count:",
+        "while stretch < inflight.count and not (early and (inflight.pid + stretch) in early):",
+        "while stretch < inflight.count:",
         OF_DELIVERY + "test_an_acknowledgement_out_of_order_frees_itself_only",
     ),
     Mutation(
         "qos_2_until_pubcomp",
         "A QoS 2 message takes its place in the window until PUBCOMP [MQTT-4.3.3-8].",
-        "Window.acknowledge",
+        "InflightWindow.acknowledge",
         """if qos == 1:
             self.inflight -= 1
         return True""",
@@ -106,7 +106,7 @@ MUTATIONS = [
     Mutation(
         "release_repeated",
         "PUBREL is sent again on a new connection until PUBCOMP [MQTT-4.4.0-1].",
-        "Delivery.attach",
+        "SessionDelivery.attach",
         """if self.released:
             out = connection.buffer()""",
         """if False:
@@ -116,7 +116,7 @@ MUTATIONS = [
     Mutation(
         "pending_count",
         "The number of messages that wait for a client is bounded.",
-        "Delivery.enqueue_portion",
+        "SessionDelivery.enqueue_inflight",
         "if self.pending_count > self.bound() or self.pending_bytes > self.pending_bytes_max:",
         "if self.pending_bytes > self.pending_bytes_max:",
         OF_DELIVERY + "test_a_full_queue_of_an_absent_client_evicts_the_oldest",
@@ -124,7 +124,7 @@ MUTATIONS = [
     Mutation(
         "pending_bytes",
         "The bytes that wait for a client are bounded.",
-        "Delivery.enqueue_portion",
+        "SessionDelivery.enqueue_inflight",
         "if self.pending_count > self.bound() or self.pending_bytes > self.pending_bytes_max:",
         "if self.pending_count > self.bound():",
         OF_DELIVERY + "test_bytes_are_bounded_too",
@@ -132,7 +132,7 @@ MUTATIONS = [
     Mutation(
         "drop_counted",
         "A dropped message is counted.",
-        "Delivery.trim",
+        "SessionDelivery.trim",
         "self.tally.dropped_full += excess",
         "self.tally.dropped_full += 0",
         OF_DELIVERY + "test_a_full_queue_rejects_the_newest_where_asked",
@@ -140,7 +140,7 @@ MUTATIONS = [
     Mutation(
         "early_bounded",
         "Answers out of order that are remembered are bounded.",
-        "Delivery.pump",
+        "SessionDelivery.pump",
         "if self.early is not None and len(self.early) >= EARLY_MAX:",
         "if self.early is not None and len(self.early) >= 100 * EARLY_MAX:",
         OF_DELIVERY + "test_answers_out_of_order_are_remembered_up_to_a_bound",
@@ -148,7 +148,7 @@ MUTATIONS = [
     Mutation(
         "slow_client",
         "QoS 0 is dropped for a client whose output is full.",
-        "Delivery.blocked",
+        "SessionDelivery.blocked",
         """connection.buffer()
         return True""",
         """connection.buffer()
@@ -158,15 +158,15 @@ MUTATIONS = [
     Mutation(
         "expired_while_waiting",
         "A message that has expired is not sent [MQTT-3.3.2-5].",
-        "Delivery.pump",
-        "if portion.run.deadline != 0.0 and portion.run.deadline <= self.tally.now:",
+        "SessionDelivery.pump",
+        "if inflight.run.deadline != 0.0 and inflight.run.deadline <= self.tally.now:",
         "if False:",
         OF_DELIVERY + "test_messages_that_expire_while_they_wait_are_dropped_and_counted",
     ),
     Mutation(
         "kept_runs_are_copied",
         "Whoever keeps a run has its bytes copied from the receive buffer.",
-        "Delivery.enqueue",
+        "SessionDelivery.enqueue",
         """run.detach()
         if self.durable is not None:""",
         "if self.durable is not None:",
@@ -183,15 +183,15 @@ MUTATIONS = [
     Mutation(
         "measured_without_alias",
         "A message that just fits is sent without a topic alias.",
-        "write_portion",
-        "if not again and run.largest:",
-        "if not again:",
+        "write_inflight",
+        "if not redelivered and run.largest:",
+        "if not redelivered:",
         OF_PORTION + "test_an_alias_does_not_push_a_message_over_the_limit",
     ),
     Mutation(
         "alias_known",
         "An alias stands alone only after it was sent with its topic.",
-        "write_portion",
+        "write_inflight",
         "offset = append_publishes(out, run, offset, 1, first, run.topic, properties, pid)",
         'offset = append_publishes(out, run, offset, 1, first, b"", properties, pid)',
         OF_PORTION + "test_the_first_message_names_topic_and_alias_and_the_next_the_alias",

@@ -17,8 +17,8 @@ MUTATIONS = [
         "memory_hysteresis",
         "An alarm ends below another mark than it begins.",
         "Watermark.update",
-        "self.marks.resume if self.above else self.marks.high",
-        "self.marks.high",
+        "self.watermarks.resume if self.above else self.watermarks.high",
+        "self.watermarks.high",
         OF_MARKS + "test_the_alarm_ends_below_another_mark_than_it_begins",
     ),
     Mutation(
@@ -48,7 +48,7 @@ MUTATIONS = [
     Mutation(
         "memory_of_the_dead",
         "What a process that ended held is free.",
-        "ProcessTable.clear_vitals",
+        "ProcessTable.clear_readings",
         """self._words[base + _MEMORY] = 0
         self._words[base + _ALARMS] = 0""",
         "",
@@ -93,7 +93,7 @@ MUTATIONS = [
     Mutation(
         "memory_critical",
         "Beyond the critical mark nobody is let in.",
-        "connecting:check",
+        "connect_flow:check",
         "if broker.short_of_memory:",
         "if False:",
         OF_ALARMS + "test_nobody_is_let_in_beyond_the_critical_mark",
@@ -117,7 +117,7 @@ MUTATIONS = [
     Mutation(
         "memory_pieces",
         "A body in many small frames counts as what it takes.",
-        "Content._body",
+        "IncomingContent._body",
         "self.share.take(len(payload) + PIECE_BYTES)",
         "self.share.take(len(payload))",
         OF_BUDGET + "test_announcing_takes_nothing_and_small_frames_count_as_what_they_are",
@@ -125,8 +125,8 @@ MUTATIONS = [
     Mutation(
         "memory_flight",
         "What a session is sent and has not answered is bounded in bytes.",
-        "Delivery.pump",
-        "and self.flight_bytes < self.pending_bytes_max",
+        "SessionDelivery.pump",
+        "and self.unanswered_bytes < self.pending_bytes_max",
         "",
         "tests/unit/protocols/mqtt/test_window.py::test_what_is_in_flight_has_a_bound_in_bytes",
     ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-KEEPER = "fluxmq/control/topology_keeper.py"
-OF_KEEPER = "tests/unit/control/test_topology_keeper.py::"
+KEEPER = "fluxmq/control/topology_service.py"
+OF_KEEPER = "tests/unit/control/test_topology_service.py::"
 OF_DISK = "tests/unit/control/test_topology_disk.py::"
 STORE = "fluxmq/control/metadata.py"
 OF_STORE = "tests/unit/control/test_metadata.py::"
@@ -15,7 +15,7 @@ PERMISSIONS = "fluxmq/auth/permissions.py"
 OF_PERMISSIONS = "tests/unit/auth/test_permissions.py::"
 PATTERNS = "fluxmq/model/patterns.py"
 OF_PATTERNS = "tests/unit/model/test_patterns.py::"
-OF_COMPARING = "tests/unit/control/meta/test_comparing.py::"
+OF_COMPARING = "tests/unit/control/meta/test_digests.py::"
 
 MUTATIONS = [
     # Kept
@@ -39,7 +39,7 @@ MUTATIONS = [
     Mutation(
         "transient_ends_with_the_node",
         "What is not durable is not there after the node's restart.",
-        "TopologyKeeper._is_transient",
+        "TopologyService._is_transient",
         "return not self.topology.is_durable(row.kind, row.key) or _of_settings(row)",
         "return _of_settings(row)",
         OF_DISK + "test_what_is_durable_outlives_the_node_and_the_rest_this_process",
@@ -56,7 +56,7 @@ MUTATIONS = [
     Mutation(
         "settings_are_not_written",
         "A queue of the settings that is taken out of them is gone.",
-        "TopologyKeeper._is_transient",
+        "TopologyService._is_transient",
         "or _of_settings(row)",
         "",
         OF_DISK + "test_queues_of_the_settings_are_rows_that_are_not_written",
@@ -64,7 +64,7 @@ MUTATIONS = [
     Mutation(
         "unwritten_is_forgotten",
         "What could not be written did not happen.",
-        "TopologyKeeper._give_up",
+        "TopologyService._give_up",
         """self._damaged = True
             try:
                 await self._restore()""",
@@ -100,7 +100,7 @@ MUTATIONS = [
     Mutation(
         "told_when_written",
         "No shard is told what is not on disk yet.",
-        "TopologyKeeper._lacking",
+        "TopologyService._lacking",
         """async with self._writing:
             if self._damaged:""",
         """if True:
@@ -110,7 +110,7 @@ MUTATIONS = [
     Mutation(
         "answered_when_told",
         "A change is answered when every live shard has it.",
-        "Confirming._missing.here",
+        "RevisionBarrier._missing.here",
         "here = sorted(name for name in self._live() if held.get(name, -1) < revision)",
         "here = sorted([])",
         OF_KEEPER + "test_shards_that_do_not_confirm_in_time_are_named",
@@ -118,7 +118,7 @@ MUTATIONS = [
     Mutation(
         "lost_owners",
         "Exclusive queues of a shard that ended are dropped.",
-        "TopologyKeeper._left_by_others",
+        "TopologyService._left_by_others",
         "where[1] != hello.pid",
         "where[1] == hello.pid",
         OF_DISK + "test_exclusive_queues_go_with_the_process_that_had_their_connection",
@@ -191,7 +191,7 @@ MUTATIONS = [
     Mutation(
         "meta_forgets_its_leader",
         "A refusal is one.",
-        "forgetting:forget",
+        "remove_node:forget",
         """if why:
         raise""",
         """if False:
@@ -201,23 +201,23 @@ MUTATIONS = [
     Mutation(
         "answered_before_other_nodes_know",
         "Who changes the topology is answered when the other nodes work by the change.",
-        "Confirming._missing",
-        "self._elsewhere.lagging(revision) if self._elsewhere is not None else ()",
+        "RevisionBarrier._missing",
+        "self._remote_revisions.lagging(revision) if self._remote_revisions is not None else ()",
         "()",
         "tests/unit/control/meta/test_meta_group.py::test_who_changes_something_is_answered_when_all_nodes_that_are_there_work_by_it",
     ),
     Mutation(
         "slow_node_is_waited_for_each_time",
         "A node that was waited for in vain holds up nobody else.",
-        "Confirming.missing",
-        "self._elsewhere.give_up(revision)",
+        "RevisionBarrier.missing",
+        "self._remote_revisions.give_up(revision)",
         "pass",
         "tests/unit/control/meta/test_meta_group.py::test_a_node_that_does_not_come_along_is_waited_for_once",
     ),
     Mutation(
         "meta_differs_unnoticed",
         "A copy of _meta that differs from what a majority holds is given up.",
-        "Comparing.differs",
+        "MetaAudit.differs",
         """if number == self._replica.leader:
             self._give_up()""",
         "pass",
@@ -226,7 +226,7 @@ MUTATIONS = [
     Mutation(
         "meta_compared_at_other_indexes",
         "Copies are compared where as much is applied.",
-        "comparing:deviating",
+        "digests:deviating",
         "right is not None and each.applied == right.applied and each != right",
         "right is not None and each != right",
         OF_COMPARING + "test_who_differs_from_a_majority",
@@ -234,7 +234,7 @@ MUTATIONS = [
     Mutation(
         "meta_judged_without_majority",
         "Without a majority of equal copies nobody is said to be wrong.",
-        "agreed",
+        "majority_digest",
         "if count > len(members) // 2), None)",
         "if count), None)",
         OF_COMPARING + "test_who_differs_from_a_majority",

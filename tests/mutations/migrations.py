@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 OF_MACHINE = "tests/unit/queues/test_migration.py::"
-OF_GATES = "tests/unit/engine/test_gates.py::"
+OF_GATES = "tests/unit/engine/test_migration_fence.py::"
 OF_HOSTS = "tests/unit/engine/test_moving_queue.py::"
 OF_MOVES = "tests/unit/shards/amqp/test_migrations.py::"
 OF_ROWS = "tests/unit/routing/topology/test_migrations.py::"
@@ -55,7 +55,7 @@ MUTATIONS = [
     Mutation(
         "migration_order_after_fence",
         "Nothing passes an append that was held up.",
-        "Gate.holds",
+        "MigrationFence.holds",
         "if identity.number > first and identity.floor <= first:",
         "if False:",
         OF_GATES + "test_nothing_passes_an_append_that_was_held_up",
@@ -63,7 +63,7 @@ MUTATIONS = [
     Mutation(
         "migration_renamed_appends",
         "What is not answered moves under the name it had.",
-        "LeaderHost._take_over",
+        "LeaderClient._take_over",
         "self._appends = dict(sorted({**self._appends, **appends}.items()))",
         "self._appends.update({next(self._numbers): each for each in appends.values()})",
         OF_HOSTS + "test_what_is_not_answered_moves_with_its_queue_in_order_and_under_its_names",
@@ -71,7 +71,7 @@ MUTATIONS = [
     Mutation(
         "migration_opened_undecided",
         "A queue is not opened while the decision that was asked for may stand.",
-        "Move._decide.decided",
+        "OutgoingMove._decide.decided",
         """self._fenced_at = None
                 self._fail(refusal.text)""",
         "self._fail(refusal.text)",
@@ -80,7 +80,7 @@ MUTATIONS = [
     Mutation(
         "migration_late_decision",
         "What was asked for before a queue was opened again is no reason to decide.",
-        "Move._install.installed",
+        "OutgoingMove._install.installed",
         "elif migration.fenced_at(state) == fence:",
         "else:",
         OF_MOVES + "test_a_queue_that_waits_for_too_long_is_opened_and_moved_later",
@@ -88,7 +88,7 @@ MUTATIONS = [
     Mutation(
         "migration_cleared_unheard",
         "What arrived is given up only when the topology here is as new as that.",
-        "Migrations._clear.current",
+        "QueueMigrations._clear.current",
         "if refusal is not None or gone or self._belongs(group, state):",
         "if refusal is not None or gone:",
         OF_MOVES + "test_what_arrived_is_given_up_only_when_it_is_certain_that_it_may",

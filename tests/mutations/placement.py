@@ -7,8 +7,8 @@ from tests.mutations.mutation import Mutation
 OF_HANDOVER = "tests/unit/engine/test_handover.py::"
 OF_PINNING = "tests/unit/replication/test_pinning.py::"
 OF_RELOCATION = "tests/unit/shards/test_relocate.py::"
-OF_START = "tests/unit/supervisor/test_placing.py::"
-OF_PLACING = "tests/unit/control/test_placing.py::"
+OF_START = "tests/unit/supervisor/test_group_placement.py::"
+OF_PLACING = "tests/unit/control/test_placements.py::"
 
 MUTATIONS = [
     Mutation(
@@ -22,7 +22,7 @@ MUTATIONS = [
     Mutation(
         "placed_before_the_snapshot",
         "The placement is written when the group was released and received.",
-        "Placing._move",
+        "Placements._move",
         "await self._write(replace(self.placement, moving={move.group: move.target}))",
         "await self._write(placement)",
         OF_PLACING + "test_nothing_is_decided_before_the_group_is_received",
@@ -46,7 +46,7 @@ MUTATIONS = [
     Mutation(
         "log_forgotten_before_the_snapshot",
         "A log forgets a group only when a snapshot has all of it.",
-        "strays:forget",
+        "orphaned_groups:forget",
         "if last > held:",
         "if False:",
         OF_HANDOVER + "test_a_placement_that_would_lose_entries_is_refused",
@@ -67,13 +67,13 @@ MUTATIONS = [
             "term, vote, _ = wal.hard_state(number)\n"
             '    assert (term, vote) == (status.term, status.vote), "the vote that was given moves"'
         ),
-        "term, vote = hosted.keeper.hard_state",
+        "term, vote = hosted.driver.hard_state",
         OF_PINNING + "test_a_vote_moves_that_nothing_was_written_behind",
     ),
     Mutation(
         "appends_taken_while_leaving",
         "A member that leaves takes no entries when its log is read.",
-        "RaftKeeper.step",
+        "RaftDriver.step",
         """if self.halted:
             return  # as if lost: the sender retries""",
         "",
@@ -126,7 +126,7 @@ MUTATIONS = [
         "overtaking",
         "What goes to the new shard directly waits for what goes by way of the old one.",
         "Handovers._cross",
-        "if host is not None and host.owes(host.last_number):",
+        "if host is not None and host.has_pending(host.last_number):",
         "if False:",
         OF_HANDOVER + "test_nothing_overtakes_what_goes_by_way_of_the_old_shard",
     ),
@@ -150,8 +150,8 @@ MUTATIONS = [
     Mutation(
         "attached_too_early",
         "A consumer that comes before its group leads is attached when it does.",
-        "Consuming.attach",
-        "if not self.failed and not self.keeper.leading and len(self._early) < EARLY_MAX:",
+        "GroupRequests.attach",
+        "if not self.failed and not self.driver.leading and len(self._early) < EARLY_MAX:",
         "if False:",
         OF_HANDOVER + "test_who_comes_before_the_group_leads_is_served_when_it_does",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-OF_FORKING = "tests/unit/supervisor/test_forking.py::"
+OF_FORKING = "tests/unit/supervisor/test_fork.py::"
 OF_CHILDREN = "tests/unit/supervisor/test_children.py::"
 
 MUTATIONS = [

@@ -52,7 +52,7 @@ MUTATIONS = [
     Mutation(
         "exclusive_queues_are_read_by_their_owner",
         "Nobody but its owner consumes from an exclusive queue.",
-        "Gate.is_closed_to",
+        "MigrationFence.is_closed_to",
         "return owner != asker if owner else",
         "return False if owner else",
         OF_OWNED + "test_an_exclusive_queue_is_closed_to_mqtt",
@@ -60,7 +60,7 @@ MUTATIONS = [
     Mutation(
         "exclusive_queues_ask_connections",
         "Another connection of AMQP is refused by the host of an exclusive queue.",
-        "Gate.is_closed_to",
+        "MigrationFence.is_closed_to",
         "return owner != asker if owner else",
         "return not asker if owner else",
         OF_OWNED + "test_an_exclusive_queue_is_closed_to_other_connections",
@@ -68,7 +68,7 @@ MUTATIONS = [
     Mutation(
         "exclusive_queues_have_no_address",
         "What an MQTT client sends to the address of an exclusive queue is refused on whichever shard it is.",
-        "Hosting.append.by_address",
+        "GroupServer.append.by_address",
         "by_address = kind == frames.APPEND_BY_ADDRESS",
         "by_address = False",
         OF_OWNED + "test_an_exclusive_queue_is_closed_to_mqtt",
@@ -76,9 +76,9 @@ MUTATIONS = [
     Mutation(
         "replies_reach_exclusive_queues",
         "What exchanges route to an exclusive queue is stored, whoever published it.",
-        "Group.append",
-        'if by_address and self.gate.is_closed_to(queue, ""):',
-        'if self.gate.is_closed_to(queue, ""):',
+        "ReplicationGroup.append",
+        'if by_address and self.migration_fence.is_closed_to(queue, ""):',
+        'if self.migration_fence.is_closed_to(queue, ""):',
         OF_OWNED + "test_an_exclusive_queue_takes_what_is_routed_to_it",
     ),
     Mutation(

@@ -7,30 +7,30 @@ from tests.mutations.mutation import Mutation
 OF_MACHINE = "tests/unit/queues/test_machine.py::"
 OF_DISPATCH = "tests/unit/queues/test_dispatch.py::"
 OF_STATES = "tests/unit/queues/test_states.py::"
-OF_STREAMS = "tests/unit/queues/test_stream_desks.py::"
+OF_STREAMS = "tests/unit/queues/test_stream_dispatcher.py::"
 OF_DEAD = "tests/unit/queues/test_dead_letters.py::"
 OF_SPARE = "tests/unit/queues/test_spare_room.py::"
-OF_ATTACHING = "tests/unit/queues/test_attaching.py::"
-OF_DOUBTS = "tests/unit/queues/test_doubts.py::"
+OF_ATTACHING = "tests/unit/queues/test_attachments.py::"
+OF_DOUBTS = "tests/unit/queues/test_possibly_delivered.py::"
 OF_COMMANDS = "tests/unit/queues/test_commands.py::"
 GROUPS = "fluxmq/queues/groups.py"
 STATES = "fluxmq/queues/states.py"
 MACHINE = "fluxmq/queues/machine.py"
-DESKS = "fluxmq/queues/work_desks.py"
+DESKS = "fluxmq/queues/work_dispatcher.py"
 
 MUTATIONS = [
     Mutation(
         "automatic_settles_waiting",
         "An automatic claim settles only what it hands out.",
-        "Group._claim_new",
-        "elif fate.holder == NOBODY or not automatic:",
+        "ConsumerGroup._claim_new",
+        "elif state.holder == NOBODY or not automatic:",
         "elif not automatic:",
         OF_ATTACHING + "test_an_automatic_claim_settles_nothing_that_only_waits",
     ),
     Mutation(
         "automatic_settles_all",
         "An automatic claim moves the cursor no further than what was handed out.",
-        "FifoDesk._give_new",
+        "FifoDispatcher._give_new",
         "self._propose_new(step, holder, position, ranges, others, consumer.automatic)",
         """if consumer.automatic:
             position = end
@@ -40,7 +40,7 @@ MUTATIONS = [
     Mutation(
         "automatic_given_again",
         "What an automatic consumer was given is settled with the claim.",
-        "Group.claim",
+        "ConsumerGroup.claim",
         """if not automatic:
                 timeout = self._timeout(config, holder)""",
         """if True:
@@ -50,7 +50,7 @@ MUTATIONS = [
     Mutation(
         "priority_passed_over",
         "A message that is not given because others have a higher priority waits.",
-        "PriorityDesk._pass_over",
+        "PriorityDispatcher._pass_over",
         "new.others += [(first, last, 0) for first, last in waiting]",
         "",
         "tests/unit/queues/test_priorities.py::test_the_highest_priority_is_given_first",
@@ -59,7 +59,7 @@ MUTATIONS = [
         "claimed_is_too_much",
         "What is being claimed is not dropped because its queue is too long.",
         "Dispatch._shorten",
-        "if any(desk.under_way for desk in self.consumers.served(queue).values()):",
+        "if any(dispatcher.under_way for dispatcher in self.consumers.served(queue).values()):",
         "if False:",
         OF_SPARE + "test_what_is_being_claimed_is_not_too_much",
     ),
@@ -74,9 +74,9 @@ MUTATIONS = [
     Mutation(
         "held_bytes_count",
         "A limit of bytes is about messages that nobody holds.",
-        "Queue._ready_bytes.used",
-        "used = marks.end_bytes - marks.bytes_before(self._first_ready(group), end)",
-        "used = marks.end_bytes - marks.bytes_before(self.start, end)",
+        "QueueState._ready_bytes.used",
+        "used = log_index.end_bytes - log_index.bytes_before(self._first_ready(group), end)",
+        "used = log_index.end_bytes - log_index.bytes_before(self.start, end)",
         OF_STATES + "test_bytes_that_consumers_hold_do_not_count",
     ),
     Mutation(
@@ -90,7 +90,7 @@ MUTATIONS = [
     Mutation(
         "dead_before_append",
         "A dead message stays in its queue until its dead-letter append is committed.",
-        "Queue.follow_floors",
+        "QueueState.follow_floors",
         "if first is not None and first < kept:",
         "if False:",
         OF_MACHINE + "test_the_dead_stay_until_their_append_is_committed",
@@ -98,7 +98,7 @@ MUTATIONS = [
     Mutation(
         "dead_forgotten",
         "A rejected message is dead, not gone.",
-        "Group.settle",
+        "ConsumerGroup.settle",
         "if verb == Verb.REJECT:",
         "if False:",
         OF_MACHINE + "test_the_dead_stay_until_their_append_is_committed",
@@ -106,7 +106,7 @@ MUTATIONS = [
     Mutation(
         "dead_again",
         "A new leader hands out again what its predecessor may not have dead-lettered.",
-        "Dying.__init__",
+        "DeadLettering.__init__",
         "group.dead.arm_all()",
         "",
         OF_DEAD + "test_the_dead_are_handed_out_once_and_again_to_a_new_leader",
@@ -114,7 +114,7 @@ MUTATIONS = [
     Mutation(
         "offset_reused",
         "No offset is used twice.",
-        "Queue._store",
+        "QueueState._store",
         "self.next_offset = base + batch.count",
         "self.next_offset = base + batch.count - (batch.count > 1)",
         OF_MACHINE + "test_offsets_count_up_and_are_never_reused",
@@ -123,38 +123,38 @@ MUTATIONS = [
         "foreign_ack",
         "Only who holds a message settles it.",
         "Ledger.acknowledge.pieces",
-        "pieces = self.cut(first, last, lambda fate: fate.holder == holder)",
+        "pieces = self.cut(first, last, lambda state: state.holder == holder)",
         "pieces = self.cut(first, last)",
         OF_MACHINE + "test_only_the_holder_settles",
     ),
     Mutation(
         "foreign_ack_at_the_desk",
         "A claim that was taken over is no longer held by its former consumer.",
-        "WorkDesk._take_from",
-        "holder.held.remove(first, last)",
+        "WorkDispatcher._take_from",
+        "holder.unacked.remove(first, last)",
         "",
         OF_DISPATCH + "test_overdue_messages_go_to_anybody_and_late_settlements_do_nothing",
     ),
     Mutation(
         "attempts_not_counted",
         "Every delivery counts as an attempt.",
-        "Group._claim_again.taken",
-        "fate.attempts + 1, fate.first_time",
-        "fate.attempts, fate.first_time",
+        "ConsumerGroup._claim_again.taken",
+        "state.attempts + 1, state.first_time",
+        "state.attempts, state.first_time",
         OF_MACHINE + "test_a_release_waits_for_nobody_and_counts_as_a_delivery",
     ),
     Mutation(
         "claimed_before_deadline",
         "What is held is not claimed again before its deadline.",
-        "Group._claim_again",
-        "lambda fate: fate.due <= time and (not limit or fate.attempts < limit)",
-        "lambda fate: not limit or fate.attempts < limit",
+        "ConsumerGroup._claim_again",
+        "lambda state: state.due <= time and (not limit or state.attempts < limit)",
+        "lambda state: not limit or state.attempts < limit",
         OF_MACHINE + "test_what_is_held_cannot_be_claimed_before_its_deadline",
     ),
     Mutation(
         "floor_past_pending",
         "The acknowledged floor never passes a pending range.",
-        "Group.floor",
+        "ConsumerGroup.floor",
         "return self.cursor if first is None else first",
         "return self.cursor",
         OF_MACHINE + "test_the_floor_never_passes_a_pending_range",
@@ -162,7 +162,7 @@ MUTATIONS = [
     Mutation(
         "claim_skips",
         "A claim that leaves out messages below it settles nothing silently.",
-        "Group.claim",
+        "ConsumerGroup.claim",
         "if self.cursor < cursor or not",
         "if not",
         OF_MACHINE + "test_a_claim_that_does_not_fit_claims_nothing",
@@ -170,7 +170,7 @@ MUTATIONS = [
     Mutation(
         "duplicates_forgotten",
         "Duplicates are recognised after a restart.",
-        "Queue.unpack",
+        "QueueState.unpack",
         "queue.producers = Producers.unpack(producers)",
         "queue.producers = Producers()",
         OF_STATES + "test_duplicates_are_known_after_a_snapshot",
@@ -178,7 +178,7 @@ MUTATIONS = [
     Mutation(
         "refusal_remembered",
         "A refused batch is not taken for stored when it is repeated.",
-        "Queue._append_once",
+        "QueueState._append_once",
         """return _FULL
         self.producers.remember(""",
         """self.producers.remember([messages[index] for index in fresh], 100, 100)
@@ -189,7 +189,7 @@ MUTATIONS = [
     Mutation(
         "claimed_twice",
         "A claim under way is not handed out again.",
-        "WorkDesk._propose_new",
+        "WorkDispatcher._propose_new",
         "self._cursor = target",
         "",
         OF_DISPATCH + "test_claims_under_way_are_not_handed_out_twice",
@@ -197,9 +197,8 @@ MUTATIONS = [
     Mutation(
         "reclaimed_twice",
         "Two consumers are not given one message while its claim is under way.",
-        "WorkDesk._claimable",
-        """for first, last in self._flights.unclaimed(low, high):
-                    yield""",
+        "WorkDispatcher._claimable",
+        "for first, last in self._inflight_claims.unclaimed(low, high):\n                    yield",
         """for first, last in [(low, high)]:
                     yield""",
         OF_DISPATCH + "test_a_range_that_grows_while_it_is_claimed_is_not_given_again",
@@ -207,7 +206,7 @@ MUTATIONS = [
     Mutation(
         "refused_claim_forgotten",
         "A claim that was refused in part is made again from what the machine says.",
-        "WorkDesk.applied_claim",
+        "WorkDispatcher.applied_claim",
         """if not whole:
             self._refused = True""",
         "",
@@ -216,8 +215,8 @@ MUTATIONS = [
     Mutation(
         "limit_of_unsettled",
         "A consumer never holds more than its limit.",
-        "Consumer.room",
-        "return min(self.credit, self.limit - self.held.count + self.overdue.count)",
+        "GroupConsumer.available_credit",
+        "return min(self.credit, self.limit - self.unacked.count + self.overdue.count)",
         "return self.credit",
         OF_DISPATCH + "test_nobody_gets_more_than_limit_and_credit",
     ),
@@ -240,7 +239,7 @@ MUTATIONS = [
     Mutation(
         "timeout_of_the_queue",
         "A consumer may keep what it is given for as long as it says itself.",
-        "Group._timeout",
+        "ConsumerGroup._timeout",
         "return self.timeouts.get(holder, config.visibility_timeout)",
         "return config.visibility_timeout",
         "tests/unit/queues/test_timeouts.py::test_each_consumer_has_its_own_time",
@@ -248,32 +247,31 @@ MUTATIONS = [
     Mutation(
         "stream_commit",
         "A stream's committed offset never passes what a consumer may still need.",
-        "StreamDesk.floor",
-        "floor = min(floor, consumer.held.firsts[0])",
+        "StreamDispatcher.floor",
+        "floor = min(floor, consumer.unacked.firsts[0])",
         "pass",
         OF_STREAMS + "test_a_streams_group_shares_a_cursor_and_commits_what_is_acknowledged",
     ),
     Mutation(
         "nothing_is_in_doubt",
         "What an earlier leader may have handed out comes as what comes again.",
-        "Doubts.begin",
-        """if first <= last:
-                    spans.add(first, last)""",
+        "PossiblyDelivered.begin",
+        "if first <= last:\n                    intervals.add(first, last)",
         "",
         OF_DOUBTS + "test_what_was_handed_out_and_never_claimed_comes_again_as_such",
     ),
     Mutation(
         "delayed_is_never_in_doubt",
         "What was delayed and has become due may have been handed out.",
-        "Doubts.begin",
-        "if not fate.attempts and fate.due <= now + CLOCKS_APART_MAX:",
+        "PossiblyDelivered.begin",
+        "if not state.attempts and state.due <= now + CLOCKS_APART_MAX:",
         "if False:",
         OF_DOUBTS + "test_what_was_delayed_is_in_doubt_once_it_was_due",
     ),
     Mutation(
         "runs_ahead_without_end",
         "A leader hands out only so much that nobody knows of.",
-        "Flights.may_reach",
+        "InflightClaims.may_reach",
         "return ahead < RUN_AHEAD_MAX or not self._under_way",
         "return True",
         OF_DOUBTS + "test_a_leader_runs_only_so_far_ahead_of_what_is_applied",

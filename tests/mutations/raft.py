@@ -7,15 +7,15 @@ from tests.mutations.mutation import Mutation
 NODE = "fluxmq/raft/node.py"
 LOG = "fluxmq/raft/log.py"
 ELECTIONS = "fluxmq/raft/elections.py"
-FOLLOWING = "fluxmq/raft/following.py"
-LEADING = "fluxmq/raft/leading.py"
+FOLLOWING = "fluxmq/raft/follower.py"
+LEADING = "fluxmq/raft/leader.py"
 
 OF_COMMITS = "tests/unit/raft/test_commits.py::"
 OF_ELECTIONS = "tests/unit/raft/test_elections.py::"
 OF_FIGURES = "tests/unit/raft/test_figures.py::"
 OF_FOUND = "tests/sim/test_found.py::"
-OF_FOLLOWING = "tests/unit/raft/test_following.py::"
-OF_LEADING = "tests/unit/raft/test_leading.py::"
+OF_FOLLOWING = "tests/unit/raft/test_follower.py::"
+OF_LEADING = "tests/unit/raft/test_leader.py::"
 OF_LOG = "tests/unit/raft/test_log.py::"
 OF_MEMBERSHIPS = "tests/unit/raft/test_memberships.py::"
 OF_NODE = "tests/unit/raft/test_node.py::"
@@ -171,7 +171,7 @@ MUTATIONS = [
     Mutation(
         "raft_duplicates_cut_nothing",
         "Only a conflict cuts a log, never an append that ends before it.",
-        "Log.accept",
+        "RaftLog.accept",
         "if self.term(entry.index) != entry.term:",
         "if entry.index > self.commit:",
         OF_FOLLOWING + "test_a_duplicate_append_cuts_nothing",
@@ -201,7 +201,7 @@ MUTATIONS = [
     Mutation(
         "raft_overtaken_writes",
         "A write whose entries were overwritten meanwhile makes nothing durable.",
-        "Log._cut",
+        "RaftLog._cut",
         "write.valid = min(write.valid, index - 1)",
         "write.valid = max(write.valid, index - 1)",
         OF_LOG + "test_the_same_entry_written_twice_with_another_between",
@@ -209,7 +209,7 @@ MUTATIONS = [
     Mutation(
         "raft_applied_is_durable",
         "What is applied is durable here, whoever else has it.",
-        "Log.take_committed.high",
+        "RaftLog.take_committed.high",
         "high = min(self.commit, self.persisted)",
         "high = self.commit",
         OF_LEADING + "test_the_others_may_commit_without_it_but_it_applies_nothing_before",
@@ -285,7 +285,7 @@ MUTATIONS = [
     Mutation(
         "raft_floor_of_votes",
         "Who comes back without its log votes as if it held what was committed then.",
-        "State.end",
+        "NodeState.end",
         "return max((log.last_term, log.last_index), self.floor)",
         "return (log.last_term, log.last_index)",
         OF_FOUND + "test_who_came_back_votes_as_if_it_held_what_is_committed",
@@ -293,7 +293,7 @@ MUTATIONS = [
     Mutation(
         "raft_floor_of_campaigns",
         "Nor does it campaign before it holds that again.",
-        "State.may_campaign",
+        "NodeState.may_campaign",
         "or (log.last_term, log.last_index) < self.floor:",
         ":",
         OF_FOUND + "test_who_came_back_campaigns_when_it_holds_that",

@@ -12,7 +12,7 @@ MUTATIONS = [
     Mutation(
         "connect_first",
         "The first packet is CONNECT [MQTT-3.1.0-1].",
-        "Handler.dispatch",
+        "MqttConnectionHandler.dispatch",
         """if first != _CONNECT:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "the first packet is not CONNECT")""",
         """if first != _CONNECT:
@@ -22,7 +22,7 @@ MUTATIONS = [
     Mutation(
         "connect_once",
         "A second CONNECT is an error [MQTT-3.1.0-2].",
-        "Handler.dispatch",
+        "MqttConnectionHandler.dispatch",
         'raise ProtocolError(Reason.PROTOCOL_ERROR, "second CONNECT")',
         "return",
         OF_SESSIONS + "test_a_second_connect_is_an_error",
@@ -78,7 +78,7 @@ MUTATIONS = [
     Mutation(
         "reserved_names",
         "Client identifiers of other protocols' sessions are refused.",
-        "connecting:check",
+        "connect_flow:check",
         "if name.startswith(RESERVED_PREFIXES) or (",
         "if (",
         OF_SESSIONS + "test_the_names_of_other_protocols_are_refused",
@@ -86,7 +86,7 @@ MUTATIONS = [
     Mutation(
         "no_will_after_disconnect",
         "A client that disconnects has no will [MQTT-3.14.4-3].",
-        "Handler.on_disconnect.with_will",
+        "MqttConnectionHandler.on_disconnect.with_will",
         "with_will = packet.reason != Reason.NORMAL_DISCONNECTION",
         "with_will = True",
         OF_SESSIONS + "test_a_will_is_published_unless_the_client_says_goodbye",
@@ -163,7 +163,7 @@ MUTATIONS = [
         "handed_over",
         "What a leaving member of a group has not acknowledged goes to another.",
         "give_up_shared",
-        "if portion.qos == 1 and portion.group is not None and movable(portion.group):",
+        "if inflight.qos == 1 and inflight.group is not None and movable(inflight.group):",
         "if False:",
         "tests/unit/shards/test_groups.py::test_unacknowledged_messages_go_to_another_shard",
     ),
@@ -171,8 +171,8 @@ MUTATIONS = [
         "qos_2_is_not_handed_over",
         "A QoS 2 message that was sent is completed with its client or with nobody.",
         "give_up_shared",
-        "if portion.qos == 1 and portion.group is not None and movable(portion.group):",
-        "if portion.group is not None and movable(portion.group):",
+        "if inflight.qos == 1 and inflight.group is not None and movable(inflight.group):",
+        "if inflight.group is not None and movable(inflight.group):",
         "tests/unit/shards/test_groups.py::test_qos_2_messages_are_completed_with_their_member_or_nobody",
     ),
     # Protocol

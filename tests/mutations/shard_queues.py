@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 FOLDER = "tests/unit/engine/"
-OF_ASKED = FOLDER + "test_asked.py::"
+OF_ASKED = FOLDER + "test_proposal_buffer.py::"
 OF_BOUNDS = FOLDER + "test_bounds.py::"
 OF_CLIENTS = FOLDER + "test_clients.py::"
 OF_CONSUMERS = FOLDER + "test_consumers.py::"
@@ -15,9 +15,9 @@ OF_COLLECTING = "tests/unit/shards/test_collecting.py::"
 OF_GARBAGE = "tests/unit/shards/amqp/test_garbage.py::"
 OF_LOG = "tests/unit/replication/test_shared_log.py::"
 OF_MESSAGES = FOLDER + "test_messages.py::"
-OF_REMOTE = FOLDER + "test_remote.py::"
+OF_REMOTE = FOLDER + "test_remote_client.py::"
 OF_SETTINGS = FOLDER + "test_settings.py::"
-OF_WRITING = FOLDER + "test_writing.py::"
+OF_WRITING = FOLDER + "test_store_writes.py::"
 
 MUTATIONS = [
     Mutation(
@@ -42,7 +42,7 @@ MUTATIONS = [
     Mutation(
         "queue_failed_apply",
         "Who asked for an entry that could not be applied is answered.",
-        "Group.apply",
+        "ReplicationGroup.apply",
         "self._proposed.appendleft((index, term, answers))",
         "",
         OF_DISKS + "test_a_failing_segment_ends_its_group_and_answers_everybody",
@@ -70,7 +70,7 @@ MUTATIONS = [
     Mutation(
         "queue_settled_first",
         "A settlement stands behind the claims asked for before it.",
-        "Asked.add_quietly",
+        "ProposalBuffer.add_quietly",
         "self._add_settlement(command)",
         "self._quiet.insert(0, command)",
         OF_ASKED + "test_a_settlement_never_precedes_its_claim",
@@ -78,7 +78,7 @@ MUTATIONS = [
     Mutation(
         "queue_asked_out_of_order",
         "A command with an answer stands behind everything asked before it.",
-        "Asked.add",
+        "ProposalBuffer.add",
         """if not weight:
             self.close()""",
         "",
@@ -87,15 +87,15 @@ MUTATIONS = [
     Mutation(
         "queue_joined_unnoticed",
         "A claim that became one with the last is applied once.",
-        "Asked._add_claim",
-        "self._joined(*joining.target_of(command))",
+        "ProposalBuffer._add_claim",
+        "self._joined(*claim_merge.target_of(command))",
         "",
         OF_CONSUMERS + "test_deliveries_of_many_ticks_are_claimed_together",
     ),
     Mutation(
         "queue_limit_stale",
         "What was settled makes room before the next publish is judged.",
-        "Group.append",
+        "ReplicationGroup.append",
         "self.asked.close()  # what has been settled makes room",
         "pass",
         OF_CONSUMERS + "test_what_is_settled_makes_room_at_once",
@@ -111,7 +111,7 @@ MUTATIONS = [
     Mutation(
         "queue_dead_letter_early",
         "A dead message stays in its queue until its dead-letter append is durable.",
-        "DeadLetters.bury",
+        "DeadLetters.dead_letter",
         "self._host(target.group).append(dead.target, data, answered)",
         """answered(0)
         self._host(target.group).append(dead.target, data, None)""",
@@ -120,7 +120,7 @@ MUTATIONS = [
     Mutation(
         "queue_dead_letter_in_memory",
         "A dead letter whose queue is not known goes to no queue in memory.",
-        "DeadLetters.bury.target",
+        "DeadLetters.dead_letter.target",
         "target = self._names.find(dead.target)",
         "target = self._names.info(dead.target)",
         OF_MESSAGES + "test_a_dead_letter_waits_for_a_queue_that_is_not_known",
@@ -154,7 +154,7 @@ MUTATIONS = [
     Mutation(
         "queue_take_early",
         "Whoever takes a message sees what was published before.",
-        "Consuming._after_changes",
+        "GroupRequests._after_changes",
         "if (self.uncommitted or self._changing) and not self.failed:",
         "if False:",
         "tests/unit/engine/test_asking.py::test_takes_wait_for_the_disk_as_publishes_do",
@@ -162,7 +162,7 @@ MUTATIONS = [
     Mutation(
         "queue_detach",
         "What a consumer held when it left is given to others at once.",
-        "Consuming.detach",
+        "GroupRequests.detach",
         "self._change(self.dispatch.consumers.detach(consumer))",
         "self.dispatch.consumers.detach(consumer)",
         OF_CLIENTS + "test_unsubscribing_gives_back_at_once",
@@ -170,17 +170,15 @@ MUTATIONS = [
     Mutation(
         "queue_dead_shard",
         "What a dead shard's consumers held is given to others.",
-        "Hosting.lose",
-        """self._slow.pop(port, None)
-            if port.held is not None:
-                port.held.detach()""",
+        "GroupServer.lose",
+        "self._slow.pop(port, None)\n            if port.handle is not None:\n                port.handle.detach()",
         "self._slow.pop(port, None)",
         OF_REMOTE + "test_the_host_takes_back_what_a_dead_shard_held",
     ),
     Mutation(
         "queue_sent_again",
         "Appends that a host has not answered are sent again when it is back.",
-        "RemoteHost.serve",
+        "RemoteClient.serve",
         """for frame, _ in self._appends.values():
             self._link.send_frame(frame)""",
         "",
@@ -189,7 +187,7 @@ MUTATIONS = [
     Mutation(
         "queue_remote_early",
         "An append to another shard is acknowledged when that has it on disk.",
-        "RemoteHost.append",
+        "RemoteClient.append",
         "self._appends[number] = (frame, done)",
         """self._appends[number] = (frame, None)
         done and done(0)""",
@@ -199,8 +197,8 @@ MUTATIONS = [
         "queue_held_publishers",
         "Publishers held for another shard are let go when that has answered.",
         "QueueService.housekeeping",
-        "elif self.held and not self.crowded_elsewhere():",
-        "elif self.held and self.crowded_elsewhere():",
+        "elif self.held and not self.remote_above_high_watermark():",
+        "elif self.held and self.remote_above_high_watermark():",
         OF_REMOTE + "test_publishers_held_for_another_shard_are_let_go",
     ),
     Mutation(
@@ -227,7 +225,7 @@ MUTATIONS = [
     Mutation(
         "queue_puback_reason",
         "A PUBACK with a reason settles as soon as one without.",
-        "Handler.on_acknowledgement",
+        "MqttConnectionHandler.on_acknowledgement",
         "delivery.report_front()",
         "",
         OF_CONSUMERS + "test_a_puback_with_a_reason_settles_at_once",
@@ -235,7 +233,7 @@ MUTATIONS = [
     Mutation(
         "queue_captured_once",
         "A topic that several filters of a queue match is captured once.",
-        "QueueClients.sinks.names",
+        "QueueClients.targets.names",
         "names = dict.fromkeys(name for _, name, _ in self._captures.match(topic))",
         "names = [name for _, name, _ in self._captures.match(topic)]",
         OF_CLIENTS + "test_a_topic_that_several_filters_match_is_captured_once",
@@ -261,15 +259,15 @@ MUTATIONS = [
     Mutation(
         "queue_turns",
         "Members take turns when messages come one by one.",
-        "Desk.run",
-        "hungry.append(consumer)",
-        "hungry.appendleft(consumer)",
+        "GroupDispatcher.run",
+        "waiting.append(consumer)",
+        "waiting.appendleft(consumer)",
         OF_MESSAGES + "test_members_take_turns_when_messages_come_one_by_one",
     ),
     Mutation(
         "queue_all_settled",
         "An order that names a message which is not with its client says so.",
-        "Consuming.settle.missing",
+        "GroupRequests.settle.missing",
         "missing = settlement.missing",
         "missing = settlement.missing and not settlement.settled",
         OF_MESSAGES + "test_orders_settle",
@@ -318,8 +316,8 @@ MUTATIONS = [
     Mutation(
         "queue_overdue",
         "Messages whose time is up take no room of their consumer.",
-        "WorkDesk._collect_due",
-        "self._let_run_out(fate.holder, first, last)",
+        "WorkDispatcher._collect_due",
+        "self._let_run_out(state.holder, first, last)",
         "pass",
         OF_MESSAGES + "test_a_consumer_that_holds_all_it_may_gets_them_again",
     ),
@@ -334,7 +332,7 @@ MUTATIONS = [
     Mutation(
         "queue_size_after_start",
         "What is replayed goes into segments as large as the snapshot's configuration says.",
-        "Group._open",
+        "ReplicationGroup._open",
         """self.logs[queue_id] = self.stores.open(queue_id, name)
             self._bound(queue_id)""",
         "self.logs[queue_id] = self.stores.open(queue_id, name)",
@@ -343,10 +341,10 @@ MUTATIONS = [
     Mutation(
         "vhost_limit_per_shard",
         "A vhost's limit of connections counts those of all shards.",
-        "Entered.count",
+        "VhostConnections.count",
         "self._said_by(link).get(vhost, 0) for link in self._links.values() if link.up",
         "0 for link in self._links.values() if link.up",
-        "tests/unit/shards/amqp/test_entered.py::"
+        "tests/unit/shards/amqp/test_vhost_connections.py::"
         "test_a_vhost_takes_so_many_connections_on_all_shards_together",
     ),
     Mutation(
@@ -380,10 +378,9 @@ MUTATIONS = [
     Mutation(
         "desk_keeps_itself",
         "A queue that has ended is freed without the collector.",
-        "WorkDesk.__init__",
-        "self.dying = Dying(queue, group)",
-        """self.dying = Dying(queue, group)
-        self.dying.desk = self  # type: ignore[attr-defined]""",
+        "WorkDispatcher.__init__",
+        "self.dead_lettering = DeadLettering(queue, group)",
+        "self.dead_lettering = DeadLettering(queue, group)\n        self.dead_lettering.dispatcher = self  # type: ignore[attr-defined]",
         OF_GARBAGE + "test_no_cycles_and_nothing_kept",
     ),
     Mutation(

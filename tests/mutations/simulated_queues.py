@@ -22,7 +22,7 @@ MUTATIONS = [
     Mutation(
         "simulated_queues_answers_before_sync",
         "What a follower answers leaves when the log is synced.",
-        "RaftKeeper._persist",
+        "RaftDriver._persist",
         "if self._durable < self._written:",
         "if False:",
         SEEDS,
@@ -38,7 +38,7 @@ MUTATIONS = [
     Mutation(
         "simulated_queues_applied_out_of_order",
         "Entries that were left unapplied are applied before later ones.",
-        "RaftKeeper.pump",
+        "RaftDriver.pump",
         "self._apply_rest()\n                        self._apply(ready.committed)",
         "self._apply(ready.committed)",
         SEEDS,
@@ -63,7 +63,7 @@ MUTATIONS = [
     Mutation(
         "simulated_queues_acknowledgement_forgotten",
         "What a consumer acknowledged stays settled when the group is restored.",
-        "queues.groups:Group.unpack",
+        "queues.groups:ConsumerGroup.unpack",
         "filter_, cursor)",
         "filter_, max(cursor - 1, 0))",
         SEEDS,
@@ -88,7 +88,7 @@ MUTATIONS = [
     Mutation(
         "simulated_queues_settlement_of_others",
         "A settlement takes effect for the messages that its consumer holds.",
-        "queues.groups:Group.settle",
+        "queues.groups:ConsumerGroup.settle",
         "self.pending.acknowledge(first, last, holder)",
         "self.pending.acknowledge(first, last + 1, holder)",
         SEEDS,

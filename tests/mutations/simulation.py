@@ -50,7 +50,7 @@ MUTATIONS = [
     Mutation(
         "simulated_duplicates_cut",
         "An append cuts the log where it conflicts and nowhere else (paper figure 2, AppendEntries 3).",
-        "Log.accept",
+        "RaftLog.accept",
         "if self.term(entry.index) != entry.term:",
         "if entry.index > self.commit:",
         SEEDS,
@@ -143,7 +143,7 @@ MUTATIONS = [
     Mutation(
         "simulated_floor_of_votes",
         "Who comes back without its log votes as if it held what was committed then.",
-        "State.end",
+        "NodeState.end",
         "return max((log.last_term, log.last_index), self.floor)",
         "return (log.last_term, log.last_index)",
         "tests/sim/test_found.py::test_what_worn_storage_once_found_stays_away",

@@ -21,8 +21,8 @@ MUTATIONS = [
         "spark_beyond_the_stop",
         "No message behind the last one wanted is read, though it is in the same batch.",
         "_Reader._built",
-        "columns.build(group, self._portion.first, self._portion.stop)",
-        "columns.build(group, self._portion.first, 1 << 62)",
+        "columns.build(group, self._segment_range.first, self._segment_range.stop)",
+        "columns.build(group, self._segment_range.first, 1 << 62)",
         OF_SCAN + "test_rows_are_what_the_model_reads",
     ),
     Mutation(
@@ -45,8 +45,8 @@ MUTATIONS = [
         "spark_foreign_segment",
         "A segment of another queue gives no rows.",
         "_Reader._page_is_right",
-        "if page.queue != portion.queue or page.base_offset != portion.base_offset:",
-        "if page.base_offset != portion.base_offset:",
+        "if page.queue != segment_range.queue or page.base_offset != segment_range.base_offset:",
+        "if page.base_offset != segment_range.base_offset:",
         OF_DAMAGE + "test_a_file_that_is_no_segment_of_that_queue_gives_no_rows",
     ),
     Mutation(

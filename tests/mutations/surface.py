@@ -16,7 +16,7 @@ MUTATIONS = [
     Mutation(
         "connections_take_all_descriptors",
         "A shard is given no more connections than leave storage its descriptors.",
-        "Delivery.has_place",
+        "ShardHandoff.has_place",
         "return self._held[shard] + len(batch.fds) < self._connections_max",
         "return True",
         "tests/unit/supervisor/test_delivery.py::"
@@ -155,7 +155,7 @@ MUTATIONS = [
         "refusals_in_order",
         "A refused publish is not answered before earlier ones [MQTT-4.6.0-2].",
         "publishing:refuse",
-        "if client.connection.tickets:",
+        "if client.connection.pending_acks:",
         "if False:",
         OF_PUBLISHING + "test_refusals_keep_their_place",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 HTTP2 = "fluxmq/cluster/"
-KEEPER = "fluxmq/replication/raft_keeper.py"
+KEEPER = "fluxmq/replication/raft_driver.py"
 OF_HTTP2 = "tests/unit/cluster/test_http2.py::"
 OF_STREAMS = "tests/integration/test_cluster_transport.py::"
 OF_STRANGERS = "tests/integration/test_cluster_strangers.py::"
@@ -32,7 +32,7 @@ MUTATIONS = [
     Mutation(
         "transport_window_overrun",
         "Nothing is sent that the other side has opened no window for.",
-        "http2_sending:Sending.send",
+        "http2_sender:Http2Sender.send",
         "and length <= stream.window",
         "",
         OF_HTTP2 + "test_who_is_not_read_is_held_back_and_goes_on",
@@ -57,7 +57,7 @@ MUTATIONS = [
     Mutation(
         "transport_message_of_any_length",
         "A message that is longer than is taken breaks its stream.",
-        "Stream._begin",
+        "Http2Stream._begin",
         "if length > self.message_max:",
         "if False:",
         OF_HTTP2 + "test_a_message_that_is_too_long_breaks_its_stream_only",
@@ -89,7 +89,7 @@ MUTATIONS = [
     Mutation(
         "following_applies_first",
         "A follower writes what has come before it applies what is committed with it.",
-        "RaftKeeper._may_wait",
+        "RaftDriver._may_wait",
         "return bool(ready.entries) and ready.role is Role.FOLLOWER and self._recovered is None",
         "return False",
         OF_FOLLOWING + "test_what_comes_is_written_before_what_is_committed_with_it_is_applied",
@@ -97,7 +97,7 @@ MUTATIONS = [
     Mutation(
         "following_applies_out_of_turn",
         "What waits to be applied is applied before anything that comes later.",
-        "RaftKeeper.pump",
+        "RaftDriver.pump",
         """self._apply_rest()
                         self._apply(ready.committed)""",
         "self._apply(ready.committed)",
@@ -106,7 +106,7 @@ MUTATIONS = [
     Mutation(
         "following_gathers_for_ever",
         "What gathers is applied within a tick of the group's clock, whatever comes or does not.",
-        "RaftKeeper.tick",
+        "RaftDriver.tick",
         "self.catch_up(at_once=True)",
         "",
         "tests/unit/replication/test_gathering.py::test_a_tick_of_the_groups_clock_applies_what_waits",
@@ -123,7 +123,7 @@ MUTATIONS = [
     Mutation(
         "transport_least_table_size_untold",
         "A table that shrank and grew again is told to have been as small.",
-        "Sending._resize",
+        "Http2Sender._resize",
         "if least < last:",
         "if False:",
         OF_BOUNDS + "test_the_other_side_is_told_of_tables_that_shrank_and_grew",
@@ -131,7 +131,7 @@ MUTATIONS = [
     Mutation(
         "transport_refused_without_end",
         "Whoever is refused again and again is sent away.",
-        "Wire.refuse",
+        "SocketStream.refuse",
         "self.socket.http2.turned_away()",
         "",
         OF_STRANGERS + "test_a_client_whose_calls_are_unknown_is_sent_away",

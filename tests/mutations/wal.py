@@ -119,7 +119,7 @@ MUTATIONS = [
     Mutation(
         "wal_hard_state_carried",
         "Each file repeats the hard states, so that those before it can go.",
-        "GroupLog.carried",
+        "WalGroup.carried",
         """declared,
             self.hard_record,""",
         "declared,",
@@ -230,7 +230,7 @@ MUTATIONS = [
     Mutation(
         "wal_truncation",
         "A later entry makes those behind it void.",
-        "GroupLog.truncate",
+        "WalGroup.truncate",
         """del self._places[index - self._first :]
             self.last = index - 1""",
         "self.last = index - 1",

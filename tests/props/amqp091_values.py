@@ -8,7 +8,7 @@ from typing import cast
 from hypothesis import strategies as st
 
 from fluxmq.model.properties import Timestamp, Value
-from fluxmq.protocols.amqp091.content import Properties
+from fluxmq.protocols.amqp091.content import BasicProperties
 from fluxmq.protocols.amqp091.methods import LAYOUTS, Method
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -99,7 +99,7 @@ def _maybe(strategy: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 
 
 PROPERTIES = st.builds(
-    Properties,
+    BasicProperties,
     **{
         name: _maybe(
             {
@@ -109,6 +109,6 @@ PROPERTIES = st.builds(
                 "timestamp": TIMESTAMPS,
             }.get(name, TEXT)
         )
-        for name in Properties._fields
+        for name in BasicProperties._fields
     },
 )

@@ -25,7 +25,7 @@ from fluxmq.protocols.mqtt.packets import (
     Subscription,
     Unsuback,
     Unsubscribe,
-    Will,
+    WillPacket,
 )
 from fluxmq.protocols.mqtt.properties import RULES, DataType, Properties, PropertyRule
 from fluxmq.protocols.mqtt.reasons import allowed
@@ -105,7 +105,7 @@ def connects(draw: st.DrawFn, version: int) -> Connect:
 
     will = None
     if draw(st.booleans()):
-        will = Will(
+        will = WillPacket(
             draw(topics()),
             draw(BINARY),
             draw(st.integers(0, 2)),

@@ -237,7 +237,7 @@ class ModelQueue:
             self._wait(group, now, o, group.pending.pop(o), now)
         return OK, len(held)
 
-    def bury(self, now: int, id_: int, reason: int, ranges: Ranges) -> tuple[int, int]:
+    def dead_letter(self, now: int, id_: int, reason: int, ranges: Ranges) -> tuple[int, int]:
         group = self.group_at(id_)
         if group is None:
             return NO_GROUP, 0

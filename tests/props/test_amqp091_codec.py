@@ -17,7 +17,7 @@ from fluxmq.model.properties import Value
 from fluxmq.model.properties import decode as decode_block
 from fluxmq.protocols.amqp091.constants import FRAME_OVERHEAD
 from fluxmq.protocols.amqp091.content import (
-    Properties,
+    BasicProperties,
     decode_properties,
     encode_properties,
     frames_of_content,
@@ -35,8 +35,8 @@ from fluxmq.protocols.amqp091.method_codec import decode, encode, frame
 from fluxmq.protocols.amqp091.methods import Method
 from fluxmq.protocols.amqp091.sasl import parse
 from fluxmq.protocols.amqp091.tables import (
+    FieldTableError,
     Table,
-    TableError,
     decode_entries,
     decode_table,
     encode_table,
@@ -101,7 +101,7 @@ def test_every_field_type(entries: list[tuple[bytes, Value]]) -> None:
 
 
 @given(PROPERTIES, TEXT, TEXT)
-def test_properties_and_blocks(properties: Properties, exchange: str, user: str) -> None:
+def test_properties_and_blocks(properties: BasicProperties, exchange: str, user: str) -> None:
     raw = encode_properties(properties)
     assert decode_properties(raw) == properties
     block = to_block(raw, exchange, user)
@@ -156,5 +156,5 @@ def test_garbage(raw: bytes) -> None:
         with contextlib.suppress(HardError):
             parse(mechanism, raw)
     for read_table in (decode_table, decode_entries):
-        with contextlib.suppress(TableError):
+        with contextlib.suppress(FieldTableError):
             read_table(raw)

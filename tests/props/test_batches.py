@@ -13,10 +13,10 @@ from xxhash import xxh3_64_intdigest
 
 from fluxmq.model import batch_format, message_batch
 from fluxmq.model.batch_format import Batch, BatchError, parse, verify
-from fluxmq.model.batches import Message, columns, encode
+from fluxmq.model.batches import BatchMessage, columns, encode
 from fluxmq.protocols.mqtt import batch_delivery, batches, run
 from fluxmq.protocols.mqtt.packets import Publish
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.mqtt.scan import COMPILED
 from tests.unit.protocols.mqtt.lines import scanned
 from tests.unit.protocols.mqtt.wire import publish, read_all
@@ -27,7 +27,7 @@ TIME = st.integers(-(2**30), 2**30)
 I64 = st.just(0) | st.integers(-(2**63), 2**63 - 1)
 MESSAGES = st.lists(
     st.builds(
-        Message,
+        BatchMessage,
         BYTES | st.just(b"same"),
         BYTES | st.just(b"same"),
         BYTES,
@@ -44,9 +44,9 @@ MESSAGES = st.lists(
 OFFSETS = st.integers(0, 2**64 - 10) | st.sampled_from([0, 8, 98, 999, 10**19 - 2])
 
 
-def messages_of(batch: Batch) -> list[Message]:
+def messages_of(batch: Batch) -> list[BatchMessage]:
     return [
-        Message(
+        BatchMessage(
             batch.key(index),
             batch.properties(index),
             batch.payload(index),
@@ -63,7 +63,7 @@ def messages_of(batch: Batch) -> list[Message]:
 
 @given(MESSAGES, OFFSETS, st.integers(0, 2**32 - 1), st.binary(max_size=9), BYTES)
 def test_what_is_written_is_read_back(
-    messages: list[Message], base_offset: int, term: int, before: bytes, behind: bytes
+    messages: list[BatchMessage], base_offset: int, term: int, before: bytes, behind: bytes
 ) -> None:
     data = before + encode(messages, base_offset, term) + behind
     batch = parse(data, len(before))
@@ -94,13 +94,13 @@ def test_a_run_is_written_as_its_messages_are(
     time_us, expiry_us, delay_us, attributes = numbers
     (data,) = batches.build_batches(run_of(payloads, qos), key, properties, *numbers)
     messages = [
-        Message(key, properties, payload, time_us, expiry_us, delay_us, 0, 0, attributes)
+        BatchMessage(key, properties, payload, time_us, expiry_us, delay_us, 0, 0, attributes)
         for payload in payloads
     ]
     assert data == encode(messages)
 
 
-def run_of(payloads: list[bytes], qos: int) -> Run:
+def run_of(payloads: list[bytes], qos: int) -> PublishRun:
     packets = [publish(b"a/b", each, qos, 1 if qos else 0) for each in payloads]
     return scanned(b"".join(packets))
 
@@ -124,7 +124,7 @@ FIELDS = {
     st.lists(st.tuples(st.integers(64, 400), st.integers(0, 255)), max_size=3),
 )
 def test_both_readings_agree_on_damage(
-    messages: list[Message], fields: list[tuple[str, int]], changes: list[tuple[int, int]]
+    messages: list[BatchMessage], fields: list[tuple[str, int]], changes: list[tuple[int, int]]
 ) -> None:
     """Damage with right checks: what one reading accepts the other accepts, with the same messages."""
     data = bytearray(encode(messages))
@@ -140,8 +140,8 @@ def test_both_readings_agree_on_damage(
     struct.pack_into("<I", data, 4, 0)
     struct.pack_into("<I", data, 4, xxh3_64_intdigest(bytes(data[:64])) & 0xFFFFFFFF)
     raw = bytes(data)
-    here: str | list[Message]
-    there: str | list[Message]
+    here: str | list[BatchMessage]
+    there: str | list[BatchMessage]
     try:
         batch = parse(raw)
         verify(batch)
@@ -176,7 +176,7 @@ def test_packets_say_what_the_batch_holds(
     data: st.DataObject | None,
 ) -> None:
     assume(base + len(payloads) < 2**64)
-    batch = parse(encode([Message(b"k", b"", each, 1) for each in payloads]))
+    batch = parse(encode([BatchMessage(b"k", b"", each, 1) for each in payloads]))
     batch.stamp(base, 1, 1)
     first = data.draw(st.integers(0, len(payloads) - 1)) if data else 0
     count = data.draw(st.integers(1, len(payloads) - first)) if data else len(payloads)
@@ -253,7 +253,7 @@ def test_both_forms_give_the_same(
     for form in (INSTALLED, uncompiled()):
         run = run_of(payloads, 1)
         if form is not INSTALLED:
-            other = form.run.Run
+            other = form.run.PublishRun
             fields = ("buffer", "start", "end", "count", "stride", "version")
             first = 0x30 | (run.qos << 1)
             arguments = [getattr(run, field) for field in fields]

@@ -7,7 +7,15 @@ import math
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from fluxmq.model.properties import NUMBERS, Item, Kind, PropertyError, Value, decode, encode
+from fluxmq.model.properties import (
+    NUMBERS,
+    Item,
+    PropertyError,
+    PropertyKind,
+    Value,
+    decode,
+    encode,
+)
 from fluxmq.protocols.mqtt.message_properties import from_block, to_block
 from fluxmq.protocols.mqtt.packet_types import PacketType, Sender
 from fluxmq.protocols.mqtt.properties import Properties, encode_properties, parse_publish_properties
@@ -49,10 +57,10 @@ VALUES = st.recursive(
 
 @st.composite
 def items(draw: st.DrawFn) -> Item:
-    kind = draw(st.sampled_from(Kind))
-    if kind is Kind.HEADER:
+    kind = draw(st.sampled_from(PropertyKind))
+    if kind is PropertyKind.HEADER:
         return Item(kind, draw(VALUES), draw(BYTES))
-    if kind is Kind.EMPTY_HEADERS:
+    if kind is PropertyKind.EMPTY_HEADERS:
         return Item(kind, None)
     if kind in NUMBERS:
         return Item(kind, draw(st.integers(0, 256 ** NUMBERS[kind] - 1)))
@@ -127,4 +135,6 @@ def test_whatever_a_block_holds_is_valid_in_mqtt(given_items: list[Item]) -> Non
 @given(st.lists(st.tuples(BYTES, BYTES), max_size=3))
 def test_user_properties_are_text_headers(pairs: list[tuple[bytes, bytes]]) -> None:
     forward = b"".join(b"\x26" + write_binary(a) + write_binary(b) for a, b in pairs)
-    assert decode(to_block(forward)) == [Item(Kind.HEADER, Value("S", b), a) for a, b in pairs]
+    assert decode(to_block(forward)) == [
+        Item(PropertyKind.HEADER, Value("S", b), a) for a, b in pairs
+    ]

@@ -148,7 +148,7 @@ def run_of(hot: Hot, burst: Burst) -> Any:
     scanner = hot.scan.Scanner(1 << 20, burst.version)
     buffer = bytearray(data)
     assert scanner.next(buffer, 0, len(buffer)) == PUBLISH
-    run = hot.run.Run(
+    run = hot.run.PublishRun(
         buffer,
         scanner.start,
         scanner.end,

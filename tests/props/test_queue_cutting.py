@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.engine.cutting import cut, is_timed, shifted
+from fluxmq.engine.batch_slices import cut, is_timed, shifted
 from fluxmq.model.batch_format import parse, verify
-from fluxmq.model.batches import Message, columns, encode
+from fluxmq.model.batches import BatchMessage, columns, encode
 from tests.props.test_batches import MESSAGES
 
 TIME_MAX = 2**63 - 1
@@ -15,7 +15,7 @@ TIME_MAX = 2**63 - 1
 
 @given(MESSAGES, st.integers(0, 2**40), st.integers(0, 2**31), st.data())
 def test_a_part_is_what_it_was(
-    messages: list[Message], base_offset: int, term: int, data: st.DataObject
+    messages: list[BatchMessage], base_offset: int, term: int, data: st.DataObject
 ) -> None:
     batch = parse(encode(messages, base_offset, term))
     batch.stamp(base_offset, batch.base_time, term)
@@ -30,7 +30,7 @@ def test_a_part_is_what_it_was(
 
 
 @given(MESSAGES, st.integers(1, 2**55))
-def test_a_shifted_batch_differs_in_its_times_alone(messages: list[Message], by: int) -> None:
+def test_a_shifted_batch_differs_in_its_times_alone(messages: list[BatchMessage], by: int) -> None:
     """Review finding 3: what a message brings of expiry and delay is of its publisher's time."""
     before = encode(messages, 0, 0)
     after = shifted(before, by)

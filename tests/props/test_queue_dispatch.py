@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from fluxmq.model.batch_format import DELAY, EXPIRY
 from fluxmq.model.message_batch import build_message
-from fluxmq.model.properties import Item, Kind, encode
+from fluxmq.model.properties import Item, PropertyKind, encode
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
-from fluxmq.queues.consumers import Consumer, ConsumerTerms, Delivery
+from fluxmq.queues.consumers import ConsumerDelivery, ConsumerTerms, GroupConsumer
 from fluxmq.queues.limits import CLAIM_GRANULE
-from fluxmq.queues.pending import NOBODY
+from fluxmq.queues.pending_ledger import NOBODY
 from tests.unit.queues.support import NOW, SECOND, Host, batch_of
 
 VISIBILITY = 10 * SECOND
@@ -52,10 +52,10 @@ class World:
         self.groups = ("g", "g@a")
         for name, pattern in zip(self.groups, (b"", FILTER), strict=True):
             self.host.do(commands.create_group(self.queue.id, name, filter_=pattern))
-        self.consumers: list[Consumer] = []
-        self.limits: dict[Consumer, int] = {}
+        self.consumers: list[GroupConsumer] = []
+        self.limits: dict[GroupConsumer, int] = {}
         """What each was allowed to hold when it had most."""
-        self.out: dict[tuple[str, int], tuple[Consumer, int]] = {}
+        self.out: dict[tuple[str, int], tuple[GroupConsumer, int]] = {}
         self.delivered: dict[tuple[str, int], int] = {}
         self.automatic: set[tuple[str, int]] = set()
         """Settled by being given; what was under way when a leader went may come again."""
@@ -76,11 +76,11 @@ class World:
             host.proposed += step.commands
         host.flush()
 
-    def check(self, delivery: Delivery) -> None:
+    def check(self, delivery: ConsumerDelivery) -> None:
         """What must hold of a delivery."""
         consumer = delivery.consumer
         assert consumer in self.consumers, "messages for a consumer that is gone"
-        assert consumer.held.count <= max(consumer.limit, self.limits[consumer])
+        assert consumer.unacked.count <= max(consumer.limit, self.limits[consumer])
         assert consumer.credit >= 0, "more than was asked for"
         assert not consumer.stopped
         for index in range(delivery.first, delivery.first + delivery.count):
@@ -101,7 +101,7 @@ class World:
                 continue
             self.out[key] = (consumer, self.host.now + VISIBILITY)
 
-    def settle(self, consumer: Consumer, verb: Verb, first: int, last: int) -> None:
+    def settle(self, consumer: GroupConsumer, verb: Verb, first: int, last: int) -> None:
         """Settle a range, whatever the consumer holds of it."""
         mine = {
             offset
@@ -139,7 +139,7 @@ class World:
         self.limits[consumer] = limit
         self.host.proposed += proposals
 
-    def detach(self, consumer: Consumer) -> None:
+    def detach(self, consumer: GroupConsumer) -> None:
         """A consumer goes."""
         self.consumers.remove(consumer)
         self.host.proposed += self.host.dispatch.consumers.detach(consumer)
@@ -203,7 +203,7 @@ def act(world: World, step: tuple[Any, ...]) -> None:
         world.attach(a & 1, 1 + b * c, a)
     elif action == "ranked":
         for level in (a, b, c):
-            block = encode([Item(Kind.PRIORITY, level)])
+            block = encode([Item(PropertyKind.PRIORITY, level)])
             data = build_message(FILTER, block, b"x", host.now)
             host.proposed.append(commands.append(world.queue.id, data))
     elif action == "wait":
@@ -218,8 +218,8 @@ def act(world: World, step: tuple[Any, ...]) -> None:
         world.report_dead()
     elif world.consumers:
         consumer = world.consumers[a % len(world.consumers)]
-        held = list(consumer.held)
-        first = (held[0][0] if held else 0) + (b if c & 1 else 0)
+        unacked = list(consumer.unacked)
+        first = (unacked[0][0] if unacked else 0) + (b if c & 1 else 0)
         if action == "ack":
             world.settle(consumer, Verb.ACK, first, first + b)
         elif action == "settle":
@@ -262,4 +262,4 @@ def test_everything_stored_is_settled_and_nothing_is_given_to_two(
                     assert key not in world.delivered
     assert queue.kept == queue.next_offset
     assert world.host.now > NOW
-    assert all(each.fate.holder != NOBODY for each in queue.nobodys.pending)
+    assert all(each.state.holder != NOBODY for each in queue.nobodys.pending)

@@ -12,7 +12,7 @@ from fluxmq.model.batch_format import PRODUCER
 from fluxmq.queues import commands
 from fluxmq.queues.commands import encode_entry
 from fluxmq.queues.config import Overflow, QueueConfig
-from fluxmq.queues.groups import Group
+from fluxmq.queues.groups import ConsumerGroup
 from fluxmq.queues.machine import VERSION, Machine
 from fluxmq.queues.results import Applied
 from tests.props.queue_model import Message, ModelGroup, ModelQueue, Rules
@@ -128,11 +128,11 @@ class Pair:
         assert self.machine.snapshot() == content
 
 
-def compare_group(group: Group, model: ModelGroup) -> None:
+def compare_group(group: ConsumerGroup, model: ModelGroup) -> None:
     """One group's state, message by message."""
     assert (group.cursor, group.floor) == (model.cursor, model.floor)
     found = {
-        offset: Message(each.fate.holder, each.fate.due, each.fate.attempts)
+        offset: Message(each.state.holder, each.state.due, each.state.attempts)
         for each in group.pending
         for offset in range(each.first, each.last + 1)
     }
@@ -142,14 +142,14 @@ def compare_group(group: Group, model: ModelGroup) -> None:
     neighbours = list(group.pending)
     for one, two in pairwise(neighbours):
         assert one.last < two.first
-        assert one.last + 1 < two.first or one.fate != two.fate, "neighbours of one fate are one"
+        assert one.last + 1 < two.first or one.state != two.state, "neighbours of one fate are one"
     compare_dead(group, model)
 
 
-def compare_dead(group: Group, model: ModelGroup) -> None:
+def compare_dead(group: ConsumerGroup, model: ModelGroup) -> None:
     """One group's dead messages."""
     found = {
-        offset: Message(0, each.fate.due, each.fate.attempts, each.fate.reason)
+        offset: Message(0, each.state.due, each.state.attempts, each.state.reason)
         for each in group.dead
         for offset in range(each.first, each.last + 1)
     }
@@ -208,7 +208,8 @@ def act(pair: Pair, step: tuple[Any, ...]) -> None:
     elif action == "bury":
         reason = 2 + a % 2
         pair.put(
-            commands.bury(1, id_, reason, near_range), model.bury(now, id_, reason, near_range)
+            commands.dead_letter(1, id_, reason, near_range),
+            model.dead_letter(now, id_, reason, near_range),
         )
     else:
         act_rarely(pair, step, id_)

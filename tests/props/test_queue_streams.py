@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Mode, Verb
 from fluxmq.queues.config import QueueType
-from fluxmq.queues.consumers import Consumer, ConsumerTerms
+from fluxmq.queues.consumers import ConsumerTerms, GroupConsumer
 from tests.unit.queues.support import SECOND, Host, batch_of, group_of
 
 SMALL = st.integers(0, 9)
@@ -42,8 +42,8 @@ class Readers:
     def __init__(self) -> None:
         self.host = Host()
         self.queue = self.host.declare("s", type=QueueType.STREAM, claim_batch=3)
-        self.consumers: list[Consumer] = []
-        self.held: dict[int, Consumer] = {}
+        self.consumers: list[GroupConsumer] = []
+        self.unacked: dict[int, GroupConsumer] = {}
         self.acknowledged: set[int] = set()
         self.host.do(commands.create_group(self.queue.id, "g", Mode.STREAM))
 
@@ -55,32 +55,32 @@ class Readers:
             step = host.dispatch.run(queue_id, host.now, messages_max)
             for each in step.deliveries:
                 assert each.consumer in self.consumers
-                assert each.consumer.held.count <= each.consumer.limit
+                assert each.consumer.unacked.count <= each.consumer.limit
                 for offset in range(
                     each.batch.base_offset + each.first,
                     each.batch.base_offset + each.first + each.count,
                 ):
-                    assert offset not in self.held, "read by two at once"
-                    self.held[offset] = each.consumer
+                    assert offset not in self.unacked, "read by two at once"
+                    self.unacked[offset] = each.consumer
             host.proposed += step.commands
         host.flush()
         committed = group_of(self.queue).cursor
         assert all(offset in self.acknowledged for offset in range(committed))
 
-    def settle(self, consumer: Consumer, verb: Verb, first: int, last: int) -> None:
+    def settle(self, consumer: GroupConsumer, verb: Verb, first: int, last: int) -> None:
         """Settle a range, whatever the consumer holds of it."""
         self.host.dispatch.consumers.settle(consumer, verb, [(first, last)], self.host.now)
         for offset in range(first, last + 1):
-            if self.held.get(offset) is consumer:
-                del self.held[offset]
+            if self.unacked.get(offset) is consumer:
+                del self.unacked[offset]
                 if verb in (Verb.ACK, Verb.REJECT):
                     self.acknowledged.add(offset)
 
-    def detach(self, consumer: Consumer) -> None:
+    def detach(self, consumer: GroupConsumer) -> None:
         """A consumer goes."""
         self.consumers.remove(consumer)
         self.host.proposed += self.host.dispatch.consumers.detach(consumer)
-        self.held = {o: who for o, who in self.held.items() if who is not consumer}
+        self.unacked = {o: who for o, who in self.unacked.items() if who is not consumer}
 
     def attach(self, limit: int) -> None:
         """A consumer comes."""
@@ -97,7 +97,7 @@ class Readers:
         host.proposed.clear()
         host.hold = False
         self.consumers.clear()
-        self.held.clear()
+        self.unacked.clear()
         host.lead(host.term + 1)
 
     def finish(self) -> None:
@@ -110,7 +110,7 @@ class Readers:
         for _ in range(4):
             self.host.pass_time(10 * SECOND)
             self.run()
-            for offset, consumer in list(self.held.items()):
+            for offset, consumer in list(self.unacked.items()):
                 self.settle(consumer, Verb.ACK, offset, offset)
         self.host.pass_time(10 * SECOND)
         self.run()
@@ -136,7 +136,7 @@ def act(readers: Readers, step: tuple[Any, ...]) -> None:
         readers.lead()
     elif readers.consumers:
         consumer = readers.consumers[a % len(readers.consumers)]
-        first = next(iter(consumer.held), (0, 0))[0] + b % 3
+        first = next(iter(consumer.unacked), (0, 0))[0] + b % 3
         if action == "ack":
             readers.settle(consumer, Verb.ACK, first, first + b)
         elif action == "refuse":

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fluxmq.routing.ordered_keys import OrderedKeys
-from fluxmq.routing.retained import Outcome, RetainedStore, Scan, Stamp
+from fluxmq.routing.retained import RetainedStore, RetainOutcome, Scan, Stamp
 from fluxmq.routing.topics import matches
 from tests.props.mqtt_packets import filters, topics
 
@@ -27,15 +27,15 @@ _STAMP = st.tuples(st.integers(0, 5), st.integers(0, 1))
 
 
 @given(st.lists(_TOPIC | topics(), max_size=30), _FILTER | filters(shared=False), st.integers(1, 5))
-def test_a_search_finds_what_matches(known: list[bytes], wanted: bytes, portion: int) -> None:
+def test_a_search_finds_what_matches(known: list[bytes], wanted: bytes, inflight: int) -> None:
     store: RetainedStore[None] = RetainedStore(100, 100)
     for topic in known:
         store.set(topic, None, 0, (1, 0))
     scan = store.match(wanted)
     found: list[bytes] = []
     while not scan.done:
-        part = scan.take(portion, steps=portion)
-        assert len(part) <= portion
+        part = scan.take(inflight, steps=inflight)
+        assert len(part) <= inflight
         found += part
     assert sorted(found) == sorted(topic for topic in set(known) if matches(wanted, topic))
 
@@ -95,13 +95,13 @@ class StoreAgainstModel(RuleBasedStateMachine):
         outcome = self.store.set(topic, self.stamp, size, stamp, expires_at)
         others = sum(each[1] for known, each in self.model.items() if known != topic)
         if stamp[0] == 0:
-            assert outcome is Outcome.STALE
+            assert outcome is RetainOutcome.STALE
         elif topic not in self.model and len(self.model) >= 12:
-            assert outcome is Outcome.TOO_MANY_MESSAGES
+            assert outcome is RetainOutcome.TOO_MANY_MESSAGES
         elif others + size > 100:
-            assert outcome is Outcome.TOO_MANY_BYTES
+            assert outcome is RetainOutcome.TOO_MANY_BYTES
         else:
-            assert outcome is Outcome.STORED
+            assert outcome is RetainOutcome.STORED
             self.model[topic] = (self.stamp, size, expires_at)
             self.ever.add(topic)
 
@@ -115,10 +115,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.stamp += 1
         outcome = self.store.delete(topic, (self.stamp, 0), float(self.now))
         if topic in self.model:
-            assert outcome is Outcome.DELETED
+            assert outcome is RetainOutcome.DELETED
             self._gone(topic)
         else:
-            assert outcome is Outcome.ABSENT
+            assert outcome is RetainOutcome.ABSENT
 
     @rule(limit=st.integers(1, 3))
     def expire(self, limit: int) -> None:

@@ -31,7 +31,7 @@ class Damaged(Exception):  # noqa: N818 - says what is the case
 
 
 class Store:
-    """A log from a snapshot on, with the hard state; what `fluxmq.raft.log.LogReader` asks for."""
+    """A log from a snapshot on, with the hard state; what `fluxmq.raft.log.StableLog` asks for."""
 
     __slots__ = ("base", "base_term", "damaged", "hard_state", "log", "snapshot")
 

@@ -16,12 +16,12 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from fluxmq.storage.snapshots import GroupState
+from fluxmq.storage.snapshots import GroupSnapshotContent
 from tests.sim.__main__ import main
 from tests.sim.campaign import run_seeds
 from tests.sim.queues.files import NodeFiles
 from tests.sim.queues.host import Checkpoint, Host
-from tests.sim.queues.parts import Group, Hosted, trim
+from tests.sim.queues.parts import OpenGroup, ReplicationGroup, trim
 from tests.sim.queues.swarm import Swarm, draw
 from tests.sim.queues.world import EVENTS, World
 
@@ -197,7 +197,7 @@ class AcknowledgesAtOnce(Host):
         hosted = self.hosted
         if hosted is not None and hosted.log.last_index():
             last = hosted.log.last_index()
-            hosted.keeper.persisted(last, hosted.log.term(last), 1 << 40)
+            hosted.driver.persisted(last, hosted.log.term(last), 1 << 40)
             super().turn()
 
 
@@ -219,10 +219,10 @@ class SyncsNoQueues(Host):
 class MissesAQueue(Host):
     """Takes checkpoints that know nothing of one queue's segments."""
 
-    def captured(self, hosted: Hosted[Group]) -> Checkpoint:
+    def captured(self, hosted: OpenGroup[ReplicationGroup]) -> Checkpoint:
         """The first queue with segments is forgotten."""
         index, term, content, parts = super().captured(hosted)
-        state = GroupState.decode(content)
+        state = GroupSnapshotContent.decode(content)
         logs = dict(state.logs)
         for name in [name for name, log in logs.items() if log.segments][:1]:
             del logs[name]
@@ -232,7 +232,7 @@ class MissesAQueue(Host):
 class TrimsTooEarly(Host):
     """Frees the log before the checkpoint behind it is durable."""
 
-    def captured(self, hosted: Hosted[Group]) -> Checkpoint:
+    def captured(self, hosted: OpenGroup[ReplicationGroup]) -> Checkpoint:
         """As if the snapshot were written already."""
         checkpoint = super().captured(hosted)
         before, hosted.snapshot_index = hosted.snapshot_index, checkpoint[0]

@@ -129,7 +129,7 @@ class World:
         self.at(self.swarm.command_us, COMMAND)
         self.at(self.swarm.fault_us, FAULT)
         try:
-            self._safety(events)
+            self._commit_waiter(events)
             if not self.history.violations:
                 self._liveness()
         except (AssertionError, FluxmqError, LookupError, TypeError, ValueError) as error:
@@ -138,7 +138,7 @@ class World:
                 raise
         return not self.history.violations
 
-    def _safety(self, events: int) -> None:
+    def _commit_waiter(self, events: int) -> None:
         violations = self.history.violations
         while self.events < events and not violations:
             self._next()

@@ -15,8 +15,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSourceReader
 
 import fluxmq_spark
-from fluxmq.model.batches import Message
-from fluxmq.model.properties import Item, Kind, Value, encode
+from fluxmq.model.batches import BatchMessage
+from fluxmq.model.properties import Item, PropertyKind, Value, encode
 from fluxmq_spark.options import read_options
 from fluxmq_spark.schema import message_schema
 from fluxmq_spark.source import BatchReader
@@ -67,16 +67,16 @@ def test_messages_are_what_was_appended(spark: SparkSession, tmp_path: Path) -> 
     """Every column; null and empty; several queues, one of them empty; a part of the columns in any order."""
     block = encode(
         [
-            Item(Kind.CONTENT_TYPE, b"text/plain"),
-            Item(Kind.HEADER, Value("S", b"red"), b"colour"),
-            Item(Kind.PUBLISHER, b"till-7"),
+            Item(PropertyKind.CONTENT_TYPE, b"text/plain"),
+            Item(PropertyKind.HEADER, Value("S", b"red"), b"colour"),
+            Item(PropertyKind.PUBLISHER, b"till-7"),
         ]
     )
     root = tmp_path / "data"
     QueueOnDisk(root, "orders").append(
         [
-            Message(b"orders/eu", block, b"one", EPOCH_US),
-            Message(b"orders/us", b"", b"", EPOCH_US + 1),
+            BatchMessage(b"orders/eu", block, b"one", EPOCH_US),
+            BatchMessage(b"orders/us", b"", b"", EPOCH_US + 1),
         ]
     )
     QueueOnDisk(root, "empty")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pika  # type: ignore[import-untyped]
 import pytest
 
-from fluxmq.model.batches import Message
-from fluxmq.model.group_states import GROUPS_NAME, WORK, GroupState, QueueGroups
+from fluxmq.model.batches import BatchMessage
+from fluxmq.model.group_states import GROUPS_NAME, WORK, ConsumerGroupState, QueueGroups
 from fluxmq.model.group_states import encode as encode_groups
-from fluxmq.model.properties import Item, Kind, Value
+from fluxmq.model.properties import Item, PropertyKind, Value
 from fluxmq.model.properties import encode as encode_properties
 from fluxmq_spark import exports
 from fluxmq_spark.catalog import find_queues, read_log
@@ -31,16 +31,18 @@ __all__ = ["own_broker"]
 DEAD = "$dlq/orders"
 
 
-def dead_letter(offset: int, reason: bytes) -> Message:
+def dead_letter(offset: int, reason: bytes) -> BatchMessage:
     items = [
-        Item(Kind.CONTENT_TYPE, b"text/plain"),
-        Item(Kind.HEADER, Value("S", b"red"), b"colour"),
-        Item(Kind.DEAD_REASON, reason),
-        Item(Kind.DEAD_QUEUE, b"orders"),
-        Item(Kind.DEAD_KEY, b"shop/%d" % (offset % 2)),
-        Item(Kind.DEAD_TIME, EPOCH_US + offset),
+        Item(PropertyKind.CONTENT_TYPE, b"text/plain"),
+        Item(PropertyKind.HEADER, Value("S", b"red"), b"colour"),
+        Item(PropertyKind.DEAD_REASON, reason),
+        Item(PropertyKind.DEAD_QUEUE, b"orders"),
+        Item(PropertyKind.DEAD_KEY, b"shop/%d" % (offset % 2)),
+        Item(PropertyKind.DEAD_TIME, EPOCH_US + offset),
     ]
-    return Message(b"shop/1", encode_properties(items), b"letter %d" % offset, EPOCH_US + offset)
+    return BatchMessage(
+        b"shop/1", encode_properties(items), b"letter %d" % offset, EPOCH_US + offset
+    )
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
     made[1].append([dead_letter(at, b"rejected") for at in range(5)])
     made[1].append([dead_letter(at, b"expired") for at in range(5, 8)])
     made[2].fill(300)
-    group = GroupState("billing", WORK, "", 3000, 2, ((10, 19, 1),), (), 10, 10, 0, True)
+    group = ConsumerGroupState("billing", WORK, "", 3000, 2, ((10, 19, 1),), (), 10, 10, 0, True)
     state = encode_groups(QueueGroups(EPOCH_US + 5_000_000, 0, 5000, (group,)))
     (made[0].directory / GROUPS_NAME).write_bytes(state)
     yield root

@@ -9,13 +9,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from fluxmq.model.group_states import GROUPS_NAME, GroupState, QueueGroups, encode
+from fluxmq.model.group_states import GROUPS_NAME, ConsumerGroupState, QueueGroups, encode
 from tests.spark_queues import EPOCH_US, QueueOnDisk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-WORKERS = GroupState(
+WORKERS = ConsumerGroupState(
     *("workers", "work", "", 900, 2, ((100, 119, 1), (500, 500, 3)), ((700, 704, 1),)),
     *(100, 21, 5),
 )

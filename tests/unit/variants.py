@@ -75,11 +75,11 @@ class Hot:
     amqp_ledger: Any
     connection: Any
     amqp_parser: Any
-    portion: Any
+    inflight: Any
     window: Any
     delivery: Any
     route: Any
-    tickets: Any
+    pending_acks: Any
     reactor: Any
     sockets: Any
 
@@ -94,11 +94,11 @@ PLACES = {
     "amqp_ledger": "protocols.amqp091.ledger",
     "connection": "protocols.connection",
     "amqp_parser": "protocols.amqp091.parser",
-    "portion": "protocols.mqtt.portion",
+    "inflight": "protocols.mqtt.inflight_range",
     "window": "protocols.mqtt.window",
     "delivery": "protocols.mqtt.delivery",
     "route": "net.route",
-    "tickets": "protocols.mqtt.tickets",
+    "pending_acks": "protocols.mqtt.pending_acks",
     "reactor": "net.reactor",
     "sockets": "net.sockets",
 }

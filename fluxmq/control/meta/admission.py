@@ -25,35 +25,39 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from fluxmq.control.meta.frames import Introduction
-from fluxmq.control.meta.tables import NodeRecord, Standing
-from fluxmq.raft.types import ChangeVerb, MembershipChange, Status
+from fluxmq.control.meta.tables import MemberState, NodeRecord
+from fluxmq.raft.types import ChangeVerb, MembershipChange, RaftStatus
 
 CAUGHT_UP_ENTRIES: Final = 100
 """Entries that a learner may lack to become a voter: those that arrive during one exchange."""
 
 
-def standing_of_new(known: Iterable[Introduction], nodes: int) -> Standing:
+def state_of_new_member(known: Iterable[Introduction], nodes: int) -> MemberState:
     """Return the standing of a new directory after these of ``nodes`` nodes introduced
     themselves."""
     new = 1
     for each in known:
-        if each.last_index > 0 or each.standing is Standing.RETURNING:
-            return Standing.RETURNING
+        if each.last_index > 0 or each.standing is MemberState.RETURNING:
+            return MemberState.RETURNING
         new += 1
-    return Standing.MEMBER if new > nodes // 2 else Standing.NEW
+    return MemberState.MEMBER if new > nodes // 2 else MemberState.NEW
 
 
 def is_old_copy(
-    told: Introduction, incarnation: int, standing: Standing, applied: int, last_index: int
+    introduction: Introduction,
+    incarnation: int,
+    standing: MemberState,
+    applied: int,
+    last_index: int,
 ) -> bool:
     """Return whether another node's introduction shows this directory, with these facts, to be a
     restored copy."""
-    if standing is not Standing.MEMBER or told.known_incarnation == 0:
+    if standing is not MemberState.MEMBER or introduction.known_incarnation == 0:
         return False
-    if told.known_incarnation == incarnation:
-        return told.known_index > last_index
+    if introduction.known_incarnation == incarnation:
+        return introduction.known_index > last_index
     # A node that lags may know an earlier directory.
-    return told.applied >= applied
+    return introduction.applied >= applied
 
 
 class NoteNode(NamedTuple):
@@ -64,7 +68,7 @@ class NoteNode(NamedTuple):
 
 
 def next_step(
-    status: Status, known: Mapping[int, Introduction], records: Mapping[int, NodeRecord]
+    status: RaftStatus, known: Mapping[int, Introduction], records: Mapping[int, NodeRecord]
 ) -> NoteNode | MembershipChange | None:
     """Return the leader's next step for returning nodes, None when there is nothing to do now."""
     for number in sorted({*known, *records} - {status.id}):
@@ -75,17 +79,21 @@ def next_step(
 
 
 def _step_for(
-    number: int, status: Status, told: Introduction | None, record: NodeRecord | None
+    number: int, status: RaftStatus, introduction: Introduction | None, record: NodeRecord | None
 ) -> NoteNode | MembershipChange | None:
     voter = number in status.membership.voters
     learner = number in status.membership.learners
-    returns = told is not None and told.standing is Standing.RETURNING
-    if told is not None and returns and (record is None or record.incarnation != told.incarnation):
+    returns = introduction is not None and introduction.standing is MemberState.RETURNING
+    if (
+        introduction is not None
+        and returns
+        and (record is None or record.incarnation != introduction.incarnation)
+    ):
         if learner:
             # Its acknowledgements came from its previous directory.
             return MembershipChange(ChangeVerb.REMOVE, number)
         queues = () if record is None else record.queues
-        return NoteNode(number, NodeRecord(told.incarnation, readmit=True, queues=queues))
+        return NoteNode(number, NodeRecord(introduction.incarnation, readmit=True, queues=queues))
     if record is None:
         return None
     if record.readmit and voter:
@@ -101,7 +109,7 @@ def _step_for(
     return MembershipChange(ChangeVerb.ADD_VOTER, number)
 
 
-def _caught_up(number: int, status: Status) -> bool:
+def _caught_up(number: int, status: RaftStatus) -> bool:
     progress = status.progress.get(number)
     return (
         progress is not None
@@ -111,13 +119,13 @@ def _caught_up(number: int, status: Status) -> bool:
 
 
 def is_welcome(
-    number: int, status: Status, told: Introduction | None, record: NodeRecord | None
+    number: int, status: RaftStatus, introduction: Introduction | None, record: NodeRecord | None
 ) -> bool:
     """Return whether the leader's messages are meant for the node's present directory: its progress
     was forgotten when the node was removed from the voters."""
-    if told is None or told.standing is not Standing.RETURNING:
+    if introduction is None or introduction.standing is not MemberState.RETURNING:
         return False
-    if record is None or record.incarnation != told.incarnation:
+    if record is None or record.incarnation != introduction.incarnation:
         return False
     if number in status.membership.learners:
         return True

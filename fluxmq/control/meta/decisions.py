@@ -42,7 +42,7 @@ class DecisionError(FluxmqError):
     """An entry is not a decision of this version, or a decision is too large for an entry."""
 
 
-class TakenDelta(NamedTuple):
+class AcceptedDelta(NamedTuple):
     """A change of the topology; `transient` tells for each row whether it ends with a node."""
 
     delta: Delta
@@ -75,7 +75,7 @@ class UsersChange(NamedTuple):
 class Decision:
     """Decoded content of an entry. `shared` are keys and packed values, None to remove one."""
 
-    deltas: tuple[TakenDelta, ...] = ()
+    deltas: tuple[AcceptedDelta, ...] = ()
     users: UsersChange | None = None
     shared: tuple[tuple[str, bytes | None], ...] = ()
     whole: bool = False
@@ -144,16 +144,16 @@ def decompressed(data: bytes, limit: int) -> bytes:
     return content
 
 
-def _packed(taken: TakenDelta) -> list[Any]:
+def _packed(taken: AcceptedDelta) -> list[Any]:
     revision, previous, rows = taken.delta.pack()
     flagged = [[*row, flag] for row, flag in zip(rows, taken.transient, strict=True)]
     return [revision, previous, flagged]
 
 
-def _unpacked(packed: Any) -> TakenDelta:
+def _unpacked(packed: Any) -> AcceptedDelta:
     revision, previous, flagged = packed
     delta = Delta.unpack([revision, previous, [row[:3] for row in flagged]])
-    return TakenDelta(delta, tuple(bool(row[3]) for row in flagged))
+    return AcceptedDelta(delta, tuple(bool(row[3]) for row in flagged))
 
 
 def _users(packed: Any) -> UsersChange:

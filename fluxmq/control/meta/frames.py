@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fluxmq.control.meta.fields import Fields
-from fluxmq.control.meta.tables import Standing
+from fluxmq.control.meta.tables import MemberState
 from fluxmq.control.topology_rows import pack, unpack
 from fluxmq.ipc.messages import ID_MAX, Body, MessageError
 
@@ -47,7 +47,7 @@ class Introduction:
     """
 
     incarnation: int
-    standing: Standing
+    standing: MemberState
     last_index: int
     applied: int
     brings: bool
@@ -66,7 +66,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RequestReply:
     """Reply to a request: `body`, or an error as `code` and `text`. An empty code: not leading,
     nothing was done."""
 
@@ -86,7 +86,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class PartTaken:
+class PartReceived:
     """Acknowledgement of a snapshot's parts up to this one."""
 
     snapshot: int
@@ -108,7 +108,7 @@ PROGRESSES: Final = frozenset({TOPOLOGY, USERS})
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RevisionProgress:
     """Revision of something that all live shards of the sender have applied."""
 
     what: str
@@ -123,15 +123,24 @@ class Digest:
     content: bytes
 
 
-Frame = Introduction | Request | Answer | Part | PartTaken | SnapshotSent | Progress | Digest
+Frame = (
+    Introduction
+    | Request
+    | RequestReply
+    | Part
+    | PartReceived
+    | SnapshotSent
+    | RevisionProgress
+    | Digest
+)
 _KINDS: Final[dict[type[Any], int]] = {
     Introduction: INTRODUCTION,
     Request: REQUEST,
-    Answer: ANSWER,
+    RequestReply: ANSWER,
     Part: PART,
-    PartTaken: PART_TAKEN,
+    PartReceived: PART_TAKEN,
     SnapshotSent: SNAPSHOT,
-    Progress: PROGRESS,
+    RevisionProgress: PROGRESS,
     Digest: DIGEST,
 }
 BODY_BYTES_MAX: Final = 96 << 20
@@ -159,7 +168,7 @@ def decode(data: bytes) -> Frame:
 
 def _introduction(fields: Fields) -> Introduction:
     try:
-        standing = Standing(fields.text("standing", KIND_BYTES_MAX))
+        standing = MemberState(fields.text("standing", KIND_BYTES_MAX))
     except ValueError as error:
         raise MessageError(str(error)) from error
     return Introduction(
@@ -179,9 +188,9 @@ def _request(fields: Fields) -> Request:
     return Request(fields.integer("number", 1, ID_MAX), fields.text("kind", KIND_BYTES_MAX), body)
 
 
-def _answer(fields: Fields) -> Answer:
+def _answer(fields: Fields) -> RequestReply:
     body = fields.optional("body")
-    return Answer(
+    return RequestReply(
         fields.integer("number", 1, ID_MAX),
         None if body is None else Fields(body, "answer").body,
         fields.text("code", KIND_BYTES_MAX),
@@ -194,8 +203,8 @@ def _part(fields: Fields) -> Part:
     return Part(fields.integer("snapshot"), place, fields.data("data", BODY_BYTES_MAX))
 
 
-def _part_taken(fields: Fields) -> PartTaken:
-    return PartTaken(fields.integer("snapshot"), fields.integer("place", 0, PARTS_MAX))
+def _part_taken(fields: Fields) -> PartReceived:
+    return PartReceived(fields.integer("snapshot"), fields.integer("place", 0, PARTS_MAX))
 
 
 def _snapshot(fields: Fields) -> SnapshotSent:
@@ -203,11 +212,11 @@ def _snapshot(fields: Fields) -> SnapshotSent:
     return SnapshotSent(fields.integer("snapshot"), parts, fields.data("message", BODY_BYTES_MAX))
 
 
-def _progress(fields: Fields) -> Progress:
+def _progress(fields: Fields) -> RevisionProgress:
     what = fields.text("what", KIND_BYTES_MAX)
     if what not in PROGRESSES:
         raise MessageError(f"progress of {what!r}")
-    return Progress(what, fields.integer("revision"))
+    return RevisionProgress(what, fields.integer("revision"))
 
 
 def _digest(fields: Fields) -> Digest:

@@ -22,7 +22,7 @@ _KEPT_DENOMINATOR: Final = 4
 
 
 class MetaLog:
-    """Implements `fluxmq.raft.log.LogReader`. `append` is called when entries are durable, in
+    """Implements `fluxmq.raft.log.StableLog`. `append` is called when entries are durable, in
     order."""
 
     def __init__(self, base_index: int, base_term: int, entries: Sequence[Entry] = ()) -> None:

@@ -14,18 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from fluxmq.control.deciding import LostError, NotLeadingError
 from fluxmq.control.meta.decisions import DecisionError
 from fluxmq.control.meta.log import MetaLog
 from fluxmq.control.meta.tables import (
-    Content,
+    CommittedEntries,
     ForeignTopologyError,
     Kept,
+    MemberState,
     MetaTables,
-    Standing,
-    Written,
+    SnapshotContent,
 )
 from fluxmq.control.metadata import StoreThread
+from fluxmq.control.ports import LostError, NotLeadingError
 from fluxmq.logs import get_logger
 from fluxmq.raft.errors import InconsistentLog
 from fluxmq.raft.node import Config, Node
@@ -35,9 +35,9 @@ from fluxmq.raft.types import (
     Message,
     MessageKind,
     ProposalAccepted,
+    RaftStatus,
     Ready,
     Role,
-    Status,
 )
 from fluxmq.settings.plans import GroupPlan
 
@@ -56,7 +56,7 @@ _log = get_logger(__name__)
 class Observer(Protocol):
     """Recipient of the replica's events."""
 
-    def applied(self, written: Written) -> None:
+    def applied(self, written: CommittedEntries) -> None:
         """Handle a transaction that is on disk."""
 
     def turned(self) -> None:
@@ -73,7 +73,7 @@ class _Proposal:
     done: asyncio.Future[None]
 
 
-class Replica:
+class MetaReplica:
     """This node's member of the group. Lives on control's loop."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Replica:
         self._begin(kept)
         self._failed = False
         self._work: deque[Ready] = deque()
-        self._received: Content | None = None
+        self._received: SnapshotContent | None = None
         self._writer: asyncio.Task[None] | None = None
         self._over: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -168,27 +168,27 @@ class Replica:
         """Index of the last entry on disk."""
         return self._log.last_index()
 
-    def status(self) -> Status:
+    def status(self) -> RaftStatus:
         """Return an overview of the node."""
         return self.node.status()
 
     # Events
 
-    def stand(self, standing: Standing) -> None:
+    def stand(self, standing: MemberState) -> None:
         """Take another standing, which is on disk."""
         self.standing = standing
         self._observer.turned()
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._tick_seconds, self._tick)
-        if self.standing is Standing.MEMBER:
+        if self.standing is MemberState.MEMBER:
             self._guarded(self.node.tick)
 
-    def step(self, message: Message, content: Content | None = None) -> None:
+    def step(self, message: Message, content: SnapshotContent | None = None) -> None:
         """Handle a member's message; `content` belongs to a SNAPSHOT. Raises MalformedMessage."""
-        if self.standing is Standing.NEW:
+        if self.standing is MemberState.NEW:
             return
-        if self.standing is Standing.RETURNING and message.kind not in _FROM_LEADER:
+        if self.standing is MemberState.RETURNING and message.kind not in _FROM_LEADER:
             return
         if content is not None:
             self._received = content
@@ -196,7 +196,7 @@ class Replica:
 
     def campaign(self) -> None:
         """Campaign now."""
-        if self.standing is Standing.MEMBER:
+        if self.standing is MemberState.MEMBER:
             self._guarded(self.node.campaign)
 
     def unreachable(self, number: int) -> None:
@@ -365,7 +365,7 @@ class Replica:
         self._observer.turned()
         self.pump()
 
-    async def _kept(self, write: Callable[[], Written]) -> Written | None:
+    async def _kept(self, write: Callable[[], CommittedEntries]) -> CommittedEntries | None:
         """Write, and retry until the disk accepts, not leading; None when the process ends."""
         stalled: str | None = None
         while True:
@@ -407,7 +407,7 @@ class Replica:
             log.compact(cut[0])
             node.compact(*cut)
 
-    def _settle(self, written: Written) -> None:
+    def _settle(self, written: CommittedEntries) -> None:
         """Complete proposals that are applied now."""
         applied: dict[int, Entry] = {entry.index: entry for entry, _ in written.applied}
         while self._proposals and self._proposals[0].index <= self.applied_index:

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from fluxmq.control.deciding import LostError, NotLeadingError
-from fluxmq.control.meta.frames import Answer, Request, encode
+from fluxmq.control.meta.frames import Request, RequestReply, encode
 from fluxmq.control.peers import RequestError
+from fluxmq.control.ports import LostError, NotLeadingError
 from fluxmq.ipc.messages import ERROR_FAILED, ID_MAX, Body, MessageError
 from fluxmq.logs import get_logger
 
@@ -31,7 +31,7 @@ class UnknownOutcomeError(Exception):
     """A request was sent, and its outcome is unknown."""
 
 
-class Requests:
+class MetaRequests:
     """Both sides of requests. `serve` decides other nodes' requests here; raises RequestError,
     MessageError, NotLeadingError, LostError."""
 
@@ -39,7 +39,7 @@ class Requests:
         self._send = send
         self._serve = serve
         self._last = 0
-        self._asked: dict[int, tuple[int, asyncio.Future[Answer]]] = {}
+        self._asked: dict[int, tuple[int, asyncio.Future[RequestReply]]] = {}
         self._served: set[asyncio.Task[None]] = set()
 
     async def ask(self, number: int, kind: str, body: Body, seconds: float) -> Mapping[str, Any]:
@@ -51,31 +51,31 @@ class Requests:
         if len(self._asked) >= ASKED_MAX:
             raise RequestError(ERROR_FAILED, f"{ASKED_MAX} requests wait for the leader")
         self._last = self._last % ID_MAX + 1
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[RequestReply] = asyncio.get_running_loop().create_future()
         if not self._send(number, encode(Request(self._last, kind, body))):
             raise NotLeadingError
         place = self._last
         self._asked[place] = number, answer
         try:
             async with asyncio.timeout(seconds):
-                told = await answer
+                reply = await answer
         except TimeoutError as problem:
             raise UnknownOutcomeError from problem
         finally:
             del self._asked[place]
-        if told.body is not None:
-            return told.body
-        if told.code == UNKNOWN:
+        if reply.body is not None:
+            return reply.body
+        if reply.code == UNKNOWN:
             raise UnknownOutcomeError
-        if not told.code:
+        if not reply.code:
             raise NotLeadingError
-        raise RequestError(told.code, told.text)
+        raise RequestError(reply.code, reply.text)
 
-    def answered(self, number: int, told: Answer) -> None:
+    def answered(self, number: int, reply: RequestReply) -> None:
         """Handle a node's answer."""
-        asked = self._asked.get(told.number)
+        asked = self._asked.get(reply.number)
         if asked is not None and asked[0] == number and not asked[1].done():
-            asked[1].set_result(told)
+            asked[1].set_result(reply)
 
     def parted(self, number: int) -> None:
         """Handle the end of the stream to a node."""
@@ -87,7 +87,7 @@ class Requests:
         """Handle a node's request."""
         if len(self._served) >= SERVED_MAX:
             text = f"{SERVED_MAX} requests wait"
-            self._send(number, encode(Answer(request.number, None, ERROR_FAILED, text)))
+            self._send(number, encode(RequestReply(request.number, None, ERROR_FAILED, text)))
             return
         task = asyncio.get_running_loop().create_task(self._answer(number, request))
         self._served.add(task)
@@ -95,17 +95,17 @@ class Requests:
 
     async def _answer(self, number: int, request: Request) -> None:
         try:
-            answer = Answer(request.number, await self._serve(request.kind, request.body))
+            answer = RequestReply(request.number, await self._serve(request.kind, request.body))
         except NotLeadingError:
-            answer = Answer(request.number, None)
+            answer = RequestReply(request.number, None)
         except (RequestError, MessageError) as problem:
-            answer = Answer(request.number, None, problem.code, str(problem))
+            answer = RequestReply(request.number, None, problem.code, str(problem))
         except LostError:
-            answer = Answer(request.number, None, UNKNOWN)
+            answer = RequestReply(request.number, None, UNKNOWN)
         except Exception:  # noqa: BLE001 - a task's outermost frame: who asked is answered
             _log.exception("a request of another node failed", extra={"kind": request.kind})
             text = "the control process failed; see its log"
-            answer = Answer(request.number, None, ERROR_FAILED, text)
+            answer = RequestReply(request.number, None, ERROR_FAILED, text)
         self._send(number, encode(answer))
 
     def stop(self) -> None:

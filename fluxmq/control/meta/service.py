@@ -1,6 +1,6 @@
 """The group ``_meta`` of one control process: decisions, notifications, admission.
 
-Implements `deciding.Decider` for the topology's keeper, forwards changes of users, and runs the
+Implements `ports.Decider` for the topology's topology service, forwards changes of users, and runs the
 group: bootstrap, returning nodes, snapshots.
 """
 
@@ -12,30 +12,30 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from fluxmq.auth.users import User
-from fluxmq.control.deciding import LostError, NotLeadingError, Set, Shared
 from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory, change_of
-from fluxmq.control.meta import admission, begun, snapshots
-from fluxmq.control.meta.agreed import Agreed, MetaStatus, Work
-from fluxmq.control.meta.begun import BEGIN, Begun
-from fluxmq.control.meta.decisions import Decision, TakenDelta, UsersChange
-from fluxmq.control.meta.forgetting import forget
+from fluxmq.control.meta import admission, bootstrap, snapshots
+from fluxmq.control.meta.bootstrap import BEGIN, Bootstrap
+from fluxmq.control.meta.cluster_view import ClusterView, MetaStatus, Work
+from fluxmq.control.meta.decisions import AcceptedDelta, Decision, UsersChange
 from fluxmq.control.meta.frames import TOPOLOGY, USERS
-from fluxmq.control.meta.neighbourhood import Neighbourhood
-from fluxmq.control.meta.replica import Replica
-from fluxmq.control.meta.requests import Requests, UnknownOutcomeError
+from fluxmq.control.meta.remove_node import forget
+from fluxmq.control.meta.replica import MetaReplica
+from fluxmq.control.meta.requests import MetaRequests, UnknownOutcomeError
 from fluxmq.control.meta.streams import Links
-from fluxmq.control.meta.tables import NODE, Kept, MetaTables, Standing, Written
+from fluxmq.control.meta.tables import NODE, CommittedEntries, Kept, MemberState, MetaTables
+from fluxmq.control.meta.transport import MetaTransport
 from fluxmq.control.metadata import ChangeError, MetadataStore, StoreThread
 from fluxmq.control.peers import RequestError
-from fluxmq.control.topology_keeper import TopologyKeeper
+from fluxmq.control.ports import LostError, NotLeadingError, Set, Shared
+from fluxmq.control.topology_service import TopologyService
 from fluxmq.ipc.clusters import FORGET_NODE, ForgetNode
 from fluxmq.ipc.messages import (
     ERROR_FAILED,
     ERROR_INVALID,
     ERROR_UNKNOWN_KIND,
     Body,
-    Message,
+    ControlMessage,
 )
 from fluxmq.ipc.topology_messages import (
     TOPOLOGY_CHANGE,
@@ -48,7 +48,7 @@ from fluxmq.ipc.user_messages import Confirmed, Users
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.raft.types import Membership, MembershipChange, ProposalAccepted, Role
-from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Delta
 from fluxmq.settings.plans import GroupPlan
@@ -79,7 +79,7 @@ class Meta:
         plan: GroupPlan,
         node: str,
         life: str,
-        queues: Sequence[Queue],
+        queues: Sequence[QueueRecord],
         store: MetadataStore,
         thread: StoreThread,
         first: Callable[[], User],
@@ -96,19 +96,19 @@ class Meta:
         self._names = {member.number: member.node for member in plan.nodes}
         self._numbers = {member.node: member.number for member in plan.nodes}
         self._tables = MetaTables(store, node, plan.own)
-        self._agreed = Agreed()
+        self._cluster_view = ClusterView()
         self._work = Work()
-        self.neighbours = Neighbourhood(plan, store, thread, self._agreed, self._work)
-        self._requests = Requests(self.neighbours.send, self._serve)
+        self.neighbours = MetaTransport(plan, store, thread, self._cluster_view, self._work)
+        self._requests = MetaRequests(self.neighbours.send, self._serve)
         self._led_since: float | None = None
         self._begun = (0, 0)
         self._leading: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
-        self._keeper: TopologyKeeper
+        self._topology: TopologyService
         self._directory: Directory
-        self.replica: Replica
+        self.replica: MetaReplica
 
     # Start and stop
 
@@ -116,22 +116,22 @@ class Meta:
         """Read the tables. Raises MetadataError, ValueError or sqlite3.Error."""
         kept = await self._thread.run(self._open)
         neighbours = self.neighbours
-        self.replica = Replica(
+        self.replica = MetaReplica(
             self.plan, self._tables, self._thread, kept, neighbours.send_raft, self
         )
         neighbours.join(self._tables, self.replica, self._requests)
-        self._agreed.take(await self._thread.run(self._tables.shared))
+        self._cluster_view.take(await self._thread.run(self._tables.shared))
 
     def _open(self) -> Kept:
         members = Membership(tuple(member.number for member in self.plan.members))
         return self._tables.open(members, snapshots.default_keys())
 
-    def join(self, keeper: TopologyKeeper, directory: Directory) -> None:
-        """Connect the keepers of topology and users, which request and learn decisions."""
-        self._keeper, self._directory = keeper, directory
+    def join(self, topology_service: TopologyService, directory: Directory) -> None:
+        """Connect the topology services of topology and users, which request and learn decisions."""
+        self._topology, self._directory = topology_service, directory
         directory.decide = self.change_users
-        keeper.confirming.join(self.neighbours.elsewhere[TOPOLOGY])
-        directory.confirming.join(self.neighbours.elsewhere[USERS])
+        topology_service.revision_barrier.join(self.neighbours.remote_revisions[TOPOLOGY])
+        directory.revision_barrier.join(self.neighbours.remote_revisions[USERS])
 
     async def start(self, streams: Links) -> None:
         """Meet the others over streams that report to `neighbours`. Raises EndpointError."""
@@ -180,7 +180,7 @@ class Meta:
     @property
     def known(self) -> bool:
         """True when this node's disk holds the cluster's metadata."""
-        return self._agreed.known
+        return self._cluster_view.known
 
     @property
     def problem(self) -> str | None:
@@ -188,12 +188,12 @@ class Meta:
         replica = self.replica
         if replica.problem is not None:
             return replica.problem
-        if replica.standing is Standing.NEW:
+        if replica.standing is MemberState.NEW:
             met = sorted(self._names[number] for number in self.neighbours.known)
             return f"its directory is new, and it has met no majority of the nodes yet, but {met}"
         if not self.known:
             return "the cluster's topology has not arrived yet"
-        if replica.standing is Standing.RETURNING:
+        if replica.standing is MemberState.RETURNING:
             return "it waits to be made a member again"
         if replica.leader == 0:
             return "no leader in _meta"
@@ -224,30 +224,30 @@ class Meta:
     # Decisions requested by this node's shards and people
 
     async def change(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
-        """Have sets of changes decided, see `deciding.Decider`."""
+        """Have sets of changes decided, see `ports.Decider`."""
         asked = [each for each in sets if not isinstance(each, Refusal)]
         body = change_body([pack_set(each) for each in asked])
 
         async def remote(number: int, seconds: float) -> TopologyChanged:
-            told = await self._requests.ask(number, TOPOLOGY_CHANGE, body, seconds)
-            return TopologyChanged.from_body(told)
+            started = await self._requests.ask(number, TOPOLOGY_CHANGE, body, seconds)
+            return TopologyChanged.from_body(started)
 
         async def local() -> TopologyChanged:
-            return TopologyChanged(*await self._keeper.decide(asked))
+            return TopologyChanged(*await self._topology.decide(asked))
 
         # Leftovers of the node's previous life must be gone before anything of this one is added.
         if not await self._within(REQUEST_SECONDS, self._announced()):
             raise RequestError(ERROR_FAILED, NO_LEADER)
-        changed = await self._decided(local, remote, again=True)
+        changed = await self._decided(local, remote, retryable=True)
         if len(changed.results) != len(asked):
             raise RequestError(ERROR_FAILED, "the leader answered something else")
-        await self._reached(self._keeper.reached(changed.revision))
+        await self._reached(self._topology.reached(changed.revision))
         found = iter(changed.results)
         return changed.revision, tuple(
             each if isinstance(each, Refusal) else next(found) for each in sets
         )
 
-    async def change_users(self, message: Message) -> int:
+    async def change_users(self, message: ControlMessage) -> int:
         """Have a change of users made; return the revision, which this node has reached.
 
         Raises RequestError or MessageError.
@@ -255,10 +255,10 @@ class Meta:
         change_of(message)  # malformed requests need not travel
 
         async def remote(number: int, seconds: float) -> int:
-            told = await self._requests.ask(number, message.kind, message.body, seconds)
-            return Confirmed.from_body(told).revision
+            started = await self._requests.ask(number, message.kind, message.body, seconds)
+            return Confirmed.from_body(started).revision
 
-        revision = await self._decided(lambda: self._decide_users(message), remote, again=False)
+        revision = await self._decided(lambda: self._decide_users(message), remote, retryable=False)
         await self._reached(self._directory.reached(revision))
         return revision
 
@@ -268,7 +268,7 @@ class Meta:
         await self._decided(
             lambda: self._decide_forgotten(body),
             lambda to, wait: ask(to, FORGET_NODE, body, wait),
-            again=True,
+            retryable=True,
         )
 
     async def _reached(self, wait: Awaitable[None]) -> None:
@@ -280,9 +280,9 @@ class Meta:
         local: Callable[[], Awaitable[Result]],
         remote: Callable[[int, float], Awaitable[Result]],
         *,
-        again: bool,
+        retryable: bool,
     ) -> Result:
-        """Have the leader decide something; `again`: retry even after an unknown outcome."""
+        """Have the leader decide something; `retryable`: retry even after an unknown outcome."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REQUEST_SECONDS
         while (left := deadline - loop.time()) > 0:
@@ -297,7 +297,7 @@ class Meta:
             except NotLeadingError:
                 pass
             except (LostError, UnknownOutcomeError, TimeoutError) as problem:
-                if not again:
+                if not retryable:
                     text = "leadership was lost meanwhile: the change may or may not be applied; check it"
                     raise RequestError(ERROR_FAILED, text) from problem
             await self._within(AGAIN_SECONDS, self._news.wait())
@@ -309,11 +309,11 @@ class Meta:
         """Decide about another node's request."""
         if kind == TOPOLOGY_CHANGE:
             self.check()
-            return TopologyChanged(*await self._keeper.decide(read_sets(body))).to_body()
+            return TopologyChanged(*await self._topology.decide(read_sets(body))).to_body()
         if kind in USER_KINDS:
-            return {"revision": await self._decide_users(Message(kind, 1, body))}
+            return {"revision": await self._decide_users(ControlMessage(kind, 1, body))}
         if kind == BEGIN:
-            return {"revision": await self._decide_begun(Begun.from_body(body))}
+            return {"revision": await self._decide_begun(Bootstrap.from_body(body))}
         if kind == FORGET_NODE:
             return await self._decide_forgotten(body)
         raise RequestError(ERROR_UNKNOWN_KIND, f"{kind} is not supported here")
@@ -323,25 +323,25 @@ class Meta:
         if not self.replica.leading or not self.known:
             raise NotLeadingError
 
-    async def commit(self, deltas: Sequence[TakenDelta], shared: Shared = ()) -> None:
-        """Commit changes on all nodes, see `deciding.Decider`."""
+    async def commit(self, deltas: Sequence[AcceptedDelta], shared: Shared = ()) -> None:
+        """Commit changes on all nodes, see `ports.Decider`."""
         await self._propose(Decision(tuple(deltas), shared=shared))
 
     async def barrier(self) -> None:
-        """Implement `deciding.Decider`."""
+        """Implement `ports.Decider`."""
         await self.replica.barrier()
 
     async def _propose(self, decision: Decision) -> None:
         await self.replica.propose(decision.encode())
 
-    async def _decide_users(self, message: Message) -> int:
+    async def _decide_users(self, message: ControlMessage) -> int:
         change = change_of(message)
 
         def tried() -> tuple[Users, Users]:
             return self._store.users(), self._store.tried(change)
 
         self.check()
-        async with self._keeper.deciding():
+        async with self._topology.deciding():
             term = self.replica.node.term
             try:
                 before, after = await self._thread.run(tried)
@@ -358,39 +358,39 @@ class Meta:
         await forget(self.replica, self.plan.own, number, node, heard, self._now())
         return {}
 
-    async def _decide_begun(self, told: Begun) -> int:
+    async def _decide_begun(self, started: Bootstrap) -> int:
         """Handle the announcement of a running node."""
         self.check()
-        if told.node not in self._numbers:
-            raise RequestError(ERROR_INVALID, f"{told.node} is not a node of this cluster")
-        async with self._keeper.deciding() as topology:
-            before = self._agreed.records.get(told.node)
-            if before is not None and before.incarnation != told.incarnation:
-                raise RequestError(ERROR_INVALID, f"{told.node} has a new directory by now")
+        if started.node not in self._numbers:
+            raise RequestError(ERROR_INVALID, f"{started.node} is not a node of this cluster")
+        async with self._topology.deciding() as topology:
+            before = self._cluster_view.records.get(started.node)
+            if before is not None and before.incarnation != started.incarnation:
+                raise RequestError(ERROR_INVALID, f"{started.node} has a new directory by now")
             deltas: list[Delta] = []
-            for change in begun.changes(told, topology, self._agreed.records):
+            for change in bootstrap.changes(started, topology, self._cluster_view.records):
                 try:
                     deltas.append(topology.apply(change))
                 except Refusal as refusal:
                     _log.warning("a queue of the settings is not declared: %s", refusal)
-            record = told.record(before)
+            record = started.record(before)
             if record != before or deltas:
-                shared = ((NODE + told.node, record.pack()),)
-                await self._keeper.commit([delta for delta in deltas if delta.rows], shared)
+                shared = ((NODE + started.node, record.pack()),)
+                await self._topology.commit([delta for delta in deltas if delta.rows], shared)
             return topology.revision
 
     # Events of the replica
 
-    def applied(self, written: Written) -> None:
+    def applied(self, written: CommittedEntries) -> None:
         """Handle entries, or a snapshot, that are on disk."""
         if written.shared is not None:
-            self._agreed.take(written.shared)
+            self._cluster_view.take(written.shared)
         if written.anew:
-            self._keeper.told(None)
+            self._topology.told(None)
         else:
             for _, decision in written.applied:
                 if decision is not None and decision.deltas:
-                    self._keeper.told([taken.delta for taken in decision.deltas])
+                    self._topology.told([taken.delta for taken in decision.deltas])
         if written.users is not None:
             (self._directory.replace if written.anew else self._directory.take)(written.users)
 
@@ -420,7 +420,7 @@ class Meta:
         if replica.leading and (self._leading is None or self._leading.done()):
             self._leading = self._work.begin(self._lead())
         here = self._here
-        member = replica.standing is Standing.MEMBER and self.known and bool(replica.leader)
+        member = replica.standing is MemberState.MEMBER and self.known and bool(replica.leader)
         free = self._announcing is None or self._announcing.done()
         if member and free and self._begun != here:
             self._announcing = self._work.begin(self._announce(here))
@@ -428,7 +428,7 @@ class Meta:
     @property
     def _here(self) -> tuple[int, int]:
         """Identity of this directory: its incarnation and cluster."""
-        return self.replica.incarnation, self._agreed.cluster
+        return self.replica.incarnation, self._cluster_view.cluster
 
     async def _announced(self) -> None:
         while self._begun != self._here:
@@ -437,19 +437,19 @@ class Meta:
 
     async def _announce(self, here: tuple[int, int]) -> None:
         """Announce that this node runs."""
-        told = Begun(
+        started = Bootstrap(
             *(self._node, self.replica.incarnation, self._life, self.replica.last_index),
             self._queues,
         )
 
         async def remote(number: int, seconds: float) -> None:
-            await self._requests.ask(number, BEGIN, told.to_body(), seconds)
+            await self._requests.ask(number, BEGIN, started.to_body(), seconds)
 
         async def local() -> None:
-            await self._decide_begun(told)
+            await self._decide_begun(started)
 
         try:
-            await self._decided(local, remote, again=True)
+            await self._decided(local, remote, retryable=True)
         except RequestError as problem:
             _log.debug("not announced yet: %s", problem)
         else:
@@ -462,7 +462,7 @@ class Meta:
             await self._seed()
             return
         numbers = self._numbers
-        noted = self._agreed.records.items()
+        noted = self._cluster_view.records.items()
         records = {numbers[node]: record for node, record in noted if node in numbers}
         status = self.replica.status()
         self.neighbours.tend(status, records)
@@ -481,8 +481,8 @@ class Meta:
         """Bootstrap the cluster with what some node brings, else with the defaults."""
         replica, known = self.replica, self.neighbours.known
         if not replica.brings:
-            for number, told in known.items():
-                if told.brings and told.standing is Standing.MEMBER:
+            for number, started in known.items():
+                if started.brings and started.standing is MemberState.MEMBER:
                     replica.transfer(number)
                     return
             led_since = self._led_since

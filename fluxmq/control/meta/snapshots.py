@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgpack  # type: ignore[import-untyped]
 
 from fluxmq.auth.users import User
-from fluxmq.control.meta.decisions import Decision, TakenDelta, UsersChange, decompressed
+from fluxmq.control.meta.decisions import AcceptedDelta, Decision, UsersChange, decompressed
 from fluxmq.control.meta.tables import CLUSTER
 from fluxmq.control.metadata import MetadataStore
 from fluxmq.control.topology_rows import pack, unpack
@@ -28,7 +28,7 @@ from fluxmq.raft.types import SnapshotMark
 from fluxmq.routing.topology.changes import AddVhost
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.routing.topology.records import QUEUE, Vhost
-from fluxmq.routing.topology.topology import Delta, Row, Topology
+from fluxmq.routing.topology.topology import Delta, Topology, TopologyRow
 from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
 
 PART_BYTES: Final = 1 << 20
@@ -91,7 +91,7 @@ def read_part(data: bytes) -> dict[str, Any]:
 # Initial content of a cluster
 
 
-def default_rows() -> tuple[Row, ...]:
+def default_rows() -> tuple[TopologyRow, ...]:
     """Return the rows of every new node: the first virtual host."""
     return Topology().apply(AddVhost(Vhost(DEFAULT_VHOST))).rows
 
@@ -121,10 +121,10 @@ def beginning(
         found = store.users()
         users = UsersChange(found.revision, found.users or (first(),), ())
     delta = Delta(max(store.topology.revision, 1), None, rows)
-    return Decision((TakenDelta(delta, (False,) * len(rows)),), users, cluster, whole=True)
+    return Decision((AcceptedDelta(delta, (False,) * len(rows)),), users, cluster, whole=True)
 
 
-def _durable_rows(store: MetadataStore, node: str) -> Iterator[Row]:
+def _durable_rows(store: MetadataStore, node: str) -> Iterator[TopologyRow]:
     with store.transaction() as database:
         found = database.execute(
             "SELECT kind, key, value FROM topology WHERE transient = 0"
@@ -133,7 +133,7 @@ def _durable_rows(store: MetadataStore, node: str) -> Iterator[Row]:
         row = unpack(value)
         if kind == QUEUE:
             row["group"] = of_node(str(row["group"]), node)
-        yield Row(kind, tuple(unpack(key)), row)
+        yield TopologyRow(kind, tuple(unpack(key)), row)
 
 
 def of_node(group: str, node: str) -> str:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fluxmq.cluster.connection import Connection, Hello
+from fluxmq.cluster.connection import NodeStream, StreamHello
 from fluxmq.cluster.dialer import Dialer
 from fluxmq.cluster.endpoint import Endpoint
 from fluxmq.cluster.security import Security
@@ -54,13 +54,13 @@ class Links(Protocol):
 
 
 class Streams:
-    """Connects to the other nodes, and listens. Implements `fluxmq.cluster.connection.Listener`."""
+    """Connects to the other nodes, and listens. Implements `fluxmq.cluster.connection.StreamListener`."""
 
     def __init__(
         self,
         plan: GroupPlan,
         security: Security,
-        own: Hello,
+        own: StreamHello,
         neighbours: Neighbours,
         now: Callable[[], float],
     ) -> None:
@@ -71,7 +71,7 @@ class Streams:
         self._own = own._replace(purpose=f"group:{plan.name}")
         self._neighbours = neighbours
         self._now = now
-        self._open: dict[int, Connection] = {}
+        self._open: dict[int, NodeStream] = {}
         self._limited = RateLimited(_log, per_second=1.0, burst=5)
         self._endpoint = Endpoint(security, plan.bind_addr, self._own, self, self._accept)
         self._dialers = [
@@ -107,7 +107,7 @@ class Streams:
         if connection is not None:
             connection.close()
 
-    def _accept(self, hello: Hello) -> str:
+    def _accept(self, hello: StreamHello) -> str:
         if hello.purpose != self._own.purpose:
             return f"this is the address of {self._own.purpose}, not of {hello.purpose}"
         if hello.node not in self._numbers:
@@ -118,7 +118,7 @@ class Streams:
 
     # Events of the connections
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: NodeStream) -> None:
         """Handle a new stream."""
         number = self._numbers[connection.hello.node]
         before = self._open.get(number)
@@ -131,7 +131,7 @@ class Streams:
         self.heard[number] = self._now()
         self._neighbours.met(number)
 
-    def received(self, connection: Connection, frames: Sequence[bytes]) -> None:
+    def received(self, connection: NodeStream, frames: Sequence[bytes]) -> None:
         """Handle received frames."""
         number = self._numbers[connection.hello.node]
         if self._open.get(number) is not connection:
@@ -150,7 +150,7 @@ class Streams:
             )
             connection.close()
 
-    def lost(self, connection: Connection, why: str) -> None:
+    def lost(self, connection: NodeStream, why: str) -> None:
         """Handle the end of a stream."""
         number = self._numbers[connection.hello.node]
         if self._open.get(number) is connection:

@@ -36,7 +36,7 @@ class ForeignTopologyError(FluxmqError):
     """The cluster has a topology already, and this node one of its own that would be lost."""
 
 
-class Standing(StrEnum):
+class MemberState(StrEnum):
     """A node's rights in the group."""
 
     NEW = "new"
@@ -56,7 +56,7 @@ class Kept:
     """
 
     incarnation: int
-    standing: Standing
+    standing: MemberState
     brings: bool
     hard_state: HardState
     base_index: int
@@ -93,7 +93,7 @@ class NodeRecord(NamedTuple):
         return NodeRecord(int(incarnation), bool(readmit), str(life), int(index), tuple(queues))
 
 
-class Content(NamedTuple):
+class SnapshotContent(NamedTuple):
     """A received snapshot: its position in the log, and its parts."""
 
     mark: SnapshotMark
@@ -101,7 +101,7 @@ class Content(NamedTuple):
 
 
 @dataclass(slots=True)
-class Written:
+class CommittedEntries:
     """Result of a transaction: applied entries and their decisions; `users` if they changed.
 
     `anew`: all earlier content is replaced. `shared`: the nodes' mutual knowledge, if it changed.
@@ -113,7 +113,7 @@ class Written:
     users_changed: bool = False
     anew: bool = False
     shared_changed: bool = False
-    standing: Standing = Standing.MEMBER
+    standing: MemberState = MemberState.MEMBER
 
 
 class MetaTables:
@@ -142,7 +142,7 @@ class MetaTables:
             (
                 self._node,
                 secrets.randbits(62) + 1,
-                Standing.NEW,
+                MemberState.NEW,
                 int(brings),
                 encode_membership(members),
             ),
@@ -172,7 +172,7 @@ class MetaTables:
         ).fetchall()
         return Kept(
             incarnation,
-            Standing(standing),
+            MemberState(standing),
             bool(brings),
             hard_state,
             base_index,
@@ -182,7 +182,7 @@ class MetaTables:
             [Entry(*entry) for entry in entries],
         )
 
-    def stand(self, standing: Standing) -> None:
+    def stand(self, standing: MemberState) -> None:
         """Record another standing."""
         with self._store.transaction() as database:
             database.execute("UPDATE raft_state SET standing = ?", (standing,))
@@ -196,7 +196,7 @@ class MetaTables:
             database.execute(
                 "UPDATE raft_state SET incarnation = ?, standing = ?, brings = 0, commit_index = 0,"
                 " base_index = 0, base_term = 0, applied = 0, applied_term = 0, membership = ?",
-                (secrets.randbits(62) + 1, Standing.RETURNING, encode_membership(members)),
+                (secrets.randbits(62) + 1, MemberState.RETURNING, encode_membership(members)),
             )
             return self._kept(database)
 
@@ -221,7 +221,7 @@ class MetaTables:
             self._append(database, [Entry(higher, last + 1, MEMBERSHIP, alone)])
             database.execute(
                 "UPDATE raft_state SET term = ?, vote = ?, standing = ?",
-                (higher, self._number, Standing.MEMBER),
+                (higher, self._number, MemberState.MEMBER),
             )
             number, incarnation = unpack(cluster)
             self._share(database, [(CLUSTER, pack([number + 1, incarnation]))])
@@ -230,20 +230,20 @@ class MetaTables:
     # Work of a Ready
 
     def write(
-        self, work: Sequence[Ready], received: Content | None, cut: tuple[int, int] | None
-    ) -> Written:
+        self, work: Sequence[Ready], received: SnapshotContent | None, cut: tuple[int, int] | None
+    ) -> CommittedEntries:
         """Do this work, in order, in one transaction. `received` is the snapshot that one of them
         may refer to; `cut` is the index up to which the log is dropped, and its term.
 
         Raises sqlite3.Error, DecisionError, or ForeignTopologyError; then nothing happened.
         """
-        written = Written()
+        written = CommittedEntries()
         with self._store.transaction() as database:
             for ready in work:
                 if ready.snapshot is not None:
                     assert received is not None, "a snapshot is stepped with its content"
                     self._install(database, received)
-                    written = Written(users_changed=True, anew=True, shared_changed=True)
+                    written = CommittedEntries(users_changed=True, anew=True, shared_changed=True)
                 if (state := ready.hard_state) is not None:
                     database.execute(
                         "UPDATE raft_state SET term = ?, vote = ?, commit_index = ?",
@@ -271,7 +271,7 @@ class MetaTables:
             )
 
     def _apply_all(
-        self, database: sqlite3.Connection, committed: Sequence[Entry], written: Written
+        self, database: sqlite3.Connection, committed: Sequence[Entry], written: CommittedEntries
     ) -> None:
         for entry in committed:
             decision = None
@@ -287,7 +287,9 @@ class MetaTables:
                 "UPDATE raft_state SET applied = ?, applied_term = ?", (last.index, last.term)
             )
 
-    def _apply(self, database: sqlite3.Connection, decision: Decision, written: Written) -> None:
+    def _apply(
+        self, database: sqlite3.Connection, decision: Decision, written: CommittedEntries
+    ) -> None:
         if decision.whole:
             shared = dict(decision.shared)
             self._replace_content(database, shared.get(CLUSTER))
@@ -334,22 +336,22 @@ class MetaTables:
             database.execute(f"DELETE FROM {table}")
         database.execute("UPDATE raft_state SET brings = 0")
 
-    def _standing(self, database: sqlite3.Connection) -> Standing:
+    def _standing(self, database: sqlite3.Connection) -> MemberState:
         """Return the standing, MEMBER once a returning node is a voter with its present
         directory."""
         incarnation, kept, membership = database.execute(
             "SELECT incarnation, standing, membership FROM raft_state"
         ).fetchone()
-        standing = Standing(kept)
-        if standing is not Standing.RETURNING:
+        standing = MemberState(kept)
+        if standing is not MemberState.RETURNING:
             return standing
         if self._number not in decode_membership(membership).voters:
             return standing
         record = self._record(database)
         if record is None or record.incarnation != incarnation or record.readmit:
             return standing
-        database.execute("UPDATE raft_state SET standing = ?", (Standing.MEMBER,))
-        return Standing.MEMBER
+        database.execute("UPDATE raft_state SET standing = ?", (MemberState.MEMBER,))
+        return MemberState.MEMBER
 
     def _record(self, database: sqlite3.Connection) -> NodeRecord | None:
         row = database.execute(
@@ -357,7 +359,7 @@ class MetaTables:
         ).fetchone()
         return None if row is None else NodeRecord.unpack(row[0])
 
-    def _install(self, database: sqlite3.Connection, content: Content) -> None:
+    def _install(self, database: sqlite3.Connection, content: SnapshotContent) -> None:
         """Replace the content by a snapshot's."""
         head = content.parts[0]
         cluster = next((value for key, value in head["shared"] if key == CLUSTER), None)

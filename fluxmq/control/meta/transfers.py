@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fluxmq.control.meta.frames import Part, PartTaken, SnapshotSent, encode
+from fluxmq.control.meta.frames import Part, PartReceived, SnapshotSent, encode
 from fluxmq.control.meta.snapshots import SNAPSHOT_BYTES_MAX, read_part
 from fluxmq.ipc.messages import MessageError
 
@@ -17,7 +17,7 @@ through."""
 
 
 @dataclass(slots=True)
-class Sending:
+class OutgoingSnapshot:
     """A snapshot being sent to one node. `message` is the Raft core's message that ends it."""
 
     number: int
@@ -31,11 +31,11 @@ class Sending:
         """Send the first parts; False when that fails."""
         return self._send_up_to(WINDOW)
 
-    def taken(self, told: PartTaken) -> bool:
+    def taken(self, reply: PartReceived) -> bool:
         """Note an acknowledgement and send more; False when that fails."""
-        if told.snapshot != self.number:
+        if reply.snapshot != self.number:
             return True
-        return self._send_up_to(told.place + 1 + WINDOW)
+        return self._send_up_to(reply.place + 1 + WINDOW)
 
     @property
     def ended(self) -> bool:
@@ -73,7 +73,7 @@ class Receiving:
         if self._bytes > SNAPSHOT_BYTES_MAX:
             raise MessageError(f"a snapshot of more than {SNAPSHOT_BYTES_MAX} bytes")
         self._parts.append(part.data)
-        self.send(encode(PartTaken(part.snapshot, part.place)))
+        self.send(encode(PartReceived(part.snapshot, part.place)))
 
     def complete(self, sent: SnapshotSent) -> list[bytes]:
         """Return all parts at the end of the transfer. Raises MessageError when some are

@@ -25,13 +25,13 @@ from fluxmq.protocols.amqp091.constants import (
     ReplyCode,
 )
 from fluxmq.protocols.amqp091.errors import HardError, unknown_frame
-from fluxmq.protocols.amqp091.tables import Table, TableError, decode_entries, encode_table
+from fluxmq.protocols.amqp091.tables import FieldTableError, Table, decode_entries, encode_table
 
 NO_PROPERTIES: Final = b"\0\0"
 """Properties of a message without any: flags, all clear."""
 
 
-class Properties(NamedTuple):
+class BasicProperties(NamedTuple):
     """A message's properties; None for an absent one. `timestamp` is in seconds, `expiration`
     milliseconds as text."""
 
@@ -51,12 +51,12 @@ class Properties(NamedTuple):
     cluster_id: str | None = None
 
 
-HEADERS: Final = Properties._fields.index("headers")
-TIMESTAMP: Final = Properties._fields.index("timestamp")
+HEADERS: Final = BasicProperties._fields.index("headers")
+TIMESTAMP: Final = BasicProperties._fields.index("timestamp")
 
 _WIDTHS: Final = {
-    Properties._fields.index("delivery_mode"): 1,
-    Properties._fields.index("priority"): 1,
+    BasicProperties._fields.index("delivery_mode"): 1,
+    BasicProperties._fields.index("priority"): 1,
     TIMESTAMP: 8,
 }
 """Numeric properties, with their bytes; except the headers all others are short strings."""
@@ -127,7 +127,7 @@ def frames_of_content(
 # --- properties ---
 
 
-def decode_properties(raw: bytes) -> Properties:
+def decode_properties(raw: bytes) -> BasicProperties:
     """Decode the properties that follow the body size. Raises `HardError` (502) if they are
     malformed."""
     values: list[object] = []
@@ -142,18 +142,18 @@ def decode_properties(raw: bytes) -> Properties:
             values.append(content[0])
         else:
             values.append(content.decode("utf-8", "surrogateescape"))
-    return Properties(*values)  # type: ignore[arg-type]  # in the order of the fields
+    return BasicProperties(*values)  # type: ignore[arg-type]  # in the order of the fields
 
 
 def headers_of(content: bytes) -> Table:
     """Return headers as plain values, from a table without its length. Raises `HardError` (502)."""
     try:
         return decode_entries(content, lenient=True)
-    except TableError as error:
+    except FieldTableError as error:
         raise malformed(f"headers: {error}") from None
 
 
-def encode_properties(properties: Properties) -> bytes:
+def encode_properties(properties: BasicProperties) -> bytes:
     """Encode properties, to follow the body size. Raises `ValueError` for an unsuitable value."""
     fields: list[bytes | None] = []
     for index, value in enumerate(properties):
@@ -165,14 +165,14 @@ def encode_properties(properties: Properties) -> bytes:
             try:
                 fields.append(value.to_bytes(_WIDTHS[index], "big"))
             except OverflowError:
-                raise ValueError(f"{Properties._fields[index]} out of range") from None
+                raise ValueError(f"{BasicProperties._fields[index]} out of range") from None
         else:
             fields.append(value.encode("utf-8", "surrogateescape"))
     return write_fields(fields)
 
 
 def read_fields(raw: bytes) -> list[bytes | None]:
-    """Return each property's raw content, in the order of `Properties`, without lengths; None if
+    """Return each property's raw content, in the order of `BasicProperties`, without lengths; None if
     absent.
 
     Raises `HardError` (502) for unknown flags and for too few or too many bytes.
@@ -182,7 +182,7 @@ def read_fields(raw: bytes) -> list[bytes | None]:
     flags = _FLAGS.unpack_from(raw)[0]
     if flags & _UNUSED:
         raise malformed("flags that stand for no property")
-    fields: list[bytes | None] = [None] * len(Properties._fields)
+    fields: list[bytes | None] = [None] * len(BasicProperties._fields)
     at, end = _FLAGS.size, len(raw)
     for index in range(len(fields)):
         if not flags & _FIRST >> index:
@@ -222,7 +222,7 @@ def write_fields(fields: Sequence[bytes | None]) -> bytes:
             out.append(_LENGTH.pack(len(content)))
         elif index not in _WIDTHS:
             if len(content) > SHORT_STRING_BYTES_MAX:
-                raise ValueError(f"{Properties._fields[index]} of more than 255 bytes")
+                raise ValueError(f"{BasicProperties._fields[index]} of more than 255 bytes")
             out.append(bytes((len(content),)))
         out.append(content)
     out[0] = _FLAGS.pack(flags)

@@ -1,4 +1,4 @@
-cdef class Owed:
+cdef class Unacked:
     cdef object consumer
     cdef Py_ssize_t count
     cdef bint gone
@@ -6,7 +6,7 @@ cdef class Owed:
 cdef class Given:
     cdef unsigned long long first, low, offset
     cdef Py_ssize_t count, left
-    cdef Owed owed
+    cdef Unacked unacked
     cdef bytearray settled
 
 cdef class ChannelLedger:
@@ -21,7 +21,7 @@ cdef class ChannelLedger:
     cdef object _last
     cdef unsigned long long _last_first, _last_end
 
-    cdef Owed _owed(self, object consumer)
+    cdef Unacked _unacked(self, object consumer)
     cpdef unsigned long long given(self, object consumer, Py_ssize_t count, unsigned long long first_offset) except 0
     cpdef bint acknowledge(self, unsigned long long tag, bint multiple) except -1
     cdef Py_ssize_t _find(self, unsigned long long tag) except -2

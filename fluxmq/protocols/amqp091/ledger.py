@@ -25,7 +25,7 @@ SWEEP_MIN = 64
 """Consumers of a channel above which idle ones are swept, each time as many again have come."""
 
 
-class Owed:
+class Unacked:
     """Unacked messages of one consumer: ``count``. ``gone``: the consumer was forgotten."""
 
     def __init__(self, consumer: object) -> None:
@@ -45,14 +45,14 @@ class Given:
         self,
         first: cython.ulonglong,
         count: cython.Py_ssize_t,
-        owed: Owed,
+        unacked: Unacked,
         offset: cython.ulonglong,
     ) -> None:
         self.first = first
         self.count = count
         self.left = count
         self.low = first
-        self.owed = owed
+        self.unacked = unacked
         self.offset = offset
         self.settled: bytearray | None = None
 
@@ -76,7 +76,7 @@ class ChannelLedger:
         self._ranges: list[Any] = []  # a `Given`, None before `_head`
         self._head = 0
         self._empty = 0
-        self._consumers: dict[int, Owed] = {}
+        self._consumers: dict[int, Unacked] = {}
         self._sweep_at = SWEEP_MIN
         self._taken: list[Settled] = []
         self._last: Any = None
@@ -95,20 +95,20 @@ class ChannelLedger:
         first: cython.ulonglong = self.next_tag
         tag: cython.ulonglong = first
         part: cython.Py_ssize_t
-        owed: Owed
+        unacked: Unacked
         last: Given
         if count < 1:
             raise ValueError("a delivery of no message")
         self.next_tag = first + count
         if consumer is None:
             return first
-        owed = self._owed(consumer)
-        owed.count += count
+        unacked = self._unacked(consumer)
+        unacked.count += count
         self.unsettled += count
         if self._head < len(self._ranges):
             last = self._ranges[len(self._ranges) - 1]
             if (
-                last.owed is owed
+                last.unacked is unacked
                 and last.left
                 and last.settled is None
                 and last.first + last.count == tag
@@ -123,28 +123,28 @@ class ChannelLedger:
                 first_offset += part
         while count:
             part = min(count, RANGE_MAX)
-            self._ranges.append(Given(tag, part, owed, first_offset))
+            self._ranges.append(Given(tag, part, unacked, first_offset))
             count -= part
             tag += part
             first_offset += part
         return first
 
-    def _owed(self, consumer: object) -> Owed:
+    def _unacked(self, consumer: object) -> Unacked:
         """Return the consumer's account."""
-        owed: Owed | None = self._consumers.get(id(consumer))
-        kept: dict[int, Owed]
-        if owed is None:
+        unacked: Unacked | None = self._consumers.get(id(consumer))
+        kept: dict[int, Unacked]
+        if unacked is None:
             if len(self._consumers) >= self._sweep_at:
                 kept = {}
                 for key, value in self._consumers.items():
-                    owed = value
-                    if owed.count:
-                        kept[key] = owed
+                    unacked = value
+                    if unacked.count:
+                        kept[key] = unacked
                 self._consumers = kept
                 self._sweep_at = max(SWEEP_MIN, 2 * len(kept))
-            owed = Owed(consumer)
-            self._consumers[id(consumer)] = owed
-        return owed
+            unacked = Unacked(consumer)
+            self._consumers[id(consumer)] = unacked
+        return unacked
 
     def acknowledge(self, tag: cython.ulonglong, multiple: cython.bint) -> cython.bint:
         """Settle the messages of a basic.ack; return False, settling nothing, when the tag is not
@@ -164,8 +164,8 @@ class ChannelLedger:
             return False
         found = self._ranges[place]
         self._settle_one(found, tag)
-        if not found.owed.gone:
-            self._note(found.owed.consumer, found.offset + (tag - found.first), 1)
+        if not found.unacked.gone:
+            self._note(found.unacked.consumer, found.offset + (tag - found.first), 1)
         return True
 
     def settle(self, tag: cython.ulonglong, multiple: cython.bint) -> list[Settled] | None:
@@ -184,9 +184,9 @@ class ChannelLedger:
             return None
         found = self._ranges[place]
         self._settle_one(found, tag)
-        if not found.owed.gone:
+        if not found.unacked.gone:
             offset = found.offset + (tag - found.first)
-            ranges.append((found.owed.consumer, offset, offset))
+            ranges.append((found.unacked.consumer, offset, offset))
         return ranges
 
     def _find(self, tag: cython.ulonglong) -> cython.Py_ssize_t:
@@ -225,8 +225,8 @@ class ChannelLedger:
         index: cython.Py_ssize_t = tag - found.first
         settled: bytearray | None = found.settled
         found.left -= 1
-        if not found.owed.gone:
-            found.owed.count -= 1
+        if not found.unacked.gone:
+            found.unacked.count -= 1
             self.unsettled -= 1
         if found.left == 0:
             found.settled = None
@@ -322,8 +322,8 @@ class ChannelLedger:
                     index += 1
                     found.low += 1
             found.left -= done
-            if not found.owed.gone:
-                found.owed.count -= done
+            if not found.unacked.gone:
+                found.unacked.count -= done
                 self.unsettled -= done
             if found.left == 0:
                 found.settled = None
@@ -342,12 +342,12 @@ class ChannelLedger:
     ) -> cython.int:
         """Record messages of a range, from its ``index`` on, as settled."""
         first: cython.ulonglong = found.offset + index
-        if found.owed.gone:
+        if found.unacked.gone:
             return 0
         if ranges is None:
-            self._note(found.owed.consumer, first, count)
+            self._note(found.unacked.consumer, first, count)
         else:
-            ranges.append((found.owed.consumer, first, first + count - 1))
+            ranges.append((found.unacked.consumer, first, first + count - 1))
         return 0
 
     def _note(
@@ -403,11 +403,11 @@ class ChannelLedger:
 
     def outstanding(self, consumer: object = None) -> int:
         """Return the number of unsettled messages, of a consumer or of all."""
-        owed: Owed | None
+        unacked: Unacked | None
         if consumer is None:
             return self.unsettled
-        owed = self._consumers.get(id(consumer))
-        return owed.count if owed is not None else 0
+        unacked = self._consumers.get(id(consumer))
+        return unacked.count if unacked is not None else 0
 
     def forget(self, consumer: object) -> list[Settled]:
         """Forget a consumer; return its unsettled ranges, for the last time.
@@ -415,14 +415,14 @@ class ChannelLedger:
         Their tags may still be settled, as the client does not know; that has no effect.
         Acknowledgements not yet taken remain to be taken.
         """
-        owed: Owed | None = self._consumers.pop(id(consumer), None)
+        unacked: Unacked | None = self._consumers.pop(id(consumer), None)
         ranges: list[Settled] = []
-        if owed is not None:
+        if unacked is not None:
             ranges = [each for each in self.all() if each[0] is consumer]
-            self.unsettled -= owed.count
-            owed.count = 0
-            owed.gone = True
-            owed.consumer = None
+            self.unsettled -= unacked.count
+            unacked.count = 0
+            unacked.gone = True
+            unacked.consumer = None
         return ranges
 
     def all(self) -> list[Settled]:
@@ -435,7 +435,7 @@ class ChannelLedger:
         ranges: list[Settled] = []
         for place in range(self._head, len(self._ranges)):
             found = self._ranges[place]
-            if not found.left or found.owed.gone:
+            if not found.left or found.unacked.gone:
                 continue
             index = found.low - found.first
             while index < found.count:
@@ -446,7 +446,7 @@ class ChannelLedger:
                     index += 1
                 if index > began:
                     offset = found.offset + began
-                    ranges.append((found.owed.consumer, offset, offset + (index - began) - 1))
+                    ranges.append((found.unacked.consumer, offset, offset + (index - began) - 1))
                 else:
                     index += 1
         return ranges

@@ -19,18 +19,27 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from fluxmq.model.properties import NUMBERS, Item, Kind, Value, decode, encode, moment_of, text
+from fluxmq.model.properties import (
+    NUMBERS,
+    Item,
+    PropertyKind,
+    Value,
+    decode,
+    encode,
+    moment_of,
+    text,
+)
 from fluxmq.protocols.amqp091.constants import SHORT_STRING_BYTES_MAX
 from fluxmq.protocols.amqp091.content import (
     HEADERS,
-    Properties,
+    BasicProperties,
     malformed,
     read_fields,
     write_fields,
 )
 from fluxmq.protocols.amqp091.tables import (
+    FieldTableError,
     Table,
-    TableError,
     plain,
     read_values,
     typed,
@@ -48,45 +57,45 @@ STREAM_OFFSET: Final = "x-stream-offset"
 
 _AMQP: Final = 2
 _FIELD_KINDS: Final = (
-    Kind.CONTENT_TYPE,
-    Kind.CONTENT_ENCODING,
-    Kind.HEADER,
-    Kind.DELIVERY_MODE,
-    Kind.PRIORITY,
-    Kind.CORRELATION,
-    Kind.REPLY_TO,
-    Kind.EXPIRATION,
-    Kind.MESSAGE_ID,
-    Kind.TIMESTAMP,
-    Kind.TYPE,
-    Kind.USER_ID,
-    Kind.APP_ID,
-    Kind.CLUSTER_ID,
+    PropertyKind.CONTENT_TYPE,
+    PropertyKind.CONTENT_ENCODING,
+    PropertyKind.HEADER,
+    PropertyKind.DELIVERY_MODE,
+    PropertyKind.PRIORITY,
+    PropertyKind.CORRELATION,
+    PropertyKind.REPLY_TO,
+    PropertyKind.EXPIRATION,
+    PropertyKind.MESSAGE_ID,
+    PropertyKind.TIMESTAMP,
+    PropertyKind.TYPE,
+    PropertyKind.USER_ID,
+    PropertyKind.APP_ID,
+    PropertyKind.CLUSTER_ID,
 )
-"""Kinds of `Properties`' fields, in their order."""
+"""Kinds of `BasicProperties`' fields, in their order."""
 _FIELDS: Final = {kind: index for index, kind in enumerate(_FIELD_KINDS)}
 _OVERLONG_NAMES: Final = {
-    Kind.CONTENT_TYPE: b"content-type",
-    Kind.REPLY_TO: b"reply-to",
-    Kind.CORRELATION: b"x-correlation-id",
+    PropertyKind.CONTENT_TYPE: b"content-type",
+    PropertyKind.REPLY_TO: b"reply-to",
+    PropertyKind.CORRELATION: b"x-correlation-id",
 }
 """Headers for MQTT properties that may exceed a short string."""
 _DEAD_NAMES: Final = {
-    Kind.DEAD_REASON: b"_dlq_reason",
-    Kind.DEAD_QUEUE: b"_dlq_original_queue",
-    Kind.DEAD_OFFSET: b"_dlq_original_id",
-    Kind.DEAD_KEY: b"_dlq_original_topic",
-    Kind.DEAD_GROUP: b"_dlq_group",
-    Kind.DEAD_ATTEMPTS: b"_dlq_delivery_count",
-    Kind.DEAD_FIRST_TIME: b"_dlq_first_delivered_at",
-    Kind.DEAD_TIME: b"_dlq_moved_at",
-    Kind.DEAD_TRANSFER: b"_dlq_transfer_id",
+    PropertyKind.DEAD_REASON: b"_dlq_reason",
+    PropertyKind.DEAD_QUEUE: b"_dlq_original_queue",
+    PropertyKind.DEAD_OFFSET: b"_dlq_original_id",
+    PropertyKind.DEAD_KEY: b"_dlq_original_topic",
+    PropertyKind.DEAD_GROUP: b"_dlq_group",
+    PropertyKind.DEAD_ATTEMPTS: b"_dlq_delivery_count",
+    PropertyKind.DEAD_FIRST_TIME: b"_dlq_first_delivered_at",
+    PropertyKind.DEAD_TIME: b"_dlq_moved_at",
+    PropertyKind.DEAD_TRANSFER: b"_dlq_transfer_id",
 }
 _PROTOCOL_NAMES: Final = {1: b"mqtt", 2: b"amqp", 3: b"amqp1"}
-_CAME_BY_AMQP: Final = Item(Kind.PROTOCOL, _AMQP)
+_CAME_BY_AMQP: Final = Item(PropertyKind.PROTOCOL, _AMQP)
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 _TOPIC: Final = bytes.maketrans(b"/.", b"./")
-_AMQP_FIRST: Final = encode([Item(Kind.PROTOCOL, _AMQP)]) + bytes((Kind.EXCHANGE,))
+_AMQP_FIRST: Final = encode([Item(PropertyKind.PROTOCOL, _AMQP)]) + bytes((PropertyKind.EXCHANGE,))
 """First bytes of blocks that came by AMQP, so that their address is read without the rest."""
 
 
@@ -99,9 +108,9 @@ def to_block(properties: bytes, exchange: str, user: str, *, drop: Collection[st
     `drop`: names of headers to omit (BCC). Raises `HardError` (502) for malformed properties.
     """
     items = [
-        Item(Kind.PROTOCOL, _AMQP),
-        Item(Kind.EXCHANGE, exchange.encode()),
-        Item(Kind.PUBLISHER, user.encode()),
+        Item(PropertyKind.PROTOCOL, _AMQP),
+        Item(PropertyKind.EXCHANGE, exchange.encode()),
+        Item(PropertyKind.PUBLISHER, user.encode()),
     ]
     for index, content in enumerate(read_fields(properties)):
         if content is None:
@@ -117,10 +126,10 @@ def to_block(properties: bytes, exchange: str, user: str, *, drop: Collection[st
 def _headers(content: bytes, drop: set[bytes]) -> list[Item]:
     try:
         entries = read_values(content)
-    except TableError as error:
+    except FieldTableError as error:
         raise malformed(f"headers: {error}") from None
-    items = [Item(Kind.HEADER, value, name) for name, value in entries if name not in drop]
-    return items or [Item(Kind.EMPTY_HEADERS, None)]
+    items = [Item(PropertyKind.HEADER, value, name) for name, value in entries if name not in drop]
+    return items or [Item(PropertyKind.EMPTY_HEADERS, None)]
 
 
 # --- to a consumer ---
@@ -131,7 +140,7 @@ def from_block(block: bytes, *, extra: Mapping[str, object] = _NOTHING) -> bytes
 
     `extra`: headers that the broker adds, after the others; integers as 64 bits, as RabbitMQ's
     clients expect of ``x-delivery-count`` and the like. Raises `PropertyError` for a malformed
-    block, `TableError` for values that no header holds.
+    block, `FieldTableError` for values that no header holds.
     """
     return write_fields(_fields(decode(block), _typed(extra)))
 
@@ -150,7 +159,7 @@ def block_headers(block: bytes) -> Table:
     return {
         name.decode("utf-8", "surrogateescape"): plain(value, "surrogateescape")
         for kind, value, name in decode(block)
-        if kind is Kind.HEADER and isinstance(value, Value)
+        if kind is PropertyKind.HEADER and isinstance(value, Value)
     }
 
 
@@ -159,15 +168,15 @@ def _typed(headers: Mapping[str, object]) -> dict[bytes, Value]:
 
 
 def _fields(items: Sequence[Item], extra: Mapping[bytes, Value]) -> list[bytes | None]:
-    """Return the contents of the properties, in the order of `Properties`."""
-    fields: list[bytes | None] = [None] * len(Properties._fields)
+    """Return the contents of the properties, in the order of `BasicProperties`."""
+    fields: list[bytes | None] = [None] * len(BasicProperties._fields)
     headers: list[tuple[bytes, Value]] = []
     others: list[Item] = []
     amqp = _CAME_BY_AMQP in items
     said = {} if amqp else _overlong(items)
     for item in items:
         kind, value, name = item
-        if kind is Kind.HEADER and isinstance(value, Value):
+        if kind is PropertyKind.HEADER and isinstance(value, Value):
             headers.append((name, value))
             continue
         index = _FIELDS.get(kind)
@@ -184,7 +193,7 @@ def _fields(items: Sequence[Item], extra: Mapping[bytes, Value]) -> list[bytes |
     if said:
         headers = [each for each in headers if each[0] not in said]
     raw = _written(headers) + write_values(said.items())
-    if raw or any(item.kind is Kind.EMPTY_HEADERS for item in others):
+    if raw or any(item.kind is PropertyKind.EMPTY_HEADERS for item in others):
         fields[HEADERS] = raw
     return fields
 
@@ -193,7 +202,7 @@ def _written(headers: list[tuple[bytes, Value]]) -> bytes:
     """Return a publisher's headers, without other protocols' names that are too long for AMQP."""
     try:
         return write_values(headers)
-    except TableError:
+    except FieldTableError:
         return b"".join([_written([each]) for each in headers]) if len(headers) > 1 else b""
 
 
@@ -204,7 +213,7 @@ def _overlong(items: Iterable[Item]) -> dict[bytes, Value]:
         name = _OVERLONG_NAMES.get(kind)
         if name is None or not isinstance(value, bytes):
             continue
-        if kind is Kind.CORRELATION:
+        if kind is PropertyKind.CORRELATION:
             if len(value) > SHORT_STRING_BYTES_MAX or not _is_text(value):
                 found[name] = Value("x", value)
         elif len(value) > SHORT_STRING_BYTES_MAX:
@@ -218,29 +227,29 @@ def _said(items: Iterable[Item], *, amqp: bool) -> dict[bytes, Value]:
     queue = b""
     for kind, value, _ in items:
         name = _DEAD_NAMES.get(kind)
-        if kind is Kind.DEAD_QUEUE and isinstance(value, bytes):
+        if kind is PropertyKind.DEAD_QUEUE and isinstance(value, bytes):
             queue = value
         if name is not None:
             found[name] = _dead(kind, value, queue)
-        elif kind is Kind.PAYLOAD_FORMAT and isinstance(value, int):
+        elif kind is PropertyKind.PAYLOAD_FORMAT and isinstance(value, int):
             found[b"mqtt-payload-format"] = Value("I", value)
         elif amqp:
             continue
-        elif kind is Kind.PUBLISHER and isinstance(value, bytes):
+        elif kind is PropertyKind.PUBLISHER and isinstance(value, bytes):
             found[b"client_id"] = text(value)
-        elif kind is Kind.PROTOCOL and isinstance(value, int):
+        elif kind is PropertyKind.PROTOCOL and isinstance(value, int):
             found[b"protocol"] = text(_PROTOCOL_NAMES.get(value, b"%d" % value))
     return found
 
 
-def _dead(kind: Kind, value: object, queue: bytes) -> Value:
+def _dead(kind: PropertyKind, value: object, queue: bytes) -> Value:
     """Return the value of a dead letter's item, in the same words as for MQTT."""
     if isinstance(value, int):
-        if kind is Kind.DEAD_OFFSET:
+        if kind is PropertyKind.DEAD_OFFSET:
             return text(b"%s:%d" % (queue, value))
-        return Value("l", value) if kind is Kind.DEAD_ATTEMPTS else text(moment_of(value))
+        return Value("l", value) if kind is PropertyKind.DEAD_ATTEMPTS else text(moment_of(value))
     assert isinstance(value, bytes), "what is no number is bytes"
-    return text(value.hex().encode() if kind is Kind.DEAD_TRANSFER else value)
+    return text(value.hex().encode() if kind is PropertyKind.DEAD_TRANSFER else value)
 
 
 def _is_text(raw: bytes) -> bool:
@@ -265,7 +274,7 @@ def address_of(block: bytes, key: bytes) -> tuple[bytes, bytes]:
     if block.startswith(_AMQP_FIRST) and block[at] < 0x80:
         return block[at + 1 : at + 1 + block[at]], _cut(key)
     for kind, value, _ in decode(block):
-        if kind is Kind.EXCHANGE and isinstance(value, bytes):
+        if kind is PropertyKind.EXCHANGE and isinstance(value, bytes):
             return value, _cut(key)
     if key.startswith(QUEUE_PREFIXES):
         return b"", _cut(key)

@@ -22,7 +22,7 @@ from fluxmq.protocols.amqp091.constants import (
 )
 from fluxmq.protocols.amqp091.errors import HardError, octets, unknown_frame
 from fluxmq.protocols.amqp091.methods import LAYOUTS, BasicAck, Method
-from fluxmq.protocols.amqp091.tables import Table, TableError, decode_entries, encode_table
+from fluxmq.protocols.amqp091.tables import FieldTableError, Table, decode_entries, encode_table
 
 _HEAD: Final = struct.Struct(">HH")
 _FRAME: Final = struct.Struct(">BHI")
@@ -92,7 +92,7 @@ def decode(payload: bytes) -> Method:
         _refuse(payload, ReplyCode.FRAME_ERROR, f"cannot decode {octets(payload[4:])}")
     except UnicodeDecodeError:
         _refuse(payload, ReplyCode.FRAME_ERROR, "Malformed UTF-8 in shortstr")
-    except TableError as error:
+    except FieldTableError as error:
         _refuse(payload, ReplyCode.SYNTAX_ERROR, f"malformed field table: {error}")
 
 

@@ -16,14 +16,14 @@ import cython
 
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
 from fluxmq.protocols.amqp091.ports import AmqpHandler
-from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import Connection
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.fluxmq.model.octets import Octets, pointer
     from cython.cimports.fluxmq.protocols.amqp091.ledger import ChannelLedger
-    from cython.cimports.fluxmq.protocols.amqp091.run import PublishRun
+    from cython.cimports.fluxmq.protocols.amqp091.run import AmqpPublishRun
     from cython.cimports.fluxmq.protocols.amqp091.wire import load_u16, load_u32, load_u64
     from cython.cimports.fluxmq.protocols.connection import Connection
     from cython.cimports.libc.string import memcmp
@@ -92,7 +92,7 @@ class AmqpParser:
         self.capacity = capacity
         self.needed = 0
         self.following = 0
-        self.run: PublishRun | None = None
+        self.run: AmqpPublishRun | None = None
 
     def process(  # noqa: C901, PLR0915 - one C function
         self, connection: Connection, buffer: bytearray, end: cython.Py_ssize_t
@@ -187,7 +187,7 @@ class AmqpParser:
         data: Octets
         found: cython.int
         behind: cython.Py_ssize_t
-        run: PublishRun | None
+        run: AmqpPublishRun | None
         if method == _BASIC_ACK:
             data = pointer(buffer) if cython.compiled else buffer
             if load_u32(data, at + 3) == _ACK_BYTES and ledger.acknowledge(
@@ -328,12 +328,12 @@ class AmqpParser:
         header: cython.Py_ssize_t,
         body: cython.Py_ssize_t,
         length: cython.Py_ssize_t,
-    ) -> PublishRun:
+    ) -> AmqpPublishRun:
         """Return the run that begins with the complete publish at ``at``, of ``length`` bytes."""
         exchange: cython.Py_ssize_t = buffer[at + 13]
         exchange_at: cython.Py_ssize_t = at + 14
         key_at: cython.Py_ssize_t = exchange_at + exchange + 1
-        run: PublishRun = PublishRun(
+        run: AmqpPublishRun = AmqpPublishRun(
             buffer,
             at,
             body + length + _FRAME if length else body,
@@ -354,7 +354,7 @@ class AmqpParser:
 
     def extend(
         self,
-        run: PublishRun,
+        run: AmqpPublishRun,
         buffer: bytearray,
         end: cython.Py_ssize_t,
         length: cython.Py_ssize_t,
@@ -392,7 +392,7 @@ class AmqpParser:
 
     def extend_any_size(
         self,
-        run: PublishRun,
+        run: AmqpPublishRun,
         buffer: bytearray,
         end: cython.Py_ssize_t,
         frame_max: cython.Py_ssize_t,

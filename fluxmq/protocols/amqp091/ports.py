@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import Connection
 
 
@@ -14,7 +14,7 @@ class AmqpHandler(Protocol):
     def protocol_header(self, connection: Connection, header: bytes, /) -> object:
         """Answer the protocol header."""
 
-    def publish_run(self, connection: Connection, channel: int, run: PublishRun, /) -> object:
+    def publish_run(self, connection: Connection, channel: int, run: AmqpPublishRun, /) -> object:
         """Publish a run; its bytes are valid until this returns."""
 
     def frame(self, connection: Connection, kind: int, channel: int, payload: bytes, /) -> object:

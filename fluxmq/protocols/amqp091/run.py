@@ -51,7 +51,7 @@ _ATTRIBUTES = ATTRIBUTES
 _PAYLOADS_MAX = PAYLOAD_BYTES_MAX
 
 
-class PublishRun:
+class AmqpPublishRun:
     """Whole publishes on one channel, equal in exchange, routing key, bits and properties.
 
     ``buffer[start:end]`` holds ``count`` of them, all ``stride`` bytes long unless that is 0: a
@@ -101,10 +101,12 @@ class PublishRun:
         immediate: bool,
         properties: bytes,
         payload: bytes,
-    ) -> PublishRun:
+    ) -> AmqpPublishRun:
         """Return a run of one message whose content was assembled elsewhere."""
         bits = (1 if mandatory else 0) | (2 if immediate else 0)
-        run = PublishRun(payload, 0, len(payload), channel, exchange, routing_key, bits, properties)
+        run = AmqpPublishRun(
+            payload, 0, len(payload), channel, exchange, routing_key, bits, properties
+        )
         run.kept = True
         return run
 
@@ -162,7 +164,7 @@ class PublishRun:
 
 
 def build_amqp_batches(
-    run: PublishRun,
+    run: AmqpPublishRun,
     key: bytes,
     block: bytes,
     now_us: cython.longlong,
@@ -251,7 +253,7 @@ def _columns(
 
 @cython.cfunc
 def _filled(
-    run: PublishRun,
+    run: AmqpPublishRun,
     offset: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
     total: cython.Py_ssize_t,
@@ -311,7 +313,7 @@ if cython.compiled:
 
     @cython.cfunc
     def _copy_payloads(
-        run: PublishRun,
+        run: AmqpPublishRun,
         offset: cython.Py_ssize_t,
         count: cython.Py_ssize_t,
         ends: cython.p_uchar,
@@ -339,7 +341,7 @@ if cython.compiled:
         return 0
 
 
-def _ends(run: PublishRun, offset: int, count: int) -> bytes:
+def _ends(run: AmqpPublishRun, offset: int, count: int) -> bytes:
     """Return the payloads' ends, uncompiled."""
     ends = [0]
     end = 0
@@ -351,7 +353,7 @@ def _ends(run: PublishRun, offset: int, count: int) -> bytes:
 
 
 def _body_uncompiled(
-    run: PublishRun, offset: int, count: int, columns: bytes, areas: bytes
+    run: AmqpPublishRun, offset: int, count: int, columns: bytes, areas: bytes
 ) -> bytes:
     """Return the bytes after the header, with slices and one join; equal sizes need no walk."""
     view = memoryview(run.buffer)

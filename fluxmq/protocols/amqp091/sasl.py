@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import HardError
-from fluxmq.protocols.amqp091.tables import TableError, decode_entries
+from fluxmq.protocols.amqp091.tables import FieldTableError, decode_entries
 
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"
@@ -81,7 +81,7 @@ def _plain(response: bytes) -> Credentials:
 def _amqplain(response: bytes) -> Credentials:
     try:
         table = decode_entries(response)
-    except TableError:
+    except FieldTableError:
         raise _invalid("AMQPLAIN auth info is not a field table") from None
     if "LOGIN" not in table or "PASSWORD" not in table:
         raise _invalid("AMQPLAIN auth info is missing LOGIN or PASSWORD field")

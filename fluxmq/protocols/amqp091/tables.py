@@ -69,7 +69,7 @@ _TRUE: Final = Value("t", True)
 _FALSE: Final = Value("t", False)
 
 
-class TableError(ValueError):
+class FieldTableError(ValueError):
     """The bytes are not a field table, or the values do not fit into one; the text says why."""
 
 
@@ -77,9 +77,9 @@ class TableError(ValueError):
 
 
 def decode_table(raw: bytes) -> Table:
-    """Decode a table with its length. Raises `TableError`."""
+    """Decode a table with its length. Raises `FieldTableError`."""
     if len(raw) < _LENGTH.size or _LENGTH.unpack_from(raw)[0] != len(raw) - _LENGTH.size:
-        raise TableError("a length that is not the table's")
+        raise FieldTableError("a length that is not the table's")
     return decode_entries(raw[_LENGTH.size :])
 
 
@@ -87,7 +87,7 @@ def decode_entries(raw: bytes, *, lenient: bool = False) -> Table:
     """Decode a table without its length. The last value of a duplicate name counts.
 
     `lenient` accepts names that are not UTF-8, with surrogate escapes, instead of raising
-    `TableError`.
+    `FieldTableError`.
     """
     return _plain_table(read_values(raw), "surrogateescape" if lenient else "strict")
 
@@ -95,14 +95,14 @@ def decode_entries(raw: bytes, *, lenient: bool = False) -> Table:
 def encode_table(table: Mapping[str, object]) -> bytes:
     """Encode a table with its length. A `Value` among the values keeps its type.
 
-    Raises `TableError` for names longer than 255 bytes and for values that no field type holds.
+    Raises `FieldTableError` for names longer than 255 bytes and for values that no field type holds.
     """
     raw = write_values([(_name(name), typed(value)) for name, value in table.items()])
     return _LENGTH.pack(len(raw)) + raw
 
 
 def plain(value: Value, errors: str = "strict") -> object:
-    """Return a typed value as plain Python. `errors` is for nested names. Raises `TableError` for
+    """Return a typed value as plain Python. `errors` is for nested names. Raises `FieldTableError` for
     names not UTF-8."""
     tag, content = value
     if isinstance(content, bytes):
@@ -126,14 +126,14 @@ def _plain_table(entries: Iterable[tuple[bytes, Value]], errors: str) -> Table:
     try:
         return {name.decode("utf-8", errors): plain(value, errors) for name, value in entries}
     except UnicodeDecodeError:
-        raise TableError("a name that is not UTF-8") from None
+        raise FieldTableError("a name that is not UTF-8") from None
 
 
 def typed(value: object, *, integers: str = "", depth: int = 0) -> Value:  # noqa: C901  # one case per type
     """Return a plain value with the type it is written as; a `Value` is returned unchanged.
 
     `integers`: the tag of all integers instead of the shortest of ``I`` and ``l``. Raises
-    `TableError` for values that no type holds.
+    `FieldTableError` for values that no type holds.
     """
     match value:
         case Value():
@@ -155,7 +155,7 @@ def typed(value: object, *, integers: str = "", depth: int = 0) -> Value:  # noq
         case Decimal():
             return Value("D", _decimal(value))
     if depth > TABLE_DEPTH_MAX:
-        raise TableError("tables and arrays too deep inside each other")
+        raise FieldTableError("tables and arrays too deep inside each other")
     if isinstance(value, Mapping):
         inner = [
             (_name(name), typed(each, integers=integers, depth=depth + 1))
@@ -165,27 +165,27 @@ def typed(value: object, *, integers: str = "", depth: int = 0) -> Value:  # noq
     if isinstance(value, Sequence):
         items = [typed(each, integers=integers, depth=depth + 1) for each in value]
         return Value("A", tuple(items))
-    raise TableError(f"a value of type {type(value).__name__}, which no field has")
+    raise FieldTableError(f"a value of type {type(value).__name__}, which no field has")
 
 
 def _utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise TableError("text that UTF-8 cannot say") from None
+        raise FieldTableError("text that UTF-8 cannot say") from None
 
 
 def _name(name: str) -> bytes:
     raw = _utf8(name)
     if len(raw) > 255:
-        raise TableError("a name of more than 255 bytes")
+        raise FieldTableError("a name of more than 255 bytes")
     return raw
 
 
 def _decimal(value: Decimal) -> tuple[int, int]:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or exponent < -_SCALE_MAX or exponent > len("4294967296"):
-        raise TableError("a decimal that 32 bits cannot hold")
+        raise FieldTableError("a decimal that 32 bits cannot hold")
     unscaled = int("".join(map(str, digits)) or "0") * 10 ** max(exponent, 0) * (-1) ** sign
     return max(-exponent, 0), unscaled
 
@@ -193,7 +193,7 @@ def _decimal(value: Decimal) -> tuple[int, int]:
 # --- reading ---
 
 
-class _Budget:
+class _ValueBudget:
     """Counts values, nested ones too."""
 
     __slots__ = ("left",)
@@ -204,31 +204,33 @@ class _Budget:
     def spend(self) -> None:
         self.left -= 1
         if self.left < 0:
-            raise TableError("more values than a table takes")
+            raise FieldTableError("more values than a table takes")
 
 
 def read_values(raw: bytes) -> tuple[tuple[bytes, Value], ...]:
     """Decode names and typed values of a table without its length, in order. Raises
-    `TableError`."""
-    return _read_table(raw, 0, len(raw), 0, _Budget())
+    `FieldTableError`."""
+    return _read_table(raw, 0, len(raw), 0, _ValueBudget())
 
 
 def _read_table(
-    raw: bytes, at: int, end: int, depth: int, budget: _Budget
+    raw: bytes, at: int, end: int, depth: int, budget: _ValueBudget
 ) -> tuple[tuple[bytes, Value], ...]:
     entries: list[tuple[bytes, Value]] = []
     while at < end:
         start = at + 1
         at = start + raw[at]
         if at >= end:
-            raise TableError("the end inside a name")
+            raise FieldTableError("the end inside a name")
         name = raw[start:at]
         value, at = _read_value(raw, at, end, depth, budget)
         entries.append((name, value))
     return tuple(entries)
 
 
-def _read_array(raw: bytes, at: int, end: int, depth: int, budget: _Budget) -> tuple[Value, ...]:
+def _read_array(
+    raw: bytes, at: int, end: int, depth: int, budget: _ValueBudget
+) -> tuple[Value, ...]:
     values: list[Value] = []
     while at < end:
         value, at = _read_value(raw, at, end, depth, budget)
@@ -236,7 +238,9 @@ def _read_array(raw: bytes, at: int, end: int, depth: int, budget: _Budget) -> t
     return tuple(values)
 
 
-def _read_value(raw: bytes, at: int, end: int, depth: int, budget: _Budget) -> tuple[Value, int]:
+def _read_value(
+    raw: bytes, at: int, end: int, depth: int, budget: _ValueBudget
+) -> tuple[Value, int]:
     """Return the value whose tag is at `at`, before `end`, and its end."""
     budget.spend()
     letter = raw[at]
@@ -248,37 +252,37 @@ def _read_value(raw: bytes, at: int, end: int, depth: int, budget: _Budget) -> t
         tag, layout = fixed
         stop = at + layout.size
         if stop > end:
-            raise TableError("the end inside a value")
+            raise FieldTableError("the end inside a value")
         return Value(tag, layout.unpack_from(raw, at)[0]), stop
     if letter == ord("t"):
         if at >= end:
-            raise TableError("the end inside a value")
+            raise FieldTableError("the end inside a value")
         return _TRUE if raw[at] else _FALSE, at + 1
     if letter == ord("V"):
         return _VOID, at
     if letter == ord("D"):
         stop = at + _DECIMAL.size
         if stop > end:
-            raise TableError("the end inside a value")
+            raise FieldTableError("the end inside a value")
         return Value("D", _DECIMAL.unpack_from(raw, at)), stop
-    raise TableError(f"a value of type {letter}, which is not known")
+    raise FieldTableError(f"a value of type {letter}, which is not known")
 
 
 def _read_sized(
-    raw: bytes, letter: int, at: int, end: int, depth: int, budget: _Budget
+    raw: bytes, letter: int, at: int, end: int, depth: int, budget: _ValueBudget
 ) -> tuple[Value, int]:
     start = at + _LENGTH.size
     if start > end:
-        raise TableError("the end inside a length")
+        raise FieldTableError("the end inside a length")
     stop = start + _LENGTH.unpack_from(raw, at)[0]
     if stop > end:
-        raise TableError("a length that points past the end")
+        raise FieldTableError("a length that points past the end")
     if letter == ord("S"):
         return Value("S", raw[start:stop]), stop
     if letter == ord("x"):
         return Value("x", raw[start:stop]), stop
     if depth == TABLE_DEPTH_MAX:
-        raise TableError("tables and arrays too deep inside each other")
+        raise FieldTableError("tables and arrays too deep inside each other")
     if letter == ord("F"):
         return Value("F", _read_table(raw, start, stop, depth + 1, budget)), stop
     return Value("A", _read_array(raw, start, stop, depth + 1, budget)), stop
@@ -288,7 +292,7 @@ def _read_sized(
 
 
 def write_values(entries: Iterable[tuple[bytes, Value]]) -> bytes:
-    """Encode a table without its length. Raises `TableError` for unsuitable values and long
+    """Encode a table without its length. Raises `FieldTableError` for unsuitable values and long
     names."""
     out = bytearray()
     _put_table(out, entries, 0)
@@ -298,7 +302,7 @@ def write_values(entries: Iterable[tuple[bytes, Value]]) -> bytes:
 def _put_table(out: bytearray, entries: Iterable[tuple[bytes, Value]], depth: int) -> None:
     for name, value in entries:
         if len(name) > 255:
-            raise TableError("a name of more than 255 bytes")
+            raise FieldTableError("a name of more than 255 bytes")
         out.append(len(name))
         out += name
         _put_value(out, value, depth)
@@ -321,12 +325,12 @@ def _put_value(out: bytearray, value: Value, depth: int) -> None:
         elif tag == "t":
             out.append(1 if content else 0)
     except (struct.error, OverflowError) as error:
-        raise TableError(f"a value that type {tag!r} cannot hold: {error}") from None
+        raise FieldTableError(f"a value that type {tag!r} cannot hold: {error}") from None
 
 
 def _put_nested(out: bytearray, tag: str, content: tuple[object, ...], depth: int) -> None:
     if depth == TABLE_DEPTH_MAX:
-        raise TableError("tables and arrays too deep inside each other")
+        raise FieldTableError("tables and arrays too deep inside each other")
     start = len(out)
     out += b"\0\0\0\0"
     if tag == "F":

@@ -17,7 +17,7 @@ The hot path, for all neighbouring PUBLISH packets at once:
 
 * `scan`          finds runs of packets in received bytes
 * `run`           one run, and how it is written for subscribers
-* `delivery`      a session's messages: waiting, sent (`window`), in parts (`portion`)
-* `tickets`       answers to publishers that wait until a message is safe
+* `delivery`      a session's messages: waiting, sent (`window`), in parts (`inflight_range`)
+* `pending_acks`       answers to publishers that wait until a message is safe
 * `batches`       batches from runs; `batch_delivery` the other way
 """

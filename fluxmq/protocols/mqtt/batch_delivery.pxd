@@ -1,5 +1,5 @@
 from fluxmq.model.batch_format cimport Batch
-from fluxmq.protocols.mqtt.run cimport Run
+from fluxmq.protocols.mqtt.run cimport PublishRun
 
 cdef class OffsetProperties:
     cdef readonly bytes queue

@@ -16,14 +16,14 @@ from itertools import pairwise
 import cython
 
 from fluxmq.model.batch_format import Batch
-from fluxmq.protocols.mqtt.run import Run, encode_length
+from fluxmq.protocols.mqtt.run import PublishRun, encode_length
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.batch_format import Batch
     from cython.cimports.fluxmq.model.octets import Octets, read_i32
-    from cython.cimports.fluxmq.protocols.mqtt.run import Run, encode_length
+    from cython.cimports.fluxmq.protocols.mqtt.run import PublishRun, encode_length
     from cython.cimports.libc.string import memcpy
 else:
     from fluxmq.model.octets import Octets
@@ -76,7 +76,7 @@ def delivery_runs(
     offsets: OffsetProperties | None = None,
     qos: cython.int = 1,
     expiry_seconds: cython.uint = 0,
-) -> list[Run]:
+) -> list[PublishRun]:
     """Encode ``count`` messages of a batch from index ``first`` on as PUBLISH packets for
     subscribers of ``version``.
 
@@ -89,7 +89,7 @@ def delivery_runs(
     Raises IndexError for messages that the batch does not have, ValueError for another QoS, a topic
     that is too long or a message too large for a packet.
     """
-    runs: list[Run] = []
+    runs: list[PublishRun] = []
     content: bytes = b""
     part: cython.Py_ssize_t
     if first < 0 or count < 1 or first > batch.count - count:
@@ -135,7 +135,7 @@ def _delivery(
     template: bytearray,
     digits: cython.int,
     qos: cython.int,
-) -> Run:
+) -> PublishRun:
     """Encode one run. ``template`` is the part between a packet's length and its payload; with
     ``digits`` it ends in that many digits of the offset, which are repeated ``_BETWEEN_DIGITS``
     bytes earlier."""
@@ -199,10 +199,10 @@ def _run_over(
     smallest: cython.Py_ssize_t,
     largest: cython.Py_ssize_t,
     topic: bytes,
-) -> Run:
+) -> PublishRun:
     """Return the run of these packets; the first has a content of ``size`` bytes."""
     whole: cython.Py_ssize_t = largest + _header_length(largest)
-    run: Run = Run(
+    run: PublishRun = PublishRun(
         out,
         0,
         len(out),

@@ -19,20 +19,20 @@ from fluxmq.model.batch_format import (
     PAYLOAD_BYTES_MAX,
     encode_header,
 )
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.batch_format import encode_header
     from cython.cimports.fluxmq.model.octets import Octets, pointer
-    from cython.cimports.fluxmq.protocols.mqtt.run import Run
+    from cython.cimports.fluxmq.protocols.mqtt.run import PublishRun
     from cython.cimports.libc.string import memcpy, memset
 else:
     from fluxmq.model.octets import Octets
 
 
 def build_batches(
-    run: Run,
+    run: PublishRun,
     key: bytes,
     properties: bytes,
     now_us: cython.longlong,
@@ -110,7 +110,7 @@ def _constant_columns(
 
 @cython.cfunc
 def _filled(
-    run: Run,
+    run: PublishRun,
     offset: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
     total: cython.Py_ssize_t,
@@ -162,7 +162,7 @@ if cython.compiled:
 
     @cython.cfunc
     def _copy_payloads(
-        run: Run,
+        run: PublishRun,
         offset: cython.Py_ssize_t,
         count: cython.Py_ssize_t,
         ends: cython.p_uchar,
@@ -191,7 +191,7 @@ if cython.compiled:
 
 
 def _body_uncompiled(
-    run: Run,
+    run: PublishRun,
     offset: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
     columns: bytes,

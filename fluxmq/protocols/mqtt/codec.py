@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from fluxmq.protocols.mqtt import wire
-from fluxmq.protocols.mqtt.connecting import (
+from fluxmq.protocols.mqtt.connect import (
     decode_connack,
     decode_connect,
     encode_connack,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Final
 
-from fluxmq.model.properties import Item, Kind, Value, decode, encode, moment_of, text
+from fluxmq.model.properties import Item, PropertyKind, Value, decode, encode, moment_of, text
 from fluxmq.protocols.mqtt import wire
 from fluxmq.protocols.mqtt.reasons import ProtocolError, malformed
 from fluxmq.protocols.mqtt.topics import validate_topic
@@ -46,36 +46,36 @@ RESERVED_PREFIX: Final = b"_dlq_"
 
 _USER_PROPERTY: Final = 0x26
 _MQTT_KINDS: Final = {
-    0x01: Kind.PAYLOAD_FORMAT,
-    0x03: Kind.CONTENT_TYPE,
-    0x08: Kind.REPLY_TO,
-    0x09: Kind.CORRELATION,
+    0x01: PropertyKind.PAYLOAD_FORMAT,
+    0x03: PropertyKind.CONTENT_TYPE,
+    0x08: PropertyKind.REPLY_TO,
+    0x09: PropertyKind.CORRELATION,
 }
 _PLAIN_NAMES: Final = {
-    Kind.CONTENT_TYPE: b"content-type",
-    Kind.CONTENT_ENCODING: b"content-encoding",
-    Kind.REPLY_TO: b"reply-to",
-    Kind.DELIVERY_MODE: b"amqp-delivery-mode",
-    Kind.PRIORITY: b"amqp-priority",
-    Kind.EXPIRATION: b"amqp-expiration",
-    Kind.MESSAGE_ID: b"amqp-message-id",
-    Kind.TIMESTAMP: b"amqp-timestamp",
-    Kind.TYPE: b"amqp-type",
-    Kind.USER_ID: b"amqp-user-id",
-    Kind.APP_ID: b"amqp-app-id",
-    Kind.CLUSTER_ID: b"amqp-cluster-id",
-    Kind.PUBLISHER: b"client_id",
-    Kind.EXCHANGE: b"amqp-exchange",
-    Kind.DEAD_REASON: b"_dlq_reason",
-    Kind.DEAD_QUEUE: b"_dlq_original_queue",
-    Kind.DEAD_KEY: b"_dlq_original_topic",
-    Kind.DEAD_GROUP: b"_dlq_group",
-    Kind.DEAD_ATTEMPTS: b"_dlq_delivery_count",
+    PropertyKind.CONTENT_TYPE: b"content-type",
+    PropertyKind.CONTENT_ENCODING: b"content-encoding",
+    PropertyKind.REPLY_TO: b"reply-to",
+    PropertyKind.DELIVERY_MODE: b"amqp-delivery-mode",
+    PropertyKind.PRIORITY: b"amqp-priority",
+    PropertyKind.EXPIRATION: b"amqp-expiration",
+    PropertyKind.MESSAGE_ID: b"amqp-message-id",
+    PropertyKind.TIMESTAMP: b"amqp-timestamp",
+    PropertyKind.TYPE: b"amqp-type",
+    PropertyKind.USER_ID: b"amqp-user-id",
+    PropertyKind.APP_ID: b"amqp-app-id",
+    PropertyKind.CLUSTER_ID: b"amqp-cluster-id",
+    PropertyKind.PUBLISHER: b"client_id",
+    PropertyKind.EXCHANGE: b"amqp-exchange",
+    PropertyKind.DEAD_REASON: b"_dlq_reason",
+    PropertyKind.DEAD_QUEUE: b"_dlq_original_queue",
+    PropertyKind.DEAD_KEY: b"_dlq_original_topic",
+    PropertyKind.DEAD_GROUP: b"_dlq_group",
+    PropertyKind.DEAD_ATTEMPTS: b"_dlq_delivery_count",
 }
 """Kinds that become user properties, with their text or digits."""
 _TIME_NAMES: Final = {
-    Kind.DEAD_FIRST_TIME: b"_dlq_first_delivered_at",
-    Kind.DEAD_TIME: b"_dlq_moved_at",
+    PropertyKind.DEAD_FIRST_TIME: b"_dlq_first_delivered_at",
+    PropertyKind.DEAD_TIME: b"_dlq_moved_at",
 }
 _PROTOCOL_NAMES: Final = {1: b"mqtt", 2: b"amqp", 3: b"amqp1"}
 
@@ -96,12 +96,14 @@ def to_items(forward: bytes) -> list[Item]:
         identifier = reader.byte()
         if identifier == _USER_PROPERTY:
             name = reader.binary()
-            items.append(Item(Kind.HEADER, text(reader.binary()), name))
+            items.append(Item(PropertyKind.HEADER, text(reader.binary()), name))
             continue
         kind = _MQTT_KINDS.get(identifier)
         if kind is None:
             raise malformed("property is not one to be passed on")
-        items.append(Item(kind, reader.byte() if kind is Kind.PAYLOAD_FORMAT else reader.binary()))
+        items.append(
+            Item(kind, reader.byte() if kind is PropertyKind.PAYLOAD_FORMAT else reader.binary())
+        )
     return items
 
 
@@ -121,7 +123,7 @@ def from_items(items: Iterable[Item], *, reserved: bool = False) -> bytes:
     seen = 0
     queue = b""
     for kind, value, name in items:
-        if kind is Kind.HEADER:
+        if kind is PropertyKind.HEADER:
             if reserved and (name in RESERVED_NAMES or name.startswith(RESERVED_PREFIX)):
                 continue
             assert isinstance(value, Value), "a header has a typed value"
@@ -131,7 +133,7 @@ def from_items(items: Iterable[Item], *, reserved: bool = False) -> bytes:
         elif not seen >> kind & 1:
             # MQTT's properties occur once, whatever a block says.
             seen |= 1 << kind
-            queue = value if kind is Kind.DEAD_QUEUE and isinstance(value, bytes) else queue
+            queue = value if kind is PropertyKind.DEAD_QUEUE and isinstance(value, bytes) else queue
             out.append(_property(kind, value, queue))
     return b"".join(out)
 
@@ -146,28 +148,28 @@ def user_properties(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
     return b"".join([user_property(name, value) for name, value in pairs])
 
 
-def _property(kind: Kind, value: int | bytes | Value | None, queue: bytes) -> bytes:
+def _property(kind: PropertyKind, value: int | bytes | Value | None, queue: bytes) -> bytes:
     """Encode an item other than a header; return nothing if MQTT cannot express it."""
-    if kind is Kind.PAYLOAD_FORMAT:
+    if kind is PropertyKind.PAYLOAD_FORMAT:
         return b"\x01" + bytes((value,)) if isinstance(value, int) and value < 2 else b""
     if isinstance(value, bytes):
-        if kind is Kind.CORRELATION:
+        if kind is PropertyKind.CORRELATION:
             fits = len(value) <= wire.FIELD_BYTES_MAX
             return b"\x09" + wire.write_binary(value) if fits else b""
-        if kind is Kind.DEAD_TRANSFER:
+        if kind is PropertyKind.DEAD_TRANSFER:
             return user_property(b"_dlq_transfer_id", value.hex().encode())
         if not _is_text(value):
             return b""
-        if kind is Kind.CONTENT_TYPE:
+        if kind is PropertyKind.CONTENT_TYPE:
             return b"\x03" + wire.write_binary(value)
-        if kind is Kind.REPLY_TO and _is_topic(value):
+        if kind is PropertyKind.REPLY_TO and _is_topic(value):
             return b"\x08" + wire.write_binary(value)
         return user_property(_PLAIN_NAMES[kind], value)
     if not isinstance(value, int):
         return b""  # marks an empty table of headers
-    if kind is Kind.PROTOCOL:
+    if kind is PropertyKind.PROTOCOL:
         return user_property(b"protocol", _PROTOCOL_NAMES.get(value, b"%d" % value))
-    if kind is Kind.DEAD_OFFSET:
+    if kind is PropertyKind.DEAD_OFFSET:
         identity = b"%s:%d" % (queue, value)
         return user_property(b"_dlq_original_id", identity) if _is_text(identity) else b""
     if kind in _TIME_NAMES:

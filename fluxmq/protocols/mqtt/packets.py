@@ -14,7 +14,7 @@ from fluxmq.protocols.mqtt.properties import Properties
 
 
 @dataclass(slots=True)
-class Will:
+class WillPacket:
     """The message that the server publishes when its client is lost (section 3.1.2.5)."""
 
     topic: bytes
@@ -34,7 +34,7 @@ class Connect:
     client_id: str
     clean_start: bool = True
     keep_alive: int = 0
-    will: Will | None = None
+    will: WillPacket | None = None
     username: str | None = None
     password: bytes | None = None
     protocol_name: str = "MQTT"

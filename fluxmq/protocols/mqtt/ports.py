@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from fluxmq.protocols.connection import Connection
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 
 
 class MqttHandler(Protocol):
@@ -18,7 +18,7 @@ class MqttHandler(Protocol):
     def packet(self, connection: Connection, first: int, body: bytes, /) -> object:
         """Handle a packet of which the loop knows nothing; ``first`` is its first byte."""
 
-    def publish(self, connection: Connection, run: Run, raw: bytes, /) -> bool:
+    def publish(self, connection: Connection, run: PublishRun, raw: bytes, /) -> bool:
         """Decide about a run that is out of the ordinary, with its properties as received; return
         True to route and answer it."""
 
@@ -51,7 +51,7 @@ class FlowControl(Protocol):
 
 
 class AnswerSink(Protocol):
-    """Learns what became of a portion's messages, by their numbers."""
+    """Learns what became of a in-flight range's messages, by their numbers."""
 
     def acknowledged(self, first: int, count: int, /) -> object:
         """Note that ``count`` messages from number ``first`` on are answered, or not wanted."""
@@ -60,10 +60,10 @@ class AnswerSink(Protocol):
         """Note that the client refused a message or cannot take it."""
 
 
-class RunKeeper(Protocol):
+class RunJournal(Protocol):
     """Takes the runs of a session that is kept on disk, and enqueues them once that is done."""
 
     def keep(
-        self, run: Run, qos: int, retain: int, subscription_ids: bytes, group: object, /
+        self, run: PublishRun, qos: int, retain: int, subscription_ids: bytes, group: object, /
     ) -> object:
         """Keep a run for the session."""

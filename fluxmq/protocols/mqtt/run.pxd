@@ -1,4 +1,4 @@
-cdef class Run:
+cdef class PublishRun:
     cdef public object buffer
     cdef public Py_ssize_t start, end, count, stride, variable, pid_at, largest, body_length
     cdef public int version, qos, retain
@@ -9,7 +9,7 @@ cdef class Run:
     cdef bytes _plain4, _plain5
 
     cpdef int detach(self) except -1
-    cpdef Run part(self, Py_ssize_t offset, Py_ssize_t end, Py_ssize_t count)
+    cpdef PublishRun part(self, Py_ssize_t offset, Py_ssize_t end, Py_ssize_t count)
     cpdef Py_ssize_t skip(self, Py_ssize_t offset, Py_ssize_t count) except -1
     cpdef Py_ssize_t body_at(self, Py_ssize_t offset) except -1
     cpdef bytes plain(self, int version)
@@ -17,6 +17,6 @@ cdef class Run:
 
 cpdef bytes properties_field(int version, bytes forward, long expiry, int alias, bytes subscription_ids)
 cpdef bytes encode_length(Py_ssize_t length)
-cpdef Py_ssize_t append_publishes(bytearray out, Run run, Py_ssize_t offset, Py_ssize_t count, int first, bytes topic, bytes properties, int pid) except -1
-cpdef Py_ssize_t append_numbered(bytearray out, Run run, Py_ssize_t offset, Py_ssize_t count, int first, int pid) except -1
-cpdef int append_acknowledgements(bytearray out, Run run, int first) except -1
+cpdef Py_ssize_t append_publishes(bytearray out, PublishRun run, Py_ssize_t offset, Py_ssize_t count, int first, bytes topic, bytes properties, int pid) except -1
+cpdef Py_ssize_t append_numbered(bytearray out, PublishRun run, Py_ssize_t offset, Py_ssize_t count, int first, int pid) except -1
+cpdef int append_acknowledgements(bytearray out, PublishRun run, int first) except -1

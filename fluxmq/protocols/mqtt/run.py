@@ -32,7 +32,7 @@ LOW: Final = bytes(number & 0xFF for number in range(65536))
 _NO_PROPERTIES = b"\x00"
 
 
-class Run:
+class PublishRun:
     """Neighbouring PUBLISH packets with equal topic, QoS, flags and properties.
 
     ``buffer[start:end]`` holds ``count`` packets of protocol ``version`` (4 or 5), all ``stride``
@@ -98,10 +98,10 @@ class Run:
 
     def part(
         self, offset: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.Py_ssize_t
-    ) -> Run:
+    ) -> PublishRun:
         """Return a run of ``count`` of this one's packets, from byte ``offset`` to ``end``, sharing
         the bytes."""
-        piece: Run = Run(
+        piece: PublishRun = PublishRun(
             self.buffer,
             offset,
             end,
@@ -211,7 +211,7 @@ def message_run(
     retain: cython.int,
     properties: bytes = b"",
     deadline: cython.double = 0.0,
-) -> Run:
+) -> PublishRun:
     """Return a run of one message made by the broker: a will, a retained message, a system topic.
 
     It has 3.1.1's form; ``properties`` (encoded, without length) are added when it is written for a
@@ -225,7 +225,7 @@ def message_run(
         front + len(topic).to_bytes(2, "big") + topic + (b"\0\1" if qos else b"") + payload
     )
     size: cython.Py_ssize_t = len(data)
-    run: Run = Run(data, 0, size, 1, size, 4, first, variable, pid_at, size, topic)
+    run: PublishRun = PublishRun(data, 0, size, 1, size, 4, first, variable, pid_at, size, topic)
     run.kept = True
     run.properties = properties
     run.deadline = deadline
@@ -279,7 +279,7 @@ def encode_length(length: cython.Py_ssize_t) -> bytes:
 
 def append_publishes(
     out: bytearray,
-    run: Run,
+    run: PublishRun,
     offset: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
     first: cython.int,
@@ -343,7 +343,7 @@ def append_publishes(
 
 def _append_publishes_uncompiled(
     out: bytearray,
-    run: Run,
+    run: PublishRun,
     offset: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
     first: cython.int,
@@ -384,7 +384,7 @@ def _append_publishes_uncompiled(
 
 def append_numbered(
     out: bytearray,
-    run: Run,
+    run: PublishRun,
     offset: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
     first: cython.int,
@@ -438,7 +438,7 @@ def append_numbered(
     return end
 
 
-def append_acknowledgements(out: bytearray, run: Run, first: cython.int) -> cython.int:
+def append_acknowledgements(out: bytearray, run: PublishRun, first: cython.int) -> cython.int:
     """Answer every packet of a run of QoS 1 or 2 with a four-byte packet of type ``first``."""
     used: cython.Py_ssize_t = len(out)
     count: cython.Py_ssize_t = run.count

@@ -1,9 +1,9 @@
-from fluxmq.protocols.mqtt.portion cimport Portion
+from fluxmq.protocols.mqtt.inflight_range cimport InflightRange
 
-cdef class Window:
+cdef class InflightWindow:
     cdef public int window, inflight, next_pid, free_until
-    cdef public Py_ssize_t flight_bytes
-    cdef public object flight, resend
+    cdef public Py_ssize_t unanswered_bytes
+    cdef public object unanswered_ranges, resend
     cdef public set early
     cdef public dict released
 
@@ -12,9 +12,9 @@ cdef class Window:
     cpdef bint acknowledge(self, int pid, int qos) except -1
     cpdef int advance(self, Py_ssize_t count) except -1
     cpdef bint acknowledge_early(self, int pid, int qos) except -1
-    cpdef int report(self, Portion portion) except -1
+    cpdef int report(self, InflightRange inflight) except -1
     cpdef int report_front(self) except -1
-    cpdef Portion holder(self, int pid)
+    cpdef InflightRange holder(self, int pid)
     cpdef bint is_out_of_place(self, int pid, int kind) except -1
     cpdef int acknowledge_run(self, bytearray buffer, Py_ssize_t start, Py_ssize_t count) except -1
     cpdef bint receive(self, int pid) except -1

@@ -1,11 +1,11 @@
 """Messages sent to one session and not yet answered: packet identifiers, the receive window,
 answers.
 
-The half of a delivery that handles sent messages. Portions in ``flight`` carry consecutive packet
+The half of a delivery that handles sent messages. In-flight ranges in ``unanswered_ranges`` carry consecutive packet
 identifiers; answers in order (the usual case) advance one counter, others are remembered in a set.
-QoS 2 messages pass from ``flight`` to ``released`` at PUBREC and leave it at PUBCOMP.
+QoS 2 messages pass from ``unanswered_ranges`` to ``released`` at PUBREC and leave it at PUBCOMP.
 
-A portion's ``settle`` is given the ranges that were answered, in its own offsets, and those that
+A in-flight range's ``settle`` is given the ranges that were answered, in its own offsets, and those that
 the client refused or will not get. Ranges may be reported twice where answers came out of order. A
 QoS 2 message is reported at PUBCOMP.
 
@@ -20,12 +20,12 @@ from typing import Any, Final
 
 import cython
 
-from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.ports import AnswerSink
 from fluxmq.protocols.mqtt.run import HIGH, LOW
 
 if cython.compiled:
-    from cython.cimports.fluxmq.protocols.mqtt.portion import Portion
+    from cython.cimports.fluxmq.protocols.mqtt.inflight_range import InflightRange
 
 PACKET_ID_MAX: Final = 65535
 PUBACK: Final = 4
@@ -33,19 +33,19 @@ PUBREC: Final = 5
 PUBCOMP: Final = 7
 
 
-class Window:
+class InflightWindow:
     """In-flight messages of one session. ``window``: QoS 1 and 2 messages that may be unanswered at
-    once; ``inflight``: those that are; ``flight_bytes``: approximate bytes that portions in flight
-    keep alive. ``flight`` and ``resend`` are deques of portions, None until first used."""
+    once; ``inflight``: those that are; ``unanswered_bytes``: approximate bytes that in-flight ranges in flight
+    keep alive. ``unanswered_ranges`` and ``resend`` are deques of in-flight ranges, None until first used."""
 
     def __init__(self) -> None:
         self.window = PACKET_ID_MAX
         self.inflight = 0
-        self.flight_bytes = 0
+        self.unanswered_bytes = 0
         self.next_pid = 1
         self.free_until = PACKET_ID_MAX + 1
-        self.flight: deque[Portion] | None = None
-        self.resend: deque[Portion] | None = None
+        self.unanswered_ranges: deque[InflightRange] | None = None
+        self.resend: deque[InflightRange] | None = None
         self.early: set[int] | None = None
         self.released: dict[int, tuple[Any, int] | None] | None = None
 
@@ -60,16 +60,18 @@ class Window:
         the sending of messages use them up, so the search is repeated once per lap or obstacle.
         """
         used: set[int]
-        portion: Portion
+        inflight: InflightRange
         if self.next_pid < self.free_until:
             return self.free_until - self.next_pid
         if self.next_pid > PACKET_ID_MAX:
             self.next_pid = 1
         used = set(self.released) if self.released else set()
-        for queue in (self.flight, self.resend):
+        for queue in (self.unanswered_ranges, self.resend):
             for item in queue or ():
-                portion = item
-                used.update(range(portion.pid + portion.acknowledged, portion.pid + portion.count))
+                inflight = item
+                used.update(
+                    range(inflight.pid + inflight.acknowledged, inflight.pid + inflight.count)
+                )
         while self.next_pid in used:
             self.next_pid += 1
             if self.next_pid > PACKET_ID_MAX:
@@ -85,10 +87,10 @@ class Window:
 
     def acknowledge(self, pid: cython.int, qos: cython.int) -> cython.bint:
         """Apply PUBACK (``qos`` 1) or PUBREC (2) for a message; return True when it was awaited."""
-        front: Portion
-        if not self.flight:
+        front: InflightRange
+        if not self.unanswered_ranges:
             return False
-        front = self.flight[0]
+        front = self.unanswered_ranges[0]
         if front.qos == qos and pid == front.pid + front.acknowledged:
             self.advance(1)
         elif not self.acknowledge_early(pid, qos):
@@ -98,20 +100,20 @@ class Window:
         return True
 
     def advance(self, count: cython.Py_ssize_t) -> cython.int:
-        """Mark the first ``count`` messages of the first portion as answered."""
-        flight: deque[Portion] | None = self.flight
-        assert flight is not None
-        front: Portion = flight[0]
+        """Mark the first ``count`` messages of the first in-flight range as answered."""
+        unanswered_ranges: deque[InflightRange] | None = self.unanswered_ranges
+        assert unanswered_ranges is not None
+        front: InflightRange = unanswered_ranges[0]
         front.acknowledged += count
         while True:
             if front.acknowledged == front.count:
-                flight.popleft()
-                self.flight_bytes -= front.held
+                unanswered_ranges.popleft()
+                self.unanswered_bytes -= front.held
                 if front.settle is not None:
                     self.report(front)
-                if not flight:
+                if not unanswered_ranges:
                     return 0
-                front = flight[0]
+                front = unanswered_ranges[0]
             if not self.early or (front.pid + front.acknowledged) not in self.early:
                 return 0
             self.early.remove(front.pid + front.acknowledged)
@@ -119,48 +121,48 @@ class Window:
 
     def acknowledge_early(self, pid: cython.int, qos: cython.int) -> cython.bint:
         """Remember an answer out of order until those before it have come."""
-        portion: Portion
+        inflight: InflightRange
         if self.early is None:
             self.early = set()
         if pid in self.early:
             return False
-        for item in self.flight or ():
-            portion = item
-            if portion.pid + portion.acknowledged <= pid < portion.pid + portion.count:
-                if portion.qos != qos:
+        for item in self.unanswered_ranges or ():
+            inflight = item
+            if inflight.pid + inflight.acknowledged <= pid < inflight.pid + inflight.count:
+                if inflight.qos != qos:
                     return False
                 self.early.add(pid)
-                if portion.settle is not None and qos == 1:
-                    portion.settle.acknowledged(portion.base + pid - portion.pid, 1)
+                if inflight.settle is not None and qos == 1:
+                    inflight.settle.acknowledged(inflight.base + pid - inflight.pid, 1)
                 return True
         return False
 
-    def report(self, portion: Portion) -> cython.int:
-        """Report the messages of a portion answered since the last report to its ``settle``."""
-        first: cython.Py_ssize_t = portion.reported
-        if portion.acknowledged > first:
-            portion.reported = portion.acknowledged
-            if portion.qos == 1:
-                sink: AnswerSink = portion.settle
-                sink.acknowledged(portion.base + first, portion.acknowledged - first)
+    def report(self, inflight: InflightRange) -> cython.int:
+        """Report the messages of a in-flight range answered since the last report to its ``settle``."""
+        first: cython.Py_ssize_t = inflight.reported
+        if inflight.acknowledged > first:
+            inflight.reported = inflight.acknowledged
+            if inflight.qos == 1:
+                sink: AnswerSink = inflight.settle
+                sink.acknowledged(inflight.base + first, inflight.acknowledged - first)
         return 0
 
     def report_front(self) -> cython.int:
-        """Do the same for the portion that is being answered."""
-        portion: Portion
-        if self.flight:
-            portion = self.flight[0]
-            if portion.settle is not None:
-                self.report(portion)
+        """Do the same for the in-flight range that is being answered."""
+        inflight: InflightRange
+        if self.unanswered_ranges:
+            inflight = self.unanswered_ranges[0]
+            if inflight.settle is not None:
+                self.report(inflight)
         return 0
 
-    def holder(self, pid: cython.int) -> Portion | None:
-        """Return the portion in flight with this identifier."""
-        portion: Portion
-        for item in self.flight or ():
-            portion = item
-            if portion.pid <= pid < portion.pid + portion.count:
-                return portion
+    def holder(self, pid: cython.int) -> InflightRange | None:
+        """Return the in-flight range in flight with this identifier."""
+        inflight: InflightRange
+        for item in self.unanswered_ranges or ():
+            inflight = item
+            if inflight.pid <= pid < inflight.pid + inflight.count:
+                return inflight
         return None
 
     def is_out_of_place(self, pid: cython.int, kind: cython.int) -> cython.bint:
@@ -170,7 +172,7 @@ class Window:
 
         Answers for unknown identifiers, or for messages already answered, are none of these.
         """
-        portion: Portion
+        inflight: InflightRange
         if self.released is not None and pid in self.released:
             return kind == PUBACK  # a repeated PUBREC is answered again
         if self.early is not None and pid in self.early:
@@ -178,10 +180,10 @@ class Window:
         found = self.holder(pid)
         if found is None:
             return False
-        portion = found
-        if pid < portion.pid + portion.acknowledged:
+        inflight = found
+        if pid < inflight.pid + inflight.acknowledged:
             return False
-        return kind != (PUBACK if portion.qos == 1 else PUBREC)
+        return kind != (PUBACK if inflight.qos == 1 else PUBREC)
 
     def acknowledge_run(
         self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
@@ -213,8 +215,8 @@ class Window:
         done: cython.Py_ssize_t = 0
         high = bytes(buffer[start + 2 : start + 4 * count : 4])
         low = bytes(buffer[start + 3 : start + 4 * count : 4])
-        while done < count and self.flight:
-            front = self.flight[0]
+        while done < count and self.unanswered_ranges:
+            front = self.unanswered_ranges[0]
             pid = front.pid + front.acknowledged
             size = min(count - done, front.count - front.acknowledged)
             if front.qos != 1 or not (
@@ -229,15 +231,15 @@ class Window:
 
     def receive(self, pid: cython.int) -> cython.bint:
         """Apply PUBREC: the message is dropped, its identifier stays in use until PUBCOMP."""
-        portion: Portion
+        inflight: InflightRange
         wanted: tuple[AnswerSink, int] | None = None
         if self.released is not None and pid in self.released:
             return True
         found = self.holder(pid)
         if found is not None:
-            portion = found
-            if portion.settle is not None:
-                wanted = (portion.settle, portion.base + pid - portion.pid)
+            inflight = found
+            if inflight.settle is not None:
+                wanted = (inflight.settle, inflight.base + pid - inflight.pid)
         if not self.acknowledge(pid, 2):
             return False
         if self.released is None:
@@ -247,12 +249,12 @@ class Window:
 
     def refuse(self, pid: cython.int, qos: cython.int) -> cython.bint:
         """Apply PUBACK or PUBREC with an error: the message is finished."""
-        portion: Portion
+        inflight: InflightRange
         found = self.holder(pid)
         if found is not None:
-            portion = found
-            if portion.settle is not None and portion.qos == qos:
-                portion.settle.refused(portion.base + pid - portion.pid)
+            inflight = found
+            if inflight.settle is not None and inflight.qos == qos:
+                inflight.settle.refused(inflight.base + pid - inflight.pid)
         if not self.acknowledge(pid, qos):
             return False
         self.report_front()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from fluxmq.model.properties import Timestamp
-from fluxmq.routing.topology.records import Binding, Exchange, Queue
+from fluxmq.routing.topology.records import Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.refusals import COMMAND_INVALID, Refusal, named, precondition
 from fluxmq.routing.topology.values import TABLE_BYTES_MAX, canonical, shown, type_name
 
@@ -254,7 +254,7 @@ def parse_queue(arguments: Mapping[str, Any]) -> QueueArguments:
     )
 
 
-def check_queue(queue: Queue) -> QueueArguments:
+def check_queue(queue: QueueRecord) -> QueueArguments:
     """Return the arguments of a new queue. Raises `Refusal` 406 for unsupported ones."""
     arguments = queue.arguments
     name = named("queue", queue.name, queue.vhost)
@@ -305,7 +305,7 @@ def consumer_timeout(arguments: Mapping[str, Any], name: str) -> int:
         raise precondition(f"invalid arg '{CONSUMER_TIMEOUT_KEY}' for {name}: {why}") from None
 
 
-def _check_type(queue: Queue, name: str) -> None:
+def _check_type(queue: QueueRecord, name: str) -> None:
     """Check that the type exists, and equals the one in the arguments."""
     wanted = queue.arguments.get(QUEUE_TYPE_KEY, queue.type)
     if not isinstance(wanted, str):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, TypeAlias
 
 from fluxmq.routing.topology.fields import pack_fields, unpack_fields
-from fluxmq.routing.topology.records import Arguments, Binding, Exchange, Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Arguments, Binding, Exchange, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.values import pack_value
 
 
@@ -40,7 +40,7 @@ class DeclareQueue:
     name.
     """
 
-    queue: Queue
+    queue: QueueRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ _CHANGES: Final[dict[str, type[Any]]] = {
 _NAMES: Final = {change: name for name, change in _CHANGES.items()}
 _INNER: Final[dict[type[Any], tuple[str, type[Any]]]] = {
     DeclareExchange: ("exchange", Exchange),
-    DeclareQueue: ("queue", Queue),
+    DeclareQueue: ("queue", QueueRecord),
     Bind: ("binding", Binding),
     Unbind: ("binding", Binding),
     SetPolicy: ("policy", Policy),

@@ -13,12 +13,12 @@ from fluxmq.routing.topology.arguments import (
     QUEUE_TYPE_KEY,
 )
 from fluxmq.routing.topology.migrations import other_group
-from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Exchange, Queue
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Exchange, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, locked, named, precondition
 from fluxmq.routing.topology.values import described, same, shown
 
 
-def check_access(queue: Queue, asker: str | None) -> None:
+def check_access(queue: QueueRecord, asker: str | None) -> None:
     """Raise `Refusal` 405 when the queue is exclusive to another connection; operators (None) may
     use any."""
     if asker is not None and queue.exclusive and queue.owner != asker:
@@ -34,7 +34,7 @@ def check_exchange_equal(current: Exchange, wanted: Exchange) -> None:
     _check_arguments(name, wanted.arguments, current.arguments, (ALTERNATE_KEY,))
 
 
-def check_queue_equal(current: Queue, wanted: Queue) -> None:
+def check_queue_equal(current: QueueRecord, wanted: QueueRecord) -> None:
     """Raise `Refusal` 405 or 406 when a queue is redeclared differently.
 
     For a queue of the settings file, whose configuration its declarer does not know, only the given
@@ -56,7 +56,7 @@ def check_queue_equal(current: Queue, wanted: Queue) -> None:
 
 
 def _groups_aside(
-    current: Queue, given: Mapping[str, Any]
+    current: QueueRecord, given: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the arguments to compare: a given group agrees if it is the queue's, or was at
     declaration.

@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fluxmq.routing.topology.names import DEFAULT_VHOST
-from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Queue
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QueueRecord
 from fluxmq.settings import queues as settings
 
 STREAM: Final = "stream"
 
 
-def configured_queue(queue: settings.Queue, group: str = "") -> Queue:
+def configured_queue(queue: settings.QueueSettings, group: str = "") -> QueueRecord:
     """Return a queue of the settings file; ``group``: the replicated one to hold it, empty for one
     local to each node."""
     arguments = _of_stream(queue) if queue.type == STREAM else _of_work_queue(queue)
-    return Queue(
+    return QueueRecord(
         DEFAULT_VHOST,
         queue.name,
         queue.type,
@@ -31,7 +31,7 @@ def configured_queue(queue: settings.Queue, group: str = "") -> Queue:
     )
 
 
-def _of_work_queue(queue: settings.Queue) -> dict[str, Any]:
+def _of_work_queue(queue: settings.QueueSettings) -> dict[str, Any]:
     limits, default = queue.limits, settings.QueueLimits()
     arguments: dict[str, Any] = {}
     if queue.expires:
@@ -51,7 +51,7 @@ def _of_work_queue(queue: settings.Queue) -> dict[str, Any]:
     return arguments
 
 
-def _of_stream(queue: settings.Queue) -> dict[str, Any]:
+def _of_stream(queue: settings.QueueSettings) -> dict[str, Any]:
     retention = queue.retention
     arguments: dict[str, Any] = {}
     if retention.max_age >= 1 and retention.max_age.is_integer():

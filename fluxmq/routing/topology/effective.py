@@ -17,7 +17,7 @@ from fluxmq.routing.topology.arguments import (
     applies_to_type,
 )
 from fluxmq.routing.topology.policies import applying
-from fluxmq.routing.topology.records import Exchange, Policy, Queue
+from fluxmq.routing.topology.records import Exchange, Policy, QueueRecord
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.routing.topology.values import shown
 
@@ -53,12 +53,14 @@ class _Said(NamedTuple):
     value: Any
 
 
-def policy_of(topology: Topology, to: Queue | Exchange, *, operator: bool = False) -> Policy | None:
+def policy_of(
+    topology: Topology, to: QueueRecord | Exchange, *, operator: bool = False
+) -> Policy | None:
     """Return the policy, or the operator policy, that applies to a queue or exchange."""
     return applying(topology.policies(to.vhost), to, operator)
 
 
-def policy_definition(topology: Topology, to: Queue | Exchange) -> dict[str, Any]:
+def policy_definition(topology: Topology, to: QueueRecord | Exchange) -> dict[str, Any]:
     """Return both policies combined, without arguments: RabbitMQ's column
     ``effective_policy_definition``."""
     said: dict[str, list[_Said]] = {}
@@ -66,12 +68,12 @@ def policy_definition(topology: Topology, to: Queue | Exchange) -> dict[str, Any
     return {key: _winner(key, values).value for key, values in said.items()}
 
 
-def effective(topology: Topology, queue: Queue) -> dict[str, Any]:
+def effective(topology: Topology, queue: QueueRecord) -> dict[str, Any]:
     """Return every setting of the queue, by key, as it was given."""
     return {key: _winner(key, values).value for key, values in _hear(topology, queue).items()}
 
 
-def explain(topology: Topology, to: Queue | Exchange) -> list[Explained]:
+def explain(topology: Topology, to: QueueRecord | Exchange) -> list[Explained]:
     """Return every setting by key, with its origin and what it overrides."""
     rows: list[Explained] = []
     for key, values in sorted(_hear(topology, to).items()):
@@ -83,10 +85,10 @@ def explain(topology: Topology, to: Queue | Exchange) -> list[Explained]:
     return rows
 
 
-def _hear(topology: Topology, to: Queue | Exchange) -> dict[str, list[_Said]]:
+def _hear(topology: Topology, to: QueueRecord | Exchange) -> dict[str, list[_Said]]:
     """Return all sources of each key; the argument first."""
     said: dict[str, list[_Said]] = {}
-    keys = QUEUE_KEYS if isinstance(to, Queue) else (ALTERNATE_KEY,)
+    keys = QUEUE_KEYS if isinstance(to, QueueRecord) else (ALTERNATE_KEY,)
     for key in keys:
         if key in to.arguments:
             said[key.removeprefix("x-")] = [_Said("argument", to.arguments[key])]
@@ -94,7 +96,9 @@ def _hear(topology: Topology, to: Queue | Exchange) -> dict[str, list[_Said]]:
     return said
 
 
-def _hear_policies(topology: Topology, to: Queue | Exchange, said: dict[str, list[_Said]]) -> None:
+def _hear_policies(
+    topology: Topology, to: QueueRecord | Exchange, said: dict[str, list[_Said]]
+) -> None:
     for operator in (False, True):
         policy = policy_of(topology, to, operator=operator)
         if policy is None:
@@ -105,7 +109,7 @@ def _hear_policies(topology: Topology, to: Queue | Exchange, said: dict[str, lis
                 said.setdefault(key, []).append(_Said(source, value))
 
 
-def _applies(key: str, to: Queue | Exchange) -> bool:
+def _applies(key: str, to: QueueRecord | Exchange) -> bool:
     if isinstance(to, Exchange):
         return key == ALTERNATE_KEY
     return applies_to_type(f"x-{key}", to.type)

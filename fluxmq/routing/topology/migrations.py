@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Queue
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QueueRecord
 from fluxmq.routing.topology.refusals import named, precondition
 
 VERB = "fluxmqctl migrate-queue"
 
 
-def begun(queue: Queue, source: str, group: str, migration: str) -> Queue:
+def begun(queue: QueueRecord, source: str, group: str, migration: str) -> QueueRecord:
     """Return the queue with a move started. Raises `Refusal` 406 when it cannot move, or moves
     elsewhere."""
     name = named("queue", queue.name, queue.vhost)
@@ -32,7 +32,7 @@ def begun(queue: Queue, source: str, group: str, migration: str) -> Queue:
     return replace(queue, group=source, moving_to=group, migration=migration)
 
 
-def aborted(queue: Queue) -> Queue:
+def aborted(queue: QueueRecord) -> QueueRecord:
     """Return the queue with its move aborted. Raises `Refusal` 406 when it does not move, or has
     arrived."""
     if not queue.moving_to:
@@ -42,7 +42,7 @@ def aborted(queue: Queue) -> Queue:
     return replace(queue, moving_to="", migration="")
 
 
-def finished(queue: Queue, migration: str) -> Queue:
+def finished(queue: QueueRecord, migration: str) -> QueueRecord:
     """Return the queue with its move completed. Raises `Refusal` 406 unless it is being moved under
     this name."""
     if not queue.moving_to or queue.migration != migration:
@@ -51,7 +51,7 @@ def finished(queue: Queue, migration: str) -> Queue:
     return replace(queue, group=queue.moving_to, moving_to="")
 
 
-def where_it_is(current: Queue | None, wanted: Queue) -> Queue:
+def where_it_is(current: QueueRecord | None, wanted: QueueRecord) -> QueueRecord:
     """Return a queue of the settings file in its actual group, whatever the file says by now."""
     if current is None or current.origin != ORIGIN_SETTINGS or not current.group:
         return wanted
@@ -63,7 +63,7 @@ def where_it_is(current: Queue | None, wanted: Queue) -> Queue:
     )
 
 
-def other_group(queue: Queue, wanted: str) -> str:
+def other_group(queue: QueueRecord, wanted: str) -> str:
     """Return the text for a declaration with another group than the queue's."""
     name = named("queue", queue.name, queue.vhost)
     return (

@@ -23,7 +23,7 @@ from fluxmq.routing.topology.arguments import (
     STREAM,
     age_seconds,
 )
-from fluxmq.routing.topology.records import Exchange, Policy, Queue
+from fluxmq.routing.topology.records import Exchange, Policy, QueueRecord
 from fluxmq.routing.topology.refusals import precondition
 from fluxmq.routing.topology.values import TABLE_BYTES_MAX, canonical
 
@@ -135,7 +135,9 @@ def compiled(pattern: str) -> Pattern:
 _QUEUES_OF: Final = {CLASSIC: "classic_queues", QUORUM: "quorum_queues", STREAM: "streams"}
 
 
-def applying(policies: Iterable[Policy], to: Queue | Exchange, operator: bool) -> Policy | None:
+def applying(
+    policies: Iterable[Policy], to: QueueRecord | Exchange, operator: bool
+) -> Policy | None:
     """Return the policy that applies, None when none does. Takes policies of one vhost."""
     if isinstance(to, Exchange):
         kinds: tuple[str, ...] = ("all", "exchanges")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fluxmq.routing.topology.arguments import CLASSIC, QUORUM, STREAM, age_seconds
-from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Queue
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QueueRecord
 
 TYPES: Final = {CLASSIC: 0, QUORUM: 1, STREAM: 2}
 OVERFLOWS: Final = {"drop-head": 0, "reject-publish": 1, "reject-publish-dlx": 2}
@@ -37,7 +37,7 @@ MESSAGE_BYTES_MAX: Final = 1 << 30
 
 
 def queue_settings(
-    queue: Queue,
+    queue: QueueRecord,
     effective: Mapping[str, Any],
     consumer_timeout_us: int = CONSUMER_TIMEOUT_US,
 ) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def queue_settings(
     }
 
 
-def _given(queue: Queue, effective: Mapping[str, Any]) -> dict[str, Any]:
+def _given(queue: QueueRecord, effective: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, field in _TIMES:
         if key in effective:
@@ -94,7 +94,7 @@ def _given(queue: Queue, effective: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _dead_letters(queue: Queue, effective: Mapping[str, Any]) -> dict[str, Any]:
+def _dead_letters(queue: QueueRecord, effective: Mapping[str, Any]) -> dict[str, Any]:
     if "dead-letter-exchange" not in effective:
         return {}
     safely = (

@@ -68,7 +68,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueueRecord:
     """Holder of messages. ``owner``: id of the only connection that may use it, empty unless it is
     exclusive.
 
@@ -148,11 +148,11 @@ class Policy:
         return (self.vhost, "operator_policy" if self.operator else "policy", self.name)
 
 
-Record: TypeAlias = "Vhost | Exchange | Queue | Binding | Policy"
-RECORDS: Final[dict[str, type[Vhost | Exchange | Queue | Binding | Policy]]] = {
+Record: TypeAlias = "Vhost | Exchange | QueueRecord | Binding | Policy"
+RECORDS: Final[dict[str, type[Vhost | Exchange | QueueRecord | Binding | Policy]]] = {
     VHOST: Vhost,
     EXCHANGE: Exchange,
-    QUEUE: Queue,
+    QUEUE: QueueRecord,
     POLICY: Policy,
     BINDING: Binding,
 }

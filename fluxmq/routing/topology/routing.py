@@ -20,7 +20,7 @@ from fluxmq.routing.queue_addresses import (
 )
 from fluxmq.routing.topology.arguments import ALTERNATE_KEY, DELAYED
 from fluxmq.routing.topology.policies import applying
-from fluxmq.routing.topology.records import QUEUE, Binding, Exchange, Queue
+from fluxmq.routing.topology.records import QUEUE, Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.store import Space
 from fluxmq.routing.topology.topic_trie import ANY, ONE, words_of
 from fluxmq.routing.topology.topology import Topology
@@ -44,8 +44,8 @@ class Routed(NamedTuple):
     Both are sorted by name.
     """
 
-    queues: tuple[Queue, ...]
-    delayed: tuple[Queue, ...] = ()
+    queues: tuple[QueueRecord, ...]
+    delayed: tuple[QueueRecord, ...] = ()
     delayed_ms: int = 0
 
 
@@ -87,7 +87,7 @@ def route(
     return routed
 
 
-def default_queue(space: Space, routing_key: str) -> Queue | None:
+def default_queue(space: Space, routing_key: str) -> QueueRecord | None:
     """Return the default exchange's target: by its name, or by its address
     ``$queue/<name>[/<key>]``."""
     queue = space.queues.get(routing_key)
@@ -177,7 +177,7 @@ def alternate_of(space: Space, exchange: Exchange) -> str:
     return known
 
 
-def _queues(space: Space, names: Iterable[str]) -> tuple[Queue, ...]:
+def _queues(space: Space, names: Iterable[str]) -> tuple[QueueRecord, ...]:
     return tuple(space.queues[name] for name in sorted(names))
 
 

@@ -22,7 +22,7 @@ from fluxmq.routing.topology.records import (
     QUEUE,
     Binding,
     Exchange,
-    Queue,
+    QueueRecord,
     Vhost,
     kind_of,
 )
@@ -38,7 +38,7 @@ from fluxmq.routing.topology.refusals import (
     precondition,
     reserved,
 )
-from fluxmq.routing.topology.store import Space, Store
+from fluxmq.routing.topology.store import Space, TopologyStore
 
 RECORDS_MAX: Final = 2_000_000
 """Maximum records of a node, of all kinds: every shard holds them all, at some hundred bytes to a
@@ -56,7 +56,7 @@ STANDARD_EXCHANGES: Final = (
 """Exchanges of every vhost (AMQP 0.9.1 section 3.1.3), which nobody may delete."""
 
 
-def space_of(store: Store, vhost: str) -> Space:
+def space_of(store: TopologyStore, vhost: str) -> Space:
     """Return a vhost's records. Raises `Refusal` 404 when there is no such vhost."""
     space = store.spaces.get(vhost)
     if space is None:
@@ -72,7 +72,7 @@ def exchange_of(space: Space, name: str) -> Exchange:
     return exchange
 
 
-def queue_of(space: Space, name: str, asker: str | None) -> Queue:
+def queue_of(space: Space, name: str, asker: str | None) -> QueueRecord:
     """Return a queue. Raises `Refusal` 404, or 405 when it is exclusive to another connection."""
     queue = space.queues.get(name)
     if queue is None:
@@ -84,7 +84,7 @@ def queue_of(space: Space, name: str, asker: str | None) -> Queue:
 # Exchanges
 
 
-def check_exchange(store: Store, wanted: Exchange) -> bool:
+def check_exchange(store: TopologyStore, wanted: Exchange) -> bool:
     """Return whether there is an equal exchange; False when it may be created. Raises `Refusal`."""
     space = space_of(store, wanted.vhost)
     arguments.check_exchange_type(wanted)
@@ -100,12 +100,12 @@ def check_exchange(store: Store, wanted: Exchange) -> bool:
     return False
 
 
-def _declare_exchange(store: Store, change: changes.DeclareExchange) -> None:
+def _declare_exchange(store: TopologyStore, change: changes.DeclareExchange) -> None:
     if not check_exchange(store, change.exchange):
         store.put(change.exchange)
 
 
-def check_delete_exchange(store: Store, vhost: str, name: str, if_unused: bool) -> bool:
+def check_delete_exchange(store: TopologyStore, vhost: str, name: str, if_unused: bool) -> bool:
     """Return whether the exchange exists and may be deleted; False when it is missing. Raises
     `Refusal`."""
     space = space_of(store, vhost)
@@ -122,12 +122,12 @@ def check_delete_exchange(store: Store, vhost: str, name: str, if_unused: bool) 
     return True
 
 
-def _delete_exchange(store: Store, change: changes.DeleteExchange) -> None:
+def _delete_exchange(store: TopologyStore, change: changes.DeleteExchange) -> None:
     if check_delete_exchange(store, change.vhost, change.name, change.if_unused):
         _remove(store, change.vhost, (EXCHANGE, change.name))
 
 
-def _remove(store: Store, vhost: str, what: tuple[str, str]) -> None:
+def _remove(store: TopologyStore, vhost: str, what: tuple[str, str]) -> None:
     """Remove an exchange or queue, with its bindings and exchanges auto-deleted with them."""
     space = store.spaces[vhost]
     waiting = [what]
@@ -153,7 +153,7 @@ def _is_over(space: Space, source: str) -> bool:
 # Queues
 
 
-def check_queue(store: Store, wanted: Queue) -> bool:
+def check_queue(store: TopologyStore, wanted: QueueRecord) -> bool:
     """Return whether there is an equal queue; False when it may be created. Raises `Refusal`."""
     space = space_of(store, wanted.vhost)
     wanted = _as_kept(wanted)
@@ -172,12 +172,12 @@ def check_queue(store: Store, wanted: Queue) -> bool:
     return False
 
 
-def _as_kept(wanted: Queue) -> Queue:
+def _as_kept(wanted: QueueRecord) -> QueueRecord:
     """Return a queue as stored: an exclusive one is never durable, whatever its declarer said."""
     return replace(wanted, durable=False) if wanted.exclusive and wanted.durable else wanted
 
 
-def _declare_queue(store: Store, change: changes.DeclareQueue) -> None:
+def _declare_queue(store: TopologyStore, change: changes.DeclareQueue) -> None:
     wanted = _as_kept(change.queue)
     if wanted.origin == ORIGIN_SETTINGS:
         current = space_of(store, wanted.vhost).queues.get(wanted.name)
@@ -188,7 +188,7 @@ def _declare_queue(store: Store, change: changes.DeclareQueue) -> None:
         store.put(wanted)
 
 
-def check_delete_queue(store: Store, vhost: str, name: str, asker: str | None) -> bool:
+def check_delete_queue(store: TopologyStore, vhost: str, name: str, asker: str | None) -> bool:
     """Return whether the queue exists and may be deleted; False when it is missing. Raises
     `Refusal`."""
     queue = space_of(store, vhost).queues.get(name)
@@ -202,7 +202,7 @@ def check_delete_queue(store: Store, vhost: str, name: str, asker: str | None) -
     return True
 
 
-def _delete_queue(store: Store, change: changes.DeleteQueue) -> None:
+def _delete_queue(store: TopologyStore, change: changes.DeleteQueue) -> None:
     space = space_of(store, change.vhost)
     if change.by_broker:
         if change.name in space.queues:
@@ -211,36 +211,36 @@ def _delete_queue(store: Store, change: changes.DeleteQueue) -> None:
         _remove(store, change.vhost, (QUEUE, change.name))
 
 
-def _queue_unused(store: Store, change: changes.QueueUnused) -> None:
+def _queue_unused(store: TopologyStore, change: changes.QueueUnused) -> None:
     space = store.spaces.get(change.vhost)
     queue = space.queues.get(change.name) if space is not None else None
     if queue is not None and queue.auto_delete:
         _remove(store, change.vhost, (QUEUE, change.name))
 
 
-def _drop_owner(store: Store, change: changes.DropOwner) -> None:
+def _drop_owner(store: TopologyStore, change: changes.DropOwner) -> None:
     for queue in list(store.owned.get(change.owner, {}).values()):
         _remove(store, queue.vhost, (QUEUE, queue.name))
 
 
-def _drop_group(store: Store, change: changes.DropGroup) -> None:
+def _drop_group(store: TopologyStore, change: changes.DropGroup) -> None:
     for queue in list(store.grouped.get(change.group, {}).values()):
         _remove(store, queue.vhost, (QUEUE, queue.name))
 
 
-def _migrate_queue(store: Store, change: changes.MigrateQueue) -> None:
+def _migrate_queue(store: TopologyStore, change: changes.MigrateQueue) -> None:
     queue = queue_of(space_of(store, change.vhost), change.name, None)
     moving = migrations.begun(queue, change.source, change.group, change.migration)
     if moving != queue:
         store.put(moving)
 
 
-def _abort_migration(store: Store, change: changes.AbortMigration) -> None:
+def _abort_migration(store: TopologyStore, change: changes.AbortMigration) -> None:
     queue = queue_of(space_of(store, change.vhost), change.name, None)
     store.put(migrations.aborted(queue))
 
 
-def _finish_migration(store: Store, change: changes.FinishMigration) -> None:
+def _finish_migration(store: TopologyStore, change: changes.FinishMigration) -> None:
     queue = queue_of(space_of(store, change.vhost), change.name, None)
     store.put(migrations.finished(queue, change.migration))
 
@@ -248,7 +248,7 @@ def _finish_migration(store: Store, change: changes.FinishMigration) -> None:
 # Bindings
 
 
-def check_bind(store: Store, binding: Binding, asker: str | None) -> bool:
+def check_bind(store: TopologyStore, binding: Binding, asker: str | None) -> bool:
     """Return whether the binding exists; False when it may be created. Raises `Refusal`."""
     space = space_of(store, binding.vhost)
     to_exchange = binding.destination_kind == EXCHANGE
@@ -265,12 +265,12 @@ def check_bind(store: Store, binding: Binding, asker: str | None) -> bool:
     return binding.key in space.bindings
 
 
-def _bind(store: Store, change: changes.Bind) -> None:
+def _bind(store: TopologyStore, change: changes.Bind) -> None:
     if not check_bind(store, change.binding, change.asker):
         store.put(change.binding)
 
 
-def check_unbind(store: Store, binding: Binding, asker: str | None) -> bool:
+def check_unbind(store: TopologyStore, binding: Binding, asker: str | None) -> bool:
     """Return whether the binding exists and may be removed; False when it is missing. Raises
     `Refusal`."""
     space = space_of(store, binding.vhost)
@@ -286,7 +286,7 @@ def check_unbind(store: Store, binding: Binding, asker: str | None) -> bool:
     return known
 
 
-def _unbind(store: Store, change: changes.Unbind) -> None:
+def _unbind(store: TopologyStore, change: changes.Unbind) -> None:
     binding = change.binding
     if check_unbind(store, binding, change.asker):
         store.drop(BINDING, binding.key)
@@ -297,7 +297,7 @@ def _unbind(store: Store, change: changes.Unbind) -> None:
 # Policies and vhosts
 
 
-def _set_policy(store: Store, change: changes.SetPolicy) -> None:
+def _set_policy(store: TopologyStore, change: changes.SetPolicy) -> None:
     policy = change.policy
     space = space_of(store, policy.vhost)
     policies.check_policy(policy)
@@ -305,14 +305,14 @@ def _set_policy(store: Store, change: changes.SetPolicy) -> None:
         store.put(policy)
 
 
-def _clear_policy(store: Store, change: changes.ClearPolicy) -> None:
+def _clear_policy(store: TopologyStore, change: changes.ClearPolicy) -> None:
     key = (change.vhost, "operator_policy" if change.operator else "policy", change.name)
     if key not in space_of(store, change.vhost).policies:
         raise Refusal(NOT_FOUND, f"no policy '{change.name}' in vhost '{change.vhost}'")
     store.drop(POLICY, key)
 
 
-def _add_vhost(store: Store, change: changes.AddVhost) -> None:
+def _add_vhost(store: TopologyStore, change: changes.AddVhost) -> None:
     wanted = change.vhost
     space = store.spaces.get(wanted.name)
     if space is not None:
@@ -330,13 +330,13 @@ def _add_vhost(store: Store, change: changes.AddVhost) -> None:
     store.put(Exchange(wanted.name, trace, arguments.TOPIC, durable=True, internal=True))
 
 
-def _delete_vhost(store: Store, change: changes.DeleteVhost) -> None:
+def _delete_vhost(store: TopologyStore, change: changes.DeleteVhost) -> None:
     space = space_of(store, change.name)
     for record in sorted(space.records(), key=lambda each: -KINDS.index(kind_of(each))):
         store.drop(kind_of(record), record.key)
 
 
-def _set_vhost_limits(store: Store, change: changes.SetVhostLimits) -> None:
+def _set_vhost_limits(store: TopologyStore, change: changes.SetVhostLimits) -> None:
     vhost: Vhost = space_of(store, change.vhost).vhost
     _check_limits(change.limits)
     if dict(vhost.limits) != dict(change.limits):
@@ -353,7 +353,7 @@ def _check_limits(limits: Any) -> None:
             raise precondition(f"{key} should be a number, actually was {policies.term(value)}")
 
 
-_RULES: Final[dict[type[Any], Callable[[Store, Any], None]]] = {
+_RULES: Final[dict[type[Any], Callable[[TopologyStore, Any], None]]] = {
     changes.DeclareExchange: _declare_exchange,
     changes.DeleteExchange: _delete_exchange,
     changes.DeclareQueue: _declare_queue,
@@ -374,8 +374,8 @@ _RULES: Final[dict[type[Any], Callable[[Store, Any], None]]] = {
 }
 
 
-def carry_out(store: Store, change: changes.Change, records_max: int = RECORDS_MAX) -> None:
-    """Make a change. Raises `Refusal` and leaves half of it behind, for `Store.undo`."""
+def carry_out(store: TopologyStore, change: changes.Change, records_max: int = RECORDS_MAX) -> None:
+    """Make a change. Raises `Refusal` and leaves half of it behind, for `TopologyStore.undo`."""
     before = store.count
     _RULES[type(change)](store, change)
     if store.count > max(before, records_max):

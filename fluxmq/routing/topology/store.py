@@ -18,7 +18,7 @@ from fluxmq.routing.topology.records import (
     Exchange,
     Key,
     Policy,
-    Queue,
+    QueueRecord,
     Record,
     Vhost,
     kind_of,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Space:
-    """Records of one vhost. Only `Store` may change it."""
+    """Records of one vhost. Only `TopologyStore` may change it."""
 
     __slots__ = (
         "alternates",
@@ -48,7 +48,7 @@ class Space:
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
         self.exchanges: dict[str, Exchange] = {}
-        self.queues: dict[str, Queue] = {}
+        self.queues: dict[str, QueueRecord] = {}
         self.policies: dict[Key, Policy] = {}
         self.bindings: dict[Key, Binding] = {}
         self.from_source: dict[str, dict[Key, Binding]] = {}
@@ -74,14 +74,14 @@ class Space:
         yield from self.bindings.values()
 
 
-class Store:
+class TopologyStore:
     """All records. ``journal``, while one is set, collects what each change replaced."""
 
     def __init__(self) -> None:
         self.spaces: dict[str, Space] = {}
-        self.owned: dict[str, dict[Key, Queue]] = {}
+        self.owned: dict[str, dict[Key, QueueRecord]] = {}
         """Exclusive queues by their connection."""
-        self.grouped: dict[str, dict[Key, Queue]] = {}
+        self.grouped: dict[str, dict[Key, QueueRecord]] = {}
         """Queues by replication group."""
         self.journal: list[tuple[str, Key, Record | None]] | None = None
         self.count = 0
@@ -111,7 +111,7 @@ class Store:
             self._put_vhost(record)
         elif isinstance(record, Exchange):
             self._put_exchange(self.spaces[record.vhost], record)
-        elif isinstance(record, Queue):
+        elif isinstance(record, QueueRecord):
             self._put_queue(self.spaces[record.vhost], record)
         elif isinstance(record, Policy):
             space = self.spaces[record.vhost]
@@ -132,7 +132,7 @@ class Store:
             del self.spaces[old.name]
         elif isinstance(old, Exchange):
             self._drop_exchange(self.spaces[old.vhost], old)
-        elif isinstance(old, Queue):
+        elif isinstance(old, QueueRecord):
             self._drop_queue(self.spaces[old.vhost], old)
         elif isinstance(old, Policy):
             space = self.spaces[old.vhost]
@@ -174,7 +174,7 @@ class Store:
         del space.tables[exchange.name]
         space.forget()
 
-    def _put_queue(self, space: Space, queue: Queue) -> None:
+    def _put_queue(self, space: Space, queue: QueueRecord) -> None:
         old = space.queues.get(queue.name)
         if old is not None:
             self._drop_queue(space, old)
@@ -184,7 +184,7 @@ class Store:
             if name:
                 index.setdefault(name, {})[queue.key] = queue
 
-    def _drop_queue(self, space: Space, queue: Queue) -> None:
+    def _drop_queue(self, space: Space, queue: QueueRecord) -> None:
         # Routes stay valid: no binding leads here any more, and those of the default exchange are
         # not cached.
         del space.queues[queue.name]

@@ -21,14 +21,14 @@ def words_of(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-class _Node(Generic[V]):
+class _WordNode(Generic[V]):
     """A prefix of words; ``here`` counts by value how often the pattern that ends here was
     added."""
 
     __slots__ = ("children", "here", "loops")
 
     def __init__(self, loops: bool) -> None:
-        self.children: dict[str, _Node[V]] = {}
+        self.children: dict[str, _WordNode[V]] = {}
         self.here: dict[V, int] = {}
         self.loops = loops
         """True when the last word of the prefix is ``#``: it stays here for further words."""
@@ -42,7 +42,7 @@ class TopicTrie(Generic[V]):
     def __init__(self) -> None:
         self._exact: dict[str, dict[V, int]] = {}
         """Keys without wildcards, the majority: equal words are equal text."""
-        self._root: _Node[V] = _Node(False)
+        self._root: _WordNode[V] = _WordNode(False)
 
     def __bool__(self) -> bool:
         return bool(self._exact or self._root.children or self._root.here)
@@ -56,7 +56,7 @@ class TopicTrie(Generic[V]):
             for word in words_of(key):
                 child = node.children.get(word)
                 if child is None:
-                    child = node.children[word] = _Node(word == ANY)
+                    child = node.children[word] = _WordNode(word == ANY)
                 node = child
             here = node.here
         here[value] = here.get(value, 0) + 1
@@ -84,7 +84,7 @@ class TopicTrie(Generic[V]):
             return found
         nodes = _with_loops([self._root])
         for word in words_of(key):
-            following: list[_Node[V]] = []
+            following: list[_WordNode[V]] = []
             for node in nodes:
                 if node.loops:
                     following.append(node)
@@ -103,7 +103,7 @@ class TopicTrie(Generic[V]):
         return found
 
 
-def _with_loops(nodes: list[_Node[V]]) -> list[_Node[V]]:
+def _with_loops(nodes: list[_WordNode[V]]) -> list[_WordNode[V]]:
     """Return the nodes and those that ``#`` reaches from them without a word, each once."""
     if all(ANY not in node.children for node in nodes) and len(nodes) < 2:
         return nodes

@@ -22,7 +22,7 @@ from fluxmq.routing.topology.records import (
     Exchange,
     Key,
     Policy,
-    Queue,
+    QueueRecord,
     Record,
     Vhost,
     kind_of,
@@ -30,16 +30,16 @@ from fluxmq.routing.topology.records import (
     row_of,
 )
 from fluxmq.routing.topology.refusals import Refusal, default_exchange
-from fluxmq.routing.topology.store import Space, Store
+from fluxmq.routing.topology.store import Space, TopologyStore
 
-__all__ = ["Delta", "OutOfStepError", "Refusal", "Row", "Topology"]
+__all__ = ["Delta", "OutOfStepError", "Refusal", "Topology", "TopologyRow"]
 
 
 class OutOfStepError(FluxmqError):
     """A delta does not fit its copy: a snapshot is needed."""
 
 
-class Row(NamedTuple):
+class TopologyRow(NamedTuple):
     """One record's current state; ``row`` is None when it is gone."""
 
     kind: str
@@ -57,7 +57,7 @@ class Delta(NamedTuple):
 
     revision: int
     previous: int | None
-    rows: tuple[Row, ...]
+    rows: tuple[TopologyRow, ...]
 
     def pack(self) -> list[Any]:
         """Return the delta as plain values for msgpack."""
@@ -73,7 +73,7 @@ class Delta(NamedTuple):
         anything else."""
         try:
             revision, previous, rows = packed
-            unpacked = tuple(Row(kind, tuple(key), row) for kind, key, row in rows)
+            unpacked = tuple(TopologyRow(kind, tuple(key), row) for kind, key, row in rows)
         except (TypeError, ValueError):
             raise ValueError("not a delta of the topology") from None
         if not _is_revision(revision) or not (previous is None or _is_revision(previous)):
@@ -94,7 +94,7 @@ class Topology:
 
     def __init__(self, records_max: int = rules.RECORDS_MAX) -> None:
         self.revision = 0
-        self._store = Store()
+        self._store = TopologyStore()
         self._records_max = records_max
 
     # Changing
@@ -121,13 +121,13 @@ class Topology:
         before: dict[tuple[str, Key], Record | None] = {}
         for kind, key, old in journal:
             before.setdefault((kind, key), old)
-        rows: list[Row] = []
+        rows: list[TopologyRow] = []
         for (kind, key), old in before.items():
             record = self._store.get(kind, key)
             if record is not None and record is not old:
-                rows.append(Row(kind, key, row_of(record)))
+                rows.append(TopologyRow(kind, key, row_of(record)))
             elif record is None and old is not None:
-                rows.append(Row(kind, key, None))
+                rows.append(TopologyRow(kind, key, None))
         previous = self.revision
         self.revision += bool(rows)
         return Delta(self.revision, previous, tuple(sorted(rows, key=_turn)))
@@ -141,7 +141,7 @@ class Topology:
         if delta.previous is not None and delta.previous != self.revision:
             raise OutOfStepError(f"changes from {delta.previous} for a copy at {self.revision}")
         whole = delta.previous is None
-        store = Store() if whole else self._store
+        store = TopologyStore() if whole else self._store
         store.journal = None if whole else []
         try:
             for kind, key, row in delta.rows:
@@ -160,21 +160,21 @@ class Topology:
     def snapshot(self) -> Delta:
         """Return everything, for an empty copy."""
         rows = [
-            Row(kind_of(record), record.key, row_of(record))
+            TopologyRow(kind_of(record), record.key, row_of(record))
             for space in self._store.spaces.values()
             for record in space.records()
         ]
         return Delta(self.revision, None, tuple(sorted(rows, key=_turn)))
 
-    def restore(self, rows: Iterable[Row], revision: int) -> list[Row]:
+    def restore(self, rows: Iterable[TopologyRow], revision: int) -> list[TopologyRow]:
         """Restore these rows, as far as they are consistent; return the unusable rows.
 
         For rows from disk, where those of transient records are missing: bindings to them lead
         nowhere.
         """
-        self._store = Store()
+        self._store = TopologyStore()
         self.revision = revision
-        unusable: list[Row] = []
+        unusable: list[TopologyRow] = []
         for row in sorted(rows, key=_turn):
             try:
                 self._store.put(record_of(*row))
@@ -186,7 +186,7 @@ class Topology:
         """Return whether this record survives the node's restart; a binding does when both its ends
         do."""
         record = self._store.get(kind, key)
-        if isinstance(record, Exchange | Queue):
+        if isinstance(record, Exchange | QueueRecord):
             return record.durable
         if isinstance(record, Binding):
             ends = (EXCHANGE, record.source), (record.destination_kind, record.destination)
@@ -200,7 +200,7 @@ class Topology:
         `Refusal`."""
         return rules.check_exchange(self._store, wanted)
 
-    def check_queue(self, wanted: Queue) -> bool:
+    def check_queue(self, wanted: QueueRecord) -> bool:
         """Return whether there is an equal queue; False when it may be declared. Raises `Refusal`.
 
         ``group`` and ``origin`` do not count.
@@ -233,7 +233,7 @@ class Topology:
             raise default_exchange()
         return rules.exchange_of(rules.space_of(self._store, vhost), name)
 
-    def require_queue(self, vhost: str, name: str, asker: str | None = None) -> Queue:
+    def require_queue(self, vhost: str, name: str, asker: str | None = None) -> QueueRecord:
         """Return a queue for a connection. Raises `Refusal` 404, 405 when it is exclusive to
         another."""
         return rules.queue_of(rules.space_of(self._store, vhost), name, asker)
@@ -254,12 +254,12 @@ class Topology:
         space = self._store.spaces.get(vhost)
         return space.exchanges.get(name) if space is not None else None
 
-    def queue(self, vhost: str, name: str) -> Queue | None:
+    def queue(self, vhost: str, name: str) -> QueueRecord | None:
         """Return the queue of this name."""
         space = self._store.spaces.get(vhost)
         return space.queues.get(name) if space is not None else None
 
-    def queue_called(self, internal: str) -> Queue | None:
+    def queue_called(self, internal: str) -> QueueRecord | None:
         """Return the queue with this name in the queue engine."""
         return self.queue(*public_name(internal))
 
@@ -272,7 +272,7 @@ class Topology:
         space = self._store.spaces.get(vhost)
         return list(space.exchanges.values()) if space is not None else []
 
-    def queues(self, vhost: str | None = None) -> Iterator[Queue]:
+    def queues(self, vhost: str | None = None) -> Iterator[QueueRecord]:
         """Yield all queues, of one vhost or of all. Nothing may change during the iteration."""
         if vhost is None:
             for space in self._store.spaces.values():
@@ -307,11 +307,11 @@ class Topology:
         space = self._store.spaces.get(vhost)
         return list(space.policies.values()) if space is not None else []
 
-    def owned_by(self, owner: str) -> list[Queue]:
+    def owned_by(self, owner: str) -> list[QueueRecord]:
         """Return a connection's exclusive queues."""
         return list(self._store.owned.get(owner, {}).values())
 
-    def in_group(self, group: str) -> list[Queue]:
+    def in_group(self, group: str) -> list[QueueRecord]:
         """Return the queues that a replication group holds."""
         return list(self._store.grouped.get(group, {}).values())
 
@@ -320,7 +320,7 @@ class Topology:
         return self._store.count
 
 
-def _turn(row: Row) -> int:
+def _turn(row: TopologyRow) -> int:
     """Return a row's turn: removals first, dependents before what they need; then additions, in
     reverse."""
     place = KINDS.index(row.kind)

@@ -13,7 +13,7 @@ from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.routing.topology.records import EXCHANGE, Exchange
 
 if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.ports import Broker
+    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 TOPIC: Final = "topic"
 """Type of exchange whose routing keys are subject to topic permissions."""
@@ -24,7 +24,7 @@ class Access:
 
     __slots__ = ("_broker", "_user", "_vhost")
 
-    def __init__(self, broker: Broker, user: str, vhost: str) -> None:
+    def __init__(self, broker: AmqpBrokerPort, user: str, vhost: str) -> None:
         self._broker = broker
         self._user = user
         self._vhost = vhost

@@ -13,7 +13,7 @@ from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import SoftError
 
 if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.ports import Broker
+    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 HELD_BYTES: Final = 512
 """Approximate size of the objects that keep one publish or settlement until commit, besides its
@@ -28,7 +28,7 @@ class Budget:
     def __init__(self) -> None:
         self.used = 0
 
-    def share(self, broker: Broker) -> Share:
+    def share(self, broker: AmqpBrokerPort) -> Share:
         """Return a share for one message or transaction."""
         return Share(self, broker)
 
@@ -38,7 +38,7 @@ class Share:
 
     __slots__ = ("_broker", "_budget", "bytes")
 
-    def __init__(self, budget: Budget, broker: Broker) -> None:
+    def __init__(self, budget: Budget, broker: AmqpBrokerPort) -> None:
         self._budget = budget
         self._broker = broker
         self.bytes = 0

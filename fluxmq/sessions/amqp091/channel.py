@@ -19,17 +19,17 @@ from fluxmq.protocols.amqp091.errors import AmqpError, HardError
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
 from fluxmq.protocols.amqp091.method_codec import decode, frame
 from fluxmq.protocols.amqp091.methods import BasicPublish, Method
-from fluxmq.protocols.amqp091.run import PublishRun
-from fluxmq.sessions.amqp091.consuming import Consumers
-from fluxmq.sessions.amqp091.content import Content, check_method_due
-from fluxmq.sessions.amqp091.declaring import Entities
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
+from fluxmq.sessions.amqp091.basic_consume import Consumers
+from fluxmq.sessions.amqp091.content import IncomingContent, check_method_due
+from fluxmq.sessions.amqp091.declarations import Entities
 from fluxmq.sessions.amqp091.publishing import Publisher
 from fluxmq.sessions.amqp091.refusals import close_text, not_implemented
-from fluxmq.sessions.amqp091.settling import Settlements
+from fluxmq.sessions.amqp091.settlements import Settlements
 
 if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.client import Client
-    from fluxmq.sessions.amqp091.ports import Broker
+    from fluxmq.sessions.amqp091.client import AmqpClient
+    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 BACKLOG_MAX: Final = 1024
 """Frames and runs queued behind a method: more than a client sends without awaiting answers."""
@@ -38,11 +38,11 @@ BACKLOG_BYTES_MAX: Final = 1 << 20
 WAITING_BYTES: Final = 64
 """Approximate size of the objects that keep one frame in a backlog, besides its bytes."""
 
-Waiting = tuple[int, bytes] | PublishRun
+Waiting = tuple[int, bytes] | AmqpPublishRun
 """A frame (its type and payload) or a run of publishes, waiting for its turn."""
 
 
-class State(Enum):
+class ChannelState(Enum):
     """State of a channel. ``CLOSING``: channel.close was sent; all but its answer is ignored.
     ``CROSSED``: the client has closed meanwhile as well."""
 
@@ -56,13 +56,13 @@ class Channel:
     """One channel of a connection. ``content``: of the publish that arrives frame by frame.
     ``holding``: its backlog is a reason not to read the connection."""
 
-    def __init__(self, client: Client, number: int) -> None:
+    def __init__(self, client: AmqpClient, number: int) -> None:
         self.client = client
-        self.broker: Broker = client.broker
+        self.broker: AmqpBrokerPort = client.broker
         self.number = number
-        self.state = State.OPEN
+        self.state = ChannelState.OPEN
         self.ledger = ChannelLedger(number, self.mark)
-        self.content: Content | None = None
+        self.content: IncomingContent | None = None
         self.entities: Entities = Entities(self)
         self.settlements: Settlements = Settlements(self)
         self.consumers: Consumers = Consumers(self)
@@ -76,7 +76,7 @@ class Channel:
     @property
     def is_open(self) -> bool:
         """True while methods are executed."""
-        return self.state is State.OPEN
+        return self.state is ChannelState.OPEN
 
     def send(self, method: Method) -> None:
         """Send a method on this channel."""
@@ -89,7 +89,7 @@ class Channel:
 
     # --- input, in order ---
 
-    def on_run(self, run: PublishRun) -> None:
+    def on_run(self, run: AmqpPublishRun) -> None:
         """Handle publishes in the receive buffer."""
         if self.waiting or self.backlog:
             run.detach()
@@ -104,7 +104,7 @@ class Channel:
         else:
             self._handle(kind, payload)
 
-    def _publish(self, run: PublishRun) -> None:
+    def _publish(self, run: AmqpPublishRun) -> None:
         """Handle publishes whose turn has come."""
         try:
             if self.content is not None:
@@ -129,7 +129,7 @@ class Channel:
             check_method_due(kind)
             method = decode(payload)
             if isinstance(method, BasicPublish):
-                self.content = Content(method, self.client.budget.share(self.broker))
+                self.content = IncomingContent(method, self.client.budget.share(self.broker))
                 self.put_in_order()
                 if not self.client.connection.publishing:
                     self.client.handler.began(self.client)
@@ -158,10 +158,10 @@ class Channel:
         """Process the backlog."""
         while self.backlog and not self.waiting and self.is_open:
             item = self.backlog.popleft()
-            size = item.payload_bytes if isinstance(item, PublishRun) else len(item[1])
+            size = item.payload_bytes if isinstance(item, AmqpPublishRun) else len(item[1])
             self.backlog_bytes -= size + WAITING_BYTES
             self.client.backlog_bytes -= size + WAITING_BYTES
-            if isinstance(item, PublishRun):
+            if isinstance(item, AmqpPublishRun):
                 self._publish(item)
             else:
                 self._handle(item[0], item[1])
@@ -244,7 +244,7 @@ class Channel:
     def fail(self, error: AmqpError) -> None:
         """Close from our side, and await the answer."""
         self.release()
-        self.state = State.CLOSING
+        self.state = ChannelState.CLOSING
         self.client.channels[self.number] = self
         text = close_text(error)
         self.send(methods.ChannelClose(error.code, text, error.class_id, error.method_id))
@@ -257,13 +257,13 @@ class Channel:
 
     def release(self) -> None:
         """Release a channel that is no longer open, and ignore its pending answers."""
-        if self.state is State.CLOSED:
+        if self.state is ChannelState.CLOSED:
             return
         client = self.client
         client.channels.pop(self.number, None)
         if client.connection.ledgers is not None:
             client.connection.ledgers.pop(self.number, None)
-        was_open, self.state = self.is_open, State.CLOSED
+        was_open, self.state = self.is_open, ChannelState.CLOSED
         if was_open:
             self.consumers.release()
             self.mark()

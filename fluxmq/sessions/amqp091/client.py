@@ -28,27 +28,27 @@ from fluxmq.protocols.amqp091.methods import (
 from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.amqp091.access import Access
 from fluxmq.sessions.amqp091.budget import Budget
-from fluxmq.sessions.amqp091.channel import Channel, State
-from fluxmq.sessions.amqp091.handshake import Handshake, Stage
+from fluxmq.sessions.amqp091.channel import Channel, ChannelState
+from fluxmq.sessions.amqp091.handshake import AmqpStage, Handshake
 from fluxmq.sessions.amqp091.refusals import close_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fluxmq.sessions.amqp091.handler import Handler
-    from fluxmq.sessions.amqp091.ports import Broker
+    from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler
+    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 SILENT_INTERVALS: Final = 2
 """Heartbeat intervals of silence after which a client is considered dead (section 4.2.7)."""
 
 
-class Client:
+class AmqpClient:
     """One connection. ``peer`` and ``local``: "address:port". ``owner``: globally unique id of the
     connection, which its exclusive queues carry.
 
     ``certificate_name``: of a verified client certificate, else empty. ``properties`` and
     ``capabilities``: from connection.start-ok. ``heartbeat``: seconds, 0 for none. ``exclusive``:
-    it has declared exclusive queues. ``entered``: counted into its vhost. ``blocked``: it was told
+    it has declared exclusive queues. ``counted``: counted into its vhost. ``blocked``: it was told
     not to publish. ``held``: reasons not to read it. ``budget``: for its channels' incomplete
     messages and uncommitted transactions; ``backlog_bytes``: in their backlogs. Times are monotonic
     seconds: ``deadline`` of the handshake or of the answer to connection.close, ``heartbeat_at`` of
@@ -58,7 +58,7 @@ class Client:
 
     def __init__(
         self,
-        handler: Handler,
+        handler: AmqpConnectionHandler,
         connection: Connection,
         peer: str,
         local: str,
@@ -71,7 +71,7 @@ class Client:
         self.local = local
         self.listener = listener
         self.owner = owner
-        self.stage = Stage.HEADER
+        self.stage = AmqpStage.HEADER
         self.certificate_name = ""
         self.mechanism = ""
         self.user = ""
@@ -87,14 +87,14 @@ class Client:
         self.heard = 0.0
         self.channels: dict[int, Channel] = {}
         self.exclusive = False
-        self.entered = False
+        self.counted = False
         self.blocked = False
         self.budget = Budget()
         self.backlog_bytes = 0
         self.held = 0
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> AmqpBrokerPort:
         """The port to the shard."""
         return self.handler.broker
 
@@ -118,7 +118,7 @@ class Client:
                 raise HardError(ReplyCode.UNEXPECTED_FRAME, text)
             method = decode(payload)
             self.broker.count_method(type(method).__name__)
-            if self.stage is Stage.RUNNING:
+            if self.stage is AmqpStage.RUNNING:
                 self._execute(method)
             else:
                 Handshake(self).on_method(method)
@@ -147,11 +147,11 @@ class Client:
                 method = decode(payload)
                 self.broker.count_method(type(method).__name__)
             opens = isinstance(method, ChannelOpen)
-            if channel is not None and not (channel.state is State.CROSSED and opens):
+            if channel is not None and not (channel.state is ChannelState.CROSSED and opens):
                 if isinstance(method, ChannelCloseOk):
                     del self.channels[number]
                 elif isinstance(method, ChannelClose):
-                    channel.state = State.CROSSED
+                    channel.state = ChannelState.CROSSED
                     channel.send(ChannelCloseOk())
                 return
             if not opens:
@@ -193,7 +193,7 @@ class Client:
         self, channel: Channel | None, error: AmqpError, method: Method | type[Method] | None
     ) -> None:
         """Answer an error: close the channel, or the connection."""
-        if self.stage in (Stage.CLOSING, Stage.CLOSED):
+        if self.stage in (AmqpStage.CLOSING, AmqpStage.CLOSED):
             return
         if method is not None and not error.class_id:
             error.class_id, error.method_id = ids(method)
@@ -201,14 +201,14 @@ class Client:
         if isinstance(error, SoftError) and channel is not None:
             if channel.is_open:
                 channel.fail(error)
-        elif self.stage in (Stage.OPEN, Stage.RUNNING):
+        elif self.stage in (AmqpStage.OPEN, AmqpStage.RUNNING):
             self.send_close(error)
         else:
             self.end("handshake")
 
     def send_close(self, error: AmqpError) -> None:
         """Close from our side: release everything, send the reason, and await the answer."""
-        self.stage = Stage.CLOSING
+        self.stage = AmqpStage.CLOSING
         self._release()
         text = close_text(error)
         self.send(ConnectionClose(error.code, text, error.class_id, error.method_id))
@@ -221,9 +221,9 @@ class Client:
 
     def disconnect(self, text: str) -> None:
         """Close for an operator or the node's shutdown: 320 with a text."""
-        if self.stage is Stage.RUNNING:
+        if self.stage is AmqpStage.RUNNING:
             self.send_close(HardError(ReplyCode.CONNECTION_FORCED, text))
-        elif self.stage is not Stage.CLOSING:
+        elif self.stage is not AmqpStage.CLOSING:
             self.end("forced")
 
     def closed_by_client(self) -> None:
@@ -234,9 +234,9 @@ class Client:
 
     def end(self, reason: str, linger: bool = False) -> None:
         """End the connection."""
-        if self.stage is Stage.CLOSED:
+        if self.stage is AmqpStage.CLOSED:
             return
-        self.stage = Stage.CLOSED
+        self.stage = AmqpStage.CLOSED
         self._release()
         self.held = 0
         self.connection.feeding = False
@@ -273,16 +273,16 @@ class Client:
     def reschedule(self) -> None:
         """Schedule a call for the next deadline."""
         times = [at for at in (self.deadline, self.heartbeat_at) if at]
-        if self.stage is not Stage.CLOSED and times:
+        if self.stage is not AmqpStage.CLOSED and times:
             self.broker.schedule(self, min(times))
 
     def due(self) -> None:
         """Handle a scheduled deadline."""
         now = self.broker.now()
-        if self.stage is Stage.CLOSED:
+        if self.stage is AmqpStage.CLOSED:
             return
         if self.deadline and self.deadline <= now:
-            self.end("close_timeout" if self.stage is Stage.CLOSING else "handshake_timeout")
+            self.end("close_timeout" if self.stage is AmqpStage.CLOSING else "handshake_timeout")
             return
         if self.heartbeat_at and self.heartbeat_at <= now:
             self._heartbeat(now)
@@ -290,7 +290,7 @@ class Client:
 
     def _heartbeat(self, now: float) -> None:
         """Send a heartbeat every half interval, and check for input in the last two intervals."""
-        if self.stage is not Stage.RUNNING:
+        if self.stage is not AmqpStage.RUNNING:
             self.heartbeat_at = 0.0
             return
         connection = self.connection

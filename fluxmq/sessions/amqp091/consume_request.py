@@ -16,11 +16,11 @@ from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.protocols.amqp091.methods import BasicConsume
 from fluxmq.routing.topology.arguments import QUORUM, STREAM, age_seconds, consumer_timeout
-from fluxmq.routing.topology.records import QUEUE, Queue
+from fluxmq.routing.topology.records import QUEUE, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, named
 from fluxmq.routing.topology.values import type_name
 from fluxmq.sessions.amqp091 import refusals
-from fluxmq.sessions.amqp091.ports import ConsumerWanted
+from fluxmq.sessions.amqp091.ports import ConsumeRequest
 from fluxmq.sessions.amqp091.refusals import error_from, not_implemented, precondition
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ _POSITIONS: Final = ("first", "last", "next")
 _NUMBERED: Final = re.compile(r"(offset|timestamp)=([0-9]{1,19})")
 
 
-def stream_start(value: object, queue: Queue) -> tuple[str, int] | None:
-    """Return the position and its number, see ``ports.ConsumerWanted``; None without the argument.
+def stream_start(value: object, queue: QueueRecord) -> tuple[str, int] | None:
+    """Return the position and its number, see ``ports.ConsumeRequest``; None without the argument.
 
     Raises SoftError 406 for anything else.
     """
@@ -69,8 +69,8 @@ def stream_start(value: object, queue: Queue) -> tuple[str, int] | None:
 
 
 def consumer_wanted(
-    channel: Channel, method: BasicConsume, queue: Queue, tag: str
-) -> ConsumerWanted:
+    channel: Channel, method: BasicConsume, queue: QueueRecord, tag: str
+) -> ConsumeRequest:
     """Return the request of basic.consume. Raises AmqpError for what this queue does not
     support."""
     arguments = method.arguments
@@ -97,7 +97,7 @@ def consumer_wanted(
     if method.no_ack:
         prefetch = shared = 0
     owner = channel.client.owner
-    return ConsumerWanted(
+    return ConsumeRequest(
         queue,
         tag,
         f"{owner}:{channel.number}:{tag}",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fluxmq.queues.commands import Verb
 from fluxmq.routing.topology.arguments import QUORUM, STREAM
-from fluxmq.routing.topology.records import Queue
-from fluxmq.sessions.amqp091.ports import Answer, Held, Range
+from fluxmq.routing.topology.records import QueueRecord
+from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, ConfirmCallback, Range
 
 if TYPE_CHECKING:
     from fluxmq.model.batch_format import Batch
@@ -25,7 +25,7 @@ THROTTLE_FROM: Final = 256
 
 
 class Taker:
-    """Common part of consumer and getter. ``channel`` and ``held`` are None once it is detached.
+    """Common part of consumer and getter. ``channel`` and ``handle`` are None once it is detached.
 
     ``automatic``: messages are settled when they are handed to the connection. ``reserved``:
     messages settled within a transaction but not yet with the queue. ``counts_from``: the delivery
@@ -33,13 +33,13 @@ class Taker:
     once).
     """
 
-    __slots__ = ("automatic", "channel", "counts_from", "held", "queue", "reserved")
+    __slots__ = ("automatic", "channel", "counts_from", "handle", "queue", "reserved")
 
-    def __init__(self, channel: Channel, queue: Queue, automatic: bool) -> None:
+    def __init__(self, channel: Channel, queue: QueueRecord, automatic: bool) -> None:
         self.channel: Channel | None = channel
         self.queue = queue
         self.automatic = automatic
-        self.held: Held | None = None
+        self.handle: AmqpConsumerHandle | None = None
         self.reserved = 0
         self.counts_from = 2
 
@@ -53,11 +53,13 @@ class Taker:
         """True when redeliveries carry their count."""
         return self.queue.type == QUORUM
 
-    def settle(self, verb: Verb, ranges: Sequence[Range], done: Answer | None = None) -> None:
+    def settle(
+        self, verb: Verb, ranges: Sequence[Range], done: ConfirmCallback | None = None
+    ) -> None:
         """Settle messages with the queue; rejected ones are redelivered without delay. A no-op once
         detached."""
-        if self.held is not None:
-            self.held.settle(verb, ranges, 0, b"", done)
+        if self.handle is not None:
+            self.handle.settle(verb, ranges, 0, b"", done)
         elif done is not None:
             done(0)
 
@@ -68,12 +70,12 @@ class Taker:
 
     def leave(self) -> None:
         """Detach; the queue requeues unacked messages."""
-        held, self.held, self.channel = self.held, None, None
-        if held is not None:
-            held.detach()
+        handle, self.handle, self.channel = self.handle, None, None
+        if handle is not None:
+            handle.detach()
 
 
-class Consumer(Taker):
+class AmqpConsumer(Taker):
     """One basic.consume. ``prefetch``: its own limit, 0 for none.
 
     ``stopped``: the client has cancelled it. ``throttled``: its queue was told to wait.
@@ -95,7 +97,7 @@ class Consumer(Taker):
     def __init__(
         self,
         channel: Channel,
-        queue: Queue,
+        queue: QueueRecord,
         tag: str,
         automatic: bool,
         prefetch: int,
@@ -124,18 +126,18 @@ class Consumer(Taker):
 
     def throttle(self) -> None:
         """Pause the queue's deliveries until those here are written."""
-        if not self.throttled and self.held is not None:
+        if not self.throttled and self.handle is not None:
             limit = self.limit()
             if not limit or limit > THROTTLE_FROM:
                 self.throttled = True
-                self.held.set_limit(1)
+                self.handle.set_limit(1)
 
     def unthrottle(self) -> None:
         """Resume deliveries: there is room again."""
         if self.throttled:
             self.throttled = False
-            if self.held is not None:
-                self.held.set_limit(self.limit())
+            if self.handle is not None:
+                self.handle.set_limit(self.limit())
 
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
@@ -164,7 +166,7 @@ class Consumer(Taker):
     def cancelled(self) -> None:
         """Handle the end of the queue."""
         channel = self.channel
-        self.held = None
+        self.handle = None
         if channel is not None:
             channel.consumers.cancelled(self)
             self.channel = None
@@ -176,7 +178,7 @@ class Getter(Taker):
 
     __slots__ = ("taken",)
 
-    def __init__(self, channel: Channel, queue: Queue, automatic: bool) -> None:
+    def __init__(self, channel: Channel, queue: QueueRecord, automatic: bool) -> None:
         super().__init__(channel, queue, automatic)
         self.counts_from = 1
         self.taken: tuple[Batch, int, int] | None = None
@@ -193,7 +195,7 @@ class Getter(Taker):
     def cancelled(self) -> None:
         """Handle the end of the queue."""
         channel = self.channel
-        self.held = self.channel = None
+        self.handle = self.channel = None
         if channel is not None:
             channel.ledger.forget(self)
             channel.consumers.getters.pop((self.queue.name, self.automatic), None)

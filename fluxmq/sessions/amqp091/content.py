@@ -21,7 +21,7 @@ from fluxmq.protocols.amqp091.content import split_header
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError
 from fluxmq.protocols.amqp091.method_codec import ids
 from fluxmq.protocols.amqp091.methods import BasicPublish
-from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.sessions.amqp091.budget import Share
 
 PIECE_BYTES: Final = 64
@@ -29,7 +29,7 @@ PIECE_BYTES: Final = 64
 frames of one byte."""
 
 
-class Content:
+class IncomingContent:
     """The publish being assembled. ``size``: bytes of its body, -1 until the header came; ``have``:
     those received. ``share``: of the connection's budget; released with the content."""
 
@@ -83,10 +83,10 @@ class Content:
             self.share.take(len(payload) + PIECE_BYTES)
             self.pieces.append(payload)
 
-    def run(self, channel: int) -> PublishRun:
+    def run(self, channel: int) -> AmqpPublishRun:
         """Return the complete publish, as a run of one."""
         method = self.method
-        return PublishRun.of(
+        return AmqpPublishRun.of(
             channel,
             method.exchange.encode(),
             method.routing_key.encode(),

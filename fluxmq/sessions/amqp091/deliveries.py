@@ -13,12 +13,12 @@ from fluxmq.model.properties import PropertyError
 from fluxmq.protocols.amqp091.content import NO_PROPERTIES
 from fluxmq.protocols.amqp091.delivery import encode_deliveries, encode_get_ok
 from fluxmq.protocols.amqp091.message_properties import address_of, from_block, stream_properties
-from fluxmq.protocols.amqp091.tables import TableError
+from fluxmq.protocols.amqp091.tables import FieldTableError
 
 if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.channel import Channel
-    from fluxmq.sessions.amqp091.consumers import Consumer, Getter, Taker
-    from fluxmq.sessions.amqp091.replying import ReplyConsumer
+    from fluxmq.sessions.amqp091.consumers import AmqpConsumer, Getter, Taker
+    from fluxmq.sessions.amqp091.direct_reply import ReplyConsumer
 
 HEADS_MAX: Final = 512
 """Maximum number of heads a shard caches; then the cache is cleared."""
@@ -28,7 +28,7 @@ HEAD_BYTES_MAX: Final = 2048
 _DELIVERY_COUNT: Final = "x-delivery-count"
 
 
-class Head(NamedTuple):
+class DeliveryHead(NamedTuple):
     """Common part of similar deliveries. ``offset_at``: position of the offset in ``properties``,
     or -1."""
 
@@ -38,34 +38,34 @@ class Head(NamedTuple):
     offset_at: int
 
 
-class Heads:
+class DeliveryHeads:
     """Writes deliveries, and caches heads."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[bytes, bytes, int, bool], Head] = {}
+        self._kept: dict[tuple[bytes, bytes, int, bool], DeliveryHead] = {}
 
-    def head(self, block: bytes, key: bytes, again: int, stream: bool) -> Head:
-        """Return the head for these properties and this key, delivered ``again`` times before (-1:
+    def head(self, block: bytes, key: bytes, redelivered: int, stream: bool) -> DeliveryHead:
+        """Return the head for these properties and this key, delivered ``redelivered`` times before (-1:
         omitted)."""
-        known = (block, key, again, stream)
+        known = (block, key, redelivered, stream)
         head = self._kept.get(known)
         if head is None:
-            head = make_head(block, key, again, stream)
+            head = make_head(block, key, redelivered, stream)
             if len(block) + len(key) <= HEAD_BYTES_MAX:
                 if len(self._kept) >= HEADS_MAX:
                     self._kept.clear()
                 self._kept[known] = head
         return head
 
-    def _of(self, taker: Taker, batch: Batch, index: int, attempts: int) -> Head:
+    def _of(self, taker: Taker, batch: Batch, index: int, attempts: int) -> DeliveryHead:
         told = taker.counts_deliveries and attempts >= taker.counts_from
-        again = attempts - 1 if told else -1
-        return self.head(batch.properties(index), batch.key(index), again, taker.is_stream)
+        redelivered = attempts - 1 if told else -1
+        return self.head(batch.properties(index), batch.key(index), redelivered, taker.is_stream)
 
     def write(
         self,
         channel: Channel,
-        consumer: Consumer | ReplyConsumer,
+        consumer: AmqpConsumer | ReplyConsumer,
         batch: Batch,
         first: int,
         count: int,
@@ -80,7 +80,7 @@ class Heads:
             stop = same_until(batch, index, end)
             head = self._of(consumer, batch, index, attempts)
             tag = channel.ledger.given(owner, stop - index, batch.base_offset + index)
-            again = _redelivered(batch, index, attempts)
+            redelivered = _redelivered(batch, index, attempts)
             frames = encode_deliveries(
                 batch,
                 index,
@@ -88,7 +88,7 @@ class Heads:
                 channel.number,
                 consumer.tag_bytes,
                 tag,
-                again,
+                redelivered,
                 head.exchange,
                 head.routing_key,
                 head.properties,
@@ -96,7 +96,7 @@ class Heads:
                 head.offset_at,
             )
             client.connection.append(frames)
-            client.connection.tally.delivered(stop - index, len(frames), again)
+            client.connection.tally.delivered(stop - index, len(frames), redelivered)
             index = stop
 
     def write_get_ok(
@@ -113,13 +113,13 @@ class Heads:
         head = self._of(getter, batch, index, attempts)
         owner = None if getter.automatic else getter
         tag = channel.ledger.given(owner, 1, batch.base_offset + index)
-        again = _redelivered(batch, index, attempts)
+        redelivered = _redelivered(batch, index, attempts)
         frames = encode_get_ok(
             batch,
             index,
             channel.number,
             tag,
-            again,
+            redelivered,
             head.exchange,
             head.routing_key,
             min(ready, 0xFFFF_FFFF),
@@ -128,21 +128,21 @@ class Heads:
             head.offset_at,
         )
         client.connection.append(frames)
-        client.connection.tally.delivered(1, len(frames), again)
+        client.connection.tally.delivered(1, len(frames), redelivered)
         client.connection.tally.amqp_got += 1
 
 
-def make_head(block: bytes, key: bytes, again: int, stream: bool) -> Head:
-    """Make a head, see ``Heads.head``. Drops properties that AMQP cannot express, not the
+def make_head(block: bytes, key: bytes, redelivered: int, stream: bool) -> DeliveryHead:
+    """Make a head, see ``DeliveryHeads.head``. Drops properties that AMQP cannot express, not the
     message."""
-    extra: dict[str, Any] = {_DELIVERY_COUNT: again} if again >= 0 else {}
+    extra: dict[str, Any] = {_DELIVERY_COUNT: redelivered} if redelivered >= 0 else {}
     try:
         exchange, routing_key = address_of(block, key)
         if stream:
-            return Head(exchange, routing_key, *stream_properties(block, extra=extra))
-        return Head(exchange, routing_key, from_block(block, extra=extra), -1)
-    except (PropertyError, TableError, ValueError):
-        return Head(b"", key[:255], NO_PROPERTIES, -1)
+            return DeliveryHead(exchange, routing_key, *stream_properties(block, extra=extra))
+        return DeliveryHead(exchange, routing_key, from_block(block, extra=extra), -1)
+    except (PropertyError, FieldTableError, ValueError):
+        return DeliveryHead(b"", key[:255], NO_PROPERTIES, -1)
 
 
 def same_until(batch: Batch, first: int, end: int) -> int:

@@ -14,15 +14,15 @@ from typing import Final
 from fluxmq.protocols.amqp091.constants import PROTOCOL_HEADER, ReplyCode
 from fluxmq.protocols.amqp091.errors import HardError
 from fluxmq.protocols.amqp091.methods import BasicPublish, ConnectionBlocked, ConnectionUnblocked
-from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import DropOwner
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091.channel import Channel
-from fluxmq.sessions.amqp091.client import Client
-from fluxmq.sessions.amqp091.deliveries import Heads
-from fluxmq.sessions.amqp091.handshake import Handshake, Stage
-from fluxmq.sessions.amqp091.ports import Broker
+from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.deliveries import DeliveryHeads
+from fluxmq.sessions.amqp091.handshake import AmqpStage, Handshake
+from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 from fluxmq.sessions.amqp091.refusals import precondition
 
 ORPHANS_MAX: Final = 100_000
@@ -30,14 +30,14 @@ ORPHANS_MAX: Final = 100_000
 BLOCKED: Final = "connection.blocked"
 
 
-class Handler:
+class AmqpConnectionHandler:
     """Events from parser, reactor and shard. ``blocked``: why publishing is, or empty."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: AmqpBrokerPort) -> None:
         self.broker = broker
         self.marked: list[Channel] = []
-        self.clients: dict[Client, None] = {}
-        self.heads = Heads()
+        self.clients: dict[AmqpClient, None] = {}
+        self.heads = DeliveryHeads()
         self.orphans: set[str] = set()
         self.blocked = ""
 
@@ -45,7 +45,7 @@ class Handler:
 
     def protocol_header(self, connection: Connection, header: bytes) -> None:
         """Start, or answer with the supported protocol header and close (section 4.2.2)."""
-        client: Client = connection.identity
+        client: AmqpClient = connection.identity
         if header != PROTOCOL_HEADER:
             connection.append(PROTOCOL_HEADER)
             client.end("protocol_header", linger=True)
@@ -53,22 +53,22 @@ class Handler:
         self.clients[client] = None
         Handshake(client).begin()
 
-    def publish_run(self, connection: Connection, number: int, run: PublishRun) -> None:
+    def publish_run(self, connection: Connection, number: int, run: AmqpPublishRun) -> None:
         """Handle whole publishes on a channel, in the receive buffer."""
-        client: Client = connection.identity
+        client: AmqpClient = connection.identity
         channel = client.channels.get(number)
-        if client.stage is Stage.RUNNING and channel is not None and channel.is_open:
+        if client.stage is AmqpStage.RUNNING and channel is not None and channel.is_open:
             channel.on_run(run)
 
     def frame(self, connection: Connection, kind: int, number: int, payload: bytes) -> None:
         """Handle a frame that the parser did not: no run, heartbeat or settled ack."""
-        client: Client = connection.identity
+        client: AmqpClient = connection.identity
         stage = client.stage
-        if stage is Stage.CLOSED:
+        if stage is AmqpStage.CLOSED:
             return
-        if stage is Stage.CLOSING:
+        if stage is AmqpStage.CLOSING:
             client.closing_frame(kind, number, payload)
-        elif number == 0 or stage is not Stage.RUNNING:
+        elif number == 0 or stage is not AmqpStage.RUNNING:
             client.frame(kind, number, payload)
         else:
             channel = client.channels.get(number)
@@ -79,8 +79,8 @@ class Handler:
 
     def broken(self, connection: Connection, code: int, text: str) -> None:
         """Handle bytes that are no frame; the parser ignores everything after them."""
-        client: Client = connection.identity
-        if client.stage in (Stage.CLOSING, Stage.CLOSED):
+        client: AmqpClient = connection.identity
+        if client.stage in (AmqpStage.CLOSING, AmqpStage.CLOSED):
             client.end("error")
             return
         client.fail(None, HardError(ReplyCode(code), text), None)
@@ -89,12 +89,12 @@ class Handler:
 
     def lost(self, connection: Connection) -> None:
         """Handle the loss of the network connection."""
-        client: Client = connection.identity
+        client: AmqpClient = connection.identity
         client.end("lost")
 
     def drained(self, connection: Connection) -> None:
         """Resume deliveries that waited for the output to be written."""
-        client: Client = connection.identity
+        client: AmqpClient = connection.identity
         connection.feeding = False
         for channel in list(client.channels.values()):
             channel.consumers.pump()
@@ -123,14 +123,14 @@ class Handler:
             if client.connection.publishing:
                 self._stop(client)
 
-    def began(self, client: Client) -> None:
+    def began(self, client: AmqpClient) -> None:
         """Note a client's first publish."""
         client.connection.publishing = True
         if self.blocked:
             self._stop(client)
 
-    def _stop(self, client: Client) -> None:
-        if client.stage is not Stage.RUNNING:
+    def _stop(self, client: AmqpClient) -> None:
+        if client.stage is not AmqpStage.RUNNING:
             return
         self.broker.hold_publisher(client.connection)
         if not client.blocked and BLOCKED in client.capabilities:
@@ -143,7 +143,7 @@ class Handler:
         for client in self.clients:
             if client.blocked:
                 client.blocked = False
-                if client.stage is Stage.RUNNING and BLOCKED in client.capabilities:
+                if client.stage is AmqpStage.RUNNING and BLOCKED in client.capabilities:
                     client.send(ConnectionUnblocked())
 
     def give_up(self) -> None:

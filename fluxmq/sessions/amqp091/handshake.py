@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from fluxmq import __version__
-from fluxmq.auth.logins import Authenticated, LoginOutcome
+from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
 from fluxmq.protocols.amqp091 import sasl
 from fluxmq.protocols.amqp091.constants import FRAME_MIN_SIZE, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError
@@ -34,13 +34,13 @@ from fluxmq.protocols.amqp091.server import LOCALES, announced, mechanisms, serv
 from fluxmq.sessions.amqp091.access import Access
 
 if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.client import Client
-    from fluxmq.sessions.amqp091.ports import Broker
+    from fluxmq.sessions.amqp091.client import AmqpClient
+    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 AUTHENTICATION_FAILURE_CLOSE: Final = "authentication_failure_close"
 
 
-class Stage(Enum):
+class AmqpStage(Enum):
     """Progress of a connection: the awaited method, or open, closing, closed."""
 
     HEADER = 0
@@ -57,15 +57,15 @@ class Stage(Enum):
 class Handshake:
     """Takes a client from stage to stage."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: AmqpClient) -> None:
         self.client = client
-        self.broker: Broker = client.broker
+        self.broker: AmqpBrokerPort = client.broker
         self.limits = client.broker.limits
 
     def begin(self) -> None:
         """Answer the protocol header of 0-9-1 with connection.start."""
         client, limits = self.client, self.limits
-        client.stage = Stage.START_OK
+        client.stage = AmqpStage.START_OK
         if not client.deadline:  # otherwise it counts from accept, by the listener's own setting
             client.deadline = self.broker.now() + limits.handshake_timeout
         client.reschedule()
@@ -78,13 +78,13 @@ class Handshake:
     def on_method(self, method: Method) -> None:
         """Handle a method on channel 0 before connection.open-ok. Raises HardError."""
         stage = self.client.stage
-        if stage is Stage.START_OK and isinstance(method, ConnectionStartOk):
+        if stage is AmqpStage.START_OK and isinstance(method, ConnectionStartOk):
             self._start_ok(method)
-        elif stage is Stage.TUNE_OK and isinstance(method, ConnectionTuneOk):
+        elif stage is AmqpStage.TUNE_OK and isinstance(method, ConnectionTuneOk):
             self._tune_ok(method)
-        elif stage is Stage.OPEN and isinstance(method, ConnectionOpen):
+        elif stage is AmqpStage.OPEN and isinstance(method, ConnectionOpen):
             self._open(method)
-        elif stage is Stage.OPEN and isinstance(method, ConnectionClose):
+        elif stage is AmqpStage.OPEN and isinstance(method, ConnectionClose):
             self.client.closed_by_client()
         else:
             text = f"unexpected method in connection state {stage.name.lower()}"
@@ -109,22 +109,22 @@ class Handshake:
         user = credentials.user
         if not user and method.mechanism == sasl.EXTERNAL:
             user = credentials.authorization_id
-        client.stage = Stage.AUTHENTICATING
+        client.stage = AmqpStage.AUTHENTICATING
 
-        def done(result: Authenticated) -> None:
-            if client.stage is Stage.AUTHENTICATING:
+        def done(result: AmqpAuthResult) -> None:
+            if client.stage is AmqpStage.AUTHENTICATING:
                 self._authenticated(result)
                 client.resume()
 
         client.pause()
         self.broker.authenticate(client, method.mechanism, user, credentials.password, done)
 
-    def _authenticated(self, result: Authenticated) -> None:
+    def _authenticated(self, result: AmqpAuthResult) -> None:
         """Propose limits once the credentials are verified, or refuse."""
         client, limits = self.client, self.limits
         if result.outcome is LoginOutcome.ACCEPTED:
             client.user = result.username
-            client.stage = Stage.TUNE_OK
+            client.stage = AmqpStage.TUNE_OK
             client.send(ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
         elif result.outcome in (LoginOutcome.UNAVAILABLE, LoginOutcome.BUSY):
             # Clients retry after anything but 403.
@@ -150,7 +150,7 @@ class Handshake:
         client.connection.frame_max = method.frame_max or limits.frame_max
         client.channel_max = method.channel_max
         client.heartbeat = method.heartbeat
-        client.stage = Stage.OPEN
+        client.stage = AmqpStage.OPEN
 
     def _open(self, method: ConnectionOpen) -> None:
         """Enter a vhost. Raises HardError 530 if it is missing, forbidden or full; 506 when memory
@@ -170,10 +170,10 @@ class Handshake:
         if limit is not None:
             text = f"{refused}: connection limit ({limit}) is reached"
             raise HardError(ReplyCode.NOT_ALLOWED, text)
-        client.entered = True
+        client.counted = True
         client.access = Access(broker, client.user, vhost)
         now = broker.now()
-        client.stage = Stage.RUNNING
+        client.stage = AmqpStage.RUNNING
         client.deadline = 0.0
         client.heard = now
         if client.heartbeat:

@@ -14,8 +14,8 @@ from fluxmq.model.deduplication import identity_of
 from fluxmq.protocols.amqp091.content import malformed
 from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.protocols.amqp091.tables import (
+    FieldTableError,
     Table,
-    TableError,
     decode_entries,
     read_values,
     write_values,
@@ -49,7 +49,7 @@ class Headers(Mapping[str, object]):
         if self._table is None:
             try:
                 self._table = decode_entries(self._raw, lenient=True)
-            except TableError as error:
+            except FieldTableError as error:
                 raise malformed(f"headers: {error}") from None
         return self._table
 

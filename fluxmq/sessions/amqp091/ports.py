@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from fluxmq.auth.logins import Authenticated
+    from fluxmq.auth.logins import AmqpAuthResult
     from fluxmq.auth.permissions import Permissions
     from fluxmq.model.batch_format import Batch
-    from fluxmq.protocols.amqp091.run import PublishRun
+    from fluxmq.protocols.amqp091.run import AmqpPublishRun
     from fluxmq.protocols.connection import Connection
     from fluxmq.queues.commands import Verb
     from fluxmq.routing.topology.changes import Change
-    from fluxmq.routing.topology.records import Exchange, Queue
+    from fluxmq.routing.topology.records import Exchange, QueueRecord
     from fluxmq.routing.topology.refusals import Refusal
     from fluxmq.routing.topology.topology import Topology
     from fluxmq.sessions.amqp091.channel import Channel
-    from fluxmq.sessions.amqp091.client import Client
+    from fluxmq.sessions.amqp091.client import AmqpClient
 
 Range = tuple[int, int]
 """First and last offset, inclusive."""
 
-Answer = Callable[[int], object]
+ConfirmCallback = Callable[[int], object]
 """Called with 0 when the request is durable, else with an `Outcome`."""
 
 
@@ -73,20 +73,20 @@ class QueueStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerWanted:
+class ConsumeRequest:
     """Consumer request of basic.consume, or of basic.get.
 
     ``limit``: maximum unacked messages, 0: the queue's limit. ``group``: group to consume in, empty
     for the queue's own competing consumers; of a stream its name or, for a private one, empty.
     ``start``: a stream consumer's start: ("first" | "last" | "next", 0), ("offset", n),
     ("timestamp", µs), ("interval", µs back from now); None is "next". ``taking``: only
-    ``Held.take`` delivers; not counted as a consumer. ``automatic``: with ``taking`` only: taking
+    ``AmqpConsumerHandle.take`` delivers; not counted as a consumer. ``automatic``: with ``taking`` only: taking
     settles. ``auto_commit``: acknowledging advances a stream's named group. ``priority``: higher
     ones are served first. ``timeout``: µs after which unacked messages are released, 0: the queue's
     setting. ``asker``: id of the connection, which an exclusive queue compares with its owner.
     """
 
-    queue: Queue
+    queue: QueueRecord
     tag: str
     member: str
     limit: int
@@ -120,7 +120,7 @@ class Routing(NamedTuple):
     identity: tuple[int, int] | None = None
 
 
-class ConsumerPort(Protocol):
+class AmqpConsumerPort(Protocol):
     """Receiver of one consumer's messages, called within the consumer's limit."""
 
     def deliver(
@@ -133,11 +133,16 @@ class ConsumerPort(Protocol):
         """Handle the loss of the queue, or its host: no more deliveries, no more settlements."""
 
 
-class Held(Protocol):
+class AmqpConsumerHandle(Protocol):
     """Handle of an attached consumer."""
 
     def settle(
-        self, verb: Verb, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
+        self,
+        verb: Verb,
+        ranges: Sequence[Range],
+        delay: int,
+        reason: bytes,
+        done: ConfirmCallback | None,
     ) -> None:
         """Settle messages. ``delay``: µs before a nacked one is redelivered, -1: the queue's
         back-off."""
@@ -157,7 +162,7 @@ class Held(Protocol):
         """Detach; unacked messages are requeued."""
 
 
-class Confirming(Protocol):
+class PendingConfirm(Protocol):
     """A publish waiting to be confirmed. Each ``hold`` is followed by one ``done``."""
 
     def hold(self) -> object:
@@ -168,7 +173,7 @@ class Confirming(Protocol):
         basic.ack."""
 
 
-class Broker(Protocol):
+class AmqpBrokerPort(Protocol):
     """The shard as sessions see it."""
 
     topology: Topology
@@ -188,11 +193,11 @@ class Broker(Protocol):
 
     def authenticate(
         self,
-        client: Client,
+        client: AmqpClient,
         mechanism: str,
         user: str,
         password: bytes,
-        done: Callable[[Authenticated], None],
+        done: Callable[[AmqpAuthResult], None],
     ) -> None:
         """Check name and password; for EXTERNAL the certificate (``user`` is the requested name, or
         empty)."""
@@ -201,7 +206,7 @@ class Broker(Protocol):
         """Return a user's current permissions; None: no access to the vhost. Cheap; the same object
         until changed."""
 
-    def enter(self, client: Client) -> int | None:
+    def enter(self, client: AmqpClient) -> int | None:
         """Count an authenticated connection into ``client.vhost``; return the vhost's connection
         limit if reached.
 
@@ -224,15 +229,15 @@ class Broker(Protocol):
         """Return the replication group for a queue declared on this shard. Raises `Refusal` if
         there is none."""
 
-    def queue_status(self, queue: Queue, done: Callable[[QueueStatus | None], None]) -> None:
+    def queue_status(self, queue: QueueRecord, done: Callable[[QueueStatus | None], None]) -> None:
         """Get the ready messages and consumers of a queue. Counts as use of it."""
 
-    def purge(self, queue: Queue, done: Callable[[int | Refusal], None]) -> None:
+    def purge(self, queue: QueueRecord, done: Callable[[int | Refusal], None]) -> None:
         """Remove the ready messages; ``done`` gets their number."""
 
     def delete(
         self,
-        queue: Queue,
+        queue: QueueRecord,
         if_unused: bool,
         if_empty: bool,
         done: Callable[[int | Refusal], None],
@@ -245,9 +250,9 @@ class Broker(Protocol):
     def publish(
         self,
         channel: Channel,
-        run: PublishRun,
+        run: AmqpPublishRun,
         routing: Routing,
-        confirmation: Confirming | None,
+        confirmation: PendingConfirm | None,
     ) -> int:
         """Route a run and store it; return the number of queues and subscribers reached.
 
@@ -261,21 +266,21 @@ class Broker(Protocol):
 
     def consume(
         self,
-        wanted: ConsumerWanted,
-        port: ConsumerPort,
-        done: Callable[[Held | Refusal], None],
+        wanted: ConsumeRequest,
+        port: AmqpConsumerPort,
+        done: Callable[[AmqpConsumerHandle | Refusal], None],
     ) -> None:
         """Attach a consumer, or refuse (403 exclusive use, 404 queue gone). May deliver after
         ``done``."""
 
-    def reply_open(self, port: ConsumerPort) -> str:
+    def reply_open(self, port: AmqpConsumerPort) -> str:
         """Return a new address for direct replies, to follow ``amq.rabbitmq.reply-to.``; every
         shard can resolve it."""
 
     def reply_close(self, address: str) -> None:
         """Close a reply address."""
 
-    def reply(self, address: str, run: PublishRun, block: bytes) -> bool:
+    def reply(self, address: str, run: AmqpPublishRun, block: bytes) -> bool:
         """Send a run to the port behind an address; return False if none is known here."""
 
     def reply_exists(self, address: str, done: Callable[[bool], None]) -> None:
@@ -283,7 +288,7 @@ class Broker(Protocol):
 
     # Connections
 
-    def schedule(self, client: Client, at: float) -> None:
+    def schedule(self, client: AmqpClient, at: float) -> None:
         """Call the handler's ``due`` at this monotonic time or soon after; a later call replaces an
         earlier one."""
 
@@ -314,13 +319,13 @@ class Broker(Protocol):
         """Close once output is written; ``linger``: let the client read it before the socket
         goes."""
 
-    def count_opened(self, client: Client) -> None:
+    def count_opened(self, client: AmqpClient) -> None:
         """Count a connection that reached connection.open-ok."""
 
-    def count_closed(self, client: Client, reason: str) -> None:
+    def count_closed(self, client: AmqpClient, reason: str) -> None:
         """Count the end of a connection."""
 
-    def count_error(self, client: Client, code: int, text: str) -> None:
+    def count_error(self, client: AmqpClient, code: int, text: str) -> None:
         """Count a protocol error and log it at a bounded rate."""
 
     def count_drop(self, reason: str, count: int) -> None:

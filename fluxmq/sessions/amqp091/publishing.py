@@ -24,7 +24,7 @@ from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.content import (
     HEADERS,
     TIMESTAMP,
-    Properties,
+    BasicProperties,
     read_fields,
     write_fields,
 )
@@ -39,12 +39,12 @@ from fluxmq.protocols.amqp091.methods import (
     TxRollbackOk,
     TxSelectOk,
 )
-from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import Tally
 from fluxmq.queues.commands import Verb
 from fluxmq.routing.topology.records import EXCHANGE, Exchange
 from fluxmq.routing.topology.refusals import not_found
-from fluxmq.sessions.amqp091 import replying
+from fluxmq.sessions.amqp091 import direct_reply
 from fluxmq.sessions.amqp091.access import TOPIC
 from fluxmq.sessions.amqp091.content import check_size
 from fluxmq.sessions.amqp091.headers import (
@@ -56,15 +56,15 @@ from fluxmq.sessions.amqp091.headers import (
     expiry_of,
     identity_in,
 )
-from fluxmq.sessions.amqp091.ports import Confirming, Routing
+from fluxmq.sessions.amqp091.ports import PendingConfirm, Routing
 from fluxmq.sessions.amqp091.refusals import error_from, not_implemented, precondition
-from fluxmq.sessions.amqp091.settling import REQUEUE, grouped
+from fluxmq.sessions.amqp091.settlements import REQUEUE, grouped
 from fluxmq.sessions.amqp091.transactions import Transaction
 
 if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.channel import Channel
-    from fluxmq.sessions.amqp091.client import Client
-    from fluxmq.sessions.amqp091.ports import Broker
+    from fluxmq.sessions.amqp091.client import AmqpClient
+    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 UNANSWERED_MAX: Final = 65_536
 """Maximum unconfirmed publishes of a channel in confirm mode: beyond it the connection is not
@@ -81,15 +81,15 @@ _MULTIPLE_AT: Final = 19
 """Size of a basic.ack or basic.nack frame, and offsets in it: low byte of the method, number,
 ``multiple``."""
 
-_CORRELATION_ID: Final = Properties._fields.index("correlation_id")
-_DELIVERY_MODE: Final = Properties._fields.index("delivery_mode")
+_CORRELATION_ID: Final = BasicProperties._fields.index("correlation_id")
+_DELIVERY_MODE: Final = BasicProperties._fields.index("delivery_mode")
 _DELIVERY_MODES: Final = (b"\x01", b"\x02")
 """Transient and persistent."""
-_REPLY_TO: Final = Properties._fields.index("reply_to")
-_EXPIRATION: Final = Properties._fields.index("expiration")
-_MESSAGE_ID: Final = Properties._fields.index("message_id")
-_USER_ID: Final = Properties._fields.index("user_id")
-_PSEUDO_QUEUE: Final = replying.PSEUDO_QUEUE.encode()
+_REPLY_TO: Final = BasicProperties._fields.index("reply_to")
+_EXPIRATION: Final = BasicProperties._fields.index("expiration")
+_MESSAGE_ID: Final = BasicProperties._fields.index("message_id")
+_USER_ID: Final = BasicProperties._fields.index("user_id")
+_PSEUDO_QUEUE: Final = direct_reply.PSEUDO_QUEUE.encode()
 
 
 class Prepared(NamedTuple):
@@ -119,15 +119,15 @@ class Publisher:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.client: Client = channel.client
-        self.broker: Broker = channel.broker
+        self.client: AmqpClient = channel.client
+        self.broker: AmqpBrokerPort = channel.broker
         self.tally: Tally = channel.client.connection.tally
         self.window: ConfirmWindow | None = None
         self.transaction: Transaction | None = None
         self.prepared: Prepared | None = None
         self.paced = False
 
-    def publish(self, run: PublishRun) -> None:
+    def publish(self, run: AmqpPublishRun) -> None:
         """Publish a run. Raises AmqpError; then nothing of the run was published."""
         if run.immediate:
             raise not_implemented("immediate=true")
@@ -156,7 +156,9 @@ class Publisher:
             self.paced = True
             client.pause()
 
-    def _send(self, prepared: Prepared, run: PublishRun, confirmation: Confirming | None) -> None:
+    def _send(
+        self, prepared: Prepared, run: AmqpPublishRun, confirmation: PendingConfirm | None
+    ) -> None:
         """Route a run, and return it when it is mandatory and unroutable."""
         broker = self.broker
         if prepared.reply is not None:
@@ -173,7 +175,7 @@ class Publisher:
             else:
                 broker.count_drop("unroutable", run.count)
 
-    def _return(self, prepared: Prepared, run: PublishRun) -> None:
+    def _return(self, prepared: Prepared, run: AmqpPublishRun) -> None:
         """Send basic.return for every message of the run."""
         self.tally.amqp_returned += run.count
         code = ReplyCode.NO_ROUTE
@@ -243,7 +245,7 @@ class Publisher:
             raise precondition("channel is not transactional")
         return self.transaction
 
-    def _hold(self, transaction: Transaction, prepared: Prepared, run: PublishRun) -> None:
+    def _hold(self, transaction: Transaction, prepared: Prepared, run: AmqpPublishRun) -> None:
         """Keep the run until the transaction commits. Raises SoftError 406 when it is too large, or
         memory is low."""
         if self.broker.short_of_memory:
@@ -308,7 +310,7 @@ class Publisher:
 
     # --- checks ---
 
-    def _prepare(self, run: PublishRun) -> Prepared:
+    def _prepare(self, run: AmqpPublishRun) -> Prepared:
         """Check a run, or reuse the result of a similar one. Raises AmqpError."""
         permissions = self.client.access.permissions()
         prepared = self.prepared
@@ -325,7 +327,7 @@ class Publisher:
         self.prepared = prepared if len(run.properties) <= PREPARED_BYTES_MAX else None
         return prepared
 
-    def _checked(self, run: PublishRun, permissions: Permissions | None) -> Prepared:
+    def _checked(self, run: AmqpPublishRun, permissions: Permissions | None) -> Prepared:
         """Make all of RabbitMQ's checks, in its order. Raises AmqpError."""
         client, broker = self.client, self.broker
         name, key = _text(run.exchange), _text(run.routing_key)
@@ -363,7 +365,7 @@ class Publisher:
         mode = fields[_DELIVERY_MODE]
         if mode is not None and mode not in _DELIVERY_MODES:
             raise precondition(f"invalid message: {{delivery_mode_unknown,{mode[0]}}}")
-        reply = replying.address_in(name, key)
+        reply = direct_reply.address_in(name, key)
         block = to_block(given, name, client.user, drop=drop)
         routing = Routing(exchange, block, keys, headers, _hashed(fields), expiry_ms, identity)
         return Prepared(
@@ -390,10 +392,10 @@ class Publisher:
         return exchange
 
 
-def _each_of(run: PublishRun) -> Iterator[PublishRun]:
+def _each_of(run: AmqpPublishRun) -> Iterator[AmqpPublishRun]:
     """Yield the messages of a run as runs of one."""
     for payload in run.payloads():
-        yield PublishRun.of(
+        yield AmqpPublishRun.of(
             run.channel,
             run.exchange,
             run.routing_key,
@@ -464,7 +466,7 @@ def _hashed(fields: Sequence[bytes | None]) -> Mapping[str, object] | None:
     for index in (_CORRELATION_ID, _MESSAGE_ID):
         raw = fields[index]
         if raw is not None:
-            hashed[Properties._fields[index]] = raw.decode("utf-8", "surrogateescape")
+            hashed[BasicProperties._fields[index]] = raw.decode("utf-8", "surrogateescape")
     moment = fields[TIMESTAMP]
     if moment is not None:
         hashed["timestamp"] = Timestamp.from_bytes(moment, "big")

@@ -13,7 +13,7 @@ from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.protocols.amqp091.constants import SHORT_STRING_BYTES_MAX, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError, error_of
 from fluxmq.routing.topology import refusals
-from fluxmq.routing.topology.records import QUEUE, Queue
+from fluxmq.routing.topology.records import QUEUE, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, locked, named, not_found
 
 _CUT: Final = "..."
@@ -44,21 +44,21 @@ def close_text(error: AmqpError) -> str:
     return raw[: SHORT_STRING_BYTES_MAX - len(_CUT)].decode("utf-8", "ignore") + _CUT
 
 
-def _named(queue: Queue) -> str:
+def _named(queue: QueueRecord) -> str:
     return named(QUEUE, queue.name, queue.vhost)
 
 
-def exclusive_use(queue: Queue) -> Refusal:
+def exclusive_use(queue: QueueRecord) -> Refusal:
     """Return 403: an exclusive consumer exists, or others prevent this exclusive one."""
     return Refusal(ReplyCode.ACCESS_REFUSED, f"{_named(queue)} in exclusive use")
 
 
-def queue_gone(queue: Queue) -> Refusal:
+def queue_gone(queue: QueueRecord) -> Refusal:
     """Return 404: the queue existed a moment ago."""
     return not_found(QUEUE, queue.name, queue.vhost)
 
 
-def unavailable(queue: Queue, node: str) -> Refusal:
+def unavailable(queue: QueueRecord, node: str) -> Refusal:
     """Return 404: the node with its messages is unreachable."""
     kind = "durable " if queue.durable else ""
     return Refusal(
@@ -67,17 +67,17 @@ def unavailable(queue: Queue, node: str) -> Refusal:
     )
 
 
-def in_use(queue: Queue) -> Refusal:
+def in_use(queue: QueueRecord) -> Refusal:
     """Return 406: deletion was conditional on no consumers, and there are some."""
     return refusals.precondition(f"{_named(queue)} in use")
 
 
-def not_empty(queue: Queue) -> Refusal:
+def not_empty(queue: QueueRecord) -> Refusal:
     """Return 406: deletion was conditional on an empty queue, and there are messages."""
     return refusals.precondition(f"{_named(queue)} not empty")
 
 
-def single_active(queue: Queue) -> Refusal:
+def single_active(queue: QueueRecord) -> Refusal:
     """Return 405: basic.get from a quorum queue with a single active consumer."""
     return Refusal(
         ReplyCode.RESOURCE_LOCKED,
@@ -86,17 +86,17 @@ def single_active(queue: Queue) -> Refusal:
     )
 
 
-def unsuitable(queue: Queue) -> Refusal:
+def unsuitable(queue: QueueRecord) -> Refusal:
     """Return 406: the consumer does not fit the queue or its consumer group."""
     return refusals.precondition(f"{_named(queue)} cannot be consumed from in this way")
 
 
-def unreachable(queue: Queue) -> Refusal:
+def unreachable(queue: QueueRecord) -> Refusal:
     """Return 541: the queue's group does not answer or has failed."""
     return Refusal(ReplyCode.INTERNAL_ERROR, f"{_named(queue)} cannot be reached now")
 
 
-_REFUSALS: Final[Mapping[int, Callable[[Queue], Refusal]]] = {
+_REFUSALS: Final[Mapping[int, Callable[[QueueRecord], Refusal]]] = {
     QueueOutcome.NO_QUEUE: queue_gone,
     QueueOutcome.UNAVAILABLE: unreachable,
     QueueOutcome.REFUSED: unsuitable,
@@ -107,6 +107,6 @@ _REFUSALS: Final[Mapping[int, Callable[[Queue], Refusal]]] = {
 }
 
 
-def refusal_of(queue: Queue, outcome: int) -> Refusal:
+def refusal_of(queue: QueueRecord, outcome: int) -> Refusal:
     """Return the refusal for the engine's outcome of a request about a queue."""
     return _REFUSALS[outcome](queue)

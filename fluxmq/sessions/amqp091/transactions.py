@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
-from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.queues.commands import Verb
 from fluxmq.sessions.amqp091.budget import HELD_BYTES, Share
 from fluxmq.sessions.amqp091.consumers import Taker
 from fluxmq.sessions.amqp091.ports import AmqpLimits
 from fluxmq.sessions.amqp091.refusals import precondition
-from fluxmq.sessions.amqp091.settling import Told, check_refusable, unknown_tag
+from fluxmq.sessions.amqp091.settlements import SettledCallback, check_refusable, unknown_tag
 
 if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.publishing import Prepared
@@ -44,14 +44,14 @@ class Transaction:
     def __init__(self, limits: AmqpLimits, share: Share) -> None:
         self.limits = limits
         self.share = share
-        self.publishes: list[tuple[Prepared, PublishRun]] = []
+        self.publishes: list[tuple[Prepared, AmqpPublishRun]] = []
         self.settled: list[Settled] = []
         self.restored: dict[int, tuple[Taker, int]] = {}
         self.messages = 0
         self.bytes = 0
         self.low = 1
 
-    def publish(self, prepared: Prepared, run: PublishRun) -> None:
+    def publish(self, prepared: Prepared, run: AmqpPublishRun) -> None:
         """Hold a run, which owns its bytes. Raises SoftError 406 if it exceeds the channel's limit
         or the connection's budget."""
         self.bytes += run.payload_bytes + len(run.properties) + len(run.routing_key)
@@ -105,7 +105,7 @@ class Transaction:
         self.settled.append(Settled(verb, tag, taker, offset))
         return True
 
-    def take_restored(self) -> list[Told]:
+    def take_restored(self) -> list[SettledCallback]:
         """Take the deliveries that a rollback restored, to be requeued now."""
         restored, self.restored = self.restored, {}
         for taker, _ in restored.values():

@@ -7,7 +7,7 @@ them one by one.
 
 from __future__ import annotations
 
-from fluxmq.auth.policy import Policy
+from fluxmq.auth.policy import TopicPolicy
 
 TOPICS_MAX = 1024
 """Topics cached per client; beyond them the cache is cleared."""
@@ -23,14 +23,14 @@ class Addressed:
 
     def __init__(self) -> None:
         self._topics: set[bytes] = set()
-        self._policy: Policy | None = None
+        self._policy: TopicPolicy | None = None
         self._limits: object = None
 
-    def knows(self, topic: bytes, policy: Policy | None, limits: object) -> bool:
+    def knows(self, topic: bytes, policy: TopicPolicy | None, limits: object) -> bool:
         """Return whether publishing messages to this topic is known to be permitted."""
         return topic in self._topics and self._policy is policy and self._limits is limits
 
-    def add(self, topic: bytes, policy: Policy | None, limits: object) -> None:
+    def add(self, topic: bytes, policy: TopicPolicy | None, limits: object) -> None:
         """Record that publishing messages to this topic is permitted."""
         if len(topic) > TOPIC_BYTES_MAX:
             return

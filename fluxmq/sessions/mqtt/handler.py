@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from fluxmq.auth.logins import Authenticated
+from fluxmq.auth.logins import AmqpAuthResult
 from fluxmq.model.outcomes import REFUSED_MIN
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import decode, encode
-from fluxmq.protocols.mqtt.connecting import version_of
-from fluxmq.protocols.mqtt.delivery import Delivery
+from fluxmq.protocols.mqtt.connect import version_of
+from fluxmq.protocols.mqtt.delivery import SessionDelivery
 from fluxmq.protocols.mqtt.packet_types import PacketType
 from fluxmq.protocols.mqtt.packets import (
     Auth,
@@ -31,11 +31,11 @@ from fluxmq.protocols.mqtt.packets import (
     Unsubscribe,
 )
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.mqtt.window import PUBACK, PUBCOMP, PUBREC
-from fluxmq.sessions.mqtt import connecting, publishing, subscribing
+from fluxmq.sessions.mqtt import connect_flow, publishing, subscribing
 from fluxmq.sessions.mqtt.outcomes import DISCONNECTS, Cause, reason_of
-from fluxmq.sessions.mqtt.ports import Broker
+from fluxmq.sessions.mqtt.ports import MqttBrokerPort
 from fluxmq.sessions.mqtt.session import (
     AUTHENTICATING,
     CLAIMING,
@@ -43,7 +43,7 @@ from fluxmq.sessions.mqtt.session import (
     CONNECTED,
     EXPIRY_NEVER,
     OPENED,
-    Client,
+    MqttClient,
     Session,
 )
 
@@ -53,23 +53,23 @@ _PUBREL = 0x62
 _PUBCOMP = 0x70
 
 
-class Handler:
+class MqttConnectionHandler:
     """Connection events, called by the reactor and by the shard's timers."""
 
-    def __init__(self, broker: Broker, explain: Callable[[int], str]) -> None:
+    def __init__(self, broker: MqttBrokerPort, explain: Callable[[int], str]) -> None:
         """``explain`` returns the text that goes with an outcome; empty for none."""
         self.broker = broker
         self._explain = explain
 
     def packet(self, connection: Connection, first: int, body: bytes) -> None:
         """Handle a packet off the hot path."""
-        client: Client = connection.identity
+        client: MqttClient = connection.identity
         try:
             self.dispatch(client, first, body)
         except ProtocolError as error:
             self.fail(client, error.reason, error.text)
 
-    def dispatch(self, client: Client, first: int, body: bytes) -> None:
+    def dispatch(self, client: MqttClient, first: int, body: bytes) -> None:
         """Handle one packet. Raises ProtocolError."""
         self.broker.count_packet(first >> 4)
         stage = client.stage
@@ -78,7 +78,7 @@ class Handler:
         if stage is OPENED:
             if first != _CONNECT:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "the first packet is not CONNECT")
-            connecting.on_connect(self.broker, client, body)
+            connect_flow.on_connect(self.broker, client, body)
             return
         connected = stage is CONNECTED
         if connected and len(body) == 2 and self.short_acknowledgement(client, first, body):
@@ -95,23 +95,23 @@ class Handler:
         else:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "only AUTH may follow CONNECT")
 
-    def authenticated(self, client: Client, result: Authenticated) -> None:
+    def authenticated(self, client: MqttClient, result: AmqpAuthResult) -> None:
         """Continue after the client's credentials were checked."""
-        connecting.on_authenticated(self.broker, client, result)
+        connect_flow.on_authenticated(self.broker, client, result)
 
-    def claimed(self, client: Client, session: Session | None) -> None:
+    def claimed(self, client: MqttClient, session: Session | None) -> None:
         """Continue after this shard became the owner of the client's id."""
-        connecting.on_claimed(self.broker, client, session)
+        connect_flow.on_claimed(self.broker, client, session)
 
-    def claim_refused(self, client: Client) -> None:
+    def acquire_refused(self, client: MqttClient) -> None:
         """Refuse a client whose id belongs to another principal, whose session stays as it is."""
         connect = client.connect
         if client.stage is CLAIMING and connect is not None:
             text = "the client id belongs to another user"
             reason = Reason.CLIENT_IDENTIFIER_NOT_VALID
-            connecting.refuse(self.broker, client, reason, text, connect.version)
+            connect_flow.refuse(self.broker, client, reason, text, connect.version)
 
-    def connected(self, client: Client, packet: Packet) -> None:
+    def connected(self, client: MqttClient, packet: Packet) -> None:
         """Handle a packet of a connected client. Raises ProtocolError."""
         match packet:
             case Puback():
@@ -131,17 +131,17 @@ class Handler:
             case _:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "unexpected packet")
 
-    def session_of(self, client: Client) -> Session:
+    def session_of(self, client: MqttClient) -> Session:
         """Return the session of a connected client."""
         session = client.session
         assert session is not None, "a connected client has a session"
         return session
 
-    def delivery_of(self, client: Client) -> Delivery:
+    def delivery_of(self, client: MqttClient) -> SessionDelivery:
         """Return the delivery state of the client's session."""
         return self.session_of(client).delivery
 
-    def short_acknowledgement(self, client: Client, first: int, body: bytes) -> bool:
+    def short_acknowledgement(self, client: MqttClient, first: int, body: bytes) -> bool:
         """Handle PUBREC, PUBREL and PUBCOMP without reason, the usual form."""
         packet_id = (body[0] << 8) | body[1]
         if not packet_id:
@@ -156,7 +156,7 @@ class Handler:
             return False
         return True
 
-    def on_acknowledgement(self, client: Client, packet_id: int, reason: int, qos: int) -> None:
+    def on_acknowledgement(self, client: MqttClient, packet_id: int, reason: int, qos: int) -> None:
         """Handle PUBACK or PUBREC for a message we sent. Raises ProtocolError for one of the other
         QoS."""
         delivery = self.delivery_of(client)
@@ -182,13 +182,13 @@ class Handler:
             answer = Pubrel(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             client.connection.append(encode(answer, 5))
 
-    def on_pubcomp(self, client: Client, packet_id: int) -> None:
+    def on_pubcomp(self, client: MqttClient, packet_id: int) -> None:
         """Complete a QoS 2 message. Raises ProtocolError before its PUBREC."""
         delivery = self.delivery_of(client)
         if not delivery.complete(packet_id):
             check_place(delivery, packet_id, PUBCOMP)
 
-    def on_pubrel(self, client: Client, packet_id: int) -> None:
+    def on_pubrel(self, client: MqttClient, packet_id: int) -> None:
         """Release a QoS 2 message."""
         received = self.session_of(client).received
         known = received is not None and packet_id in received
@@ -197,33 +197,33 @@ class Handler:
             received.discard(packet_id)
         if known or client.connection.version == 4:
             answer_id = b"\x70\x02" + packet_id.to_bytes(2, "big")
-            keeper = self.delivery_of(client).durable
-            if keeper is None or not known:
+            journal = self.delivery_of(client).durable
+            if journal is None or not known:
                 client.connection.append(answer_id)
             else:
-                keeper.completed(packet_id, partial(client.connection.append, answer_id))
+                journal.completed(packet_id, partial(client.connection.append, answer_id))
         else:
             answer = Pubcomp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             client.connection.append(encode(answer, 5))
 
-    def on_auth(self, client: Client, packet: Auth) -> None:
+    def on_auth(self, client: MqttClient, packet: Auth) -> None:
         """Handle AUTH: a step of the exchange begun by CONNECT, or a new one (MQTT 5.0 section
         4.12)."""
         data = packet.properties.authentication_data or b""
         method = packet.properties.authentication_method
-        if method != connecting.SCRAM_METHOD:
+        if method != connect_flow.SCRAM_METHOD:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "AUTH without the method of CONNECT")
         if client.stage is CONNECTED and packet.reason == Reason.RE_AUTHENTICATE:
             if not client.enhanced or client.scram is not None:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "nothing to re-authenticate")
             client.reauthenticating = True
-            connecting.begin_scram(self.broker, client, method, data)
+            connect_flow.begin_scram(self.broker, client, method, data)
             return
         if packet.reason != Reason.CONTINUE_AUTHENTICATION or client.scram is None:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "no authentication is going on")
-        connecting.scram_step(self.broker, client, data)
+        connect_flow.scram_step(self.broker, client, data)
 
-    def on_disconnect(self, client: Client, packet: Disconnect) -> None:
+    def on_disconnect(self, client: MqttClient, packet: Disconnect) -> None:
         """Handle DISCONNECT (MQTT 5.0 section 3.14)."""
         session = self.session_of(client)
         expiry = packet.properties.session_expiry_interval
@@ -237,9 +237,9 @@ class Handler:
         with_will = packet.reason != Reason.NORMAL_DISCONNECTION
         self.end(client, with_will=with_will, reason="client")
 
-    def publish(self, connection: Connection, run: Run, raw: bytes) -> bool:
+    def publish(self, connection: Connection, run: PublishRun, raw: bytes) -> bool:
         """Handle a run that is not plain; return True if the hot path should route it."""
-        client: Client = connection.identity
+        client: MqttClient = connection.identity
         try:
             return publishing.on_publish(self.broker, client, run, raw)
         except ProtocolError as error:
@@ -253,7 +253,7 @@ class Handler:
         A client of 3.1.1 cannot be told; it is disconnected, and republishes unacknowledged
         messages.
         """
-        client: Client = connection.identity
+        client: MqttClient = connection.identity
         session = client.session
         if client.stage is not CONNECTED or session is None:
             return
@@ -274,7 +274,7 @@ class Handler:
             reason = reason_of(outcome, PacketType(first >> 4))
             if text:
                 kind = Pubrec if first == _PUBREC else Puback
-                connecting.send_explained(connection, kind(packet_id, reason), text)
+                connect_flow.send_explained(connection, kind(packet_id, reason), text)
             else:
                 connection.append(bytes((first, 3)) + answers[at + 2 : at + 4] + bytes((reason,)))
             if first == _PUBREC and reason >= Reason.UNSPECIFIED_ERROR and session.received:
@@ -282,11 +282,11 @@ class Handler:
 
     def broken(self, connection: Connection, reason: int, packet: bytes | bytearray = b"") -> None:
         """Handle a protocol violation found by the hot path; ``packet`` is its beginning."""
-        client: Client = connection.identity
+        client: MqttClient = connection.identity
         version = version_of(packet) if client.stage is OPENED else 0
         if reason == Reason.PACKET_TOO_LARGE and version:
             text = "CONNECT is larger than broker.max_connect_size"
-            connecting.refuse(self.broker, client, reason, text, version)
+            connect_flow.refuse(self.broker, client, reason, text, version)
         else:
             self.fail(client, reason, "malformed or unacceptable packet")
 
@@ -299,35 +299,37 @@ class Handler:
             reason, text = error.reason, error.text
         self.fail(connection.identity, reason, text)
 
-    def fail(self, client: Client, reason: int, text: str) -> None:
+    def fail(self, client: MqttClient, reason: int, text: str) -> None:
         """Close a connection for the client's fault."""
         if client.stage is CLOSED:
             return
         self.broker.count_error(client, reason, text)
         self._disconnect(client, reason, "protocol_error", text)
 
-    def disconnect(self, client: Client, cause: Cause) -> None:
+    def disconnect(self, client: MqttClient, cause: Cause) -> None:
         """Close for a cause that is not the client's fault or request."""
         self._disconnect(client, DISCONNECTS[cause], cause.value)
 
-    def _disconnect(self, client: Client, reason: int, cause: str, text: str = "") -> None:
+    def _disconnect(self, client: MqttClient, reason: int, cause: str, text: str = "") -> None:
         """Close from our side, telling an MQTT 5 client ``reason`` and, for people, ``text``."""
         connection = client.connection
         if client.stage is CONNECTED and connection.version == 5:
-            connecting.send_explained(connection, Disconnect(reason), text)
+            connect_flow.send_explained(connection, Disconnect(reason), text)
             self.end(client, with_will=True, reason=cause, linger=True)
             return
         if client.stage in (AUTHENTICATING, CLAIMING):
-            connecting.refuse(self.broker, client, reason, cause, 0)
+            connect_flow.refuse(self.broker, client, reason, cause, 0)
             return
         self.end(client, with_will=True, reason=cause)
 
     def lost(self, connection: Connection) -> None:
         """Handle the loss of the network connection."""
-        client: Client = connection.identity
+        client: MqttClient = connection.identity
         self.end(client, with_will=True, reason="lost")
 
-    def end(self, client: Client, *, with_will: bool, reason: str, linger: bool = False) -> None:
+    def end(
+        self, client: MqttClient, *, with_will: bool, reason: str, linger: bool = False
+    ) -> None:
         """End a connection, and its session as its expiry says."""
         if client.stage is CLOSED:
             return
@@ -388,7 +390,7 @@ class Handler:
             self.publish_will(session)
             self.broker.schedule(session)
 
-    def expired(self, client: Client) -> None:
+    def expired(self, client: MqttClient) -> None:
         """Disconnect a client that was silent for too long."""
         if client.stage is CONNECTED:
             self.broker.count_error(client, Reason.KEEP_ALIVE_TIMEOUT, "keep-alive timeout")
@@ -401,7 +403,7 @@ class Handler:
         subscribing.feed(self.broker, connection.identity)
 
 
-def check_place(delivery: Delivery, packet_id: int, kind: int) -> None:
+def check_place(delivery: SessionDelivery, packet_id: int, kind: int) -> None:
     """Raise ProtocolError for an acknowledgement that does not fit its message's state [MQTT-4.3.2,
     MQTT-4.3.3]."""
     if delivery.is_out_of_place(packet_id, kind):

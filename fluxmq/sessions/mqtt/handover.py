@@ -10,30 +10,30 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from fluxmq.protocols.mqtt.delivery import Delivery
-from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.delivery import SessionDelivery
+from fluxmq.protocols.mqtt.inflight_range import InflightRange
 
 
-def drain(delivery: Delivery) -> list[Portion]:
+def drain(delivery: SessionDelivery) -> list[InflightRange]:
     """Remove and return all undelivered and unacked messages, oldest first."""
     if delivery.connection is not None:
         delivery.detach()
-    owed: list[Portion] = []
+    undelivered: list[InflightRange] = []
     if delivery.resend:
-        owed.extend(delivery.resend)
+        undelivered.extend(delivery.resend)
     if delivery.pending:
-        owed.extend(delivery.pending)
+        undelivered.extend(delivery.pending)
     delivery.pending = None
-    delivery.flight = None
+    delivery.unanswered_ranges = None
     delivery.resend = None
     delivery.released = None
     delivery.pending_count = 0
     delivery.pending_bytes = 0
     delivery.inflight = 0
-    return owed
+    return undelivered
 
 
-def abandon(delivery: Delivery) -> None:
+def abandon(delivery: SessionDelivery) -> None:
     """Drop everything: the session has ended.
 
     Messages held elsewhere still refer to this delivery; it must not keep the session alive.
@@ -43,50 +43,55 @@ def abandon(delivery: Delivery) -> None:
 
 
 def restore(
-    delivery: Delivery, portions: list[Portion], released: list[int], next_pid: int
+    delivery: SessionDelivery,
+    inflight_ranges: list[InflightRange],
+    released: list[int],
+    next_pid: int,
 ) -> None:
-    """Take over another shard's messages; portions with an identifier were in flight."""
+    """Take over another shard's messages; in-flight ranges with an identifier were in flight."""
     delivery.pending = deque()
-    delivery.flight = deque()
+    delivery.unanswered_ranges = deque()
     delivery.resend = deque()
     delivery.released = dict.fromkeys(released) if released else None
     delivery.inflight = len(released)
     delivery.next_pid = next_pid
     delivery.free_until = 0
-    for portion in portions:
-        if portion.pid:
-            delivery.resend.append(portion)
+    for inflight in inflight_ranges:
+        if inflight.pid:
+            delivery.resend.append(inflight)
         else:
-            delivery.pending.append(portion)
-            delivery.pending_count += portion.count
-            delivery.pending_bytes += delivery.weight(portion)
+            delivery.pending.append(inflight)
+            delivery.pending_count += inflight.count
+            delivery.pending_bytes += delivery.weight(inflight)
 
 
-def give_up_shared(delivery: Delivery, movable: Callable[[Any], bool]) -> list[Portion]:
+def give_up_shared(
+    delivery: SessionDelivery, movable: Callable[[Any], bool]
+) -> list[InflightRange]:
     """Take out messages of shared subscriptions that another member may get.
 
     ``movable`` tells whether a group has another member; other messages stay as they are, with
     their packet identifiers. QoS 2 messages already sent stay: they are completed with this client
     or, when its session ends, dropped. Source: MQTT 5.0 section 4.8.2.
     """
-    given: list[Portion] = []
+    given: list[InflightRange] = []
     if delivery.resend:
-        kept: deque[Portion] = deque()
-        for portion in delivery.resend:
-            if portion.qos == 1 and portion.group is not None and movable(portion.group):
-                portion.pid = 0
-                given.append(portion)
+        kept: deque[InflightRange] = deque()
+        for inflight in delivery.resend:
+            if inflight.qos == 1 and inflight.group is not None and movable(inflight.group):
+                inflight.pid = 0
+                given.append(inflight)
             else:
-                kept.append(portion)
+                kept.append(inflight)
         delivery.resend = kept
     if delivery.pending:
         kept = deque()
-        for portion in delivery.pending:
-            if portion.group is not None and movable(portion.group):
-                delivery.pending_count -= portion.count
-                delivery.pending_bytes -= delivery.weight(portion)
-                given.append(portion)
+        for inflight in delivery.pending:
+            if inflight.group is not None and movable(inflight.group):
+                delivery.pending_count -= inflight.count
+                delivery.pending_bytes -= delivery.weight(inflight)
+                given.append(inflight)
             else:
-                kept.append(portion)
+                kept.append(inflight)
         delivery.pending = kept
     return given

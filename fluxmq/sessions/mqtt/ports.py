@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fluxmq.auth.logins import LoginOutcome
-from fluxmq.auth.policy import Policy
+from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import Limits
 from fluxmq.protocols.mqtt.packets import Connect
-from fluxmq.protocols.mqtt.run import Run
-from fluxmq.protocols.mqtt.tickets import Ticket
+from fluxmq.protocols.mqtt.pending_acks import PendingAck
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
-from fluxmq.sessions.mqtt.session import Client, Grant, Session, Will
-from fluxmq.sessions.mqtt.settlement import Settlement
+from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session, Will
+from fluxmq.sessions.mqtt.settlement import SettlementCommand
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class SessionLimits:
     disconnecting."""
 
 
-class Broker(Protocol):
+class MqttBrokerPort(Protocol):
     """The shard as sessions see it."""
 
     limits: SessionLimits
@@ -62,7 +62,7 @@ class Broker(Protocol):
 
     # Connection setup
 
-    def authenticate(self, client: Client, connect: Connect) -> None:
+    def authenticate(self, client: MqttClient, connect: Connect) -> None:
         """Check name and password (or the certificate, or that none are needed).
 
         The handler's ``authenticated`` is called, at once or, the connection being paused, later.
@@ -80,26 +80,26 @@ class Broker(Protocol):
     def scram_result(self, username: str, peer: str, success: bool) -> None:
         """Count a login that ran inside the session."""
 
-    def policy(self, client_id: str, username: str) -> Policy:
+    def policy(self, client_id: str, username: str) -> TopicPolicy:
         """Return a client's permissions."""
 
     def is_user(self, name: str) -> bool:
         """Return whether there is a user of this name, enabled or not."""
 
-    def will_policy(self, session: Session, will: Will) -> Policy | None:
+    def will_policy(self, session: Session, will: Will) -> TopicPolicy | None:
         """Return the current permissions of a session's client, connected or not; None if it may
         not log in."""
 
     def new_client_id(self) -> str:
         """Return a client id for a client without one."""
 
-    def claim(self, client: Client, clean: bool) -> None:
+    def acquire(self, client: MqttClient, clean: bool) -> None:
         """Make this shard the owner of the client's id.
 
         The handler's ``claimed`` is called, at once or, the connection being paused, later: with
         the session to resume, wherever it was, or None when there is none (``clean``: it has been
         ended). Any other connection of the same id is closed before. If the id belongs to another
-        principal, ``claim_refused`` is called instead, and nothing is ended or closed.
+        principal, ``acquire_refused`` is called instead, and nothing is ended or closed.
         """
 
     def create(self, client_id: str) -> Session | None:
@@ -108,7 +108,7 @@ class Broker(Protocol):
     def refuses_to_keep(self, client_id: str) -> int:
         """Return why a client's session cannot be persisted now (an `Outcome`); 0 when it can."""
 
-    def adopt(self, client: Client, session: Session) -> None:
+    def adopt(self, client: MqttClient, session: Session) -> None:
         """Note that the client is connected with this session."""
 
     def ended(self, session: Session) -> None:
@@ -122,16 +122,16 @@ class Broker(Protocol):
 
     # Messages
 
-    def publish(self, run: Run) -> bool:
+    def publish(self, run: PublishRun) -> bool:
         """Route a run; False when its topic is not valid."""
 
-    def retain(self, run: Run) -> bool:
+    def retain(self, run: PublishRun) -> bool:
         """Retain the run's last message for its topic; return False when that is over a limit."""
 
     def retained_topics(self, topic_filter: bytes) -> Iterator[bytes]:
         """Yield matching topics with a retained message; stays valid while the store changes."""
 
-    def retained_message(self, topic: bytes) -> Run | None:
+    def retained_message(self, topic: bytes) -> PublishRun | None:
         """Return a topic's retained message, None if missing or expired; ``publisher`` is a client
         id."""
 
@@ -175,7 +175,7 @@ class Broker(Protocol):
         """Remove the session as a consumer; others of the group get its unacked messages."""
 
     def queue_settle(
-        self, client: Client, settlement: Settlement, done: Callable[[int], object]
+        self, client: MqttClient, settlement: SettlementCommand, done: Callable[[int], object]
     ) -> None:
         """Settle messages that were delivered to the client's session.
 
@@ -183,10 +183,10 @@ class Broker(Protocol):
         not with this session (the others are settled).
         """
 
-    def hold(self) -> Ticket:
-        """Delay the answer to the run being published until the ticket's ``done``."""
+    def hold(self) -> PendingAck:
+        """Delay the answer to the run being published until the pending ack's ``done``."""
 
-    def feed_later(self, client: Client) -> None:
+    def feed_later(self, client: MqttClient) -> None:
         """Schedule a call of the handler's ``drained`` for this client."""
 
     def when_known(self, done: Callable[[], None]) -> None:
@@ -211,13 +211,13 @@ class Broker(Protocol):
         """Close once output is written; ``linger``: let the client read it before the socket
         goes."""
 
-    def watch(self, client: Client, seconds: float) -> None:
+    def watch(self, client: MqttClient, seconds: float) -> None:
         """Call the handler's ``expired`` after this long without input."""
 
-    def count_closed(self, client: Client, reason: str) -> None:
+    def count_closed(self, client: MqttClient, reason: str) -> None:
         """Count the end of a connection."""
 
-    def count_error(self, client: Client, reason: int, text: str) -> None:
+    def count_error(self, client: MqttClient, reason: int, text: str) -> None:
         """Count a protocol error and log it at a bounded rate."""
 
     def count_drop(self, reason: str, count: int) -> None:

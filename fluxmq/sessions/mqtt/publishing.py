@@ -12,14 +12,14 @@ from __future__ import annotations
 from fluxmq.protocols.mqtt.packets import Puback, Pubrec
 from fluxmq.protocols.mqtt.properties import PublishProperties, parse_publish_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
-from fluxmq.protocols.mqtt.run import Run, message_run
+from fluxmq.protocols.mqtt.run import PublishRun, message_run
 from fluxmq.protocols.mqtt.topics import validate_topic
 from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
 from fluxmq.sessions.mqtt.addressed import Addressed
-from fluxmq.sessions.mqtt.connecting import allows_publish, may_publish, send_explained
-from fluxmq.sessions.mqtt.ports import Broker
+from fluxmq.sessions.mqtt.connect_flow import allows_publish, may_publish, send_explained
+from fluxmq.sessions.mqtt.ports import MqttBrokerPort
 from fluxmq.sessions.mqtt.queue_properties import queue_options, strip_reserved
-from fluxmq.sessions.mqtt.session import Client, Session, Will
+from fluxmq.sessions.mqtt.session import MqttClient, Session, Will
 from fluxmq.sessions.mqtt.settlement import parse_settlement
 
 ALLOWED_MAX = 1024
@@ -30,7 +30,7 @@ ALLOWED_BYTES_MAX = 256
 NOT_PERMITTED = "publish is not permitted"
 
 
-def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
+def on_publish(broker: MqttBrokerPort, client: MqttClient, run: PublishRun, raw: bytes) -> bool:
     """Check a run that is not plain. True: route and answer it (a ``control`` run: answer it).
     Raises ProtocolError."""
     session = client.session
@@ -63,7 +63,9 @@ def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
     return True
 
 
-def queue_publish(broker: Broker, client: Client, session: Session, run: Run) -> bool:
+def queue_publish(
+    broker: MqttBrokerPort, client: MqttClient, session: Session, run: PublishRun
+) -> bool:
     """Handle a run addressed to a queue: messages for it, or a command. Raises ProtocolError."""
     known = client.addressed
     if (
@@ -122,7 +124,7 @@ def ignore(_reason: int) -> None:
 
 
 def apply_properties(
-    broker: Broker, client: Client, run: Run, properties: PublishProperties
+    broker: MqttBrokerPort, client: MqttClient, run: PublishRun, properties: PublishProperties
 ) -> None:
     """Resolve the topic alias and set the properties for subscribers."""
     alias = properties.topic_alias
@@ -148,7 +150,7 @@ def apply_properties(
         run.deadline = broker.now() + properties.message_expiry
 
 
-def permitted(broker: Broker, client: Client, run: Run) -> bool:
+def permitted(broker: MqttBrokerPort, client: MqttClient, run: PublishRun) -> bool:
     """Return whether the client may publish to the run's topic. Raises ProtocolError for a bad
     topic."""
     connection = client.connection
@@ -168,7 +170,7 @@ def permitted(broker: Broker, client: Client, run: Run) -> bool:
     return True
 
 
-def check_topic(broker: Broker, topic: bytes) -> None:
+def check_topic(broker: MqttBrokerPort, topic: bytes) -> None:
     """Raise ProtocolError unless a topic name may be published to at all."""
     limits = broker.limits
     validate_topic(
@@ -179,7 +181,9 @@ def check_topic(broker: Broker, topic: bytes) -> None:
     )
 
 
-def refuse(broker: Broker, client: Client, run: Run, reason: int, text: str) -> bool:
+def refuse(
+    broker: MqttBrokerPort, client: MqttClient, run: PublishRun, reason: int, text: str
+) -> bool:
     """Answer a run that may not be published.
 
     MQTT 3.1.1 has no error for it: it is acknowledged all the same, unless the settings say to
@@ -198,7 +202,7 @@ def refuse(broker: Broker, client: Client, run: Run, reason: int, text: str) -> 
         return run.qos > 0
     if not run.qos:
         return False
-    if client.connection.tickets:
+    if client.connection.pending_acks:
         # Answers keep the order of the publishes [MQTT-4.6.0-2].
         run.control = True
         broker.hold().done(reason)
@@ -211,7 +215,7 @@ def refuse(broker: Broker, client: Client, run: Run, reason: int, text: str) -> 
     return False
 
 
-def remember(broker: Broker, session: Session, run: Run) -> list[Run] | None:
+def remember(broker: MqttBrokerPort, session: Session, run: PublishRun) -> list[PublishRun] | None:
     """Record packet identifiers of QoS 2 so that a repeated PUBLISH is not routed twice.
 
     Return None when all are new; otherwise the new messages, one by one.
@@ -223,10 +227,10 @@ def remember(broker: Broker, session: Session, run: Run) -> list[Run] | None:
     fresh = set(packet_ids) - received
     if len(received) + len(fresh) > broker.limits.max_inflight:
         raise ProtocolError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unreleased messages")
-    keeper = session.delivery.durable
-    if keeper is not None:
-        keeper.repeated(received.intersection(packet_ids))
-        keeper.received(fresh)
+    journal = session.delivery.durable
+    if journal is not None:
+        journal.repeated(received.intersection(packet_ids))
+        journal.received(fresh)
     if len(fresh) == len(packet_ids):
         received |= fresh
         return None
@@ -242,7 +246,7 @@ def remember(broker: Broker, session: Session, run: Run) -> list[Run] | None:
     return pieces
 
 
-def publish_pieces(broker: Broker, run: Run, pieces: list[Run]) -> bool:
+def publish_pieces(broker: MqttBrokerPort, run: PublishRun, pieces: list[PublishRun]) -> bool:
     """Route the new messages of a run; the whole run is then answered, repetitions included."""
     for piece in pieces:
         if piece.retain:
@@ -253,7 +257,7 @@ def publish_pieces(broker: Broker, run: Run, pieces: list[Run]) -> bool:
     return True
 
 
-def publish_will(broker: Broker, session: Session, will: Will) -> None:
+def publish_will(broker: MqttBrokerPort, session: Session, will: Will) -> None:
     """Publish a will if its client may publish it now."""
     policy = broker.will_policy(session, will)
     if policy is None or not allows_publish(policy, will.topic):

@@ -24,7 +24,7 @@ REASON_BYTES_MAX: Final = 1024
 report."""
 
 
-class Settlement(NamedTuple):
+class SettlementCommand(NamedTuple):
     """Outcome of delivered messages.
 
     ``verb``: ``ack``, ``nack`` (redeliver after ``delay_ms``, None for the queue's own back-off),
@@ -41,20 +41,20 @@ class Settlement(NamedTuple):
     delay_ms: int | None = None
 
 
-def parse_settlement(address: QueueAddress, forward: bytes) -> Settlement:
+def parse_settlement(address: QueueAddress, forward: bytes) -> SettlementCommand:
     """Parse the command in a control publish. Raises ProtocolError (implementation specific error)
     if it is malformed."""
-    spans: list[tuple[int, int]] = []
+    intervals: list[tuple[int, int]] = []
     texts: dict[bytes, bytes] = {}
     for found in user_properties(forward):
         if found.name == b"message-id":
-            spans.append(_span(found.value))
+            intervals.append(_span(found.value))
         elif found.name in (b"group-id", b"reason", b"delay"):
             if found.name in texts:
                 raise unusable(f"{found.name.decode()} stands twice")
             texts[found.name] = found.value
     group = texts.get(b"group-id", b"")
-    if not spans:
+    if not intervals:
         raise unusable("message-id is missing")
     if not group:
         raise unusable("group-id is missing")
@@ -66,10 +66,10 @@ def parse_settlement(address: QueueAddress, forward: bytes) -> Settlement:
         if address.verb != "nack":
             raise unusable("delay is for $nack only")
         delay = whole_number(texts[b"delay"], "delay", DELAY_MS_MAX)
-    ranges = merged(spans)
+    ranges = merged(intervals)
     if address.verb == "commit" and (len(ranges) > 1 or ranges[0][0] != ranges[0][1]):
         raise unusable("$commit takes one message-id, the last one processed")
-    return Settlement(address.queue, group, address.verb, ranges, reason.decode(), delay)
+    return SettlementCommand(address.queue, group, address.verb, ranges, reason.decode(), delay)
 
 
 def _span(message_id: bytes) -> tuple[int, int]:
@@ -82,10 +82,10 @@ def _span(message_id: bytes) -> tuple[int, int]:
     return start, end
 
 
-def merged(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def merged(intervals: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Return the same offsets as ascending ranges that are not adjacent."""
     ranges: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
+    for first, last in sorted(intervals):
         if ranges and first <= ranges[-1][1] + 1:
             ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
         else:

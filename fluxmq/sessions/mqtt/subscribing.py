@@ -17,14 +17,14 @@ from fluxmq.protocols.mqtt.packets import Suback, Subscribe, Subscription, Unsub
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.run import encode_length
 from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_filter
-from fluxmq.sessions.mqtt.connecting import NO_ROOM
+from fluxmq.sessions.mqtt.connect_flow import NO_ROOM
 from fluxmq.sessions.mqtt.outcomes import reason_of
-from fluxmq.sessions.mqtt.ports import Broker
+from fluxmq.sessions.mqtt.ports import MqttBrokerPort
 from fluxmq.sessions.mqtt.queue_subscriptions import is_queue, queue_subscription
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
-    Client,
     Grant,
+    MqttClient,
     RetainedFeed,
     Session,
 )
@@ -33,7 +33,7 @@ FEED_STEP = 256
 """Retained messages examined in one step, so that a large match does not hold up other clients."""
 
 
-def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
+def on_subscribe(broker: MqttBrokerPort, client: MqttClient, packet: Subscribe) -> None:
     """Add subscriptions and answer when they are known everywhere."""
     session = client.session
     assert session is not None
@@ -42,14 +42,14 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
         # A bad filter ends the connection here, before any of the others is added.
         for wanted in packet.subscriptions:
             parse_filter(broker, wanted.filter)
-    answer = Answer(broker, client, session, packet)
+    answer = PendingSuback(broker, client, session, packet)
     for index in range(len(packet.subscriptions)):
         add(answer, index)
     broker.pause(client.connection)
     broker.when_known(answer.known)
 
 
-def parse_filter(broker: Broker, written: bytes) -> ParsedFilter:
+def parse_filter(broker: MqttBrokerPort, written: bytes) -> ParsedFilter:
     """Parse a filter to subscribe to. Raises ProtocolError."""
     limits = broker.limits
     return validate_filter(
@@ -60,7 +60,7 @@ def parse_filter(broker: Broker, written: bytes) -> ParsedFilter:
     )
 
 
-def check_answer(client: Client, count: int) -> None:
+def check_answer(client: MqttClient, count: int) -> None:
     """Raise ProtocolError when the client would not accept a SUBACK or UNSUBACK of this size
     [MQTT-3.1.2-24].
 
@@ -71,7 +71,7 @@ def check_answer(client: Client, count: int) -> None:
         raise ProtocolError(Reason.PACKET_TOO_LARGE, NO_ROOM)
 
 
-class Answer:
+class PendingSuback:
     """A pending SUBACK: ``waiting`` for the shards of the node and for queues, then sent."""
 
     __slots__ = (
@@ -85,7 +85,9 @@ class Answer:
         "waiting",
     )
 
-    def __init__(self, broker: Broker, client: Client, session: Session, packet: Subscribe) -> None:
+    def __init__(
+        self, broker: MqttBrokerPort, client: MqttClient, session: Session, packet: Subscribe
+    ) -> None:
         identifiers = packet.properties.subscription_identifiers
         self.broker = broker
         self.client = client
@@ -128,7 +130,7 @@ class Answer:
                     remove(self.broker, self.session, wanted.filter)
 
 
-def add(answer: Answer, index: int) -> None:
+def add(answer: PendingSuback, index: int) -> None:
     """Add one filter of a SUBSCRIBE and note its reason code, for a queue once it has answered."""
     client, session, limits = answer.client, answer.session, answer.broker.limits
     wanted = answer.packet.subscriptions[index]
@@ -150,7 +152,7 @@ def add(answer: Answer, index: int) -> None:
         answer.reasons[index] = add_topics(answer, wanted, parsed)
 
 
-def add_topics(answer: Answer, wanted: Subscription, parsed: ParsedFilter) -> int:
+def add_topics(answer: PendingSuback, wanted: Subscription, parsed: ParsedFilter) -> int:
     """Add a filter of topics; return the granted QoS."""
     broker, session, written = answer.broker, answer.session, wanted.filter
     qos = min(wanted.qos, broker.limits.max_qos)
@@ -170,7 +172,7 @@ def add_topics(answer: Answer, wanted: Subscription, parsed: ParsedFilter) -> in
     return qos
 
 
-def add_queue(answer: Answer, index: int, parsed: ParsedFilter) -> None:
+def add_queue(answer: PendingSuback, index: int, parsed: ParsedFilter) -> None:
     """Add a filter for a queue, which may answer later. A refused one is removed, and what it
     replaced."""
     broker, session = answer.broker, answer.session
@@ -206,7 +208,7 @@ def add_queue(answer: Answer, index: int, parsed: ParsedFilter) -> None:
     broker.queue_subscribe(session, written, taken, answered)
 
 
-def may_subscribe(client: Client, written: bytes) -> bool:
+def may_subscribe(client: MqttClient, written: bytes) -> bool:
     """Return whether the client's permissions cover a filter."""
     assert client.policy is not None
     if client.connection.allowed is None and not written.startswith(b"$"):
@@ -226,7 +228,7 @@ def identifier_property(identifier: int) -> bytes:
     return b"\x0b" + encode_length(identifier) if identifier else b""
 
 
-def feed(broker: Broker, client: Client) -> None:
+def feed(broker: MqttBrokerPort, client: MqttClient) -> None:
     """Send retained messages as far as there is room; the connection calls again when drained."""
     connection = client.connection
     session = client.session
@@ -262,7 +264,7 @@ def feed(broker: Broker, client: Client) -> None:
         connection.buffer()
 
 
-def remove(broker: Broker, session: Session, written: bytes) -> None:
+def remove(broker: MqttBrokerPort, session: Session, written: bytes) -> None:
     """End a subscription."""
     if session.subscriptions[written].queue is not None:
         broker.queue_unsubscribe(session, written)
@@ -271,7 +273,7 @@ def remove(broker: Broker, session: Session, written: bytes) -> None:
     del session.subscriptions[written]
 
 
-def on_unsubscribe(broker: Broker, client: Client, packet: Unsubscribe) -> None:
+def on_unsubscribe(broker: MqttBrokerPort, client: MqttClient, packet: Unsubscribe) -> None:
     """Remove subscriptions."""
     session = client.session
     assert session is not None

@@ -14,46 +14,46 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fluxmq.auth.logins import Authenticated
+from fluxmq.auth.logins import AmqpAuthResult
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
-from fluxmq.engine.ports import QueueHost, Status, Told
+from fluxmq.engine.ports import GroupClient, QueueStats, StatusCallback
 from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.net.tls import TlsStream
-from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import Bind, Change, DeclareExchange, DeclareQueue, DeleteQueue
-from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.channel import Channel
-from fluxmq.sessions.amqp091.client import Client
-from fluxmq.sessions.amqp091.handler import Handler
+from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler
 from fluxmq.sessions.amqp091.ports import (
+    AmqpConsumerHandle,
+    AmqpConsumerPort,
     AmqpLimits,
-    Confirming,
-    ConsumerPort,
-    ConsumerWanted,
-    Held,
+    ConsumeRequest,
+    PendingConfirm,
     QueueStatus,
     Routing,
 )
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.amqp import consuming
-from fluxmq.shards.amqp.entered import Entered
+from fluxmq.shards.amqp import consumer_requests
 from fluxmq.shards.amqp.groups import group_for
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
+from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.timers import DueTimes
 
 UNIQUE_BYTES = 16
 """Random bytes of a generated name: 22 characters."""
-PATIENCE_SECONDS = 10.0
+RETRY_SECONDS = 10.0
 """Time to retry an unavailable queue host: more than a shard's start or a group's move takes."""
 AGAIN_SECONDS = 0.05
 """Time between two such retries."""
@@ -66,7 +66,7 @@ MISSING = AWAY | {QueueOutcome.NO_QUEUE}
 _log = get_logger("fluxmq.amqp")
 
 
-class ShardHandler(Handler):
+class ShardHandler(AmqpConnectionHandler):
     """The sessions' handler, which also identifies TLS clients."""
 
     def protocol_header(self, connection: Connection, header: bytes) -> None:
@@ -90,18 +90,18 @@ class AmqpBroker:
         client: TopologyClient,
         publishing: Publishing,
         replies: Replies,
-        entered: Entered,
-        later: Callable[[float, Callable[[], None]], None],
+        vhost_connections: VhostConnections,
+        call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int],
     ) -> None:
         self.shard = queues.shard
-        self._later = later
+        self._call_later = call_later
         self._clock = clock
         self.opened = 0
         self.closed: Counter[str] = Counter()
         self.errors: Counter[int] = Counter()
         self.methods: Counter[str] = Counter()
-        self.timers: DueTimes[Client] = DueTimes()
+        self.timers: DueTimes[AmqpClient] = DueTimes()
         self.log = RateLimited(_log, per_second=1, burst=10)
         self._broker = broker
         self.reactor = self._reactor = broker.reactor
@@ -111,7 +111,7 @@ class AmqpBroker:
         self._publishing = publishing
         self._replies = replies
         self._marked = False
-        self._entered = entered
+        self._vhost_connections = vhost_connections
         self._known: dict[tuple[str, str], Permissions | None] = {}
         self._known_revision = (-1, -1)
         self.configure(settings)
@@ -151,11 +151,11 @@ class AmqpBroker:
 
     def authenticate(
         self,
-        client: Client,
+        client: AmqpClient,
         mechanism: str,
         user: str,
         password: bytes,
-        done: Callable[[Authenticated], None],
+        done: Callable[[AmqpAuthResult], None],
     ) -> None:
         """Check a name and a password, or the certificate."""
         authentication = self._broker.authentication
@@ -164,7 +164,7 @@ class AmqpBroker:
             done(authentication.by_certificate(name, client.peer, user_needed=True))
             return
 
-        def verified(result: Authenticated) -> None:
+        def verified(result: AmqpAuthResult) -> None:
             done(result)
             self._broker.schedule()
 
@@ -183,13 +183,13 @@ class AmqpBroker:
             made = self._known[user, vhost] = permissions_of(authentication.user(user), vhost)
             return made
 
-    def enter(self, client: Client) -> int | None:
+    def enter(self, client: AmqpClient) -> int | None:
         """Count a connection into its vhost, or return the vhost's limit if it is reached."""
         vhost = self.topology.vhost(client.vhost)
         limit = vhost.limits.get("max-connections", -1) if vhost is not None else -1
-        if 0 <= limit <= self._entered.count(client.vhost):
+        if 0 <= limit <= self._vhost_connections.count(client.vhost):
             return int(limit)
-        self._entered.enter(client.vhost)
+        self._vhost_connections.enter(client.vhost)
         return None
 
     # Topology
@@ -213,7 +213,7 @@ class AmqpBroker:
 
         self._client.change(list(changes), answered)
 
-    def _when_there(self, wanted: Queue, done: Callable[[Refusal | None], None]) -> None:
+    def _when_there(self, wanted: QueueRecord, done: Callable[[Refusal | None], None]) -> None:
         """Wait for the host of a declared queue, which makes it where its messages are kept.
 
         An equal queue that existed before stays in its own group, which may differ from the
@@ -226,7 +226,7 @@ class AmqpBroker:
             self._broker.schedule()
             return
 
-        def told(status: Status) -> None:
+        def told(status: QueueStats) -> None:
             gone = status.outcome == QueueOutcome.NO_QUEUE and self._has_gone(queue)
             if status.outcome == QueueOutcome.OK or gone:
                 done(None)
@@ -239,39 +239,39 @@ class AmqpBroker:
 
         self._ask(queue, lambda host, told: host.status(queue.internal_name, told), told, MISSING)
 
-    def _has_gone(self, queue: Queue) -> bool:
+    def _has_gone(self, queue: QueueRecord) -> bool:
         """Return whether a queue has left the topology; one of another owner is another queue."""
         now = self.topology.queue(queue.vhost, queue.name)
         return now is None or now.owner != queue.owner
 
     def _ask(
         self,
-        queue: Queue,
-        ask: Callable[[QueueHost, Told], None],
-        done: Callable[[Status], None],
-        again: frozenset[QueueOutcome],
+        queue: QueueRecord,
+        ask: Callable[[GroupClient, StatusCallback], None],
+        done: Callable[[QueueStats], None],
+        schedule: frozenset[QueueOutcome],
     ) -> None:
         """Send a request to a queue's host, and retry outcomes that may improve over time.
 
         The host is looked up each time: meanwhile the queue may move to another group, or end and
         be declared again elsewhere.
         """
-        self._ask_until(queue, ask, done, again, self.now() + PATIENCE_SECONDS)
+        self._ask_until(queue, ask, done, schedule, self.now() + RETRY_SECONDS)
 
     def _ask_until(
         self,
-        queue: Queue,
-        ask: Callable[[QueueHost, Told], None],
-        done: Callable[[Status], None],
-        again: frozenset[QueueOutcome],
+        queue: QueueRecord,
+        ask: Callable[[GroupClient, StatusCallback], None],
+        done: Callable[[QueueStats], None],
+        schedule: frozenset[QueueOutcome],
         deadline: float,
     ) -> None:
         """Make one attempt. A retry is a new call: closures naming each other would be garbage."""
 
-        def told(status: Status) -> None:
-            if status.outcome in again and not self._has_gone(queue) and self.now() < deadline:
-                self._later(
-                    AGAIN_SECONDS, lambda: self._ask_until(queue, ask, done, again, deadline)
+        def told(status: QueueStats) -> None:
+            if status.outcome in schedule and not self._has_gone(queue) and self.now() < deadline:
+                self._call_later(
+                    AGAIN_SECONDS, lambda: self._ask_until(queue, ask, done, schedule, deadline)
                 )
                 return
             done(status)
@@ -279,7 +279,7 @@ class AmqpBroker:
 
         now = self.topology.queue(queue.vhost, queue.name)
         if now is not None and now.owner != queue.owner:
-            told(Status(QueueOutcome.NO_QUEUE))
+            told(QueueStats(QueueOutcome.NO_QUEUE))
         else:
             ask(self._host(now or queue), told)
 
@@ -301,23 +301,23 @@ class AmqpBroker:
             arguments or {},
         )
 
-    def _host(self, queue: Queue) -> QueueHost:
+    def _host(self, queue: QueueRecord) -> GroupClient:
         """Return a queue's host."""
         names = self._queues.names
         return self._queues.host(names.group_of(queue.internal_name, queue.group))
 
-    def queue_status(self, queue: Queue, done: Callable[[QueueStatus | None], None]) -> None:
+    def queue_status(self, queue: QueueRecord, done: Callable[[QueueStatus | None], None]) -> None:
         """Return a queue's ready messages and consumers."""
 
-        def told(status: Status) -> None:
-            done(consuming.status_of(status))
+        def told(status: QueueStats) -> None:
+            done(consumer_requests.status_of(status))
 
         self._ask(queue, lambda host, told: host.status(queue.internal_name, told), told, MISSING)
 
-    def purge(self, queue: Queue, done: Callable[[int | Refusal], None]) -> None:
+    def purge(self, queue: QueueRecord, done: Callable[[int | Refusal], None]) -> None:
         """Remove the ready messages."""
 
-        def told(status: Status) -> None:
+        def told(status: QueueStats) -> None:
             wrong = status.outcome != QueueOutcome.OK
             done(refusals.refusal_of(queue, status.outcome) if wrong else status.ready)
 
@@ -325,14 +325,14 @@ class AmqpBroker:
 
     def delete(
         self,
-        queue: Queue,
+        queue: QueueRecord,
         if_unused: bool,
         if_empty: bool,
         done: Callable[[int | Refusal], None],
     ) -> None:
         """Delete a queue, first in the engine, which knows whether it is used or empty."""
 
-        def told(status: Status) -> None:
+        def told(status: QueueStats) -> None:
             if status.outcome not in (QueueOutcome.OK, QueueOutcome.NO_QUEUE):
                 done(refusals.refusal_of(queue, status.outcome))
                 return
@@ -355,9 +355,9 @@ class AmqpBroker:
     def publish(
         self,
         channel: Channel,
-        run: PublishRun,
+        run: AmqpPublishRun,
         routing: Routing,
-        confirmation: Confirming | None,
+        confirmation: PendingConfirm | None,
     ) -> int:
         """Route and store a run."""
         routed = self._publishing.publish(run, routing, confirmation)
@@ -371,19 +371,19 @@ class AmqpBroker:
 
     def consume(
         self,
-        wanted: ConsumerWanted,
-        port: ConsumerPort,
-        done: Callable[[Held | Refusal], None],
+        wanted: ConsumeRequest,
+        port: AmqpConsumerPort,
+        done: Callable[[AmqpConsumerHandle | Refusal], None],
     ) -> None:
         """Attach a consumer."""
 
-        def attached(answer: Held | Refusal) -> None:
+        def attached(answer: AmqpConsumerHandle | Refusal) -> None:
             done(answer)
             self._broker.schedule()
 
-        consuming.consume(self._host(wanted.queue), wanted, port, attached)
+        consumer_requests.consume(self._host(wanted.queue), wanted, port, attached)
 
-    def reply_open(self, port: ConsumerPort) -> str:
+    def reply_open(self, port: AmqpConsumerPort) -> str:
         """Return a new address for direct replies."""
         return self._replies.open(port)
 
@@ -391,7 +391,7 @@ class AmqpBroker:
         """Close an address."""
         self._replies.close(address)
 
-    def reply(self, address: str, run: PublishRun, block: bytes) -> bool:
+    def reply(self, address: str, run: AmqpPublishRun, block: bytes) -> bool:
         """Send a run to an address."""
         return self._replies.send(address, run, block)
 
@@ -401,13 +401,13 @@ class AmqpBroker:
 
     # Connections
 
-    def schedule(self, client: Client, at: float) -> None:
+    def schedule(self, client: AmqpClient, at: float) -> None:
         """Call the handler's ``due`` at a time."""
         self.timers.set(client, at)
 
     def run_timers(self) -> None:
         """Run due timers; called every tenth of a second."""
-        self.timers.due(self.now(), Client.due)
+        self.timers.due(self.now(), AmqpClient.due)
 
     def wake(self) -> None:
         """Schedule the sending of written output."""
@@ -454,23 +454,23 @@ class AmqpBroker:
         """Close a connection once its output is written."""
         self._broker.close(connection, linger)
 
-    def count_opened(self, client: Client) -> None:
+    def count_opened(self, client: AmqpClient) -> None:
         """Count a connection that has reached connection.open-ok."""
         self.opened += 1
         self.log_connection(logging.DEBUG, client, "opened", "connection opened")
 
-    def count_closed(self, client: Client, reason: str) -> None:
+    def count_closed(self, client: AmqpClient, reason: str) -> None:
         """Count the end of a connection, and forget it."""
         self.closed[reason] += 1
         self.timers.cancel(client)
         # Errors of a client were logged as such; a connection lost without one is logged here.
-        level = logging.INFO if reason == "lost" and client.entered else logging.DEBUG
+        level = logging.INFO if reason == "lost" and client.counted else logging.DEBUG
         self.log_connection(level, client, f"closed-{reason}", "connection closed: %s", reason)
-        if client.entered:
-            self._entered.leave(client.vhost)
+        if client.counted:
+            self._vhost_connections.leave(client.vhost)
 
     def log_connection(
-        self, level: int, client: Client, key: str, message: str, *arguments: str
+        self, level: int, client: AmqpClient, key: str, message: str, *arguments: str
     ) -> None:
         """Log an event of a connection, at a bounded rate."""
         if _log.isEnabledFor(level):
@@ -484,7 +484,7 @@ class AmqpBroker:
                 vhost=client.vhost,
             )
 
-    def count_error(self, client: Client, code: int, text: str) -> None:
+    def count_error(self, client: AmqpClient, code: int, text: str) -> None:
         """Count a protocol error and log some."""
         self.errors[code] += 1
         self.log.event(

@@ -16,22 +16,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from fluxmq.engine.group import Group
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.names import QueueInfo
 from fluxmq.engine.wiring import Queues
 from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.queues.limits import PRODUCERS_MAX
 from fluxmq.queues.migration import arrives_by, is_arriving
-from fluxmq.queues.states import Queue as State
+from fluxmq.queues.states import QueueState as State
 from fluxmq.routing.topology.changes import Change, DeleteQueue, DropOwner, QueueUnused
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.migrations import VERB
 from fluxmq.routing.topology.names import DEFAULT_VHOST, public_name
 from fluxmq.routing.topology.queue_config import COUNT_MAX, TYPES, queue_settings
-from fluxmq.routing.topology.records import ORIGIN_SETTINGS, POLICY, QUEUE, VHOST, Queue
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, POLICY, QUEUE, VHOST, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.routing.topology.topology import Row, Topology
+from fluxmq.routing.topology.topology import Topology, TopologyRow
 from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.values import microseconds
 from fluxmq.storage.errors import StorageError
@@ -68,11 +68,11 @@ class DeclaredQueues:
         self._routes_changed = routes_changed
         self._known = known
         self._now = now
-        self._reconciled: dict[str, Group] = {}
+        self._reconciled: dict[str, ReplicationGroup] = {}
         """Groups here that have been compared with the topology since they came."""
-        self._current: dict[str, tuple[Group, int]] = {}
+        self._current: dict[str, tuple[ReplicationGroup, int]] = {}
         """Replicated groups led here, with the election, for which the topology is new enough."""
-        self._asking: dict[str, tuple[Group, int]] = {}
+        self._asking: dict[str, tuple[ReplicationGroup, int]] = {}
         """Groups for which a topology that new has been requested."""
         self._ending: set[str] = set()
         """Queues with pending deletions that were requested here."""
@@ -85,7 +85,7 @@ class DeclaredQueues:
         queues.service.deleted = self._deleted
         queues.service.unused = self._unused
 
-    def changed(self, rows: Iterable[Row]) -> None:
+    def changed(self, rows: Iterable[TopologyRow]) -> None:
         """Follow rows of the topology that changed (None: removed); the copy is up to date."""
         topology = self._topology()
         affected: dict[tuple[str, str], None] = {}
@@ -124,7 +124,7 @@ class DeclaredQueues:
 
     # From topology to engine
 
-    def declare(self, queue: Queue) -> None:
+    def declare(self, queue: QueueRecord) -> None:
         """Register a queue, and make it if its group is here."""
         config = self.config_of(queue)
         names = self._queues.names
@@ -141,7 +141,7 @@ class DeclaredQueues:
         self._name(name, config)
         self._follow_moves(queue, name, before)
         group = self._group_here(name)
-        if group is None or not group.keeper.leading or self._is_leaving(group):
+        if group is None or not group.driver.leading or self._is_leaving(group):
             return  # it is declared where its group lives, or as soon as that is led
         state = group.machine.queue(internal)
         arrived = state is not None and is_meant_to_arrive(queue, state)
@@ -162,7 +162,7 @@ class DeclaredQueues:
         if state is None or state.config != config or is_arriving(state):
             group.declare(config, lambda _result: self._declared(group, internal))
 
-    def _follow_moves(self, queue: Queue, name: str, before: QueueInfo | None) -> None:
+    def _follow_moves(self, queue: QueueRecord, name: str, before: QueueInfo | None) -> None:
         """Follow a queue's group and its moves; ``before`` is what was known of it."""
         if queue.origin == ORIGIN_SETTINGS and not queue.moving_to:
             self._compare_with_file(queue.internal_name, name)
@@ -176,7 +176,7 @@ class DeclaredQueues:
         topics = tuple(topic.encode() for topic in config.topics)
         self._queues.names.declare(QueueInfo(config.name, group, config.type, topics), config)
 
-    def _declared(self, group: Group, internal: str) -> None:
+    def _declared(self, group: ReplicationGroup, internal: str) -> None:
         """Handle a queue that was made, but may have been deleted meanwhile."""
         state = group.machine.queue(internal)
         if self._topology().queue(*public_name(internal)) is None:
@@ -198,7 +198,7 @@ class DeclaredQueues:
             extra={"queue": internal, "group": group, "settings": wanted},
         )
 
-    def config_of(self, queue: Queue) -> QueueConfig:
+    def config_of(self, queue: QueueRecord) -> QueueConfig:
         """Return a queue's configuration; for one of the settings file only policies add to it."""
         values = queue_settings(
             queue, effective(self._topology(), queue), self._consumer_timeout_us
@@ -212,7 +212,7 @@ class DeclaredQueues:
         values["deduplication_producers"] = PRODUCERS_MAX
         return QueueConfig(queue.internal_name, **values)
 
-    def _group_here(self, name: str) -> Group | None:
+    def _group_here(self, name: str) -> ReplicationGroup | None:
         """Return a group that this shard hosts, opening it on first use."""
         queues = self._queues
         found = queues.service.find(name)
@@ -235,7 +235,7 @@ class DeclaredQueues:
 
     def _forget(self, vhost: str, name: str) -> None:
         """Forget a queue that no longer exists."""
-        internal = Queue(vhost, name).internal_name
+        internal = QueueRecord(vhost, name).internal_name
         self._left.pop(internal, None)
         names = self._queues.names
         info = names.find(internal)
@@ -248,7 +248,7 @@ class DeclaredQueues:
         if group is not None:
             self._end(group, internal)
 
-    def _end(self, group: Group, internal: str) -> None:
+    def _end(self, group: ReplicationGroup, internal: str) -> None:
         """Delete a queue from a group here, unless pending; then make the one declared by now."""
         state = group.machine.queue(internal)
         if state is None or internal in self._ending or is_arriving(state):
@@ -263,7 +263,7 @@ class DeclaredQueues:
         # If one of the settings is elsewhere, an outdated file may have made an empty one here.
         self._delete(group, internal, if_empty=of_settings)
 
-    def _delete(self, group: Group, internal: str, if_empty: bool) -> None:
+    def _delete(self, group: ReplicationGroup, internal: str, if_empty: bool) -> None:
         """Delete a queue from a group here, then make the one that is declared by now."""
         if internal in self._ending:
             return
@@ -278,34 +278,34 @@ class DeclaredQueues:
 
         group.delete(internal, False, if_empty, ended)
 
-    def _is_in_another(self, group: Group, internal: str) -> bool:
+    def _is_in_another(self, group: ReplicationGroup, internal: str) -> bool:
         """Return whether the topology has a queue in another replicated group."""
         row = self._topology().queue(*public_name(internal))
         wanted = "" if row is None else self._queues.names.own_name(row.group)
         return group.replicated and wanted not in ("", group.name)
 
-    def led(self) -> Iterator[tuple[Group, int]]:
+    def led(self) -> Iterator[tuple[ReplicationGroup, int]]:
         """Yield replicated groups led here for which the topology is new enough, with elections."""
         for hosted in list(self._queues.service.groups.values()):
             group = hosted.group
             here = group.replicated and not group.closed and not group.leaving
             if here and self._known() and self.is_current(group):
-                yield group, hosted.keeper.elections
+                yield group, hosted.driver.elections
 
-    def _is_leaving(self, group: Group) -> bool:
+    def _is_leaving(self, group: ReplicationGroup) -> bool:
         """Return whether a group is about to move: it is compared again where it comes to rest."""
         if group.leaving:
             self._reconciled.pop(group.name, None)
         return group.leaving
 
-    def is_current(self, group: Group) -> bool:
+    def is_current(self, group: ReplicationGroup) -> bool:
         """Return whether this topology may decide about a group led here; ask control if not."""
         if not group.replicated:
             return True
         hosted = self._queues.service.groups.get(group.name)
         if hosted is None or hosted.group is not group:
             return False
-        name, led = group.name, (group, hosted.keeper.elections)
+        name, led = group.name, (group, hosted.driver.elections)
         if self._current.get(name) == led:
             return True
         if self._asking.get(name) == led:
@@ -335,7 +335,7 @@ class DeclaredQueues:
                 del known[name]
         for name, hosted in list(groups.items()):
             group = hosted.group
-            if not group.keeper.leading or group.leaving:
+            if not group.driver.leading or group.leaving:
                 continue
             self._declare_arrived(group)
             if not self.is_current(group):
@@ -348,7 +348,7 @@ class DeclaredQueues:
             self._reconciled[name] = group
             self._compare(name, group)
 
-    def _compare(self, name: str, group: Group) -> None:
+    def _compare(self, name: str, group: ReplicationGroup) -> None:
         for config in list(self._queues.names.configured(name)):
             queue = self._topology().queue(*public_name(config.name))
             if queue is not None:
@@ -359,7 +359,7 @@ class DeclaredQueues:
             ):
                 self._end(group, state.name)
 
-    def _declare_arrived(self, group: Group) -> None:
+    def _declare_arrived(self, group: ReplicationGroup) -> None:
         """Declare queues that have moved to a group: the move's name proves it, however old the
         row.
         """
@@ -371,7 +371,7 @@ class DeclaredQueues:
             if self._queues.names.own_name(row.group) == group.name:
                 self.declare(row)
 
-    def _is_meant(self, queue: Queue | None, group: str, state: State) -> bool:
+    def _is_meant(self, queue: QueueRecord | None, group: str, state: State) -> bool:
         """Return whether a queue of the engine is the topology's of that name. Outboxes always are:
         they end when their queue is known to have ended, not while that is unknown.
         """
@@ -415,9 +415,9 @@ class DeclaredQueues:
         self._left[internal] = self._now() + LEFT_SECONDS
         self._change([DeleteQueue(vhost, name, by_broker=True)], _ignore)
 
-    def _is_decided_here(self, group: Group) -> bool:
+    def _is_decided_here(self, group: ReplicationGroup) -> bool:
         """Return whether the queues of a group here are those of all its members."""
-        return not group.replicated or (group.keeper.leading and self.is_current(group))
+        return not group.replicated or (group.driver.leading and self.is_current(group))
 
     def _unused(self, internal: str) -> None:
         """Report that the last consumer of a queue has left."""
@@ -449,7 +449,7 @@ def of_clients(config: QueueConfig) -> bool:
     return config.max_retries == COUNT_MAX or public_name(config.name)[0] != DEFAULT_VHOST
 
 
-def is_meant_to_arrive(queue: Queue, state: State) -> bool:
+def is_meant_to_arrive(queue: QueueRecord, state: State) -> bool:
     """Return whether a queue arriving in a group is the topology's of its name, by its move."""
     return bool(queue.migration) and arrives_by(state, int(queue.migration, 16))
 

@@ -22,19 +22,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from fluxmq.engine.answers import Done
-from fluxmq.engine.cutting import cut
-from fluxmq.engine.group import Group
+from fluxmq.engine.answers import ResultCallback
+from fluxmq.engine.batch_slices import cut
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.logs import get_logger
 from fluxmq.model.errors import FluxmqError
 from fluxmq.queues import migration
-from fluxmq.queues.commands import Kind
+from fluxmq.queues.commands import CommandKind
 from fluxmq.queues.results import Code, Result
-from fluxmq.queues.states import Queue as State
+from fluxmq.queues.states import QueueState as State
 from fluxmq.routing.topology.changes import AbortMigration, Change, DropOwner, FinishMigration
-from fluxmq.routing.topology.records import QUEUE, Queue
+from fluxmq.routing.topology.records import QUEUE, QueueRecord
 from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
-from fluxmq.routing.topology.topology import Row, Topology
+from fluxmq.routing.topology.topology import Topology, TopologyRow
 from fluxmq.shards.amqp.declared import is_meant_to_arrive
 
 WINDOW_BYTES: Final = 1 << 20
@@ -57,22 +57,22 @@ LATER_SECONDS: Final = 5.0
 _log = get_logger("fluxmq.queues")
 
 
-class Carrier(Protocol):
+class QueueMover(Protocol):
     """The leader of the target group."""
 
-    def carry(self, group: str, queue: str, kind: int, body: bytes, done: Done) -> None:
+    def carry(self, group: str, queue: str, kind: int, body: bytes, done: ResultCallback) -> None:
         """Carry out a command about the queue there."""
 
 
-class Move:
+class OutgoingMove:
     """One queue's move, as far as it is led from here. Everything may be forgotten at any time."""
 
     def __init__(
         self,
-        row: Queue,
-        group: Group,
+        row: QueueRecord,
+        group: ReplicationGroup,
         led: int,
-        carrier: Callable[[str], Carrier | Group | None],
+        mover: Callable[[str], QueueMover | ReplicationGroup | None],
         change: Callable[[list[Change], Callable[[Refusal | None], None]], None],
         now: Callable[[], float],
     ) -> None:
@@ -85,7 +85,7 @@ class Move:
         """Offset of the next batch to send; -1 until the target's content is known."""
         self._name = row.internal_name
         self._number = int(row.migration, 16)
-        self._carrier = carrier
+        self._mover = mover
         self._change = change
         self._now = now
         self._sent_bytes = 0
@@ -114,7 +114,7 @@ class Move:
     @property
     def over(self) -> bool:
         """True if this node no longer leads the source group, or the group has failed."""
-        return not self.group.keeper.leading or bool(self.group.failed)
+        return not self.group.driver.leading or bool(self.group.failed)
 
     @property
     def _state(self) -> State | None:
@@ -167,7 +167,7 @@ class Move:
             else:
                 self._fail(f"the destination group refused it: {Code(result.code).name.lower()}")
 
-        self._ask(Kind.ADOPT, body, adopted)
+        self._ask(CommandKind.ADOPT, body, adopted)
 
     def _first(self, state: State) -> int:
         """Return the base offset of the oldest batch of which anything is needed."""
@@ -177,8 +177,8 @@ class Move:
 
     def _copy(self, state: State) -> None:
         """Send batches while the window has room."""
-        carrier = self._carrier(self.row.moving_to)
-        if carrier is None:
+        mover = self._mover(self.row.moving_to)
+        if mover is None:
             self._fail("the destination group has no leader")
             return
         while self._sent_bytes < WINDOW_BYTES and self.position < state.next_offset:
@@ -193,7 +193,7 @@ class Move:
                 return
             self.position = batch.base_offset + batch.count
             body = migration.import_body(self._number, cut(batch, 0, batch.count))
-            self._send(carrier, body)
+            self._send(mover, body)
             if self._failed:
                 return
 
@@ -204,7 +204,7 @@ class Move:
         if little and not state.closed and self._now() >= self._calm_until:
             self._fence()
 
-    def _send(self, carrier: Carrier | Group, body: bytes) -> None:
+    def _send(self, mover: QueueMover | ReplicationGroup, body: bytes) -> None:
         self._sent += 1
         self._sent_bytes += len(body)
 
@@ -217,7 +217,7 @@ class Move:
                 )
             self.step()
 
-        _carry(carrier, self.row, Kind.IMPORT, body, imported)
+        _carry(mover, self.row, CommandKind.IMPORT, body, imported)
 
     # Handing over
 
@@ -275,7 +275,7 @@ class Move:
             elif migration.fenced_at(state) == fence:
                 self._decide()
 
-        self._ask(Kind.INSTALL, body, installed)
+        self._ask(CommandKind.INSTALL, body, installed)
 
     def _aborted(self, refusal: Refusal | None) -> None:
         self._asking = False
@@ -300,9 +300,9 @@ class Move:
 
     # Requests
 
-    def _ask(self, kind: int, body: bytes, done: Done) -> None:
-        carrier = self._carrier(self.row.moving_to)
-        if carrier is None:
+    def _ask(self, kind: int, body: bytes, done: ResultCallback) -> None:
+        mover = self._mover(self.row.moving_to)
+        if mover is None:
             self._fail("the destination group has no leader")
             return
         self._asking = True
@@ -311,7 +311,7 @@ class Move:
             self._asking = False
             done(result)
 
-        _carry(carrier, self.row, kind, body, answered)
+        _carry(mover, self.row, kind, body, answered)
 
     def _fail(self, why: str) -> None:
         """Ask again for the target's content, after a while."""
@@ -324,14 +324,20 @@ class Move:
         )
 
 
-def _carry(carrier: Carrier | Group, row: Queue, kind: int, body: bytes, done: Done) -> None:
-    if isinstance(carrier, Group):
-        carrier.carry(row.internal_name, kind, body, done)
+def _carry(
+    mover: QueueMover | ReplicationGroup,
+    row: QueueRecord,
+    kind: int,
+    body: bytes,
+    done: ResultCallback,
+) -> None:
+    if isinstance(mover, ReplicationGroup):
+        mover.carry(row.internal_name, kind, body, done)
     else:
-        carrier.carry(row.moving_to, row.internal_name, kind, body, done)
+        mover.carry(row.moving_to, row.internal_name, kind, body, done)
 
 
-class Migrations:
+class QueueMigrations:
     """All moves of queues whose groups this shard leads, and their remnants.
 
     ``led``: the replicated groups led here for which the topology here is certainly as new as the
@@ -343,24 +349,24 @@ class Migrations:
         self,
         topology: Callable[[], Topology],
         change: Callable[[list[Change], Callable[[Refusal | None], None]], None],
-        led: Callable[[], Iterable[tuple[Group, int]]],
-        carrier: Callable[[str], Carrier | Group | None],
-        declare: Callable[[Queue], None],
+        led: Callable[[], Iterable[tuple[ReplicationGroup, int]]],
+        mover: Callable[[str], QueueMover | ReplicationGroup | None],
+        declare: Callable[[QueueRecord], None],
         now: Callable[[], float],
     ) -> None:
         self._topology = topology
         self._change = change
         self._led = led
-        self._carrier = carrier
+        self._mover = mover
         self._declare = declare
         self._now = now
         self._moving: dict[tuple[str, str], None] = {}
         """Queues that the topology has moving, by vhost and name."""
-        self._moves: dict[str, Move] = {}
+        self._moves: dict[str, OutgoingMove] = {}
         self._clearing: set[tuple[str, int]] = set()
         """Queues being reopened or deleted, by group and queue id."""
 
-    def changed(self, rows: Iterable[Row]) -> None:
+    def changed(self, rows: Iterable[TopologyRow]) -> None:
         """Follow rows of the topology that have changed."""
         told = False
         for row in rows:
@@ -388,7 +394,7 @@ class Migrations:
         if not self._moving and not self._moves:
             return
         groups = {group.name: (group, election) for group, election in led}
-        wanted: dict[str, Queue] = {}
+        wanted: dict[str, QueueRecord] = {}
         for key in self._moving:
             row = self._topology().queue(*key)
             if row is not None and row.moving_to and row.group in groups:
@@ -399,8 +405,8 @@ class Migrations:
             group, election = groups[row.group]
             move = self._moves.get(name)
             if move is None or (move.row.migration, move.led) != (row.migration, election):
-                move = self._moves[name] = Move(
-                    row, group, election, self._carrier, self._change, self._now
+                move = self._moves[name] = OutgoingMove(
+                    row, group, election, self._mover, self._change, self._now
                 )
                 _log.info(
                     "a queue moves",
@@ -408,7 +414,7 @@ class Migrations:
                 )
             move.step()
 
-    def _clear(self, group: Group, queue_id: int) -> None:
+    def _clear(self, group: ReplicationGroup, queue_id: int) -> None:
         """Reopen a closed queue without a move if it belongs here, and delete it if not.
 
         The topology here has to be as new as that finding first: the row may have changed since.
@@ -430,7 +436,7 @@ class Migrations:
         # current.
         self._change([DropOwner("")], current)
 
-    def _belongs(self, group: Group, state: State) -> bool:
+    def _belongs(self, group: ReplicationGroup, state: State) -> bool:
         """Return whether a queue is closed because of a move, or is about to be declared."""
         row = self._topology().queue_called(state.name)
         if row is None:
@@ -443,7 +449,7 @@ class Migrations:
             return True
         return row.moving_to == group.name and is_meant_to_arrive(row, state)
 
-    def _end(self, group: Group, state: State, done: Callable[[object], None]) -> None:
+    def _end(self, group: ReplicationGroup, state: State, done: Callable[[object], None]) -> None:
         """Reopen a queue that stays, delete one that belongs to no move."""
         row = self._topology().queue_called(state.name)
         here = row is not None and row.group == group.name

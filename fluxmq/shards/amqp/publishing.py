@@ -15,22 +15,22 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from fluxmq.engine.clients import QueueClients
-from fluxmq.engine.ports import QueueHost
-from fluxmq.engine.sinks import QueueSink
+from fluxmq.engine.ports import GroupClient
+from fluxmq.engine.queue_targets import QueueTarget
 from fluxmq.model.batch_format import parse
 from fluxmq.net.reactor import Reactor
 from fluxmq.net.route import Route
 from fluxmq.protocols.amqp091.message_properties import routing_key_to_topic, topic_to_routing_key
-from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
+from fluxmq.protocols.amqp091.run import AmqpPublishRun, build_amqp_batches
 from fluxmq.protocols.mqtt.batch_delivery import delivery_runs
 from fluxmq.protocols.mqtt.message_properties import from_block
-from fluxmq.protocols.mqtt.tickets import Ticket
+from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.names import DEFAULT_VHOST
-from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.routing import Routed, route
 from fluxmq.routing.topology.topology import Topology
-from fluxmq.sessions.amqp091.ports import Confirming, Routing
+from fluxmq.sessions.amqp091.ports import PendingConfirm, Routing
 
 TOPIC_EXCHANGE = "amq.topic"
 """The exchange whose routing keys are MQTT's topics."""
@@ -67,7 +67,7 @@ class Publishing:
     def __init__(
         self,
         topology: Callable[[], Topology],
-        host: Callable[[str], QueueHost],
+        host: Callable[[str], GroupClient],
         clients: QueueClients,
         reactor: Reactor,
         mqtt_route: Callable[[bytes], Route | None],
@@ -80,7 +80,9 @@ class Publishing:
         self._mqtt_route = mqtt_route
         self._clock = clock
 
-    def publish(self, run: PublishRun, routing: Routing, confirmation: Confirming | None) -> int:
+    def publish(
+        self, run: AmqpPublishRun, routing: Routing, confirmation: PendingConfirm | None
+    ) -> int:
         """Route and store a run; return the number of receivers. See ``ports.Broker.publish``."""
         topology = self._topology()
         exchange = routing.exchange
@@ -99,16 +101,16 @@ class Publishing:
             if exchange.name == TOPIC_EXCHANGE:
                 topics += _topic_of(key)
             elif not exchange.name and not routed.queues and key.startswith(QUEUE_PREFIX):
-                for sink in self._clients.sinks(key.encode()) or ():
-                    named = topology.queue(DEFAULT_VHOST, sink.info.name)
+                for target in self._clients.targets(key.encode()) or ():
+                    named = topology.queue(DEFAULT_VHOST, target.info.name)
                     way = AT_ONCE if named is None else Way(0, _deduplicates(named))
-                    found[sink.info.group, sink.info.name] = way
+                    found[target.info.group, target.info.name] = way
         routes = {topic: each for topic in topics if (each := self._route_of(topic)) is not None}
         receivers = 0
         for each in routes.values():
             receivers += len(each.targets) + len(each.links) + len(each.groups)
-            for sink in each.queues:
-                found.setdefault((sink.info.group, sink.info.name), AT_ONCE)
+            for target in each.queues:
+                found.setdefault((target.info.group, target.info.name), AT_ONCE)
         if found:
             self._store(run, routing, found, confirmation)
         if receivers:
@@ -130,7 +132,7 @@ class Publishing:
         headers, properties = routing.headers, routing.properties
         return route(topology, exchange.vhost, exchange.name, key, headers, properties)
 
-    def _place(self, queue: Queue) -> Place:
+    def _place(self, queue: QueueRecord) -> Place:
         name = queue.internal_name
         return self._clients.names.group_of(name, queue.group), name
 
@@ -141,10 +143,10 @@ class Publishing:
 
     def _store(
         self,
-        run: PublishRun,
+        run: AmqpPublishRun,
         routing: Routing,
         found: Mapping[Place, Way],
-        confirmation: Confirming | None,
+        confirmation: PendingConfirm | None,
     ) -> None:
         """Append a run to queues; batches are built once for all queues with the same terms."""
         now = self._clock()
@@ -178,10 +180,10 @@ class Publishing:
 
     def _to_subscribers(
         self,
-        run: PublishRun,
+        run: AmqpPublishRun,
         routing: Routing,
         routes: Mapping[bytes, Route],
-        confirmation: Confirming | None,
+        confirmation: PendingConfirm | None,
     ) -> None:
         """Deliver a run to MQTT subscribers, here and on other shards."""
         reactor = self._reactor
@@ -191,7 +193,7 @@ class Publishing:
         for data in build_amqp_batches(run, b"", b"", self._clock()):
             batch = parse(data)
             for topic, each in routes.items():
-                reactor.ticket = None
+                reactor.pending_ack = None
                 for made in delivery_runs(
                     batch, 0, batch.count, MQTT_5, topic, properties, None, qos
                 ):
@@ -202,10 +204,10 @@ class Publishing:
                         link.send_run(made)
                     for group in each.groups:
                         group.offer(made)
-                ticket = _taken(reactor)
-                if ticket is not None and ticket.waiting and confirmation is not None:
+                pending_ack = _taken(reactor)
+                if pending_ack is not None and pending_ack.waiting and confirmation is not None:
                     confirmation.hold()
-                    ticket.notify = confirmation.done
+                    pending_ack.notify = confirmation.done
 
 
 def _topic_of(key: str) -> list[bytes]:
@@ -217,11 +219,13 @@ def _topic_of(key: str) -> list[bytes]:
 class MqttBindings:
     """Queues that MQTT publishes reach by bindings."""
 
-    def __init__(self, topology: Callable[[], Topology], sink: Callable[[str], QueueSink]) -> None:
+    def __init__(
+        self, topology: Callable[[], Topology], target: Callable[[str], QueueTarget]
+    ) -> None:
         self._topology = topology
-        self._sink = sink
+        self._target = target
 
-    def sinks(self, topic: bytes) -> list[QueueSink]:
+    def targets(self, topic: bytes) -> list[QueueTarget]:
         """Return the queues bound to ``amq.topic`` for a topic; none for ``$...``."""
         if topic.startswith(BROKERS_OWN):
             return []
@@ -230,14 +234,14 @@ class MqttBindings:
         except UnicodeDecodeError:
             return []
         routed = route(self._topology(), DEFAULT_VHOST, TOPIC_EXCHANGE, key, None)
-        return [self._sink(queue.internal_name) for queue in (*routed.queues, *routed.delayed)]
+        return [self._target(queue.internal_name) for queue in (*routed.queues, *routed.delayed)]
 
 
-def _taken(reactor: Reactor) -> Ticket | None:
+def _taken(reactor: Reactor) -> PendingAck | None:
     """Take the ticket left by the receivers of the last run, if any."""
-    ticket = reactor.ticket
-    reactor.ticket = None
-    return ticket
+    pending_ack = reactor.pending_ack
+    reactor.pending_ack = None
+    return pending_ack
 
 
 def value_identity(header: str, value: object) -> tuple[int, int]:
@@ -251,10 +255,10 @@ def value_identity(header: str, value: object) -> tuple[int, int]:
     return xxh3_64_intdigest(named) | 1, xxh3_64_intdigest(named, 1) >> 1
 
 
-def _first_of(run: PublishRun) -> PublishRun:
+def _first_of(run: AmqpPublishRun) -> AmqpPublishRun:
     if run.count == 1:
         return run
-    return PublishRun.of(
+    return AmqpPublishRun.of(
         run.channel,
         run.exchange,
         run.routing_key,
@@ -265,7 +269,7 @@ def _first_of(run: PublishRun) -> PublishRun:
     )
 
 
-def _deduplicates(queue: Queue) -> str:
+def _deduplicates(queue: QueueRecord) -> str:
     """Return the header by which a queue deduplicates, empty for none."""
     header = queue.arguments.get(DEDUPLICATION_KEY)
     return header if isinstance(header, str) else ""

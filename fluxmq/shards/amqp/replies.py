@@ -17,8 +17,8 @@ from collections.abc import Callable
 from fluxmq.model.batch_format import BatchError, parse
 from fluxmq.net import frames
 from fluxmq.net.links import Link
-from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
-from fluxmq.sessions.amqp091.ports import ConsumerPort
+from fluxmq.protocols.amqp091.run import AmqpPublishRun, build_amqp_batches
+from fluxmq.sessions.amqp091.ports import AmqpConsumerPort
 
 HEAD = struct.Struct("<BH")
 ASKED_MAX = 65_536
@@ -36,18 +36,18 @@ class Replies:
         links: dict[int, Link],
         unique: Callable[[], str],
         clock: Callable[[], int],
-        later: Callable[[float, Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
         self._shard = shard
         self._links = links
         self._unique = unique
         self._clock = clock
-        self._later = later
-        self._ports: dict[str, ConsumerPort] = {}
+        self._call_later = call_later
+        self._ports: dict[str, AmqpConsumerPort] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[int, Callable[[bool], None]] = {}
 
-    def open(self, port: ConsumerPort) -> str:
+    def open(self, port: AmqpConsumerPort) -> str:
         """Return a new address."""
         address = f"{self._shard}.{self._unique()}"
         self._ports[address] = port
@@ -57,7 +57,7 @@ class Replies:
         """Close an address."""
         self._ports.pop(address, None)
 
-    def send(self, address: str, run: PublishRun, block: bytes) -> bool:
+    def send(self, address: str, run: AmqpPublishRun, block: bytes) -> bool:
         """Send a run to an address; return False if it is not known here to exist."""
         shard = shard_in(address)
         if shard == self._shard:
@@ -90,7 +90,7 @@ class Replies:
         number = next(self._numbers)
         self._asked[number] = done
         link.send_control("reply asked", number, address)
-        self._later(WAIT_SECONDS, lambda: self._answered(number, False))
+        self._call_later(WAIT_SECONDS, lambda: self._answered(number, False))
 
     def _answered(self, number: int, there: bool) -> None:
         done = self._asked.pop(number, None)

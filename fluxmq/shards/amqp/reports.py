@@ -17,9 +17,9 @@ from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.metrics.registry import AMQP_STATES, Sample
 from fluxmq.protocols.connection import Tally
 from fluxmq.routing.topology.topology import Topology
-from fluxmq.sessions.amqp091.client import Client
+from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.shards.amqp.admin_queries import state_of
 from fluxmq.shards.amqp.broker import AmqpBroker
-from fluxmq.shards.amqp.desk import state_of
 
 CENSUS_STEP: Final = 2000
 """Connections and channels counted in one turn: a millisecond or two."""
@@ -40,7 +40,7 @@ class AmqpCensus:
 
     def __init__(self, broker: AmqpBroker) -> None:
         self._broker = broker
-        self._left: list[Client] = []
+        self._left: list[AmqpClient] = []
         self._count = AmqpCount()
         self.result = AmqpCount()
 

@@ -8,25 +8,25 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from fluxmq.engine.wiring import Queues, microseconds_now
-from fluxmq.ipc.conversation import Order
-from fluxmq.ipc.row_messages import orders_of
+from fluxmq.ipc.conversation import RequestHandler
+from fluxmq.ipc.row_messages import handlers_of
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.ipc.topology_messages import connection_id
 from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
-from fluxmq.sessions.amqp091.client import Client
+from fluxmq.sessions.amqp091.client import AmqpClient
 from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import reason_of
+from fluxmq.shards.amqp.admin_queries import AdminQueries
 from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.amqp.declared import DeclaredQueues
-from fluxmq.shards.amqp.desk import ShardDesk
-from fluxmq.shards.amqp.entered import Entered
-from fluxmq.shards.amqp.migrations import Migrations
+from fluxmq.shards.amqp.migrations import QueueMigrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
+from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.broker import ShardBroker
 
 WIRE = 1
@@ -42,8 +42,8 @@ class Amqp:
         broker: ShardBroker,
         queues: Queues,
         replies: Replies,
-        entered: Entered,
-        later: Callable[[float, Callable[[], None]], None],
+        vhost_connections: VhostConnections,
+        call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int] = microseconds_now,
     ) -> None:
         self._shard = queues.shard
@@ -58,7 +58,7 @@ class Amqp:
             self._changed,
             first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{queues.shard}"))],
         )
-        self.entered = entered
+        self.vhost_connections = vhost_connections
         self.replies = replies
         publishing = Publishing(
             lambda: self.topology.topology,
@@ -70,8 +70,8 @@ class Amqp:
         )
         self.broker = AmqpBroker(
             *(settings, broker, queues, self.topology, publishing, replies),
-            entered,
-            later,
+            vhost_connections,
+            call_later,
             clock,
         )
         self.handler = self.broker.handler
@@ -86,24 +86,26 @@ class Amqp:
             lambda: self.topology.known,
             lambda: self._reactor.tally.now,
         )
-        self.migrations = Migrations(
+        self.migrations = QueueMigrations(
             lambda: self.topology.topology,
             self.topology.change,
             self.declared.led,
-            queues.elsewhere.carrier,
+            queues.elsewhere.mover,
             self.declared.declare,
             lambda: self._reactor.tally.now,
         )
-        self.desk = ShardDesk(self.broker, queues, self.migrations.progress, broker.close_session)
-        bindings = MqttBindings(lambda: self.topology.topology, queues.clients.sink)
-        queues.clients.bound = bindings.sinks
+        self.queries = AdminQueries(
+            self.broker, queues, self.migrations.progress, broker.close_session
+        )
+        bindings = MqttBindings(lambda: self.topology.topology, queues.clients.target)
+        queues.clients.bound = bindings.targets
         queues.flush_others = self.broker.flush_marked
         queues.service.dead_letters.route = self._dead_letter_route
 
     @property
-    def orders(self) -> dict[str, Order]:
+    def commands(self) -> dict[str, RequestHandler]:
         """The handlers of control's orders by kind."""
-        return {**self.topology.orders, **orders_of(self.desk)}
+        return {**self.topology.commands, **handlers_of(self.queries)}
 
     @property
     def known(self) -> bool:
@@ -119,7 +121,7 @@ class Amqp:
             sock.detach()
         local = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         owner = connection_id(self._shard, os.getpid(), next(self._numbers), self._node)
-        client = Client(self.handler, connection, peer, local, connection.listener, owner)
+        client = AmqpClient(self.handler, connection, peer, local, connection.listener, owner)
         connection.handler = self.handler
         connection.identity = client
         connection.wire = WIRE
@@ -133,7 +135,7 @@ class Amqp:
         self.migrations.changed(delta.rows)
         topology = self.topology.topology
         for client in list(self.handler.clients):
-            if client.entered and topology.vhost(client.vhost) is None:
+            if client.counted and topology.vhost(client.vhost) is None:
                 client.disconnect(f"vhost '{client.vhost}' is down")
         self._broker.schedule()
 
@@ -147,7 +149,7 @@ class Amqp:
                 continue
             if self._broker.authentication.user(client.user) is None:
                 client.disconnect(f"user '{client.user}' is deleted or disabled")
-            elif client.entered and self.broker.permissions(client.user, client.vhost) is None:
+            elif client.counted and self.broker.permissions(client.user, client.vhost) is None:
                 client.disconnect(f"access to vhost '{client.vhost}' of user '{client.user}' ended")
 
     def _dead_letter_route(
@@ -164,7 +166,7 @@ class Amqp:
         """Run periodic work; called every tenth of a second."""
         self.broker.run_timers()
         self.topology.tick()
-        self.entered.tick()
+        self.vhost_connections.tick()
         self.declared.housekeeping()
         self.migrations.step()
 
@@ -182,6 +184,6 @@ class Amqp:
     def shut_down(self) -> None:
         """Tell every client that the node shuts down."""
         for connection in list(self._reactor.connections.values()):
-            if isinstance(connection.identity, Client):
+            if isinstance(connection.identity, AmqpClient):
                 text = "broker forced connection closure with reason 'shutdown'"
                 connection.identity.disconnect(text)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from fluxmq.net.links import Link
 from fluxmq.net.reactor import Reactor
-from fluxmq.shards.durable.homes import RemoteHome, Store
-from fluxmq.shards.durable.kept_links import KeptLink, KeptRuns
+from fluxmq.shards.durable.commit_waiter import CommitWaiter
+from fluxmq.shards.durable.persistent_links import PersistentLink, PersistentRuns
 from fluxmq.shards.durable.retained_rows import RetainedRows
+from fluxmq.shards.durable.row_router import LocalRows, RemoteRows
 from fluxmq.shards.durable.rows import Clock
-from fluxmq.shards.durable.safety import Safety
 
 
 class Durability:
@@ -20,26 +20,26 @@ class Durability:
         self,
         shard: int,
         workers: int,
-        store: Store,
+        store: LocalRows,
         reactor: Reactor,
         links: dict[int, Link],
         clock: Clock,
-        later: Callable[[float, Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], None],
         count_drop: Callable[[str, int], None],
     ) -> None:
         # Greater than all numbers of this shard's former lives.
         first = round(clock.now() * 1_000_000_000)
-        homes = {peer: RemoteHome(link, first, clock.now) for peer, link in links.items()}
+        homes = {peer: RemoteRows(link, first, clock.now) for peer, link in links.items()}
         self.kept = {
-            peer: KeptLink(link, reactor, first, clock.now) for peer, link in links.items()
+            peer: PersistentLink(link, reactor, first, clock.now) for peer, link in links.items()
         }
         """Reliable links to other shards' persistent sessions."""
-        self.safety = Safety(
-            shard, store, reactor, clock, later, count_drop, homes, self._homes_told
+        self.commit_waiter = CommitWaiter(
+            shard, store, reactor, clock, call_later, count_drop, homes, self._homes_told
         )
-        wake = self.safety.wake
+        wake = self.commit_waiter.wake
         self.rows = RetainedRows(shard, workers, store, links, clock.now, clock.wall, wake)
-        self.runs = KeptRuns(links, reactor, wake)
+        self.runs = PersistentRuns(links, reactor, wake)
 
     def _homes_told(self) -> None:
         """Send this tick's answers to other shards."""

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fluxmq.net.links import Link
+from fluxmq.shards.durable.commit_waiter import RunOrigin
 from fluxmq.shards.durable.durability import Durability
-from fluxmq.shards.durable.safety import Source
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.routes import RouteTable
 from fluxmq.storage.state_store import table_of
@@ -31,7 +31,7 @@ class DurableLinks:
         groups: GroupTable,
     ) -> None:
         self._links = links
-        self._safety = durability.safety
+        self._commit_waiter = durability.commit_waiter
         self._retained = durability.rows
         self._routes = routes
         self._groups = groups
@@ -59,12 +59,14 @@ class DurableLinks:
     ) -> None:
         """Deliver a numbered run; ``whole``: each session that gets it gets all of it."""
         if whole:
-            self._safety.source = Source(link.peer << 16 | self._safety.shard, link.epoch, number)
+            self._commit_waiter.source = RunOrigin(
+                link.peer << 16 | self._commit_waiter.shard, link.epoch, number
+            )
         self._runs.deliver(link, number, deliver)
-        self._safety.source = None
+        self._commit_waiter.source = None
 
     def _on_keep(self, link: Link, number: int, changes: list[list[Any]], waited_for: bool) -> None:
-        store = self._safety.store
+        store = self._commit_waiter.store
         for verb, name, *values in changes:
             if verb == "put":
                 store.put(table_of(name), tuple(values[0]))
@@ -81,10 +83,10 @@ class DurableLinks:
                 link.send_control("kept", number, reason)
 
         store.when_safe(safe)
-        self._safety.wake()
+        self._commit_waiter.wake()
 
     def _on_kept(self, link: Link, number: int, reason: int) -> None:
-        self._safety.remote[link.peer].confirmed(number, reason)
+        self._commit_waiter.remote[link.peer].confirmed(number, reason)
 
     def _on_run_kept(self, link: Link, answers: list[int]) -> None:
         kept = self.kept[link.peer]
@@ -97,13 +99,13 @@ class DurableLinks:
         self.kept[link.peer].serve()
 
     def _on_refusing(self, link: Link, reason: int) -> None:
-        self._safety.remote[link.peer].told = reason
+        self._commit_waiter.remote[link.peer].told = reason
 
     # Coming and going
 
     def tell_first(self, link: Link) -> None:
         """Resend unconfirmed changes to a shard that has come, before all else."""
-        self._safety.remote[link.peer].back()
+        self._commit_waiter.remote[link.peer].back()
         if self._refusing:
             link.send_control("refusing", self._refusing)
 
@@ -122,7 +124,7 @@ class DurableLinks:
     def lose(self, peer: int) -> None:
         """Handle the death of a shard."""
         self.kept[peer].lose()
-        self._safety.remote[peer].lost()
+        self._commit_waiter.remote[peer].lost()
         self._retained.lost(peer)
         self._unsaid.pop(peer, None)
 
@@ -137,7 +139,7 @@ class DurableLinks:
                 self._links[peer].send_control("kept", number, reason)
 
     def _tell_refusing(self) -> None:
-        refusing = self._safety.store.refusing
+        refusing = self._commit_waiter.store.refusing
         if refusing != self._refusing:
             self._refusing = refusing
             for link in self._links.values():

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from fluxmq.model.outcomes import Outcome
 from fluxmq.net import frames
 from fluxmq.net.links import Link
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.sniff import shard_of
-from fluxmq.shards.durable.homes import PATIENCE_SECONDS, Done, Store
+from fluxmq.shards.durable.row_router import AWAY_SECONDS, CommitCallback, LocalRows
 from fluxmq.storage.state_store import RETAINED
 
 UNCONFIRMED_MAX = 100_000
@@ -31,11 +31,11 @@ class _Unconfirmed:
 
     __slots__ = ("dones", "run", "stamp", "until")
 
-    def __init__(self, run: Run, stamp: Stamp, until: float) -> None:
+    def __init__(self, run: PublishRun, stamp: Stamp, until: float) -> None:
         self.run = run
         self.stamp = stamp
         self.until = until
-        self.dones: list[Done] = []
+        self.dones: list[CommitCallback] = []
 
 
 class RetainedRows:
@@ -45,7 +45,7 @@ class RetainedRows:
         self,
         shard: int,
         workers: int,
-        store: Store,
+        store: LocalRows,
         links: dict[int, Link],
         now: Callable[[], float],
         wall: Callable[[], float],
@@ -73,7 +73,7 @@ class RetainedRows:
         full = len(self._unconfirmed[home]) >= UNCONFIRMED_MAX
         return Outcome.OVER_LIMIT if full and topic not in self._unconfirmed[home] else 0
 
-    def applied(self, message: Run, stamp: Stamp) -> None:
+    def applied(self, message: PublishRun, stamp: Stamp) -> None:
         """Store a message, or a deletion (count 0), that this shard has applied as the newest."""
         topic = message.topic
         if self.home(topic) != self._shard:
@@ -94,7 +94,7 @@ class RetainedRows:
             if self.home(topic) == self._shard:
                 self._store.remove(RETAINED, (topic,))
 
-    def published(self, message: Run, stamp: Stamp, done: Done | None) -> None:
+    def published(self, message: PublishRun, stamp: Stamp, done: CommitCallback | None) -> None:
         """Track a client's change of a retained message; call ``done`` when it is on disk."""
         home = self.home(message.topic)
         if home == self._shard:
@@ -102,7 +102,7 @@ class RetainedRows:
                 self._store.when_safe(done)
             return
         waiting = self._unconfirmed[home]
-        entry = _Unconfirmed(message, stamp, self._now() + PATIENCE_SECONDS)
+        entry = _Unconfirmed(message, stamp, self._now() + AWAY_SECONDS)
         before = waiting.pop(message.topic, None)
         if before is not None:
             entry.dones = before.dones  # the newer change supersedes the older one
@@ -112,7 +112,7 @@ class RetainedRows:
 
     # Between shards
 
-    def told(self, link: Link, message: Run, stamp: Stamp) -> None:
+    def told(self, link: Link, message: PublishRun, stamp: Stamp) -> None:
         """Confirm a peer's change, already applied, once it is on disk, if this is its home."""
         topic = message.topic
         if stamp[1] != link.peer or self.home(topic) != self._shard:
@@ -156,7 +156,7 @@ class RetainedRows:
         """Drop confirmations to a dead shard; unconfirmed changes are resent to its next life."""
         self._confirmations.pop(peer, None)
 
-    def unconfirmed(self, peer: int) -> Iterator[tuple[Run, Stamp]]:
+    def unconfirmed(self, peer: int) -> Iterator[tuple[PublishRun, Stamp]]:
         """Yield the changes to resend to a shard that has come back."""
         for entry in list(self._unconfirmed[peer].values()):
             yield entry.run, entry.stamp
@@ -174,7 +174,7 @@ class RetainedRows:
 
     # The start
 
-    def load(self) -> Iterator[tuple[Run, Stamp]]:
+    def load(self) -> Iterator[tuple[PublishRun, Stamp]]:
         """Yield the contents of this shard's file; delete what has expired. Raises StorageError."""
         now, wall = self._now(), self._wall()
         for topic, deadline, data in self._store.rows(RETAINED):

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from fluxmq.net import frames
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Grant, Session, Will, filter_inside
 
@@ -130,7 +130,7 @@ def restore_session(session: Session, data: bytes, clock: Clock, alive: float) -
 
 
 def message_values(
-    run: Run,
+    run: PublishRun,
     offset: int,
     count: int,
     qos: int,
@@ -154,7 +154,9 @@ def message_values(
     )
 
 
-def messages_of(data: bytes, clock: Clock) -> tuple[Run, int, int, bytes, list[bytes] | None]:
+def messages_of(
+    data: bytes, clock: Clock
+) -> tuple[PublishRun, int, int, bytes, list[bytes] | None]:
     """Return run, QoS, retain, subscription identifiers, and the shared group's name and filter."""
     frame, deadline, qos, retain, subscription_ids, group = unpack(data)
     run = frames.decode_run(frame)

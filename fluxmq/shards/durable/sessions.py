@@ -15,16 +15,21 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from fluxmq.logs import get_logger
-from fluxmq.protocols.mqtt.delivery import Delivery
-from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.delivery import SessionDelivery
+from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.sessions.mqtt.handover import restore
 from fluxmq.sessions.mqtt.session import Session
-from fluxmq.shards.claims import Claims
-from fluxmq.shards.durable.homes import Done, Home
-from fluxmq.shards.durable.keeper import Owed, Released, SessionKeeper, identifier_of
+from fluxmq.shards.durable.commit_waiter import CommitWaiter
+from fluxmq.shards.durable.row_router import CommitCallback, RowHome
 from fluxmq.shards.durable.rows import Clock, grant_of, messages_of, restore_session, unpack
-from fluxmq.shards.durable.safety import Safety
+from fluxmq.shards.durable.session_journal import (
+    ReleasedMessage,
+    SessionJournal,
+    Undelivered,
+    identifier_of,
+)
 from fluxmq.shards.groups import GroupTable
+from fluxmq.shards.session_ownership import SessionOwnership
 from fluxmq.storage.state_store import (
     ANSWERED,
     HEARD,
@@ -50,7 +55,7 @@ class Owner(Protocol):
     def holds(self, client_id: str) -> bool:
         """Return whether a session of this id is here."""
 
-    def new_delivery(self) -> Delivery:
+    def new_delivery(self) -> SessionDelivery:
         """Return an empty delivery."""
 
     def enter(self, session: Session) -> None:
@@ -65,17 +70,17 @@ class DurableSessions:
 
     def __init__(
         self,
-        safety: Safety,
+        commit_waiter: CommitWaiter,
         groups: GroupTable,
         owner: Owner,
-        claims: Claims,
+        ownership: SessionOwnership,
         window: int,
         connected: Callable[[], int],
     ) -> None:
-        self.safety = safety
+        self.commit_waiter = commit_waiter
         self.loaded = False
         """True once the sessions of this home are here: no client may connect before."""
-        self._claims = claims
+        self._ownership = ownership
         self._groups = groups
         self._owner = owner
         self._window = window
@@ -85,12 +90,16 @@ class DurableSessions:
     @property
     def clock(self) -> Clock:
         """Monotonic and wall clock."""
-        return self.safety.clock
+        return self.commit_waiter.clock
 
-    def home(self, client_id: str) -> Home:
+    def home(self, client_id: str) -> RowHome:
         """Return the home of a client's rows."""
-        shard = self._claims.home(client_id)
-        return self.safety.store if shard == self._claims.shard else self.safety.remote[shard]
+        shard = self._ownership.home(client_id)
+        return (
+            self.commit_waiter.store
+            if shard == self._ownership.shard
+            else self.commit_waiter.remote[shard]
+        )
 
     # Called by the broker
 
@@ -100,70 +109,70 @@ class DurableSessions:
 
     def attached(self, session: Session) -> None:
         """Keep a persistent session from now on, which a client has connected with."""
-        keeper: SessionKeeper | None = session.delivery.durable
-        if keeper is None:
+        journal: SessionJournal | None = session.delivery.durable
+        if journal is None:
             if not session.expiry:
                 return
-            keeper = self.keep(session)
+            journal = self.keep(session)
             # Remnants of an earlier session that ended unnoticed are not this one's.
-            keeper.home.wipe(session.client_id)
-        keeper.write_session()
+            journal.home.wipe(session.client_id)
+        journal.write_session()
 
-    def keep(self, session: Session) -> SessionKeeper:
+    def keep(self, session: Session) -> SessionJournal:
         """Begin to keep a session."""
-        keeper = SessionKeeper(self.safety, self.home(session.client_id), session)
-        session.delivery.durable = keeper
-        return keeper
+        journal = SessionJournal(self.commit_waiter, self.home(session.client_id), session)
+        session.delivery.durable = journal
+        return journal
 
-    def subscribed(self, session: Session, written: Iterable[bytes], done: Done) -> None:
+    def subscribed(self, session: Session, written: Iterable[bytes], done: CommitCallback) -> None:
         """Write subscriptions that have come or gone; call ``done`` when they are on disk."""
-        keeper: SessionKeeper | None = session.delivery.durable
-        if keeper is None:
+        journal: SessionJournal | None = session.delivery.durable
+        if journal is None:
             done(0)
             return
         for each in written:
-            keeper.write_subscription(each)
-        keeper.home.when_safe(done)
-        self.safety.wake()
+            journal.write_subscription(each)
+        journal.home.when_safe(done)
+        self.commit_waiter.wake()
 
     def left(self, session: Session) -> None:
         """Write a session whose client has gone, or whose times have changed."""
-        keeper: SessionKeeper | None = session.delivery.durable
-        if keeper is not None and session.client is None:
-            keeper.left()
+        journal: SessionJournal | None = session.delivery.durable
+        if journal is not None and session.client is None:
+            journal.left()
 
     def ended(self, session: Session) -> None:
         """End a session."""
-        keeper: SessionKeeper | None = session.delivery.durable
-        if keeper is not None:
+        journal: SessionJournal | None = session.delivery.durable
+        if journal is not None:
             session.delivery.durable = None
-            keeper.end()
+            journal.end()
 
     def when_gone(self, client_id: str, done: Callable[[], None]) -> None:
         """Call ``done`` when the end of a client's former session is on disk, or cannot be."""
         self.home(client_id).when_safe(lambda _reason: done())
-        self.safety.wake()
+        self.commit_waiter.wake()
 
     def leaving(self, session: Session) -> None:
         """Write what a session has not answered before it goes to another shard."""
-        keeper: SessionKeeper | None = session.delivery.durable
-        if keeper is not None:
-            keeper.release_held()
-            keeper.left()
-            self.safety.wake()
+        journal: SessionJournal | None = session.delivery.durable
+        if journal is not None:
+            journal.release_held()
+            journal.left()
+            self.commit_waiter.wake()
 
     def moved(self, session: Session) -> None:
         """Detach a session that has left; later answers here change nothing any more."""
-        keeper: SessionKeeper | None = session.delivery.durable
-        if keeper is not None:
-            keeper.ended = True
+        journal: SessionJournal | None = session.delivery.durable
+        if journal is not None:
+            journal.ended = True
             session.delivery.durable = None
 
     def arrived(self, session: Session) -> None:
         """Write a session that has come from another shard; its messages were written there."""
-        keeper: SessionKeeper | None = session.delivery.durable
-        if keeper is not None:
-            keeper.write_everything()
+        journal: SessionJournal | None = session.delivery.durable
+        if journal is not None:
+            journal.write_everything()
 
     def housekeeping(self) -> None:
         """Note that the shard lives, when due; called every tenth of a second."""
@@ -171,9 +180,9 @@ class DurableSessions:
         if now >= self._next_life:
             self._next_life = now + LIFE_SECONDS
             if self.loaded and self._connected():
-                self.safety.store.put(LIFE, (self.safety.shard, self.clock.wall()))
-                self.safety.lazily()
-        self.safety.housekeeping()
+                self.commit_waiter.store.put(LIFE, (self.commit_waiter.shard, self.clock.wall()))
+                self.commit_waiter.lazily()
+        self.commit_waiter.housekeeping()
 
     # Coming back
 
@@ -184,9 +193,9 @@ class DurableSessions:
         """
         if self.loaded:
             return True
-        if not self.safety.store.idle:
-            self.safety.store.flush()
-        if not self.safety.store.idle:
+        if not self.commit_waiter.store.idle:
+            self.commit_waiter.store.flush()
+        if not self.commit_waiter.store.idle:
             return False
         self.loaded = True
         count = self._bring(None)
@@ -202,11 +211,11 @@ class DurableSessions:
                 self._bring(client_id)
             done()
 
-        self.safety.store.when_safe(bring)
-        self.safety.wake()
+        self.commit_waiter.store.when_safe(bring)
+        self.commit_waiter.wake()
 
     def _bring(self, only: str | None) -> int:
-        store = self.safety.store
+        store = self.commit_waiter.store
         alive = max((at for _, at in store.rows(LIFE)), default=0.0)
         parts: dict[str, dict[str, list[Row]]] = {}
         for table in OF_CLIENTS:
@@ -216,7 +225,7 @@ class DurableSessions:
             parts[table.name] = found
         count = 0
         for client_id in parts[SESSIONS.name]:
-            if self._owner.holds(client_id) or self._claims.owned_elsewhere(client_id):
+            if self._owner.holds(client_id) or self._ownership.owned_elsewhere(client_id):
                 continue
             own = {name: found.get(client_id, []) for name, found in parts.items()}
             self._restore(client_id, own, alive)
@@ -226,54 +235,58 @@ class DurableSessions:
     def _restore(self, client_id: str, rows: dict[str, list[Row]], alive: float) -> None:
         """Restore a session from its rows by table."""
         session = Session(client_id, self._owner.new_delivery())
-        keeper = self.keep(session)
+        journal = self.keep(session)
         ((_, state),) = rows[SESSIONS.name]
-        keeper.number, sent = restore_session(session, state, self.clock, alive)
+        journal.number, sent = restore_session(session, state, self.clock, alive)
         for _, written, _, options in rows[SUBSCRIPTIONS.name]:
             session.subscriptions[written] = grant_of(unpack(options))
         received = {packet_id for _, packet_id in rows[RECEIVED.name]}
         session.received = received or None
-        keeper.heard = {link: (epoch, *rest) for _, link, epoch, *rest in rows[HEARD.name]}
-        keeper.heard_before = dict(keeper.heard)
+        journal.heard = {link: (epoch, *rest) for _, link, epoch, *rest in rows[HEARD.name]}
+        journal.heard_before = dict(journal.heard)
         answered = {number: count for _, number, count in rows[ANSWERED.name]}
-        portions: list[Portion] = []
+        inflight_ranges: list[InflightRange] = []
         room = self._window
         for _, number, data in rows[MESSAGES.name]:
-            portion = self._restored(keeper, number, data, answered.get(number, 0))
-            keeper.number = max(keeper.number, portion.base + portion.count)
-            if portion.base < sent and room > 0:
-                if portion.count > room:
-                    portions.append(_sent(portion.take(room)))
+            inflight = self._restored(journal, number, data, answered.get(number, 0))
+            journal.number = max(journal.number, inflight.base + inflight.count)
+            if inflight.base < sent and room > 0:
+                if inflight.count > room:
+                    inflight_ranges.append(_sent(inflight.take(room)))
                     room = 0
                 else:
-                    room -= portion.count
-                    _sent(portion)
-            portions.append(portion)
+                    room -= inflight.count
+                    _sent(inflight)
+            inflight_ranges.append(inflight)
         packet_ids = [packet_id for _, packet_id in rows[RELEASED.name]]
-        restore(session.delivery, portions, packet_ids, 1)
+        restore(session.delivery, inflight_ranges, packet_ids, 1)
         if packet_ids:
             session.delivery.released = {
-                packet_id: (Released(keeper, packet_id), 0) for packet_id in packet_ids
+                packet_id: (ReleasedMessage(journal, packet_id), 0) for packet_id in packet_ids
             }
         session.delivery.trim()
         self._owner.enter(session)
         self._owner.schedule(session)
 
-    def _restored(self, keeper: SessionKeeper, number: int, data: bytes, answered: int) -> Portion:
+    def _restored(
+        self, journal: SessionJournal, number: int, data: bytes, answered: int
+    ) -> InflightRange:
         run, qos, retain, subscription_ids, group = messages_of(data, self.clock)
         found = self._groups.obtain(*group) if group is not None else None
-        owed = Owed(keeper, number, run.count, None, qos, retain, subscription_ids, found)
-        owed.written = True
-        owed.front = number + answered
-        portion = Portion(run, run.start, run.count, qos, retain, subscription_ids, found)
-        portion.settle = owed
-        portion.base = number
+        undelivered = Undelivered(
+            journal, number, run.count, None, qos, retain, subscription_ids, found
+        )
+        undelivered.written = True
+        undelivered.front = number + answered
+        inflight = InflightRange(run, run.start, run.count, qos, retain, subscription_ids, found)
+        inflight.settle = undelivered
+        inflight.base = number
         if answered:
-            portion.take(answered)
-        return portion
+            inflight.take(answered)
+        return inflight
 
 
-def _sent(portion: Portion) -> Portion:
-    """Return the portion, to be resent with its former identifiers."""
-    portion.pid = identifier_of(portion.base)
-    return portion
+def _sent(inflight: InflightRange) -> InflightRange:
+    """Return the in-flight range, to be resent with its former identifiers."""
+    inflight.pid = identifier_of(inflight.base)
+    return inflight

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from fluxmq_spark.jobs import arguments, deaths, plots
+from fluxmq_spark.jobs import arguments, dead_letter_rows, plots
 from fluxmq_spark.jobs.arguments import EXIT_DONE, Selection, UsageError
 from fluxmq_spark.jobs.console import Console, moment, plural, size
 from fluxmq_spark.jobs.publishing import (
@@ -86,13 +86,13 @@ def parser() -> arguments.Parser:
 
 def letters(spark: SparkSession, selection: Selection, queues: Sequence[str]) -> DataFrame:
     """Return the dead letters of the selected queues, and the messages in `queues`."""
-    reader = spark.read.format("fluxmq").option("columns", deaths.COLUMNS)
+    reader = spark.read.format("fluxmq").option("columns", dead_letter_rows.COLUMNS)
     found = []
     if selection.queues or selection.pattern is not None or not queues:
         of_settings = reader.options(**selection.options()).option("state", "dead-lettered")
         found.append(of_settings.load())
     if queues:
-        reader = spark.read.format("fluxmq").option("columns", deaths.COLUMNS)
+        reader = spark.read.format("fluxmq").option("columns", dead_letter_rows.COLUMNS)
         theirs = Selection(
             selection.path,
             tuple(queues),
@@ -123,7 +123,7 @@ def causes_of(died: DataFrame) -> list[dict[str, Any]]:
     )
 
 
-def spans_of(died: DataFrame) -> list[tuple[str, int, int]]:
+def intervals_of(died: DataFrame) -> list[tuple[str, int, int]]:
     """Return first and last offset of the letters, by the queue that holds them."""
     from pyspark.sql import functions as f
 
@@ -242,22 +242,22 @@ def redrive(
     found: DataFrame,
     options: argparse.Namespace,
     to: Publishing,
-    spans: Sequence[tuple[str, int, int]],
+    intervals: Sequence[tuple[str, int, int]],
 ) -> int:
     """Publish the letters again to where they died, or only say so; return their number.
 
-    `spans`: the examined ranges, (queue, first offset, last offset); later letters are left for the
+    `intervals`: the examined ranges, (queue, first offset, last offset); later letters are left for the
     next run.
     """
     from pyspark.sql import functions as f
 
     inside = f.lit(False)
-    for queue, _, last in spans:
+    for queue, _, last in intervals:
         inside = inside | ((f.col("queue") == queue) & (f.col("offset") <= last))
     sources = tuple(options.queue) if options.queue and not options.dead_letter_queue else ()
     chosen = partial(_revive, reasons=tuple(options.reason), sources=sources)
-    revived = found.where(inside).mapInArrow(chosen, deaths.LETTER_DDL)
-    what = [f"{queue}/{first}-{last}" for queue, first, last in spans]
+    revived = found.where(inside).mapInArrow(chosen, dead_letter_rows.LETTER_DDL)
+    what = [f"{queue}/{first}-{last}" for queue, first, last in intervals]
     producer = to.producer_id or derived_id(
         "redrive", *what, *sorted(options.reason), *sorted(sources)
     )
@@ -267,7 +267,7 @@ def redrive(
 def _revive(
     batches: Iterable[pa.RecordBatch], reasons: Sequence[str], sources: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    return deaths.revive(batches, reasons, sources)
+    return dead_letter_rows.revive(batches, reasons, sources)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -282,7 +282,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with session(NAME, options.master) as spark:
             doing = tasks(spark)
             found = letters(spark, selection, options.dead_letter_queue)
-            died = found.mapInArrow(deaths.flatten, deaths.DEATH_DDL)
+            died = found.mapInArrow(dead_letter_rows.flatten, dead_letter_rows.DEATH_DDL)
             if options.reason:
                 died = died.where(died["reason"].isin(options.reason))
             died = died.persist()
@@ -295,9 +295,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 console.write("")
                 for path in save(Path(options.output), causes, keys, samples):
                     console.write(f"written: {path}")
-            spans = spans_of(died)
-            if to is not None and spans:
-                redrive(console, spark, found, options, to, spans)
+            intervals = intervals_of(died)
+            if to is not None and intervals:
+                redrive(console, spark, found, options, to, intervals)
         return EXIT_DONE
 
     return run(NAME, job, quiet=options.quiet)

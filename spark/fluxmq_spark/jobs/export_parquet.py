@@ -22,8 +22,8 @@ from fluxmq_spark.jobs.console import Console, moment, plural, size
 from fluxmq_spark.jobs.parquet_files import COMPRESSIONS
 from fluxmq_spark.jobs.ranges import QueueRange, ranges_of
 from fluxmq_spark.jobs.session import run, session, tasks
-from fluxmq_spark.jobs.tasks import Export, attempt_number, files_of, portions_of, run_tasks
-from fluxmq_spark.scan import Portion
+from fluxmq_spark.jobs.tasks import Export, attempt_number, files_of, run_tasks, segment_ranges_of
+from fluxmq_spark.scan import SegmentRange
 from fluxmq_spark.storage import storage_of
 
 if TYPE_CHECKING:
@@ -126,16 +126,16 @@ def due(
     return found
 
 
-def lists_of(portions: Iterable[Portion], rows: int) -> list[list[Portion]]:
-    """Return portions by task: consecutive ones of a queue, up to so many rows."""
-    lists: list[list[Portion]] = []
+def lists_of(segment_ranges: Iterable[SegmentRange], rows: int) -> list[list[SegmentRange]]:
+    """Return segment ranges by task: consecutive ones of a queue, up to so many rows."""
+    lists: list[list[SegmentRange]] = []
     count = 0
-    for portion in portions:
-        length = portion.stop - portion.first
-        if not lists or lists[-1][-1].queue != portion.queue or count + length > rows:
+    for segment_range in segment_ranges:
+        length = segment_range.stop - segment_range.first
+        if not lists or lists[-1][-1].queue != segment_range.queue or count + length > rows:
             lists.append([])
             count = 0
-        lists[-1].append(portion)
+        lists[-1].append(segment_range)
         count += length
     return lists
 
@@ -184,7 +184,7 @@ def export(
     if not exported:
         return None
     storage, _ = storage_of(selection.path, selection.filesystem())
-    lists = lists_of(portions_of(each for each, _ in exported), TASK_ROWS)
+    lists = lists_of(segment_ranges_of(each for each, _ in exported), TASK_ROWS)
     run_name = f"{len(manifests) + 1:08d}-{uuid.uuid4().hex[:8]}"
     work = Export(
         *(storage, lists, directory, schema_of(not options.no_headers), run_name),

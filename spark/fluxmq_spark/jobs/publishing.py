@@ -20,7 +20,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from fluxmq_spark.jobs.arguments import Parser, UsageError
 from fluxmq_spark.jobs.console import Console, plural, size
-from fluxmq_spark.jobs.deaths import LETTER_DDL
+from fluxmq_spark.jobs.dead_letter_rows import LETTER_DDL
 from fluxmq_spark.jobs.pace import paced
 from fluxmq_spark.jobs.session import tasks
 

@@ -15,7 +15,7 @@ from fluxmq_spark import exports
 from fluxmq_spark.jobs import arguments
 from fluxmq_spark.jobs.arguments import EXIT_DONE, JobError, Selection, UsageError
 from fluxmq_spark.jobs.console import Console, moment, plural
-from fluxmq_spark.jobs.deaths import (
+from fluxmq_spark.jobs.dead_letter_rows import (
     KEPT_PROPERTIES,
     LETTER,
     LETTER_DDL,

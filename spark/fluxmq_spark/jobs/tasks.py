@@ -19,7 +19,7 @@ from fluxmq_spark.exports import ExportDirectory, ExportedFile
 from fluxmq_spark.jobs.arguments import Selection
 from fluxmq_spark.jobs.parquet_files import PartWriter
 from fluxmq_spark.jobs.ranges import QueueRange
-from fluxmq_spark.scan import Portion, Statistics, scan
+from fluxmq_spark.scan import SegmentRange, Statistics, scan
 from fluxmq_spark.schema import arrow_schema
 from fluxmq_spark.storage import Storage, storage_of
 
@@ -32,10 +32,10 @@ RESULT_DDL: Final = "result string"
 Work = Callable[[int], object]
 
 
-def portions_of(ranges: Iterable[QueueRange]) -> list[Portion]:
-    """Return the portion to read of each segment that has messages of a range."""
+def segment_ranges_of(ranges: Iterable[QueueRange]) -> list[SegmentRange]:
+    """Return the segment range to read of each segment that has messages of a range."""
     return [
-        Portion(
+        SegmentRange(
             queue=each.queue,
             path=segment.path,
             index_path=segment.index_path,
@@ -73,7 +73,7 @@ def run_tasks(spark: SparkSession, count: int, work: Work) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of checking every message of a portion. `gone`: the file is missing."""
+    """Result of checking every message of a segment range. `gone`: the file is missing."""
 
     queue: str
     path: str
@@ -86,14 +86,14 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Checks portions; pickled for executors."""
+    """Checks segment ranges; pickled for executors."""
 
     storage: Storage
-    portions: Sequence[Portion]
+    segment_ranges: Sequence[SegmentRange]
 
     def __call__(self, number: int) -> object:
-        """Check one of the portions; return its defects as JSON takes them."""
-        portion = self.portions[number]
+        """Check one of the segment ranges; return its defects as JSON takes them."""
+        segment_range = self.segment_ranges[number]
         statistics = Statistics()
         rows, gone = 0, False
         # Includes a column after the headers, so that the contents are verified against their
@@ -101,7 +101,7 @@ class Check:
         names = ["offset", "payload"]
         try:
             for batch in scan(
-                *(self.storage, portion, names, arrow_schema(names)),
+                *(self.storage, segment_range, names, arrow_schema(names)),
                 verify=True,
                 fail_on_data_loss=False,
                 statistics=statistics,
@@ -110,9 +110,15 @@ class Check:
         except DataLoss:
             gone = True
         checked = Checked(
-            *(portion.queue, portion.path, portion.first, portion.stop, rows),
+            *(
+                segment_range.queue,
+                segment_range.path,
+                segment_range.first,
+                segment_range.stop,
+                rows,
+            ),
             tuple(statistics.damage),
-            gone or not self.storage.exists(portion.path),
+            gone or not self.storage.exists(segment_range.path),
         )
         return asdict(checked)
 
@@ -123,8 +129,8 @@ def check_segments(
     """Verify every message of the ranges against its check; results in the order of queue and
     offset."""
     storage, _ = storage_of(selection.path, selection.filesystem())
-    portions = portions_of(ranges)
-    found = run_tasks(spark, len(portions), Check(storage, portions))
+    segment_ranges = segment_ranges_of(ranges)
+    found = run_tasks(spark, len(segment_ranges), Check(storage, segment_ranges))
     checked = [Checked(**{**each, "damage": tuple(each["damage"])}) for each in found]
     return sorted(checked, key=lambda each: (each.queue, each.first))
 
@@ -134,10 +140,10 @@ def check_segments(
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Writes portions as Parquet; pickled for executors. `lists`: the portions of each task."""
+    """Writes segment ranges as Parquet; pickled for executors. `lists`: the segment ranges of each task."""
 
     storage: Storage
-    lists: Sequence[Sequence[Portion]]
+    lists: Sequence[Sequence[SegmentRange]]
     directory: ExportDirectory
     schema: pa.Schema
     run: str
@@ -159,18 +165,18 @@ class Export:
         )
         lost: dict[str, int] = {}
         try:
-            for portion in self.lists[number]:
+            for segment_range in self.lists[number]:
                 rows = 0
                 for batch in scan(
-                    *(self.storage, portion, self.schema.names, self.schema),
+                    *(self.storage, segment_range, self.schema.names, self.schema),
                     verify=True,
                     fail_on_data_loss=self.fail_on_data_loss,
                     statistics=statistics,
                 ):
                     rows += batch.num_rows
-                    writer.add(portion.queue, batch)
-                missing = portion.stop - portion.first - rows
-                lost[portion.queue] = lost.get(portion.queue, 0) + missing
+                    writer.add(segment_range.queue, batch)
+                missing = segment_range.stop - segment_range.first - rows
+                lost[segment_range.queue] = lost.get(segment_range.queue, 0) + missing
             files = writer.finish()
         finally:
             writer.give_up()

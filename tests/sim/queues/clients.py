@@ -15,15 +15,15 @@ from tests.sim.queues.parts import (
     DEAD,
     TEMPORARY,
     Attached,
+    AttachRequest,
     Batch,
-    Held,
+    ConsumerHandle,
     Identity,
     Overflow,
     QueueConfig,
+    QueueStats,
     QueueType,
-    Status,
     Verb,
-    Wanted,
     build_message,
     dead_letter_config,
 )
@@ -123,7 +123,7 @@ class Publisher:
     def _note_session(self, host: Host, message: int) -> None:
         hosted = host.hosted
         assert hosted is not None, "clients reach who leads"
-        session = (host.number, host.opening, hosted.keeper.node.term)
+        session = (host.number, host.opening, hosted.driver.node.term)
         self._world.ledger.sessions[message] = session
 
     def _append(self, host: Host, queue: str, message: int, identity: Identity | None) -> None:
@@ -156,7 +156,7 @@ class Consumer:
         self.stream = queue == "stream"
         self._member = f"m{number}"
         self._attachment = 0
-        self._held: Held | None = None
+        self._held: ConsumerHandle | None = None
         self._host: Host | None = None
         self._place = (0, 0)
         self._queue_id = 0
@@ -188,7 +188,7 @@ class Consumer:
         self._unsettled = []
         self._next, self._first = 0, -1
 
-        def attached(_answer: Attached, held: Held | None) -> None:
+        def attached(_answer: Attached, held: ConsumerHandle | None) -> None:
             if attachment != self._attachment:
                 if held is not None:
                     held.detach()
@@ -198,7 +198,7 @@ class Consumer:
                 self._held = held
 
         limit = self._world.pick((1, 3, 50))
-        wanted = Wanted(
+        wanted = AttachRequest(
             *(self.queue, self.group, self._member, b"", None, limit, 1),
             explicit=self.stream,
         )
@@ -213,7 +213,7 @@ class Consumer:
         hosted = host.hosted
         if hosted is None:
             return
-        term = hosted.keeper.node.term
+        term = hosted.driver.node.term
         world.seen["delivered"] += count
         for index in range(first, first + count):
             offset = batch.base_offset + index
@@ -268,7 +268,7 @@ class Consumer:
         host, queue_id, place = self._host, self._queue_id, self._place
         assert host is not None, "it is attached"
         assert host.hosted is not None, "it is attached"
-        term = host.hosted.keeper.node.term
+        term = host.hosted.driver.node.term
         world.seen[f"{verb.name.lower()} asked"] += 1
 
         def answered(reason: int) -> None:
@@ -282,13 +282,13 @@ class Consumer:
 
         held.settle(verb, ranges, -1, b"", answered)
 
-    def _commit(self, held: Held, count: int) -> None:
+    def _commit(self, held: ConsumerHandle, count: int) -> None:
         offset = self._unsettled[count - 1] + 1
         del self._unsettled[:count]
         host, queue_id, place, world = self._host, self._queue_id, self._place, self._world
         assert host is not None, "it is attached"
         assert host.hosted is not None, "it is attached"
-        term = host.hosted.keeper.node.term
+        term = host.hosted.driver.node.term
 
         def answered(reason: int) -> None:
             if not reason and not host.files.dead and (host.life, host.opening) == place:
@@ -330,7 +330,7 @@ class Clients:
         self._consumers = [
             Consumer(world, queue, group, number) for number, (queue, group) in enumerate(READERS)
         ]
-        self._statuses: dict[str, Status] = {}
+        self._statuses: dict[str, QueueStats] = {}
 
     def declare(self, host: Host) -> None:
         """Declare what a new leader has to have, as the program does for the queues of its settings."""

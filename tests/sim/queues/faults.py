@@ -55,7 +55,7 @@ class Faults:
         if chance() < swarm.campaign and (host := self._anybody()).listens:
             assert host.hosted is not None, "it listens"
             world.note("campaign", host.number)
-            host.hosted.keeper.campaign()
+            host.hosted.driver.campaign()
             world.after(host)
         if chance() < swarm.transfer and (leader := world.leader()) is not None:
             self._transfer(leader)
@@ -140,19 +140,19 @@ class Faults:
     def _transfer(self, leader: Host) -> None:
         world = self._world
         assert leader.hosted is not None, "leaders run"
-        keeper = leader.hosted.keeper
-        voters = keeper.node.status().membership.voters
+        driver = leader.hosted.driver
+        voters = driver.node.status().membership.voters
         target = voters[int(self._chance() * len(voters))]
-        if keeper.node.transfer_leadership(target):
+        if driver.node.transfer_leadership(target):
             world.note("transfer", leader.number, target)
             world.seen["transfers"] += 1
-        keeper.pump()
+        driver.pump()
         world.after(leader)
 
     def memberships(self) -> list[Membership]:
         """All that may be in effect: those of the nodes that run, and the last one committed."""
         hosted = [host.hosted for host in self._world.hosts.values()]
-        of_nodes = [each.keeper.node.status().membership for each in hosted if each is not None]
+        of_nodes = [each.driver.node.status().membership for each in hosted if each is not None]
         return [self._world.membership, *of_nodes]
 
     def may_lose(self, host: Host) -> bool:
@@ -202,13 +202,13 @@ class Faults:
     def _settled_membership(self, leader: Host) -> Membership | None:
         """The leader's membership, if it is committed."""
         assert leader.hosted is not None, "leaders run"
-        current = leader.hosted.keeper.node.status().membership
+        current = leader.hosted.driver.node.status().membership
         return current if current == self._world.membership else None
 
     def _promote(self, leader: Host, membership: Membership) -> bool:
         """Make a learner that has caught up a voter."""
         assert leader.hosted is not None, "leaders run"
-        status = leader.hosted.keeper.node.status()
+        status = leader.hosted.driver.node.status()
         for number in membership.learners:
             peer = status.progress.get(number)
             if peer is not None and peer.match and status.last_index - peer.match <= 20:

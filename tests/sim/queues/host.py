@@ -20,7 +20,7 @@ from fluxmq.storage.errors import StorageError
 from fluxmq.storage.log_reader import OpenSegments
 from fluxmq.storage.open_files import OpenFiles
 from fluxmq.storage.segments import SegmentOptions
-from fluxmq.storage.snapshots import Snapshot as StoredSnapshot
+from fluxmq.storage.snapshots import GroupSnapshot as StoredSnapshot
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 from tests.faults import ManualSyncer
@@ -29,12 +29,12 @@ from tests.sim.queues.parts import (
     DEAD,
     DeadLetters,
     DiskStores,
-    Group,
-    Hosted,
     Member,
+    OpenGroup,
     Parts,
     QueueInfo,
     QueueNames,
+    ReplicationGroup,
     Settings,
     SharedLog,
     capture,
@@ -113,7 +113,7 @@ class Host:
         self.random = Random(f"host {world.seed} {number}")
         self.ahead_us = int(world.swarm.skew_us * self.random.random())
         self.tick_us = int(TICK_US * (0.9 + 0.2 * self.random.random()))
-        self.hosted: Hosted[Group] | None = None
+        self.hosted: OpenGroup[ReplicationGroup] | None = None
         self.up = False
         self.life = 0
         """Counts starts."""
@@ -175,8 +175,8 @@ class Host:
             OpenSegments(OpenFiles(files)),
         )
         letters = DeadLetters(_names(), lambda _group: group, self.clock)
-        group = Group(
-            *(GROUP, stores, self._mark, letters.bury, self.clock, AUTO_COMMIT_US),
+        group = ReplicationGroup(
+            *(GROUP, stores, self._mark, letters.dead_letter, self.clock, AUTO_COMMIT_US),
             UNCOMMITTED_MAX,
             swarm.wal_file_bytes // 4,
         )
@@ -206,15 +206,15 @@ class Host:
         opening = self.opening
         group.on_applied = lambda: self._applied(opening)
         group.on_leading = self._leads
-        keeper = hosted.keeper
-        keeper.join(_Observer(self))
-        keeper.gathers = swarm.gathers and not member.alone
+        driver = hosted.driver
+        driver.join(_Observer(self))
+        driver.gathers = swarm.gathers and not member.alone
         self.world.ledger.opened(self.number, group)
-        keeper.start()
+        driver.start()
         self._mark(group)
 
     @property
-    def group(self) -> Group:
+    def group(self) -> ReplicationGroup:
         """The group, which is open."""
         assert self.hosted is not None, "only who hosts the group is asked"
         return self.hosted.group
@@ -223,7 +223,7 @@ class Host:
     def leads(self) -> bool:
         """Whether this node takes clients' requests."""
         hosted = self.hosted
-        return self.up and hosted is not None and hosted.keeper.leading and not hosted.group.failed
+        return self.up and hosted is not None and hosted.driver.leading and not hosted.group.failed
 
     @property
     def listens(self) -> bool:
@@ -268,7 +268,7 @@ class Host:
 
     # What the driver wants
 
-    def _mark(self, _group: Group) -> None:
+    def _mark(self, _group: ReplicationGroup) -> None:
         self.marked = True
 
     def _wake(self) -> None:
@@ -292,7 +292,7 @@ class Host:
         entry = hosted.log.entries(index, index + 1, 1 << 30)[0]
         self.world.ledger.applied(self.number, entry, hosted.group)
 
-    def _leads(self, group: Group) -> None:
+    def _leads(self, group: ReplicationGroup) -> None:
         self.world.leads(self, group)
 
     def found_damage(self, why: str) -> None:
@@ -304,12 +304,12 @@ class Host:
         """Offer this node's last checkpoint to a member that is behind the log."""
         hosted = self.hosted
         assert hosted is not None, "only leaders are asked"
-        node, index = hosted.keeper.node, hosted.snapshot_index
+        node, index = hosted.driver.node, hosted.snapshot_index
         mark = SnapshotMark(index, hosted.log.term(index), node.membership_at(index))
         message = node.offer_snapshot(member, Snapshot(mark, b""))
         if message is not None:
             self._offered[member] = self.world.now_us + OFFER_US
-            hosted.keeper.send([message])
+            hosted.driver.send([message])
 
     # What happens to it
 
@@ -318,7 +318,7 @@ class Host:
         hosted = self.hosted
         if hosted is None:
             return
-        hosted.keeper.tick()
+        hosted.driver.tick()
         self._ticks += 1
         if self._ticks % HOUSEKEEPING_TICKS == 0:
             self._housekeep(hosted)
@@ -327,7 +327,7 @@ class Host:
         if (due is not None and due <= self.clock()) or group.asked:
             self.marked = True
 
-    def _housekeep(self, hosted: Hosted[Group]) -> None:
+    def _housekeep(self, hosted: OpenGroup[ReplicationGroup]) -> None:
         group = hosted.group
         if group.writes.waiting:
             group.write()
@@ -349,13 +349,13 @@ class Host:
         self._offered.pop(member, None)
         if hosted is None or hosted.group.failed:
             return
-        keeper = hosted.keeper
-        keeper.node.report_snapshot(member, index > 0)
-        if index and keeper.leading:
+        driver = hosted.driver
+        driver.node.report_snapshot(member, index > 0)
+        if index and driver.leading:
             answer = Message(
-                MessageKind.APPEND_ANSWER, member, self.number, keeper.node.term, index
+                MessageKind.APPEND_ANSWER, member, self.number, driver.node.term, index
             )
-            keeper.step([answer])
+            driver.step([answer])
 
     def is_fetched(self, member: int) -> None:
         """A member reports that it is fetching what it was offered."""
@@ -367,17 +367,17 @@ class Host:
         hosted = self.hosted
         assert hosted is not None, "only who listens is told"
         offered = message.snapshot
-        node = hosted.keeper.node
+        node = hosted.driver.node
         if (
             message.kind is not MessageKind.SNAPSHOT
             or offered is None
             or message.term < node.term
             or offered.mark.index <= node.status().commit
         ):
-            hosted.keeper.step([message])
+            hosted.driver.step([message])
         elif not self.fetching:
             self.world.fetch(self, message.source, offered.mark.index)
-        if hosted.keeper.changed:
+        if hosted.driver.changed:
             self.marked = True
 
     def turn(self) -> None:
@@ -410,7 +410,7 @@ class Host:
         """Tell followers what is committed."""
         self.announce_due = False
         if self.hosted is not None:
-            self.hosted.keeper.announce()
+            self.hosted.driver.announce()
 
     # Checkpoints
 
@@ -438,7 +438,7 @@ class Host:
         self.world.checkpoint_later(self)
         return True
 
-    def captured(self, hosted: Hosted[Group]) -> Checkpoint:
+    def captured(self, hosted: OpenGroup[ReplicationGroup]) -> Checkpoint:
         """The group's state, and what has to be synced for it."""
         return capture(hosted)
 
@@ -467,7 +467,9 @@ class Host:
     def is_at_rest(self) -> bool:
         """Whether its files may be replaced."""
         hosted = self.hosted
-        return hosted is not None and not (hosted.checkpointing or self.shared.owes(hosted.keeper))
+        return hosted is not None and not (
+            hosted.checkpointing or self.shared.has_pending(hosted.driver)
+        )
 
     def close(self) -> None:
         """Close the group's files, as before they are replaced."""
@@ -475,7 +477,7 @@ class Host:
         assert hosted is not None, "it was open"
         self.hosted = None
         hosted.group.fail("the group is being replaced")
-        hosted.shared.leave(hosted.keeper)
+        hosted.shared.leave(hosted.driver)
         hosted.stores.close()
 
     # Damage

@@ -16,7 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from fluxmq.raft.types import COMMAND, Entry, Message, MessageKind
 from tests.sim.history import History
-from tests.sim.queues.parts import DEAD, TEMPORARY, Batch, Group, Machine, QueueType
+from tests.sim.queues.parts import DEAD, TEMPORARY, Batch, Machine, QueueType, ReplicationGroup
 
 WHOLE_EVERY = 8
 """Entries after which whole states are compared; in between only the rolling hash of entries and results."""
@@ -98,7 +98,7 @@ class Ledger:
     def _digest(machine: Machine) -> int:
         return xxh3_64_intdigest(machine.snapshot())
 
-    def applied(self, host: int, entry: Entry, group: Group) -> None:
+    def applied(self, host: int, entry: Entry, group: ReplicationGroup) -> None:
         """A member has applied an entry."""
         index = entry.index
         if index == len(self._known) + 1:
@@ -114,7 +114,7 @@ class Ledger:
             )
         self._compare(host, index, group.machine)
 
-    def opened(self, host: int, group: Group) -> None:
+    def opened(self, host: int, group: ReplicationGroup) -> None:
         """A member has its state from its disk, or from another member's."""
         self._compare(host, group.applied_index, group.machine)
         if group.applied_index == self.last and self._digest(group.machine) != self._digest(
@@ -250,7 +250,7 @@ class Ledger:
 
     # The end
 
-    def compare_disk(self, host: int, group: Group) -> None:
+    def compare_disk(self, host: int, group: ReplicationGroup) -> None:
         """A member's logs hold what its queues still need."""
         for queue_id, queue in group.machine.queues.items():
             log = group.logs.get(queue_id)

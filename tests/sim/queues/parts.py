@@ -6,9 +6,9 @@ A move of these modules in the program changes this file alone.
 from __future__ import annotations
 
 from fluxmq.engine.dead_letters import DeadLetters
-from fluxmq.engine.group import Group
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.names import QueueInfo, QueueNames, dead_letter_config
-from fluxmq.engine.ports import Attached, Held, Status, Wanted
+from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle, QueueStats
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues.commands import Verb
@@ -16,7 +16,7 @@ from fluxmq.queues.config import Overflow, QueueConfig, QueueType
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
 from fluxmq.replication.checkpoints import Parts, capture, trim, write
-from fluxmq.replication.hosted import Hosted, Member, open_group
+from fluxmq.replication.open_group import Member, OpenGroup, open_group
 from fluxmq.replication.shared_log import SharedLog
 from fluxmq.replication.stores import DiskStores
 from fluxmq.settings.schema import Settings
@@ -29,27 +29,27 @@ TEMPORARY = "temporary-"
 __all__ = [
     "DEAD",
     "TEMPORARY",
+    "AttachRequest",
     "Attached",
     "Batch",
+    "ConsumerHandle",
     "DeadLetters",
     "DiskStores",
-    "Group",
-    "Held",
-    "Hosted",
     "Identity",
     "Machine",
     "Member",
+    "OpenGroup",
     "Overflow",
     "Parts",
     "QueueConfig",
     "QueueInfo",
     "QueueNames",
+    "QueueStats",
     "QueueType",
+    "ReplicationGroup",
     "Settings",
     "SharedLog",
-    "Status",
     "Verb",
-    "Wanted",
     "build_message",
     "capture",
     "dead_letter_config",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fluxmq.storage.errors import Corruption, StorageError
-from fluxmq.storage.snapshots import Snapshot
+from fluxmq.storage.snapshots import GroupSnapshot
 from fluxmq.storage.transfer import Piece
 from fluxmq.storage.transfer_source import SnapshotSource
 from fluxmq.storage.transfer_target import SnapshotTarget
@@ -110,7 +110,7 @@ class Transfer:
             self._next = self._begin
         return True
 
-    def _captured(self, snapshot: Snapshot) -> None:
+    def _captured(self, snapshot: GroupSnapshot) -> None:
         source = self._source
         try:
             self._made = SnapshotSource(source.files, source.paths, GROUP, snapshot)

@@ -27,7 +27,7 @@ from tests.sim.queues.clients import Clients
 from tests.sim.queues.faults import Faults
 from tests.sim.queues.host import Host
 from tests.sim.queues.ledger import Ledger
-from tests.sim.queues.parts import Group
+from tests.sim.queues.parts import ReplicationGroup
 from tests.sim.queues.swarm import Swarm, draw
 from tests.sim.queues.transfer import Transfer
 
@@ -134,7 +134,7 @@ class World:
         """The whole run; whether it kept all promises."""
         try:
             self._begin()
-            self._safety(events)
+            self._commit_waiter(events)
             if not self.history.violations:
                 self._liveness()
         except (AssertionError, FluxmqError, LookupError, OSError, TypeError, ValueError) as error:
@@ -154,7 +154,7 @@ class World:
         self.at(self.swarm.fault_us, self._strike)
         self.at(OPERATE_US, self._operate)
 
-    def _safety(self, events: int) -> None:
+    def _commit_waiter(self, events: int) -> None:
         violations = self.history.violations
         while self.events < events and not violations:
             self._next()
@@ -247,7 +247,7 @@ class World:
     @staticmethod
     def _state(host: Host) -> str:
         assert host.hosted is not None, "it listens"
-        status = host.hosted.keeper.node.status()
+        status = host.hosted.driver.node.status()
         return f"{status.role.value} term {status.term} applied {host.group.applied_index}"
 
     # Network
@@ -507,8 +507,8 @@ class World:
         assert leader.hosted is not None, "leaders run"
         self.note("change", leader.number, int(change.verb), change.node)
         self._start(self.hosts[change.node])
-        outcome = leader.hosted.keeper.node.propose_membership(change)
-        leader.hosted.keeper.pump()
+        outcome = leader.hosted.driver.node.propose_membership(change)
+        leader.hosted.driver.pump()
         self.after(leader)
         taken = isinstance(outcome, ProposalAccepted)
         self.seen[f"members, {change.verb.name.lower()}"] += taken
@@ -527,7 +527,7 @@ class World:
         for host in self.hosts.values():
             hosted = host.hosted
             if hosted is not None and hosted.group.applied_index > self._membership_index:
-                found = hosted.keeper.node.membership_at(hosted.group.applied_index)
+                found = hosted.driver.node.membership_at(hosted.group.applied_index)
                 self._membership_index = hosted.group.applied_index
                 gone = set(self._everybody()) - {*found.voters, *found.learners}
                 self.membership = found
@@ -549,10 +549,10 @@ class World:
         leaders = [host for host in self.hosts.values() if host.leads]
         return self.pick(leaders) if leaders else None
 
-    def leads(self, host: Host, group: Group) -> None:
+    def leads(self, host: Host, group: ReplicationGroup) -> None:
         """A node begins to lead."""
         assert host.hosted is not None, "it leads"
-        term = host.hosted.keeper.node.term
+        term = host.hosted.driver.node.term
         self.note("leads", host.number, term)
         self.ledger.leads(host.number, term, group.applied_index)
         self._clients.declare(host)
@@ -565,7 +565,7 @@ class World:
         self.at(int(self.swarm.command_us * 2 * self.chance()), self._command)
         leader = self.leader()
         self.note("client", 0 if leader is None else leader.number)
-        if leader is not None and not leader.group.crowded:
+        if leader is not None and not leader.group.above_high_watermark:
             self._clients.act(leader)
             self.after(leader)
 

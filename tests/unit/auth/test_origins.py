@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq.auth.origins import Page, origin_allowed, page_of
+from fluxmq.auth.origins import PageOrigin, origin_allowed, page_of
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ def test_origins(origin: str, allowed: list[str], expected: bool) -> None:
 @pytest.mark.parametrize(
     ("origin", "host", "page"),
     [
-        ("http://localhost:8083", "localhost:8083", Page.LOCAL),
-        ("http://127.0.0.1:8083", "127.0.0.1:8083", Page.LOCAL),
-        ("http://[::1]:8083", "[::1]:8083", Page.LOCAL),
-        ("HTTP://LocalHost", "localhost:80", Page.LOCAL),
-        ("http://app.localhost", "app.localhost", Page.LOCAL),
-        ("https://broker.example.com", "broker.example.com", Page.SAME),
-        ("https://broker.example.com", "broker.example.com:443", Page.SAME),
-        ("http://10.0.0.1:8083", "10.0.0.1:8083", Page.SAME),
+        ("http://localhost:8083", "localhost:8083", PageOrigin.LOCAL),
+        ("http://127.0.0.1:8083", "127.0.0.1:8083", PageOrigin.LOCAL),
+        ("http://[::1]:8083", "[::1]:8083", PageOrigin.LOCAL),
+        ("HTTP://LocalHost", "localhost:80", PageOrigin.LOCAL),
+        ("http://app.localhost", "app.localhost", PageOrigin.LOCAL),
+        ("https://broker.example.com", "broker.example.com", PageOrigin.SAME),
+        ("https://broker.example.com", "broker.example.com:443", PageOrigin.SAME),
+        ("http://10.0.0.1:8083", "10.0.0.1:8083", PageOrigin.SAME),
         ("http://localhost:8000", "localhost:8083", None),
         ("http://localhost", "127.0.0.1", None),
         ("https://localhost", "localhost:80", None),
@@ -53,7 +53,7 @@ def test_origins(origin: str, allowed: list[str], expected: bool) -> None:
     ],
 )
 def test_without_settings_only_pages_of_the_same_origin_connect(
-    origin: str, host: str, page: Page | None
+    origin: str, host: str, page: PageOrigin | None
 ) -> None:
     """Review finding 6."""
     assert page_of([origin], [host], ()) is page
@@ -62,13 +62,13 @@ def test_without_settings_only_pages_of_the_same_origin_connect(
 def test_what_settings_allow() -> None:
     """Review finding 6: what a wildcard lets in stays foreign; a name in full is somebody known."""
     here = ["localhost:8083"]
-    assert page_of([], here, ()) is Page.NONE
-    assert page_of([], [], ("https://a.example",)) is Page.NONE
-    assert page_of(["https://a.example"], here, ("*",)) is Page.FOREIGN
-    assert page_of(["https://a.b.example"], here, ("*.b.example",)) is Page.FOREIGN
-    assert page_of(["https://A.example"], here, ("*", "https://a.EXAMPLE")) is Page.NAMED
-    assert page_of(["http://localhost:8083"], here, ("*",)) is Page.LOCAL
+    assert page_of([], here, ()) is PageOrigin.NONE
+    assert page_of([], [], ("https://a.example",)) is PageOrigin.NONE
+    assert page_of(["https://a.example"], here, ("*",)) is PageOrigin.FOREIGN
+    assert page_of(["https://a.b.example"], here, ("*.b.example",)) is PageOrigin.FOREIGN
+    assert page_of(["https://A.example"], here, ("*", "https://a.EXAMPLE")) is PageOrigin.NAMED
+    assert page_of(["http://localhost:8083"], here, ("*",)) is PageOrigin.LOCAL
     assert page_of(["http://localhost:8083"], here, ("https://a.example",)) is None
     assert page_of(["http://localhost:8083"] * 2, here, ("*",)) is None
-    assert page_of(["http://localhost:8083"], here * 2, ("*",)) is Page.FOREIGN
+    assert page_of(["http://localhost:8083"], here * 2, ("*",)) is PageOrigin.FOREIGN
     assert page_of(["http://localhost:8083"], here * 2, ()) is None

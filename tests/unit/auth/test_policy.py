@@ -4,19 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.auth.policy import Policy, rule_problem
+from fluxmq.auth.policy import TopicPolicy, rule_problem
 
 
 def publisher(*rules, **names):
-    return Policy(rules, (), **names)
+    return TopicPolicy(rules, (), **names)
 
 
 def subscriber(*rules, **names):
-    return Policy((), rules, **names)
+    return TopicPolicy((), rules, **names)
 
 
 def test_nothing_is_allowed_without_rules():
-    policy = Policy((), ())
+    policy = TopicPolicy((), ())
     assert not policy.may_publish("a")
     assert not policy.may_subscribe("a")
     assert not policy.allows_everything
@@ -53,7 +53,7 @@ def test_two_rules_are_never_added_up():
 
 
 def test_topics_beginning_with_a_dollar_sign_are_granted_by_name_only():
-    everything = Policy(("#",), ("#",))
+    everything = TopicPolicy(("#",), ("#",))
     assert everything.allows_everything
     assert not everything.may_publish("$SYS/x")
     assert not everything.may_subscribe("$SYS/#")
@@ -76,7 +76,7 @@ def test_malformed_filters_are_never_allowed():
 
 
 def test_names_are_put_in():
-    policy = Policy(
+    policy = TopicPolicy(
         ("devices/{client_id}/up", "{username}/#", "x-{client_id}-y"),
         ("devices/{client_id}/#",),
         client_id="d1",
@@ -92,7 +92,7 @@ def test_names_are_put_in():
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "a+", "", "a\x00", "/", None])
 def test_names_that_would_widen_make_the_rule_grant_nothing(name):
-    policy = Policy(
+    policy = TopicPolicy(
         ("devices/{client_id}", "devices/{client_id}/#"), ("{client_id}",), client_id=name
     )
     for topic in ("devices/a", "devices/a/b", "devices/+", "devices/", "devices", "a"):
@@ -122,7 +122,7 @@ def test_a_rule_without_the_name_it_needs_leaves_the_others():
 def test_everything_needs_both_halves():
     assert not publisher("#").allows_everything
     assert not subscriber("#").allows_everything
-    assert Policy(("a", "#"), ("b", "#")).allows_everything
+    assert TopicPolicy(("a", "#"), ("b", "#")).allows_everything
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ rules = st.sampled_from(
 def test_whatever_the_names_a_rule_reaches_only_their_own_part_of_the_tree(
     rule, client_id, username, asked
 ):
-    policy = Policy((rule,), (rule,), client_id=client_id, username=username)
+    policy = TopicPolicy((rule,), (rule,), client_id=client_id, username=username)
     if not policy.may_subscribe(asked) and not policy.may_publish(asked):
         return
     # Allowed: then the names stand, unchanged and as whole levels, where the rule put them.

@@ -11,23 +11,23 @@ from fluxmq.ipc.clusters import (
     EQUAL,
     NOT_COMPARED,
     AuditListing,
+    AuditRequest,
     AuditRow,
-    AuditWanted,
     ForgetNode,
-    HashTold,
-    HashWanted,
+    GroupOutcome,
+    GroupOutcomes,
+    HashReply,
+    HashRequest,
     MemberChange,
     MemberRow,
-    Outcome,
-    Outcomes,
     RaftListing,
+    RaftRequest,
     RaftRow,
-    RaftWanted,
     Transfer,
 )
 from fluxmq.ipc.messages import MessageError
 from fluxmq.ipc.placements import GroupListing, GroupRow
-from fluxmq.ipc.polling import ControlCaller
+from fluxmq.ipc.polling_client import ControlCaller
 
 LEADER = MemberRow("n1", 1, "voter", True, "n1", 1200, 0, "", True, -1, "")
 MEMBERS = (
@@ -123,15 +123,15 @@ def test_an_audit_that_finds_a_difference_fails(capsys, json):
 def test_messages_come_back_as_they_were():
     for message in (
         RaftListing((ROW,), ("shard-1",)),
-        RaftWanted("hot", everywhere=True),
+        RaftRequest("hot", everywhere=True),
         Transfer("hot", "n1"),
         MemberChange("hot", "n1", "add"),
         ForgetNode("n1", force=True),
-        AuditWanted("hot"),
-        HashWanted("hot", 7, passed=True),
-        HashTold("0123456789abcdef"),
+        AuditRequest("hot"),
+        HashRequest("hot", 7, passed=True),
+        HashReply("0123456789abcdef"),
         AUDITED,
-        Outcomes((Outcome("hot", "n1", "why"),)),
+        GroupOutcomes((GroupOutcome("hot", "n1", "why"),)),
     ):
         assert type(message).from_body(message.to_body()) == message
     with pytest.raises(MessageError, match="not one of add, remove"):

@@ -6,10 +6,10 @@ from fluxmq.ipc.placements import (
     GroupListing,
     GroupRow,
     Pin,
-    Placed,
+    PinResult,
     QueueListing,
     QueueRow,
-    Released,
+    ReleasedGroup,
     placement_from_body,
     placement_to_body,
     shard_of,
@@ -107,7 +107,11 @@ def test_everything_survives_the_wire():
     groups, queues = GroupListing((GROUP,), ("shard-1",)), QueueListing((QUEUE,), 3, ("shard-1",))
     assert GroupListing.from_body(groups.to_body()) == groups
     assert QueueListing.from_body(queues.to_body()) == queues
-    for value in (Pin("g", core=1), Placed(1, 4, True, 0.5), Released("g", 1, 2, 3, 4, 5, 6, 0.5)):
+    for value in (
+        Pin("g", core=1),
+        PinResult(1, 4, True, 0.5),
+        ReleasedGroup("g", 1, 2, 3, 4, 5, 6, 0.5),
+    ):
         assert type(value).from_body(value.to_body()) == value
     placement = Placement(2, 8, {"a": 1}, {"b": 0}, {"c": 1}, 9)
     assert placement_from_body(placement_to_body(placement)) == placement

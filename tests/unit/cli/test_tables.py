@@ -2,11 +2,11 @@
 
 import pytest
 
-from fluxmq.cli.tables import Column, Table, columns, duration, grouped
+from fluxmq.cli.tables import Column, TextTable, columns, duration, grouped
 
 
 def test_columns_are_as_wide_as_needed_and_numbers_stand_right():
-    table = Table([Column("NAME"), Column("COUNT", number=True)])
+    table = TextTable([Column("NAME"), Column("COUNT", number=True)])
     table.rows += [["a", "5"], ["longer", "1,000"]]
     table.totals = ["total", "1,005"]
     assert table.lines(colour=False) == [
@@ -19,13 +19,13 @@ def test_columns_are_as_wide_as_needed_and_numbers_stand_right():
 
 
 def test_colour_paints_the_text_not_the_padding():
-    table = Table([Column("STATE"), Column("X")], rows=[["up", "y"]], colours={(0, 0): "green"})
+    table = TextTable([Column("STATE"), Column("X")], rows=[["up", "y"]], colours={(0, 0): "green"})
     assert table.lines(colour=True)[1] == "\x1b[32mup\x1b[0m     y"
     assert table.lines(colour=False)[1] == "up     y"
 
 
 def test_cells_from_anywhere_are_escaped():
-    table = Table([Column("NAME")], rows=[["a\x1b[2Jb\nc"]])
+    table = TextTable([Column("NAME")], rows=[["a\x1b[2Jb\nc"]])
     assert table.lines(colour=False)[1] == "a\\x1b[2Jb\\nc"
 
 
@@ -53,6 +53,6 @@ def test_columns_by_their_titles() -> None:
 
 
 def test_remarks_stand_below_a_blank_line() -> None:
-    table = Table(columns("A"), rows=[["x"]])
+    table = TextTable(columns("A"), rows=[["x"]])
     assert table.with_remarks([], colour=False) == ["A", "x"]
     assert table.with_remarks(["but y"], colour=False) == ["A", "x", "", "but y"]

@@ -10,7 +10,7 @@ import pytest
 
 from fluxmq.cluster.clock_links import TELL_US, ClockLinks
 from fluxmq.cluster.clocks import ROUND_TRIP_US_MAX
-from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.connection import StreamHello
 from fluxmq.cluster.node_links import NodeLink
 from fluxmq.net import frames
 from fluxmq.shards.steady import Clocks, NodeClock
@@ -29,7 +29,7 @@ class Stream:
 
     def __init__(self, world: World, source: str, target: str, *, tells_time: bool) -> None:
         self.open = True
-        self.hello = Hello(target, 0, 1, 1, "shard", tells_time)
+        self.hello = StreamHello(target, 0, 1, 1, "shard", tells_time)
         self._world, self._source, self._target = world, source, target
 
     def send(self, frame: bytes) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fluxmq.cluster.clocks import (
     APART_US,
-    PATIENCE_US,
+    GATHER_US,
     STALE_US,
     TOGETHER_US,
     PeerClocks,
@@ -54,17 +54,17 @@ def test_of_three_that_start_the_wrong_one_is_outvoted(wrong: int) -> None:
 def test_of_two_that_start_the_earlier_one_is_believed_after_a_while() -> None:
     peers = heard(PeerClocks(3), at=7, two=-HOUR)
     assert peers.correction(7) is None
-    assert peers.correction(7 + PATIENCE_US) == -HOUR
+    assert peers.correction(7 + GATHER_US) == -HOUR
     peers = heard(PeerClocks(3), at=7, two=HOUR)
-    assert peers.correction(7 + PATIENCE_US) == 0
+    assert peers.correction(7 + GATHER_US) == 0
 
 
 def test_a_minority_decides_nothing() -> None:
     peers = heard(PeerClocks(5), at=1, two=HOUR)
-    assert peers.correction(1 + PATIENCE_US) is None
+    assert peers.correction(1 + GATHER_US) is None
     assert peers.wall_correction(1) is None
     heard(peers, at=1, three=HOUR)
-    assert peers.correction(1 + PATIENCE_US) == HOUR
+    assert peers.correction(1 + GATHER_US) == HOUR
     assert peers.wall_correction(1) == HOUR
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fluxmq.cluster import connection as connections
 from fluxmq.cluster import wire
-from fluxmq.cluster.connection import BACKLOG_BYTES_MAX, Connection, Hello
+from fluxmq.cluster.connection import BACKLOG_BYTES_MAX, NodeStream, StreamHello
 from fluxmq.cluster.dialer import (
     FIRST_PAUSE_SECONDS,
     LAST_PAUSE_SECONDS,
@@ -17,32 +17,32 @@ from fluxmq.cluster.dialer import (
     Backoff,
 )
 
-HELLO = Hello("node2", 0, 1, 77, "shard")
+HELLO = StreamHello("node2", 0, 1, 77, "shard")
 
 
 class Told:
     """What a listener was told. ``on``: what to do besides, by event."""
 
-    def __init__(self, **on: Callable[[Connection], object]) -> None:
+    def __init__(self, **on: Callable[[NodeStream], object]) -> None:
         self.events: list[str] = []
         self.frames: list[list[bytes]] = []
         self.why = ""
         self.up = asyncio.Event()
         self._on = on
 
-    def _note(self, event: str, connection: Connection) -> None:
+    def _note(self, event: str, connection: NodeStream) -> None:
         self.events.append(event)
         self._on.get(event, lambda _: None)(connection)
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: NodeStream) -> None:
         self.up.set()
         self._note("connected", connection)
 
-    def received(self, connection: Connection, frames: Sequence[bytes]) -> None:
+    def received(self, connection: NodeStream, frames: Sequence[bytes]) -> None:
         self.frames.append(list(frames))
         self._note("received", connection)
 
-    def lost(self, connection: Connection, why: str) -> None:
+    def lost(self, connection: NodeStream, why: str) -> None:
         assert not connection.open
         self.why = why
         self._note("lost", connection)
@@ -69,19 +69,19 @@ class Wires:
         self.ended = True
 
 
-def arrive(connection: Connection, *frames: bytes) -> None:
+def arrive(connection: NodeStream, *frames: bytes) -> None:
     for message, _ in wire.messages(frames):
         connection.take(message)
 
 
 def carrying(
-    told: Told, scenario: Callable[[Connection, Wires], Awaitable[None]]
-) -> tuple[Connection, Wires]:
+    told: Told, scenario: Callable[[NodeStream, Wires], Awaitable[None]]
+) -> tuple[NodeStream, Wires]:
     """Run a scenario with a stream; it is ended if the scenario does not."""
 
-    async def main() -> tuple[Connection, Wires]:
+    async def main() -> tuple[NodeStream, Wires]:
         wires = Wires()
-        connection = Connection(HELLO, True, told, wires)
+        connection = NodeStream(HELLO, True, told, wires)
         connection.start()
         await scenario(connection, wires)
         connection.broken("the test is over")
@@ -89,7 +89,7 @@ def carrying(
         assert wires.ended
         return connection, wires
 
-    async def bounded() -> tuple[Connection, Wires]:
+    async def bounded() -> tuple[NodeStream, Wires]:
         async with asyncio.timeout(20):
             return await main()
 
@@ -104,7 +104,7 @@ async def turn() -> None:
 def test_frames_of_one_turn_are_one_message() -> None:
     told = Told(connected=lambda connection: connection.send(b"first"))
 
-    async def scenario(connection: Connection, wires: Wires) -> None:
+    async def scenario(connection: NodeStream, wires: Wires) -> None:
         await turn()
         assert wires.sent == [[b"first"]]
         for frame in (b"a", b"", b"b"):
@@ -126,7 +126,7 @@ def test_frames_of_one_turn_are_one_message() -> None:
 
 
 def test_who_has_given_all_its_frames_need_not_wait_for_the_turn() -> None:
-    async def scenario(connection: Connection, wires: Wires) -> None:
+    async def scenario(connection: NodeStream, wires: Wires) -> None:
         assert connection.put(b"a")
         assert connection.put(b"b")
         assert wires.sent == []
@@ -139,7 +139,7 @@ def test_who_has_given_all_its_frames_need_not_wait_for_the_turn() -> None:
 
 
 def test_frames_gather_while_there_is_no_room() -> None:
-    async def scenario(connection: Connection, wires: Wires) -> None:
+    async def scenario(connection: NodeStream, wires: Wires) -> None:
         wires.room = 1
         for frame in (b"a", b"b", b"c"):
             connection.send(frame)
@@ -154,7 +154,7 @@ def test_frames_gather_while_there_is_no_room() -> None:
 
 
 def test_a_long_frame_goes_as_far_as_there_is_room() -> None:
-    async def scenario(connection: Connection, wires: Wires) -> None:
+    async def scenario(connection: NodeStream, wires: Wires) -> None:
         wires.room = 2
         connection.send(bytes(3 * wire.PIECE_BYTES))
         connection.send(b"behind it")
@@ -173,7 +173,7 @@ def test_a_backlog_that_grows_too_long_ends_the_stream() -> None:
     told = Told()
     frame = bytes(BACKLOG_BYTES_MAX // 4)
 
-    async def scenario(connection: Connection, wires: Wires) -> None:
+    async def scenario(connection: NodeStream, wires: Wires) -> None:
         wires.room = 0
         assert all(connection.send(frame) for _ in range(5))
         assert connection.open
@@ -191,7 +191,7 @@ def test_a_backlog_that_grows_too_long_ends_the_stream() -> None:
 def test_a_frame_that_is_too_long_ends_the_stream() -> None:
     told = Told()
 
-    async def scenario(connection: Connection, wires: Wires) -> None:
+    async def scenario(connection: NodeStream, wires: Wires) -> None:
         assert connection.send(bytes(10))
         assert not connection.send(bytes(wire.FRAME_BYTES_MAX + 1))
 
@@ -203,7 +203,7 @@ def test_a_frame_that_is_too_long_ends_the_stream() -> None:
 def test_nothing_is_received_after_close() -> None:
     told = Told(received=lambda connection: connection.close())
 
-    async def scenario(connection: Connection, wires: Wires) -> None:
+    async def scenario(connection: NodeStream, wires: Wires) -> None:
         arrive(connection, b"x")
         arrive(connection, b"y")
 
@@ -217,12 +217,12 @@ def test_nothing_is_received_after_close() -> None:
 def test_a_fault_of_the_listener_ends_the_stream_only(
     event: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fault(_: Connection) -> None:
+    def fault(_: NodeStream) -> None:
         raise KeyError(event)
 
     told = Told(**{event: fault})
 
-    async def scenario(connection: Connection, wires: Wires) -> None:
+    async def scenario(connection: NodeStream, wires: Wires) -> None:
         arrive(connection, b"x")
         if event == "lost":
             connection.close()
@@ -236,7 +236,7 @@ def test_a_fault_of_the_listener_ends_the_stream_only(
 def test_the_first_reason_is_told() -> None:
     told = Told()
 
-    async def scenario(connection: Connection, wires: Wires) -> None:
+    async def scenario(connection: NodeStream, wires: Wires) -> None:
         connection.take(b"\xff\xff")
         connection.broken("and then it broke")
         await connection.ended
@@ -247,7 +247,7 @@ def test_the_first_reason_is_told() -> None:
 
 
 def test_problems_of_one_node_are_said_a_few_times_a_second() -> None:
-    async def rubbish(connection: Connection, wires: Wires) -> None:
+    async def rubbish(connection: NodeStream, wires: Wires) -> None:
         connection.take(b"\xff")
 
     before = connections._problems.suppressed_total

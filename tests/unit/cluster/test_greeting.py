@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.cluster import greeting
-from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.connection import StreamHello
 from fluxmq.cluster.errors import MalformedStream
 from tests.protobuf.cluster_pb2 import Greeting
 
-HELLO = Hello("node1", 3, 8, (1 << 63) - 1, "group:orders")
+HELLO = StreamHello("node1", 3, 8, (1 << 63) - 1, "group:orders")
 
 
 def test_a_greeting_comes_back_as_it_was() -> None:

@@ -46,7 +46,7 @@ from fluxmq.cluster.http2_frames import (
     Http2Error,
     frame,
 )
-from fluxmq.cluster.http2_streams import Event, EventKind, Stream
+from fluxmq.cluster.http2_streams import Event, EventKind, Http2Stream
 
 FIELDS = ((":method", "POST"), (":path", "/s/m"), ("x-bin", "AAEC"))
 MESSAGE_MAX = 1 << 20
@@ -74,7 +74,7 @@ class Pair:
             if quiet:
                 return
 
-    def open(self) -> tuple[Stream, Stream]:
+    def open(self) -> tuple[Http2Stream, Http2Stream]:
         """A stream, from the client's side and the server's."""
         near = self.client.open(FIELDS)
         self.carry()

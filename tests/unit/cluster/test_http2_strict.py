@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from fluxmq.cluster.http2 import Http2
 from fluxmq.cluster.http2_frames import NO_ERROR, WINDOW_DEFAULT
-from fluxmq.cluster.http2_streams import EventKind, Stream
+from fluxmq.cluster.http2_streams import EventKind, Http2Stream
 
 MESSAGE_MAX = 1 << 20
 STREAMS_MAX = 8
@@ -60,7 +60,7 @@ class Strict:
         self.peer = H2Connection(H2Configuration(client_side=serving, header_encoding="utf-8"))
         self.peer.initiate_connection()
         self.reads = True
-        self.told: list[tuple[EventKind, Stream | None, Any]] = []
+        self.told: list[tuple[EventKind, Http2Stream | None, Any]] = []
         self.heard: list[Event] = []
         self.data: dict[int, bytes] = defaultdict(bytes)
         self.unread: dict[int, int] = defaultdict(int)
@@ -129,7 +129,7 @@ class Strict:
         """What this side was told of."""
         return [kind for kind, _, _ in self.told]
 
-    def called(self, number: int = 1) -> Stream:
+    def called(self, number: int = 1) -> Http2Stream:
         """A call from the other side, as this side sees it."""
         self.peer.send_headers(number, REQUEST)
         self.carry()
@@ -343,7 +343,7 @@ class Driver:
         self.sent: dict[int, bytes] = defaultdict(bytes)
         self.open()
 
-    def newest(self) -> Stream | None:
+    def newest(self) -> Http2Stream | None:
         """The stream that was opened last, while it lives."""
         found = self.pair.ours.streams.get(self.next - 2)
         return None if found is None or found.ended_here else found
@@ -383,7 +383,7 @@ class Driver:
         elif stream is not None:
             self._on_stream(what, amount, stream)
 
-    def _on_stream(self, what: str, amount: int, stream: Stream) -> None:
+    def _on_stream(self, what: str, amount: int, stream: Http2Stream) -> None:
         pair, number = self.pair, stream.number
         if what == "send":
             pair.ours.send(stream, bytes(amount))

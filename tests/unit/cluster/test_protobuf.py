@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.cluster import greeting
-from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.connection import StreamHello
 from fluxmq.cluster.errors import MalformedStream
 from fluxmq.cluster.protobuf import bytes_field, bytes_of, fields, number_field, number_of
 from tests.protobuf.cluster_pb2 import Answer, Greeting, Message, Question
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 HELLOS = st.builds(
-    Hello,
+    StreamHello,
     names,
     st.integers(-(2**31), 2**31 - 1),
     st.integers(0, 2**32 - 1),
@@ -28,7 +28,7 @@ HELLOS = st.builds(
 
 
 @given(HELLOS)
-def test_greetings_are_those_of_the_library(hello: Hello) -> None:
+def test_greetings_are_those_of_the_library(hello: StreamHello) -> None:
     ((_, sent),) = greeting.as_metadata(hello)
     assert sent == Greeting(version=greeting.VERSION, **hello._asdict()).SerializeToString()
     assert greeting.from_metadata([(greeting.KEY, sent)]) == hello
@@ -104,7 +104,7 @@ def test_any_bytes_are_a_greeting_only_where_they_are_one_for_the_library(data: 
             assert expected is None
     else:
         assert isinstance(expected, Greeting)
-        assert hello == Hello(*(getattr(expected, name) for name in Hello._fields))
+        assert hello == StreamHello(*(getattr(expected, name) for name in StreamHello._fields))
 
 
 @pytest.mark.parametrize(

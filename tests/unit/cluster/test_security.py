@@ -6,13 +6,13 @@ import pytest
 
 from fluxmq.cluster.errors import SecurityError
 from fluxmq.cluster.security import Security
-from fluxmq.settings.clustering import Cluster
+from fluxmq.settings.clustering import ClusterSettings
 
 FILES = Path(__file__).parents[2] / "certificates" / "cluster"
 
 
-def cluster(**transport: object) -> Cluster:
-    return Cluster.model_validate(
+def cluster(**transport: object) -> ClusterSettings:
+    return ClusterSettings.model_validate(
         {
             "enabled": True,
             "node_id": "node1",
@@ -25,7 +25,7 @@ def cluster(**transport: object) -> Cluster:
     )
 
 
-def tls(**files: str) -> Cluster:
+def tls(**files: str) -> ClusterSettings:
     given = {
         "tls_cert_file": str(FILES / "node1.pem"),
         "tls_key_file": str(FILES / "node1.key"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from fluxmq.cluster import sockets
 from fluxmq.cluster.http2 import Http2
-from fluxmq.cluster.sockets import Socket, Wire
+from fluxmq.cluster.sockets import Socket, SocketStream
 
 
 class Transport:
@@ -48,7 +48,7 @@ def told(act: Callable[[Socket, bytes], None]) -> tuple[Transport, list[Any]]:
     """Let an endpoint's connection be there, and something happen to it: its transport, and the streams that it was told of."""
     opened: list[Any] = []
 
-    def take(wire: Wire, fields: Any) -> None:
+    def take(wire: SocketStream, fields: Any) -> None:
         opened.append(fields)
 
     async def main() -> Transport:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fluxmq.control.clustering import Clustering, meta_row
-from fluxmq.control.meta.agreed import MetaStatus
+from fluxmq.control.meta.cluster_view import MetaStatus
 from fluxmq.control.peers import AnsweredError, Peer, RequestError
 from fluxmq.ipc.clusters import (
     AUDIT,
@@ -17,18 +17,18 @@ from fluxmq.ipc.clusters import (
     REBALANCE,
     TRANSFER,
     AuditListing,
+    AuditRequest,
     AuditRow,
-    AuditWanted,
     ForgetNode,
+    GroupOutcomes,
     MemberChange,
     MemberRow,
-    Outcomes,
     RaftListing,
+    RaftRequest,
     RaftRow,
-    RaftWanted,
     Transfer,
 )
-from fluxmq.ipc.messages import ERROR_AWAY, ERROR_NOT_FOUND, Failure, Hello, Message
+from fluxmq.ipc.messages import ERROR_AWAY, ERROR_NOT_FOUND, ControlMessage, Failure, ProcessHello
 
 ABC = ("a", "b", "c")
 
@@ -37,7 +37,7 @@ class Shard(Peer):
     """Stands for a connected shard: answers from a table."""
 
     def __init__(self, index, answers):
-        self.hello = Hello("shard", index, 1)
+        self.hello = ProcessHello("shard", index, 1)
         self.asked = []
         self._answers = answers
 
@@ -61,13 +61,13 @@ def row(group, leader, nodes, shard=0, node="a"):
 
 
 def ask(shards, kind, body=None, clustered=True):
-    message = Message(kind, 1, {} if body is None else body.to_body())
+    message = ControlMessage(kind, 1, {} if body is None else body.to_body())
     return asyncio.run(Clustering(clustered, lambda: shards).answer(message))
 
 
 def test_a_node_that_is_alone_says_so():
     with pytest.raises(RequestError, match="not part of a cluster"):
-        ask([], RAFT, RaftWanted(), clustered=False)
+        ask([], RAFT, RaftRequest(), clustered=False)
 
 
 def test_groups_of_all_shards_once_and_who_did_not_answer():
@@ -78,11 +78,11 @@ def test_groups_of_all_shards_once_and_who_did_not_answer():
         Shard(1, lambda *_: second),
         Shard(2, lambda *_: None),
     ]
-    listing = RaftListing.from_body(ask(shards, RAFT, RaftWanted()))
+    listing = RaftListing.from_body(ask(shards, RAFT, RaftRequest()))
     assert [(each.group, each.node) for each in listing.groups] == [("g", "a"), ("h", "a")]
     assert listing.missing == ("shard-2",)
     with pytest.raises(RequestError) as refused:
-        ask([Shard(0, lambda *_: RaftListing(()).to_body())], RAFT, RaftWanted("nosuch"))
+        ask([Shard(0, lambda *_: RaftListing(()).to_body())], RAFT, RaftRequest("nosuch"))
     assert refused.value.code == ERROR_NOT_FOUND
 
 
@@ -99,7 +99,7 @@ def test_rebalance_orders_what_is_to_move_and_tells_what_did_not():
         )
 
     shard = Shard(0, answers)
-    outcomes = Outcomes.from_body(ask([shard], REBALANCE))
+    outcomes = GroupOutcomes.from_body(ask([shard], REBALANCE))
     assert [(each.group, each.node, each.problem) for each in outcomes.rows] == [
         ("g", "b", "not in time"),
         ("h", "c", ""),
@@ -115,7 +115,7 @@ def test_nobody_is_to_lead_who_is_away_or_not_believed():
         for name in ("g", "h")
     )
     listing = RaftListing(rows).to_body()
-    assert Outcomes.from_body(ask([Shard(0, lambda *_: listing)], REBALANCE)).rows == ()
+    assert GroupOutcomes.from_body(ask([Shard(0, lambda *_: listing)], REBALANCE)).rows == ()
 
 
 def test_a_node_in_contact_is_forgotten_by_force_only():
@@ -123,7 +123,7 @@ def test_a_node_in_contact_is_forgotten_by_force_only():
     shard = Shard(0, lambda kind, body: listing if kind == RAFT else dict(body))
     with pytest.raises(RequestError, match="in contact as a member of g"):
         ask([shard], FORGET_NODE, ForgetNode("c"))
-    outcomes = Outcomes.from_body(ask([shard], FORGET_NODE, ForgetNode("c", force=True)))
+    outcomes = GroupOutcomes.from_body(ask([shard], FORGET_NODE, ForgetNode("c", force=True)))
     assert [(each.group, each.node) for each in outcomes.rows] == [("g", "c")]
     assert shard.asked[-1] == (MEMBER_CHANGE, MemberChange("g", "c", "remove").to_body())
     with pytest.raises(RequestError, match="not a member of any group"):
@@ -147,16 +147,16 @@ def test_the_control_processes_group_is_shown_and_left_alone():
     told = Clustering(True, lambda: [Shard(0, lambda *_: listing)], lambda: own)
 
     def groups(kind, wanted):
-        return asyncio.run(told.answer(Message(kind, 1, wanted.to_body())))
+        return asyncio.run(told.answer(ControlMessage(kind, 1, wanted.to_body())))
 
-    shown = RaftListing.from_body(groups(RAFT, RaftWanted())).groups
+    shown = RaftListing.from_body(groups(RAFT, RaftRequest())).groups
     assert [(each.group, each.role, each.problem) for each in shown] == [
         ("_meta", "candidate", "no leader"),
         ("g", "leader", ""),
     ]
     assert [member.contact for member in shown[0].members] == [-1, 500]
-    assert RaftListing.from_body(groups(RAFT, RaftWanted("_meta"))).groups == (own,)
-    forgotten = Outcomes.from_body(groups(FORGET_NODE, ForgetNode("b", force=True))).rows
+    assert RaftListing.from_body(groups(RAFT, RaftRequest("_meta"))).groups == (own,)
+    forgotten = GroupOutcomes.from_body(groups(FORGET_NODE, ForgetNode("b", force=True))).rows
     assert [each.group for each in forgotten] == ["g"]
 
 
@@ -179,12 +179,12 @@ def forget(meta_refuses=""):
         done.append(("_meta", node, "remove"))
 
     clustering = Clustering(True, lambda: [Shard(0, answers)], lambda: own, forget_own)
-    message = Message(FORGET_NODE, 1, ForgetNode("c").to_body())
+    message = ControlMessage(FORGET_NODE, 1, ForgetNode("c").to_body())
     try:
         answer = asyncio.run(clustering.answer(message))
     except RequestError as refusal:
         return done, str(refusal)
-    return done, [each.group for each in Outcomes.from_body(answer).rows]
+    return done, [each.group for each in GroupOutcomes.from_body(answer).rows]
 
 
 def test_a_forgotten_node_leaves_the_control_processes_group_as_well():
@@ -208,7 +208,7 @@ def test_copies_of_the_control_processes_group_are_compared_by_themselves():
     clustering = Clustering(True, lambda: [shard], lambda: own, audit_own=audit_own)
 
     def audited(group):
-        message = Message(AUDIT, 1, AuditWanted(group).to_body())
+        message = ControlMessage(AUDIT, 1, AuditRequest(group).to_body())
         return AuditListing.from_body(asyncio.run(clustering.answer(message)))
 
     assert audited("_meta") == compared

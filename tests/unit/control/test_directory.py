@@ -12,7 +12,7 @@ from fluxmq.auth.users import TopicPermission, User, VhostPermission
 from fluxmq.control import directory
 from fluxmq.control.directory import Directory
 from fluxmq.control.metadata import FILE_NAME, MetadataStore, StoreThread
-from fluxmq.control.peers import Listener, RequestError, Service
+from fluxmq.control.peers import ControlListener, RequestError, Service
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.conversation import Handlers
@@ -26,9 +26,9 @@ from fluxmq.ipc.messages import (
     USER_LIST,
     USER_PASSWORD,
     USER_PERMIT,
-    Hello,
-    Message,
+    ControlMessage,
     MessageError,
+    ProcessHello,
     ProcessNumbers,
 )
 from fluxmq.ipc.permission_messages import (
@@ -71,7 +71,9 @@ class Node:
         self.thread = StoreThread()
         self.store = await self.thread.run(lambda: MetadataStore(self.path / FILE_NAME))
         users = await self.thread.run(self.store.users)
-        self.listener = Listener(Service(self._refuse, self._greeted, lambda _: None), os.geteuid())
+        self.listener = ControlListener(
+            Service(self._refuse, self._greeted, lambda _: None), os.geteuid()
+        )
         self.directory = Directory(
             self.store, self.thread, users, lambda: self.listener.processes, lambda: self.live
         )
@@ -97,7 +99,7 @@ class Node:
         """Connect a shard; `take` is what it does with a snapshot, by default remember it."""
         taken = self.snapshots.setdefault(index, [])
         handlers = Handlers(lambda: (), ProcessNumbers, take or taken.append)
-        client = ControlClient(self.path / "s", Hello("shard", index, 1), handlers)
+        client = ControlClient(self.path / "s", ProcessHello("shard", index, 1), handlers)
         self.tasks.append(asyncio.create_task(client.run()))
         self.live.append(f"shard-{index}")
         await until(lambda: client.users_revision >= 0 or take)
@@ -105,7 +107,7 @@ class Node:
 
     async def ask(self, kind, request):
         return UserChanged.from_body(
-            await self.directory.answer(Message(kind, 1, request.to_body()))
+            await self.directory.answer(ControlMessage(kind, 1, request.to_body()))
         )
 
 
@@ -149,7 +151,9 @@ def test_every_kind_of_change(tmp_path):
             assert await node.ask(kind, request) == UserChanged(revision, ())
         expected = User("ann", other, None, ("a/#",), ("x",), enabled=False)
         assert node.snapshots[0][-1].users == (expected,)
-        listing = UserListing.from_body(await node.directory.answer(Message(USER_LIST, 1, {})))
+        listing = UserListing.from_body(
+            await node.directory.answer(ControlMessage(USER_LIST, 1, {}))
+        )
         assert [(user.name, user.enabled) for user in listing.users] == [("ann", False)]
         assert await node.ask(USER_DELETE, UserDelete("ann")) == UserChanged(5, ())
         assert node.snapshots[0][-1].users == ()
@@ -186,10 +190,10 @@ def test_tags_and_permissions_reach_the_shards(tmp_path):
 def test_the_hash_is_told_to_who_asks_for_it(tmp_path):
     async def scenario(node):
         await node.ask(USER_ADD, UserAdd(ANN))
-        body = await node.directory.answer(Message(USER_HASH, 1, {"name": "ann"}))
+        body = await node.directory.answer(ControlMessage(USER_HASH, 1, {"name": "ann"}))
         assert UserHash.from_body(body) == UserHash(HASH, enabled=True)
         with pytest.raises(RequestError) as caught:
-            await node.directory.answer(Message(USER_HASH, 1, {"name": "eve"}))
+            await node.directory.answer(ControlMessage(USER_HASH, 1, {"name": "eve"}))
         assert caught.value.code == ERROR_NOT_FOUND
 
     run(tmp_path, scenario)
@@ -206,9 +210,9 @@ def test_refusals_carry_their_code_and_change_nothing(tmp_path):
                 await node.ask(kind, request)
             assert caught.value.code == code
         with pytest.raises(MessageError):
-            await node.directory.answer(Message(USER_ADD, 1, {"user": {}}))
+            await node.directory.answer(ControlMessage(USER_ADD, 1, {"user": {}}))
         with pytest.raises(RequestError) as caught:
-            await node.directory.answer(Message("user_dance", 1, {}))
+            await node.directory.answer(ControlMessage("user_dance", 1, {}))
         assert caught.value.code == ERROR_UNKNOWN_KIND
         assert node.directory.users.revision == 1
 

@@ -10,7 +10,7 @@ import uvloop
 from fluxmq.control import listings
 from fluxmq.control.columns import LISTS, QUEUE_STATIC
 from fluxmq.control.listings import Listings
-from fluxmq.control.peers import Listener, RequestError, Service
+from fluxmq.control.peers import ControlListener, RequestError, Service
 from fluxmq.ipc import row_messages, unix_socket
 from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.conversation import Handlers
@@ -19,10 +19,10 @@ from fluxmq.ipc.messages import (
     ERROR_INVALID,
     ERROR_NOT_FOUND,
     ERROR_UNKNOWN_KIND,
+    ControlMessage,
     Failure,
-    Hello,
-    Message,
     MessageError,
+    ProcessHello,
     ProcessNumbers,
 )
 from fluxmq.ipc.row_messages import (
@@ -31,13 +31,13 @@ from fluxmq.ipc.row_messages import (
     DELETE_QUEUE,
     LIST,
     PURGE_QUEUE,
+    AffectedCount,
     CloseConnections,
     CloseSession,
-    Count,
     Listed,
-    ListWanted,
-    QueueOrder,
-    orders_of,
+    ListRequest,
+    QueueRequest,
+    handlers_of,
     page_of,
 )
 from fluxmq.routing.topology.changes import (
@@ -47,7 +47,7 @@ from fluxmq.routing.topology.changes import (
     SetPolicy,
     SetVhostLimits,
 )
-from fluxmq.routing.topology.records import Binding, Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Binding, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.topology import Topology
 
 
@@ -59,7 +59,7 @@ class Desk:
         self.queues = dict(queues)
         self.some = list(rows)
         self.closed = []
-        self.orders = []
+        self.commands = []
         self.silent = False
 
     def rows(self, wanted, done):
@@ -80,22 +80,22 @@ class Desk:
             done(Failure(ERROR_FAILED, "busy"))
             return
         self.closed.append(wanted)
-        done(Count(sum(wanted.pid in (None, row["pid"]) for row in self.some)))
+        done(AffectedCount(sum(wanted.pid in (None, row["pid"]) for row in self.some)))
 
     def close_session(self, wanted, done):
-        done(Count(int(wanted.client_id in self.sessions)))
+        done(AffectedCount(int(wanted.client_id in self.sessions)))
 
     def purge_queue(self, order, done):
-        self.orders.append(order)
-        done(Count(7))
+        self.commands.append(order)
+        done(AffectedCount(7))
 
     def delete_queue(self, order, done):
-        self.orders.append(order)
+        self.commands.append(order)
         done(Failure(ERROR_FAILED, f"queue '{order.name}' in vhost '{order.vhost}' not empty"))
 
 
 class Node:
-    """The control side of lists, and shards with desks that connect to it."""
+    """The control side of lists, and shards with dispatchers that connect to it."""
 
     def __init__(self, path, desks):
         self.path = path
@@ -105,13 +105,13 @@ class Node:
 
     async def __aenter__(self):
         service = Service(self._refuse, lambda _: None, lambda _: None)
-        self.listener = Listener(service, os.geteuid())
+        self.listener = ControlListener(service, os.geteuid())
         self.listings = Listings(lambda: self.topology, lambda: self.listener.processes)
         await self.listener.start(unix_socket.bind(self.path / "s"))
         self.tasks = []
         for index, desk in enumerate(self.desks):
-            handlers = Handlers(lambda: (), ProcessNumbers, orders=orders_of(desk))
-            client = ControlClient(self.path / "s", Hello("shard", index, 1), handlers)
+            handlers = Handlers(lambda: (), ProcessNumbers, commands=handlers_of(desk))
+            client = ControlClient(self.path / "s", ProcessHello("shard", index, 1), handlers)
             self.tasks.append(asyncio.create_task(client.run()))
         async with asyncio.timeout(5):
             while len(self.listener.processes) < len(self.desks):  # noqa: ASYNC110
@@ -134,9 +134,9 @@ class Node:
         missing: list[str] = []
         place: tuple[int, ...] = ()
         while True:
-            wanted = ListWanted(what, columns or LISTS[what].shown, vhost, place, subject)
+            wanted = ListRequest(what, columns or LISTS[what].shown, vhost, place, subject)
             listed = Listed.from_body(
-                await self.listings.answer(Message(LIST, 1, wanted.to_body()))
+                await self.listings.answer(ControlMessage(LIST, 1, wanted.to_body()))
             )
             pages.append(list(listed.rows))
             missing += listed.missing
@@ -150,7 +150,9 @@ class Node:
         return [row for page in pages for row in page]
 
     async def order(self, kind, wanted):
-        return Count.from_body(await self.listings.answer(Message(kind, 1, wanted.to_body()))).count
+        return AffectedCount.from_body(
+            await self.listings.answer(ControlMessage(kind, 1, wanted.to_body()))
+        ).count
 
 
 def run(tmp_path, scenario, *desks):
@@ -167,7 +169,7 @@ def test_what_the_topology_has(tmp_path):
         node.topology.apply_all(
             [
                 AddVhost(Vhost("b", default_queue_type="quorum", tags=("x",), description="B")),
-                DeclareQueue(Queue("/", "q", durable=True, arguments={"x-max-length": 5})),
+                DeclareQueue(QueueRecord("/", "q", durable=True, arguments={"x-max-length": 5})),
                 Bind(Binding("/", "amq.topic", "q", routing_key="a.#", arguments={"k": b"\xff"})),
                 SetPolicy(Policy("/", "p", "^q", "queues", 3, {"message-ttl": 9})),
                 SetPolicy(Policy("/", "o", ".*", definition={"max-length": 2}, operator=True)),
@@ -240,7 +242,7 @@ def test_numbers_of_queues_come_from_the_shards_that_hold_them(tmp_path):
     async def scenario(node):
         node.topology.apply(AddVhost(Vhost("b")))
         for vhost, name in (("/", "a"), ("/", "b"), ("/", "starting"), ("b", "a")):
-            node.topology.apply(DeclareQueue(Queue(vhost, name)))
+            node.topology.apply(DeclareQueue(QueueRecord(vhost, name)))
         assert await node.rows("queues") == [
             {"name": "a", "messages": 3},
             {"name": "b", "messages": 0},
@@ -258,7 +260,7 @@ def test_shards_are_not_asked_for_what_control_knows(tmp_path):
     desk.silent = True
 
     async def scenario(node):
-        node.topology.apply(DeclareQueue(Queue("/", "q")))
+        node.topology.apply(DeclareQueue(QueueRecord("/", "q")))
         assert await node.rows("queues", "name", "durable") == [{"name": "q", "durable": False}]
 
     run(tmp_path, scenario, desk)
@@ -270,7 +272,7 @@ def test_a_shard_that_does_not_answer_is_named(tmp_path, monkeypatch):
     desks[1].silent = True
 
     async def scenario(node):
-        node.topology.apply(DeclareQueue(Queue("/", "a")))
+        node.topology.apply(DeclareQueue(QueueRecord("/", "a")))
         assert await node.pages("queues") == ([[{"name": "a", "messages": 3}]], ["shard-1"])
         pages, missing = await node.pages("connections", "user", vhost=None)
         assert pages == [[{"user": "ann"}], [], [{"user": "bob"}]]
@@ -290,7 +292,7 @@ def test_long_lists_come_in_pages(tmp_path, monkeypatch):
 
     async def scenario(node):
         for name in names:
-            node.topology.apply(DeclareQueue(Queue("/", name)))
+            node.topology.apply(DeclareQueue(QueueRecord("/", name)))
         pages, _ = await node.pages("queues", "name", "messages")
         assert [[row["name"] for row in page] for page in pages] == [
             ["0", "1", "2"],
@@ -326,23 +328,23 @@ def test_a_list_without_shards_is_empty(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "wanted", "code"),
     [
-        (LIST, ListWanted("dances", ()), ERROR_INVALID),
-        (LIST, ListWanted("queues", ("memory",)), ERROR_INVALID),
-        (LIST, ListWanted("queues", ("name",), "nowhere"), ERROR_NOT_FOUND),
-        (LIST, ListWanted("explained", ("key",), "/", (), "nothing"), ERROR_NOT_FOUND),
-        (PURGE_QUEUE, QueueOrder("/", "nothing"), ERROR_NOT_FOUND),
-        (DELETE_QUEUE, QueueOrder("nowhere", "q"), ERROR_NOT_FOUND),
-        (DELETE_QUEUE, QueueOrder("/", "q", if_empty=True), ERROR_FAILED),
+        (LIST, ListRequest("dances", ()), ERROR_INVALID),
+        (LIST, ListRequest("queues", ("memory",)), ERROR_INVALID),
+        (LIST, ListRequest("queues", ("name",), "nowhere"), ERROR_NOT_FOUND),
+        (LIST, ListRequest("explained", ("key",), "/", (), "nothing"), ERROR_NOT_FOUND),
+        (PURGE_QUEUE, QueueRequest("/", "nothing"), ERROR_NOT_FOUND),
+        (DELETE_QUEUE, QueueRequest("nowhere", "q"), ERROR_NOT_FOUND),
+        (DELETE_QUEUE, QueueRequest("/", "q", if_empty=True), ERROR_FAILED),
         (CLOSE_CONNECTIONS, CloseConnections("9.9", None, ""), ERROR_NOT_FOUND),
         (CLOSE_SESSION, CloseSession("nobody"), ERROR_NOT_FOUND),
-        ("dance", QueueOrder("/", "q"), ERROR_UNKNOWN_KIND),
+        ("dance", QueueRequest("/", "q"), ERROR_UNKNOWN_KIND),
     ],
 )
 def test_refusals_carry_their_code(tmp_path, kind, wanted, code):
     async def scenario(node):
-        node.topology.apply(DeclareQueue(Queue("/", "q")))
+        node.topology.apply(DeclareQueue(QueueRecord("/", "q")))
         with pytest.raises(RequestError) as caught:
-            await node.listings.answer(Message(kind, 1, wanted.to_body()))
+            await node.listings.answer(ControlMessage(kind, 1, wanted.to_body()))
         assert caught.value.code == code
 
     run(tmp_path, scenario, Desk())
@@ -352,7 +354,7 @@ def test_bodies_that_are_not_understood_are_refused(tmp_path):
     async def scenario(node):
         for kind in (LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, PURGE_QUEUE, DELETE_QUEUE):
             with pytest.raises(MessageError):
-                await node.listings.answer(Message(kind, 1, {}))
+                await node.listings.answer(ControlMessage(kind, 1, {}))
 
     run(tmp_path, scenario)
 
@@ -361,10 +363,10 @@ def test_orders_go_to_a_shard_and_its_answer_back(tmp_path):
     desks = [Desk(), Desk()]
 
     async def scenario(node):
-        node.topology.apply(DeclareQueue(Queue("/", "q")))
-        order = QueueOrder("/", "q", if_unused=True)
+        node.topology.apply(DeclareQueue(QueueRecord("/", "q")))
+        order = QueueRequest("/", "q", if_unused=True)
         assert await node.order(PURGE_QUEUE, order) == 7
-        assert desks[0].orders == [order]
+        assert desks[0].commands == [order]
         with pytest.raises(RequestError, match=r"^queue 'q' in vhost '/' not empty$"):
             await node.order(DELETE_QUEUE, order)
 
@@ -373,9 +375,9 @@ def test_orders_go_to_a_shard_and_its_answer_back(tmp_path):
 
 def test_without_a_shard_nothing_is_done(tmp_path):
     async def scenario(node):
-        node.topology.apply(DeclareQueue(Queue("/", "q")))
+        node.topology.apply(DeclareQueue(QueueRecord("/", "q")))
         with pytest.raises(RequestError, match="no shard"):
-            await node.order(PURGE_QUEUE, QueueOrder("/", "q"))
+            await node.order(PURGE_QUEUE, QueueRequest("/", "q"))
 
     run(tmp_path, scenario)
 

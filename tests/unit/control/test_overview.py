@@ -6,7 +6,7 @@ import pytest
 
 from fluxmq.control.overview import HEARTBEAT_SECONDS_MAX, live_shards, readiness, statuses
 from fluxmq.ipc.messages import ProcessNumbers
-from fluxmq.ipc.table import Row, State
+from fluxmq.ipc.table import ProcessRow, ProcessState
 
 NOW = 1_000_000_000_000
 
@@ -16,7 +16,7 @@ def row(role="shard", index=0, **changes):
         "slot": 0,
         "pid": 100 + index,
         "core": index,
-        "state": State.READY,
+        "state": ProcessState.READY,
         "started_at": 50.0,
         "restarts": 0,
         "last_exit": None,
@@ -25,7 +25,7 @@ def row(role="shard", index=0, **changes):
         "connections": (1, 0, 0, 0, 0, 0, 0, 0),
         "reason": "",
     }
-    return Row(role=role, index=index, **{**values, **changes})
+    return ProcessRow(role=role, index=index, **{**values, **changes})
 
 
 def node(**changes):
@@ -61,13 +61,13 @@ def test_a_node_is_ready_when_everything_is():
     ("changes", "problem"),
     [
         (
-            {"pid": 0, "state": State.BACKING_OFF, "reason": "boom"},
+            {"pid": 0, "state": ProcessState.BACKING_OFF, "reason": "boom"},
             "not running (backing_off): boom",
         ),
         ({"heartbeat": 0}, "no heartbeat yet"),
         ({"heartbeat": NOW - int(HEARTBEAT_SECONDS_MAX * 1e9)}, "no heartbeat for 3.0 s"),
-        ({"ready": False, "state": State.STARTING}, "not ready yet"),
-        ({"ready": False, "state": State.STOPPING}, "stopping"),
+        ({"ready": False, "state": ProcessState.STARTING}, "not ready yet"),
+        ({"ready": False, "state": ProcessState.STOPPING}, "stopping"),
     ],
 )
 def test_one_process_that_does_not_serve_makes_the_node_not_ready(changes, problem):

@@ -9,7 +9,7 @@ import uvloop
 from fluxmq.control import peers
 from fluxmq.control.peers import (
     AnsweredError,
-    Listener,
+    ControlListener,
     Peer,
     PeerError,
     RequestError,
@@ -18,7 +18,7 @@ from fluxmq.control.peers import (
     forwarded,
 )
 from fluxmq.ipc import unix_socket
-from fluxmq.ipc.framing import FrameDecoder, encode_frame
+from fluxmq.ipc.control_frames import FrameDecoder, encode_frame
 from fluxmq.ipc.messages import (
     ERROR,
     ERROR_FAILED,
@@ -30,9 +30,9 @@ from fluxmq.ipc.messages import (
     REPLY,
     STATUS,
     VERSION,
+    ControlMessage,
     Failure,
-    Hello,
-    Message,
+    ProcessHello,
     error,
     reply,
 )
@@ -48,7 +48,7 @@ class Raw:
         self.received = []
 
     def send(self, kind, message_id, body):
-        self.writer.write(encode_frame(Message(kind, message_id, body).to_wire()))
+        self.writer.write(encode_frame(ControlMessage(kind, message_id, body).to_wire()))
 
     async def receive(self):
         async with asyncio.timeout(5):
@@ -57,10 +57,10 @@ class Raw:
                 if not data:
                     return None
                 self.received += self.decoder.feed(data)
-        return Message.from_wire(self.received.pop(0))
+        return ControlMessage.from_wire(self.received.pop(0))
 
     async def hello(self, role="shard", index=0):
-        self.send(HELLO, 1, Hello(role, index, 1).to_body())
+        self.send(HELLO, 1, ProcessHello(role, index, 1).to_body())
         return await self.receive()
 
     async def ended(self):
@@ -79,7 +79,7 @@ class World:
         self.greeted: list[Peer] = []
         self.left: list[Peer] = []
         service = Service(answer, self.greeted.append, self.left.append)
-        self.listener = Listener(service, options.pop("user", os.geteuid()), **options)
+        self.listener = ControlListener(service, options.pop("user", os.geteuid()), **options)
         self.raws = []
 
     async def __aenter__(self):
@@ -229,8 +229,8 @@ def test_another_version_is_told_why_and_closed(tmp_path):
     [
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         encode_frame("no message"),
-        encode_frame(Message(HELLO, 1, {"role": "king"}).to_wire()),
-        encode_frame(Message(HELLO, 1, Hello("shard", 0, 1).to_body()).to_wire()) * 2,
+        encode_frame(ControlMessage(HELLO, 1, {"role": "king"}).to_wire()),
+        encode_frame(ControlMessage(HELLO, 1, ProcessHello("shard", 0, 1).to_body()).to_wire()) * 2,
     ],
 )
 def test_what_is_not_this_protocol_is_closed(tmp_path, data):

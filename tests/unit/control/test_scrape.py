@@ -10,7 +10,7 @@ from fluxmq.control import scrape
 from fluxmq.control.peers import PeerError
 from fluxmq.control.scrape import Scraper
 from fluxmq.ipc.messages import COLLECT, Report
-from fluxmq.ipc.table import Row, State
+from fluxmq.ipc.table import ProcessRow, ProcessState
 
 
 def row(role, index=0, **changes):
@@ -18,7 +18,7 @@ def row(role, index=0, **changes):
         "slot": 0,
         "pid": os.getpid(),
         "core": 0,
-        "state": State.READY,
+        "state": ProcessState.READY,
         "started_at": time.time() - 10,
         "restarts": 2,
         "last_exit": None,
@@ -27,7 +27,7 @@ def row(role, index=0, **changes):
         "connections": (0,) * 8,
         "reason": "",
     }
-    return Row(role=role, index=index, **{**values, **changes})
+    return ProcessRow(role=role, index=index, **{**values, **changes})
 
 
 ROWS = [row("shard", 0), row("shard", 1), row("acceptor"), row("control")]

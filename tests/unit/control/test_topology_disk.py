@@ -21,7 +21,7 @@ from fluxmq.routing.topology.changes import (
     DeleteVhost,
     SetPolicy,
 )
-from fluxmq.routing.topology.records import Binding, Exchange, Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
 from tests.unit.control.topology_node import GUEST, HASH, Node, Shard, queue, run, until
 
 
@@ -116,7 +116,7 @@ def test_a_topology_that_cannot_be_read_again_is_read_before_the_next_change(tmp
         shard = Shard(node.path / "s", 0, 1, None)
         node.shards.append(shard)
         await until(lambda: shard.control.established)
-        await until(lambda: not node.keeper._pushes)
+        await until(lambda: not node.topology_service._pushes)
         assert not shard.topics.known
         node.store.write_topology, node.store.topology.rows = write, rows
         node.live.append("shard-0")
@@ -192,7 +192,7 @@ def test_permissions_go_with_their_virtual_host(tmp_path):
 
 
 def test_queues_of_the_settings_are_rows_that_are_not_written(tmp_path):
-    configured = Queue("/", "orders", type="quorum", durable=True, origin="settings")
+    configured = QueueRecord("/", "orders", type="quorum", durable=True, origin="settings")
 
     async def first(node):
         shard = await node.shard()
@@ -202,7 +202,7 @@ def test_queues_of_the_settings_are_rows_that_are_not_written(tmp_path):
         bind = Bind(Binding("/", "amq.topic", "orders", routing_key="o.#"))
         policy = SetPolicy(Policy("/", "p", "^o", definition={"max-length": 5}))
         assert await shard.change(bind, policy) is None
-        told = Queue("/", "told", durable=True, origin="settings")
+        told = QueueRecord("/", "told", durable=True, origin="settings")
         assert await shard.change(DeclareQueue(told)) is None
         assert shard.topology.queue("/", "told") == told
         assert ("queue", "/", "orders") not in await node.stored()
@@ -224,7 +224,7 @@ def test_queues_of_the_settings_are_rows_that_are_not_written(tmp_path):
 
     async def fifth(node):
         # The client's own was kept meanwhile.
-        assert node.topology.queue("/", "orders") == Queue("/", "orders", durable=True)
+        assert node.topology.queue("/", "orders") == QueueRecord("/", "orders", durable=True)
 
     run(Node(tmp_path, configured=[configured]), first)
     run(Node(tmp_path, "second", [configured]), second)
@@ -234,7 +234,7 @@ def test_queues_of_the_settings_are_rows_that_are_not_written(tmp_path):
 
 
 def test_a_queue_of_the_settings_that_expired_is_everywhere_again_or_nowhere(tmp_path):
-    configured = Queue("/", "orders", durable=True, origin="settings")
+    configured = QueueRecord("/", "orders", durable=True, origin="settings")
     revisions = []
 
     async def expires(node):

@@ -1,4 +1,4 @@
-"""A keeper of the topology with its database and control socket, and shards that connect to it."""
+"""A topology service of the topology with its database and control socket, and shards that connect to it."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,12 @@ import uvloop
 from fluxmq.auth.credentials import HashParameters, hash_password
 from fluxmq.auth.users import User, VhostPermission
 from fluxmq.control.metadata import FILE_NAME, MetadataStore, StoreThread
-from fluxmq.control.peers import Listener, Service
-from fluxmq.control.topology_keeper import TopologyKeeper
+from fluxmq.control.peers import ControlListener, Service
+from fluxmq.control.topology_service import TopologyService
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.conversation import Handlers
-from fluxmq.ipc.messages import Hello, ProcessNumbers
+from fluxmq.ipc.messages import ProcessHello, ProcessNumbers
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.ipc.topology_messages import (
     TOPOLOGY_CHANGE,
@@ -22,7 +22,7 @@ from fluxmq.ipc.topology_messages import (
 from fluxmq.routing.topology.changes import (
     DeclareQueue,
 )
-from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.topology import Delta
 
 HASH = hash_password("p", b"s" * 16, HashParameters(1, 64, 1))
@@ -30,22 +30,22 @@ GUEST = User("guest", HASH, None, (), (), True, permissions=(VhostPermission("/"
 
 
 def queue(name, durable=True, **fields):
-    return DeclareQueue(Queue("/", name, durable=durable, **fields))
+    return DeclareQueue(QueueRecord("/", name, durable=durable, **fields))
 
 
 class Shard:
     """A shard's part: a copy of the topology on a connection of its own."""
 
-    def __init__(self, path, index, pid, orders):
+    def __init__(self, path, index, pid, commands):
         self.changed: list[Delta] = []
         self.topics = TopologyClient(asyncio.get_running_loop().time, self.changed.append)
         handlers = Handlers(
             lambda: (),
             ProcessNumbers,
-            orders=orders or self.topics.orders,
+            commands=commands or self.topics.commands,
             established=self.topics.established,
         )
-        self.control = ControlClient(path, Hello("shard", index, pid), handlers)
+        self.control = ControlClient(path, ProcessHello("shard", index, pid), handlers)
         self.topics.connect(self.control)
         self.task = asyncio.create_task(self.control.run())
 
@@ -66,7 +66,7 @@ class Shard:
 
 
 class Node:
-    """A keeper with its database and control socket, and the shards that connect to it."""
+    """A topology service with its database and control socket, and the shards that connect to it."""
 
     def __init__(self, path, name="first", configured=()):
         self.path = path
@@ -80,15 +80,15 @@ class Node:
         self.thread = StoreThread()
         self.store = await self.thread.run(lambda: MetadataStore(self.path / FILE_NAME))
         service = Service(self._answer, self._greeted, lambda _: None)
-        self.listener = Listener(service, os.geteuid())
-        self.keeper = TopologyKeeper(
+        self.listener = ControlListener(service, os.geteuid())
+        self.topology_service = TopologyService(
             self.store,
             self.thread,
             lambda: self.listener.processes,
             lambda: self.live,
             self.users.append,
         )
-        await self.keeper.load(self.name, self.configured, lambda: GUEST)
+        await self.topology_service.load(self.name, self.configured, lambda: GUEST)
         await self.listener.start(unix_socket.bind(self.path / "s"))
         return self
 
@@ -100,22 +100,22 @@ class Node:
         self.thread.close()
 
     def _greeted(self, peer):
-        self.keeper.greeted(peer)
+        self.topology_service.greeted(peer)
 
     async def _answer(self, message):
         assert message.kind == TOPOLOGY_CHANGE
-        return await self.keeper.answer(message.body)
+        return await self.topology_service.answer(message.body)
 
-    async def shard(self, index=0, pid=1, orders=None):
-        made = Shard(self.path / "s", index, pid, orders)
+    async def shard(self, index=0, pid=1, commands=None):
+        made = Shard(self.path / "s", index, pid, commands)
         self.shards.append(made)
         self.live.append(f"shard-{index}")
-        if orders is None:
+        if commands is None:
             await until(lambda: made.topics.known)
         return made
 
     async def change(self, *changes):
-        return await self.keeper.change([changes])
+        return await self.topology_service.change([changes])
 
     async def stored(self):
         rows = await self.thread.run(self.store.topology.rows)
@@ -123,7 +123,7 @@ class Node:
 
     @property
     def topology(self):
-        return self.keeper.topology
+        return self.topology_service.topology
 
 
 async def until(condition):

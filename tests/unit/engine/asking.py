@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluxmq.engine.ports import Attached, Held, QueueHost, Status, Wanted
+from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle, GroupClient, QueueStats
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues.commands import Verb
@@ -16,12 +16,12 @@ class Asker:
 
     def __init__(self, node: QueueNode, shard: int, queue: str = "work", **values: Any) -> None:
         self.node = node
-        self.host: QueueHost = host_of(node, shard, queue)
+        self.host: GroupClient = host_of(node, shard, queue)
         self.payloads: list[bytes] = []
         self.offsets: list[int] = []
         self.attempts: list[int] = []
         self.cancellations = 0
-        self.held: Held | None = None
+        self.held: ConsumerHandle | None = None
         self.answer: Attached | None = None
         wanted = {
             "group": "amqp",
@@ -32,10 +32,10 @@ class Asker:
             "qos": 1,
             **values,
         }
-        self.host.attach(Wanted(queue, **wanted), self, self._attached)
+        self.host.attach(AttachRequest(queue, **wanted), self, self._attached)
         node.run()
 
-    def _attached(self, answer: Attached, held: Held | None) -> None:
+    def _attached(self, answer: Attached, held: ConsumerHandle | None) -> None:
         self.answer, self.held = answer, held
 
     def deliver(
@@ -68,10 +68,10 @@ class Asker:
         self.held.settle(verb, [(first, first if last is None else last)], 0, b"", None)
 
 
-def host_of(node: QueueNode, shard: int, queue: str = "work") -> QueueHost:
+def host_of(node: QueueNode, shard: int, queue: str = "work") -> GroupClient:
     """A queue's host, as a shard sees it."""
     queues = node[shard].queues
-    host: QueueHost = queues.host(queues.names.info(queue).group)
+    host: GroupClient = queues.host(queues.names.info(queue).group)
     return host
 
 
@@ -92,9 +92,9 @@ def publish(
     return answers
 
 
-def ask(node: QueueNode, shard: int, what: str, queue: str = "work", *arguments: Any) -> Status:
+def ask(node: QueueNode, shard: int, what: str, queue: str = "work", *arguments: Any) -> QueueStats:
     """Ask a queue's host for something: status, purge, delete."""
-    answers: list[Status] = []
+    answers: list[QueueStats] = []
     getattr(host_of(node, shard, queue), what)(queue, *arguments, answers.append)
     node.run()
     (status,) = answers

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluxmq.engine.ports import (
-    Answer,
+    AppendCallback,
     Attached,
+    AttachRequest,
+    ConsumerHandle,
     ConsumerPort,
-    Held,
-    Told,
-    Wanted,
+    StatusCallback,
 )
 from fluxmq.queues.origins import Identity
 
@@ -22,7 +22,7 @@ class Unasked:
         self,
         queue: str,
         batch: bytes,
-        done: Answer | None,
+        done: AppendCallback | None,
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
@@ -30,19 +30,22 @@ class Unasked:
         raise AssertionError(f"an append to {queue}")
 
     def attach(
-        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+        self,
+        wanted: AttachRequest,
+        port: ConsumerPort,
+        done: Callable[[Attached, ConsumerHandle | None], None],
     ) -> None:
         """Fail."""
         raise AssertionError(f"a consumer of {wanted.queue}")
 
-    def status(self, queue: str, done: Told) -> None:
+    def status(self, queue: str, done: StatusCallback) -> None:
         """Fail."""
         raise AssertionError(f"the status of {queue}")
 
-    def purge(self, queue: str, done: Told) -> None:
+    def purge(self, queue: str, done: StatusCallback) -> None:
         """Fail."""
         raise AssertionError(f"a purge of {queue}")
 
-    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: StatusCallback) -> None:
         """Fail."""
         raise AssertionError(f"the end of {queue}")

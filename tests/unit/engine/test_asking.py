@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq.engine import hosting
-from fluxmq.engine.ports import Status
+from fluxmq.engine import group_server
+from fluxmq.engine.ports import QueueStats
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.limits import UNSETTLED_MAX
@@ -38,7 +38,7 @@ def test_one_message_is_taken_after_what_was_published_before(
     assert asker.take() == (b"a", 2, 2), "given back, it has its place again"
     assert asker.take() == (b"b", 1, 1)
     asker.settle(Verb.ACK, 0, 1)
-    assert ask(node, shard, "status") == Status(QueueOutcome.OK, 1, 0, 0)
+    assert ask(node, shard, "status") == QueueStats(QueueOutcome.OK, 1, 0, 0)
     assert asker.take() == (b"c", 1, 0)
     assert asker.take() is None
     assert asker.held is not None
@@ -86,7 +86,7 @@ def test_an_automatic_taker_settles_what_it_takes(make_queues: MakeQueues, elsew
     assert asker.take() == (b"a", 1, 1)
     assert asker.take() == (b"b", 1, 0)
     assert asker.take() is None
-    assert ask(node, shard, "status") == Status(QueueOutcome.OK, 0, 0, 0)
+    assert ask(node, shard, "status") == QueueStats(QueueOutcome.OK, 0, 0, 0)
     assert asker.held is not None
     asker.held.detach()
     assert Asker(node, shard).payloads == []
@@ -114,18 +114,18 @@ def test_an_automatic_consumer_of_another_shard(make_queues: MakeQueues, elsewhe
 def test_counts_follow_what_was_asked_before(make_queues: MakeQueues, elsewhere: bool) -> None:
     node = make_queues({"name": "work"}, workers=2)
     shard = place(node, elsewhere)
-    assert ask(node, shard, "status") == Status(QueueOutcome.OK)
+    assert ask(node, shard, "status") == QueueStats(QueueOutcome.OK)
     publish(node, shard, b"a", b"b", b"c")
-    assert ask(node, shard, "status") == Status(QueueOutcome.OK, 3)
+    assert ask(node, shard, "status") == QueueStats(QueueOutcome.OK, 3)
     consumer = Asker(node, shard, limit=2)
-    assert ask(node, shard, "status") == Status(QueueOutcome.OK, 1, 2, 1)
+    assert ask(node, shard, "status") == QueueStats(QueueOutcome.OK, 1, 2, 1)
     consumer.settle(Verb.RELEASE, 1)
     assert consumer.held is not None
     consumer.held.stop()
-    assert ask(node, shard, "status") == Status(QueueOutcome.OK, 2, 1, 0)
+    assert ask(node, shard, "status") == QueueStats(QueueOutcome.OK, 2, 1, 0)
     consumer.settle(Verb.ACK, 0)
-    assert ask(node, shard, "purge") == Status(QueueOutcome.OK, 2)
-    assert ask(node, shard, "status") == Status(QueueOutcome.OK)
+    assert ask(node, shard, "purge") == QueueStats(QueueOutcome.OK, 2)
+    assert ask(node, shard, "status") == QueueStats(QueueOutcome.OK)
 
 
 @BOTH
@@ -134,12 +134,12 @@ def test_a_queue_is_deleted_as_asked(make_queues: MakeQueues, elsewhere: bool) -
     shard = place(node, elsewhere)
     consumer = Asker(node, shard, limit=1)
     publish(node, shard, b"a", b"b")
-    assert ask(node, shard, "delete", "work", True, False) == Status(
+    assert ask(node, shard, "delete", "work", True, False) == QueueStats(
         QueueOutcome.IN_USE, consumers=1
     )
-    assert ask(node, shard, "delete", "work", False, True) == Status(QueueOutcome.NOT_EMPTY, 1)
+    assert ask(node, shard, "delete", "work", False, True) == QueueStats(QueueOutcome.NOT_EMPTY, 1)
     assert consumer.cancellations == 0
-    assert ask(node, shard, "delete", "work", False, False) == Status(QueueOutcome.OK, 1)
+    assert ask(node, shard, "delete", "work", False, False) == QueueStats(QueueOutcome.OK, 1)
     assert consumer.cancellations == 1
     assert node.machine("work", 0) is None
     assert node.machine("work", 1) is None
@@ -150,13 +150,13 @@ def test_a_queue_that_is_not_there(make_queues: MakeQueues, elsewhere: bool) -> 
     node = make_queues({"name": "work"}, workers=2)
     shard = place(node, elsewhere)
     host = host_of(node, shard)
-    answers: list[Status] = []
+    answers: list[QueueStats] = []
     host.status("nothing", answers.append)
     host.purge("nothing", answers.append)
     host.delete("nothing", False, False, answers.append)
     node.run()
     # Which group a name belongs to is looked up where the question arrives: an unknown one is an ephemeral queue's.
-    assert answers == [Status(QueueOutcome.NO_QUEUE)] * 3
+    assert answers == [QueueStats(QueueOutcome.NO_QUEUE)] * 3
 
 
 @BOTH
@@ -238,7 +238,7 @@ def test_an_answer_waits_for_the_message_before_it(
     shard = place(node, True)
     publish(node, shard, b"a")
     asker = Asker(node, shard, taking=True)
-    monkeypatch.setattr(hosting, "BACKLOG_BYTES_MAX", -1)
+    monkeypatch.setattr(group_server, "BACKLOG_BYTES_MAX", -1)
     answers: list[tuple[bool, int]] = []
     assert asker.held is not None
     asker.held.take(lambda found, ready: answers.append((found, ready)))
@@ -255,7 +255,7 @@ def test_a_host_that_dies_answers_who_waits(make_queues: MakeQueues) -> None:
     asker = Asker(node, other, taking=True)
     node.hold_syncs()
     publish(node, other, b"a")
-    told: list[Status] = []
+    told: list[QueueStats] = []
     found: list[bool] = []
     assert asker.held is not None
     asker.held.take(lambda got, _ready: found.append(got))
@@ -264,10 +264,10 @@ def test_a_host_that_dies_answers_who_waits(make_queues: MakeQueues) -> None:
     assert (told, found) == ([], [])
     node.kill(host)
     node.advance(1)
-    assert (told, found) == ([Status(QueueOutcome.UNAVAILABLE)], [False])
+    assert (told, found) == ([QueueStats(QueueOutcome.UNAVAILABLE)], [False])
     host_of(node, other).status("work", told.append)
     asker.held.take(lambda got, _ready: found.append(got))
-    assert (told[1:], found[1:]) == ([Status(QueueOutcome.UNAVAILABLE)], [False])
+    assert (told[1:], found[1:]) == ([QueueStats(QueueOutcome.UNAVAILABLE)], [False])
 
 
 def test_a_group_that_fails_answers_who_waits(make_queues: MakeQueues) -> None:
@@ -275,7 +275,7 @@ def test_a_group_that_fails_answers_who_waits(make_queues: MakeQueues) -> None:
     asker = Asker(node, 0, taking=True)
     node.hold_syncs()
     publish(node, 0, b"a")
-    told: list[Status] = []
+    told: list[QueueStats] = []
     found: list[bool] = []
     assert asker.held is not None
     asker.held.take(lambda got, _ready: found.append(got))
@@ -283,9 +283,9 @@ def test_a_group_that_fails_answers_who_waits(make_queues: MakeQueues) -> None:
     group.status("work", told.append)
     group.fail("for a test")
     node.run()
-    assert (told, found) == ([Status(QueueOutcome.UNAVAILABLE)], [False])
+    assert (told, found) == ([QueueStats(QueueOutcome.UNAVAILABLE)], [False])
     for what in ("status", "purge"):
-        assert ask(node, 0, what) == Status(QueueOutcome.UNAVAILABLE)
+        assert ask(node, 0, what) == QueueStats(QueueOutcome.UNAVAILABLE)
     asker.held.take(lambda got, _ready: found.append(got))
     assert found == [False, False]
     node.held = False
@@ -307,7 +307,7 @@ def test_takes_of_a_slow_link_all_arrive(
     shard = place(node, True)
     publish(node, shard, b"a", b"b", b"c")
     asker = Asker(node, shard, taking=True, limit=1)
-    monkeypatch.setattr(hosting, "BACKLOG_BYTES_MAX", -1)
+    monkeypatch.setattr(group_server, "BACKLOG_BYTES_MAX", -1)
     found: list[bool] = []
     assert asker.held is not None
     for _ in range(3):

@@ -77,10 +77,10 @@ def test_subscribing_anew_while_an_attach_is_under_way(make_queues: MakeQueues) 
     got = [packet for packet in drain(client) if packet.kind == wire.PUBLISH]
     assert offsets(got) == [0, 1, 2]
     (consumer,) = node[0].queues.clients._consumers[node[0].session("client")].values()
-    held = consumer.held
-    assert held is not None
+    handle = consumer.handle
+    assert handle is not None
     node.advance(3)  # nobody attaches it again
-    assert consumer.held is held
+    assert consumer.handle is handle
     assert drain(client) == []
 
 

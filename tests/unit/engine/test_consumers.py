@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluxmq.queues.work_desks import WorkDesk
+from fluxmq.queues.work_dispatcher import WorkDispatcher
 from tests.conformance import wire
 from tests.unit.engine.conftest import MakeQueues
 from tests.unit.engine.support import consume, drain, fill, offsets, said, user
@@ -143,7 +143,7 @@ def test_a_client_that_takes_nothing_does_not_gather_messages(make_queues: MakeQ
         assert publisher.publish("$queue/work", BIG, qos=1) == 0
         node.advance(0.5)
     delivery = node[0].session("client").delivery
-    assert sum(portion.count for portion in delivery.pending) <= 2 * 5
+    assert sum(inflight.count for inflight in delivery.pending) <= 2 * 5
     assert node.machine("work").start > 20  # they have been delivered too often
 
 
@@ -183,9 +183,9 @@ def test_deliveries_of_many_ticks_are_claimed_together(make_queues: MakeQueues) 
     node.advance(0.1)
     assert (group.cursor, group.pending.count) == (5, 5)
     assert hosting.applied_index == entries + 1
-    desk = hosting.dispatch.consumers.desk(state.id, group.id)
-    assert isinstance(desk, WorkDesk)
-    assert not desk.under_way
+    dispatcher = hosting.dispatch.consumers.dispatcher(state.id, group.id)
+    assert isinstance(dispatcher, WorkDispatcher)
+    assert not dispatcher.under_way
     assert offsets(consume(client)) == [0, 1, 2, 3, 4]
     node.advance(0.1)
     assert state.start == 5

@@ -9,7 +9,7 @@ import pytest
 
 from fluxmq.engine import dead_letters
 from fluxmq.engine.names import QueueInfo
-from fluxmq.model.properties import Item, Kind, encode
+from fluxmq.model.properties import Item, PropertyKind, encode
 from fluxmq.protocols.amqp091.message_properties import address_of, block_headers
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import SECOND, Overflow, QueueConfig, QueueType
@@ -268,7 +268,11 @@ def test_expiration_is_told_and_taken_out(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"})
     dead_letter(node)
     Exchanges(node, {("/", "dlx", "key"): ["target"]})
-    items = [Item(Kind.PROTOCOL, 2), Item(Kind.EXCHANGE, b""), Item(Kind.EXPIRATION, b"1000")]
+    items = [
+        Item(PropertyKind.PROTOCOL, 2),
+        Item(PropertyKind.EXCHANGE, b""),
+        Item(PropertyKind.EXPIRATION, b"1000"),
+    ]
     publish(node, 0, b"a", queue="source", block=encode(items), expires=SECOND)
     node.run()
     node.advance(3)

@@ -17,8 +17,8 @@ from fluxmq.engine.group_files import (
     SHARE,
     TURN_SECONDS,
 )
-from fluxmq.model.group_states import GROUPS_NAME, GroupState, QueueGroups, decode
-from fluxmq.queues.states import Queue
+from fluxmq.model.group_states import GROUPS_NAME, ConsumerGroupState, QueueGroups, decode
+from fluxmq.queues.states import QueueState
 from tests.conformance import wire
 from tests.unit.engine.conftest import MakeQueues
 from tests.unit.engine.support import QueueNode, consume, drain, fill, offsets, user
@@ -39,7 +39,7 @@ def read(node: QueueNode, queue: str = "work") -> QueueGroups:
     return decode(path_of(node, queue).read_bytes())
 
 
-def only(node: QueueNode, queue: str = "work") -> GroupState:
+def only(node: QueueNode, queue: str = "work") -> ConsumerGroupState:
     """The one group that a queue's file has."""
     (group,) = read(node, queue).groups
     return group
@@ -50,7 +50,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The queues of which a state was taken to be written, in order."""
     taken: list[str] = []
 
-    def state_of(queue: Queue, time: int) -> QueueGroups:
+    def state_of(queue: QueueState, time: int) -> QueueGroups:
         taken.append(queue.name)
         return usual(queue, time)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from fluxmq.engine.group import Group
-from fluxmq.engine.ports import Attached, Held, Wanted
-from tests.unit.engine.test_replica_host import Port
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle
+from tests.unit.engine.test_replica_client import Port
 from tests.unit.replication.trio import Trio, message
 
-WANTED = Wanted("work", "g", "member", b"", None, 10, 1)
+WANTED = AttachRequest("work", "g", "member", b"", None, 10, 1)
 
 
-def attached(group: Group) -> Port:
+def attached(group: ReplicationGroup) -> Port:
     """A consumer of a group that is led here."""
     port = Port()
-    answers: list[tuple[Attached, Held | None]] = []
+    answers: list[tuple[Attached, ConsumerHandle | None]] = []
     group.attach(WANTED, port, lambda answer, held: answers.append((answer, held)))
     return port
 

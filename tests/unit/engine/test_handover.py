@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fluxmq.engine.between import ATTACHES_MAX, Crossing, Departed
-from fluxmq.engine.ports import Attached, Wanted
-from fluxmq.engine.remote import WAITING_BYTES_MAX
+from fluxmq.engine.parked import ATTACHES_MAX, ParkedGroup, ParkedRequests
+from fluxmq.engine.ports import Attached, AttachRequest
+from fluxmq.engine.remote_client import WAITING_BYTES_MAX
 from fluxmq.ipc.messages import Body, Failure
 from fluxmq.ipc.placements import (
     EXPECT,
@@ -21,7 +21,7 @@ from fluxmq.ipc.placements import (
     RECEIVE,
     RELEASE,
     Release,
-    Released,
+    ReleasedGroup,
     placement_to_body,
 )
 from fluxmq.model.outcomes import Outcome
@@ -52,7 +52,7 @@ class Placed(QueueNode):
         answers: list[Body | Failure] = []
 
         async def give() -> None:
-            self[shard].queues.orders(-1)[kind](body, answers.append)
+            self[shard].queues.commands(-1)[kind](body, answers.append)
             while not answers:
                 self.run()
                 await asyncio.sleep(0)
@@ -61,13 +61,13 @@ class Placed(QueueNode):
         self.run()
         return answers[0]
 
-    def let_go(self, group: str, shard: int) -> Released:
+    def let_go(self, group: str, shard: int) -> ReleasedGroup:
         """Have a shard let a group go."""
         answer = self.order(shard, RELEASE, Release(group).to_body())
         assert not isinstance(answer, Failure), answer
-        return Released.from_body(answer)
+        return ReleasedGroup.from_body(answer)
 
-    def receive(self, released: Released, shard: int) -> None:
+    def receive(self, released: ReleasedGroup, shard: int) -> None:
         """Have a shard take it."""
         assert self.order(shard, EXPECT, Release(released.group).to_body()) == {}
         assert self.order(shard, RECEIVE, released.to_body()) == {}
@@ -259,7 +259,7 @@ def test_the_hard_state_goes_with_the_group(make_placed: MakePlaced) -> None:
     target = 1 - source
     for _ in range(3):  # each start is an election: the term grows
         node.restart(source)
-    term = node[source].queues.service.groups[node.name("work")].keeper.hard_state[0]
+    term = node[source].queues.service.groups[node.name("work")].driver.hard_state[0]
     assert term >= 4
     released = node.let_go(node.name("work"), source)
     assert (released.term, released.vote) == (term, 1)
@@ -268,7 +268,7 @@ def test_the_hard_state_goes_with_the_group(make_placed: MakePlaced) -> None:
     assert log.wal.recovered(released.group).hard_state[:2] == (term, 1)
     node.decide(target, source, pins={released.group: target})
     moved = node[target].queues.service.groups[released.group]
-    assert moved.keeper.hard_state[0] == term + 1
+    assert moved.driver.hard_state[0] == term + 1
 
 
 def test_a_shard_that_starts_leaves_a_moving_group_alone(make_placed: MakePlaced) -> None:
@@ -331,7 +331,7 @@ def test_what_cannot_leave_or_come(make_placed: MakePlaced) -> None:
     answer = node.order(1 - source, RELEASE, Release(group).to_body())
     assert isinstance(answer, Failure)
     assert answer.code == "not_found"
-    here = Released(group, 1, 1, 1, 1, 1, 1, 0.0)
+    here = ReleasedGroup(group, 1, 1, 1, 1, 1, 1, 0.0)
     answer = node.order(source, RECEIVE, here.to_body())
     assert isinstance(answer, Failure)
     assert answer.code == "exists"
@@ -379,7 +379,7 @@ def test_a_placement_that_would_lose_entries_is_refused(make_placed: MakePlaced)
     queues.service.durable.release(group)  # as if it had never had a checkpoint
     queues.places.placement = replace(node.placement, pins={group: 1 - source})
     with pytest.raises(Corruption, match=f"{group}, which is placed on another"):
-        queues.durable.forget_strays(lambda name: name == group)
+        queues.durable.forget_orphaned_groups(lambda name: name == group)
     assert group in queues.service.logs.of(group).wal.groups()
 
 
@@ -399,20 +399,20 @@ class Host(Unasked):
             self.by_address.append(queue)
         return True
 
-    def attach(self, wanted: Wanted, port: Any, done: Any) -> None:
+    def attach(self, wanted: AttachRequest, port: Any, done: Any) -> None:
         """Note it."""
         self.taken.append(wanted.member)
 
 
 def test_what_waits_is_bounded() -> None:
-    waiting = Departed(complete=False)
+    waiting = ParkedGroup(complete=False)
     reasons: list[int] = []
     half = bytes(WAITING_BYTES_MAX // 2)
     assert waiting.append("a", half, reasons.append)
     assert waiting.append("b", half, reasons.append)
-    assert not waiting.crowded
+    assert not waiting.above_high_watermark
     assert not waiting.append("c", half, reasons.append)
-    assert waiting.crowded
+    assert waiting.above_high_watermark
     for _ in range(6):
         waiting.append("d", half, reasons.append)
     assert reasons == []
@@ -421,12 +421,12 @@ def test_what_waits_is_bounded() -> None:
     host = Host()
     waiting.hand_on(host)
     assert "".join(host.taken) == "abcdddddd"
-    assert not waiting.crowded
+    assert not waiting.above_high_watermark
 
 
 def test_what_waits_keeps_the_way_it_came() -> None:
     """Review finding 9: the new host refuses what is sent to the address of an exclusive queue."""
-    waiting, host = Departed(complete=False), Host()
+    waiting, host = ParkedGroup(complete=False), Host()
     waiting.append("a", b"", None)
     waiting.append("b", b"", None, None, True)
     waiting.hand_on(host)
@@ -434,8 +434,8 @@ def test_what_waits_keeps_the_way_it_came() -> None:
 
 
 def test_consumers_that_wait_are_bounded() -> None:
-    waiting, answers = Crossing(), []
-    wanted = Wanted("q", "g", "m", b"", None, 1, 1)
+    waiting, answers = ParkedRequests(), []
+    wanted = AttachRequest("q", "g", "m", b"", None, 1, 1)
     for _ in range(ATTACHES_MAX + 1):
         waiting.attach(wanted, None, lambda answer, held: answers.append(answer))  # type: ignore[arg-type]
     assert answers == [Attached(Outcome.FAILED)]

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from fluxmq.engine.leader_host import NUMBERS_APART, LeaderHost
+from fluxmq.engine.leader_client import NUMBERS_APART, LeaderClient
 from fluxmq.engine.ports import Attached
 from fluxmq.model.outcomes import Outcome, QueueOutcome
-from tests.unit.engine.test_leader_host import REFUSED, TIMEOUT, WANTED, Case, Holding, Port
+from tests.unit.engine.test_leader_client import REFUSED, TIMEOUT, WANTED, Case, Holding, Port
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ class Moved(Case):
         super().__init__()
         numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
         self.host, self.other = (
-            LeaderHost(
+            LeaderClient(
                 self.leaders.of(group),
                 self._target,
                 lambda leader, _queue: self._target(leader),

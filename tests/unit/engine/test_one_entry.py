@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fluxmq.engine.group import Group
-from fluxmq.engine.ports import Status
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.ports import QueueStats
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.queues.config import QueueConfig
 from tests.unit.engine.asking import Asker, ask, host_of, publish
@@ -13,10 +13,10 @@ from tests.unit.engine.conftest import MakeQueues
 def test_a_queue_takes_the_place_of_one_of_its_name(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"})
     group = host_of(node, 0)
-    assert isinstance(group, Group)
+    assert isinstance(group, ReplicationGroup)
     publish(node, 0, b"old")
     node.run()
-    told: list[Status] = []
+    told: list[QueueStats] = []
     node.hold_syncs()
     publish(node, 0, b"keeps the log busy")
     node.run()
@@ -26,7 +26,7 @@ def test_a_queue_takes_the_place_of_one_of_its_name(make_queues: MakeQueues) -> 
     node.run()
     assert [each.outcome for each in told] == [QueueOutcome.OK]
     assert not group.failed
-    assert ask(node, 0, "status") == Status(QueueOutcome.OK, 0, 0, 0)
+    assert ask(node, 0, "status") == QueueStats(QueueOutcome.OK, 0, 0, 0)
     publish(node, 0, b"new")
     node.run()
     assert Asker(node, 0).payloads == [b"new"]

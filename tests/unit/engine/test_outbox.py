@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.engine.group import Group
-from fluxmq.engine.hosts import LocalHost
-from fluxmq.engine.leader_host import NUMBERS_APART, LeaderHost
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.group_clients import LocalClient
+from fluxmq.engine.leader_client import NUMBERS_APART, LeaderClient
 from fluxmq.engine.outbox import (
     ENVELOPES_MAX,
     RETRY_SECONDS,
@@ -22,7 +22,7 @@ from fluxmq.engine.outbox import (
     Outboxes,
     name_of,
 )
-from fluxmq.engine.ports import Answer, QueueHost
+from fluxmq.engine.ports import AppendCallback, GroupClient
 from fluxmq.model.message_batch import build_message
 from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import encode
@@ -31,9 +31,9 @@ from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Applied, Code
-from fluxmq.queues.states import Queue
-from fluxmq.replication.hosted import open_group
+from fluxmq.queues.states import QueueState
 from fluxmq.replication.leaders import Leader, Leaders
+from fluxmq.replication.open_group import open_group
 from fluxmq.replication.shared_log import SharedLog
 from fluxmq.replication.stores import DiskStores
 from fluxmq.storage.batch_cache import BatchCache
@@ -45,7 +45,7 @@ from fluxmq.storage.queue_log import SegmentOptions
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 from tests.unit.engine.support import StepSyncer
-from tests.unit.engine.test_leader_host import Somebody
+from tests.unit.engine.test_leader_client import Somebody
 
 GROUP = "local-0"
 NOW_US = 1_700_000_000_000_000
@@ -88,7 +88,7 @@ class Life:
             BatchCache(1 << 20),
             OpenSegments(OpenFiles(files)),
         )
-        self.group = Group(
+        self.group = ReplicationGroup(
             GROUP,
             self.stores,
             lambda _group: None,
@@ -99,14 +99,14 @@ class Life:
         )
         self.hosted = open_group(self.group, self.stores, self.shared, files, paths)
         self.group.on_leading = self.outboxes.leads
-        self.hosted.keeper.start()
+        self.hosted.driver.start()
         self.work()
 
     def release(self) -> None:
         """The group goes to another shard."""
         self.outboxes.closed(GROUP)
         self.group.fail("the group has moved to another shard")
-        self.shared.leave(self.hosted.keeper)
+        self.shared.leave(self.hosted.driver)
         self.stores.close()
 
     def work(self) -> None:
@@ -298,7 +298,7 @@ class Leading(Somebody):
     def __init__(self) -> None:
         super().__init__()
         self.machine = Machine()
-        self.answers: list[tuple[int, Answer]] = []
+        self.answers: list[tuple[int, AppendCallback]] = []
         self.said = True
         """Whether what is asked is answered at once."""
         self.at = 0
@@ -313,7 +313,7 @@ class Leading(Somebody):
         self._apply(delete(self.queue.id))
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> QueueState:
         """The queue that there is now."""
         queue = self.machine.queue("q")
         assert queue is not None
@@ -327,7 +327,7 @@ class Leading(Somebody):
         self,
         queue: str,
         batch: bytes,
-        done: Answer | None,
+        done: AppendCallback | None,
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
@@ -462,14 +462,14 @@ class Choice:
         leader.peer = 1
         self.term = leader.term
 
-        def target(_leader: Leader) -> QueueHost | None:
+        def target(_leader: Leader) -> GroupClient | None:
             return self.somebody
 
-        direct = LeaderHost(
+        direct = LeaderClient(
             leader, target, lambda _leader, _queue: None, lambda _queue: 5.0, None, 7, lambda: 0.0
         )
         self.leader = direct
-        self.host = LocalHost(direct, life.outboxes, lambda: self.here)
+        self.host = LocalClient(direct, life.outboxes, lambda: self.here)
 
 
 def test_appends_go_to_the_leader_only_where_it_is_and_behind_what_is_kept(begin: Begin) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq.settings.queues import Queue, QueueManager
+from fluxmq.settings.queues import QueueManager, QueueSettings
 from fluxmq.settings.schema import Storage
 from fluxmq.settings.section import Section
 from tests.conformance import wire
@@ -490,7 +490,7 @@ def test_every_key_is_tested_somewhere() -> None:
         *("heartbeat_timeout", "election_timeout", "distribution_mode"),
     }
     missing = []
-    sections: list[type[Section]] = [Queue, QueueManager, Storage]
+    sections: list[type[Section]] = [QueueSettings, QueueManager, Storage]
     for section in sections:
         for key, field in section.model_fields.items():
             if isinstance(field.annotation, type) and issubclass(field.annotation, Section):

@@ -14,11 +14,11 @@ from fluxmq.ipc.clusters import (
     AuditListing,
     AuditRow,
     ForgetNode,
-    HashTold,
-    HashWanted,
+    GroupOutcome,
+    HashReply,
+    HashRequest,
     MemberChange,
     MemberRow,
-    Outcome,
     RaftRow,
     Transfer,
 )
@@ -40,7 +40,7 @@ from fluxmq.ipc.user_messages import (
     user_to_body,
 )
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue
-from fluxmq.routing.topology.records import Queue, Vhost
+from fluxmq.routing.topology.records import QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 
 HASH = "$argon2id$v=19$m=64,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$" + "A" * 43
@@ -101,13 +101,16 @@ def test_users_in_entries_and_snapshots(user, kept):
     [
         (Failure("away", "no leader"), "82a4636f6465a461776179a474657874a96e6f206c6561646572"),
         (ForgetNode("n1", force=True), "82a46e6f6465a26e31a5666f726365c3"),
-        (HashTold("00000000000000ff"), "81a7726f6c6c696e67b030303030303030303030303030306666"),
-        (HashWanted("g", 7), "83a567726f7570a167a5696e64657807a6706173736564c2"),
+        (HashReply("00000000000000ff"), "81a7726f6c6c696e67b030303030303030303030303030306666"),
+        (HashRequest("g", 7), "83a567726f7570a167a5696e64657807a6706173736564c2"),
         (
             MemberChange("g", "n1", "add"),
             "83a567726f7570a167a46e6f6465a26e31a66368616e6765a3616464",
         ),
-        (Outcome("g", "n1", "why"), "83a567726f7570a167a46e6f6465a26e31a770726f626c656da3776879"),
+        (
+            GroupOutcome("g", "n1", "why"),
+            "83a567726f7570a167a46e6f6465a26e31a770726f626c656da3776879",
+        ),
         (
             ROW,
             (
@@ -168,7 +171,10 @@ def test_changes_of_the_topology_between_nodes():
         "6e6572a0a567726f7570a0a66f726967696ea6636c69656e74a96d6f76696e675f746fa0a96d6967"
         "726174696f6ea0"
     )
-    changes = (AddVhost(Vhost("b")), DeclareQueue(Queue("b", "q", arguments={"x-max-length": 3})))
+    changes = (
+        AddVhost(Vhost("b")),
+        DeclareQueue(QueueRecord("b", "q", arguments={"x-max-length": 3})),
+    )
     assert msgpack.packb(change_body([pack_set(changes)])).hex() == kept
     assert read_sets(msgpack.unpackb(bytes.fromhex(kept))) == [changes]
 

@@ -5,9 +5,17 @@ import contextlib
 
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.client import ControlClient
+from fluxmq.ipc.control_frames import FrameDecoder, encode_frame
 from fluxmq.ipc.conversation import Handlers
-from fluxmq.ipc.framing import FrameDecoder, encode_frame
-from fluxmq.ipc.messages import COLLECT, HELLO, USERS, Hello, Message, ProcessNumbers, reply
+from fluxmq.ipc.messages import (
+    COLLECT,
+    HELLO,
+    USERS,
+    ControlMessage,
+    ProcessHello,
+    ProcessNumbers,
+    reply,
+)
 from fluxmq.ipc.user_messages import Users
 from fluxmq.metrics.registry import Sample
 
@@ -41,7 +49,7 @@ class _Connection:
                 data = await self.reader.read(65536)
                 assert data, "the client closed the connection"
                 self.received += self.decoder.feed(data)
-        return Message.from_wire(self.received.pop(0))
+        return ControlMessage.from_wire(self.received.pop(0))
 
     async def closed(self):
         async with asyncio.timeout(5):
@@ -63,7 +71,7 @@ def run(tmp_path, scenario, samples=()):
     """Run a client against the scenario's control."""
     snapshots: list[Users] = []
     handlers = Handlers(lambda: samples, ProcessNumbers, snapshots.append)
-    client = ControlClient(tmp_path / "control.sock", Hello("shard", 0, 1), handlers)
+    client = ControlClient(tmp_path / "control.sock", ProcessHello("shard", 0, 1), handlers)
 
     async def main():
         task = asyncio.get_running_loop().create_task(client.run())
@@ -86,7 +94,7 @@ def test_it_connects_when_control_appears_takes_users_and_reconnects(tmp_path):
             first = await control.next()
             hello = await first.receive()
             assert hello.kind == HELLO
-            first.send(reply(hello, {}), Message(USERS, 1, Users(4, ()).to_body()))
+            first.send(reply(hello, {}), ControlMessage(USERS, 1, Users(4, ()).to_body()))
             await first.receive()
             assert client.established
             assert client.users_revision == 4
@@ -125,7 +133,7 @@ def test_a_control_that_does_not_read_loses_the_connection(tmp_path, monkeypatch
             first = await control.next()
             first.send(reply(await first.receive(), {}))
             first.writer.transport.pause_reading()
-            first.send(*(Message(COLLECT, number, {}) for number in range(40)))
+            first.send(*(ControlMessage(COLLECT, number, {}) for number in range(40)))
             second = await control.next()
             assert (await second.receive()).kind == HELLO
             first.writer.close()

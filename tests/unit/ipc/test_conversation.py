@@ -2,6 +2,7 @@
 
 import pytest
 
+from fluxmq.ipc.control_frames import FrameDecoder, FramingError, encode_frame
 from fluxmq.ipc.conversation import (
     BACK_OFF_MAX,
     REQUESTS_MAX,
@@ -10,7 +11,6 @@ from fluxmq.ipc.conversation import (
     RefusedError,
     back_off,
 )
-from fluxmq.ipc.framing import FrameDecoder, FramingError, encode_frame
 from fluxmq.ipc.messages import (
     COLLECT,
     ERROR,
@@ -23,10 +23,10 @@ from fluxmq.ipc.messages import (
     USERS,
     VERSION,
     Body,
+    ControlMessage,
     Failure,
-    Hello,
-    Message,
     MessageError,
+    ProcessHello,
     ProcessNumbers,
     Report,
     error,
@@ -34,7 +34,7 @@ from fluxmq.ipc.messages import (
 from fluxmq.ipc.user_messages import Confirmed, Users
 from fluxmq.metrics.registry import Sample
 
-ME = Hello("shard", 1, 99)
+ME = ProcessHello("shard", 1, 99)
 SAMPLES: tuple[Sample, ...] = (("fluxmq_ticks_total", {}, 5),)
 
 
@@ -62,23 +62,23 @@ class Process:
         sent: list[bytes] = []
         self.conversation.send = sent.append
         self.conversation.connected()
-        self.tell(Message(REPLY, 1, {}))
+        self.tell(ControlMessage(REPLY, 1, {}))
         return sent
 
     def tell(self, *messages):
         sent = b"".join(encode_frame(message.to_wire()) for message in messages)
         answers = self.conversation.receive(sent)
-        return [Message.from_wire(value) for value in FrameDecoder().feed(answers)]
+        return [ControlMessage.from_wire(value) for value in FrameDecoder().feed(answers)]
 
 
 def test_it_says_hello_and_is_established_by_the_answer():
     process = Process()
     (hello,) = FrameDecoder().feed(process.conversation.connected())
-    message = Message.from_wire(hello)
+    message = ControlMessage.from_wire(hello)
     assert message.kind == HELLO
-    assert Hello.from_body(message.body) == ME
+    assert ProcessHello.from_body(message.body) == ME
     assert not process.conversation.established
-    assert process.tell(Message(REPLY, message.id, {})) == []
+    assert process.tell(ControlMessage(REPLY, message.id, {})) == []
     assert process.conversation.established
     process.conversation.disconnected()
     assert not process.conversation.established
@@ -86,7 +86,7 @@ def test_it_says_hello_and_is_established_by_the_answer():
 
 def test_it_answers_collect_and_status_with_the_id_asked():
     process = Process()
-    report, status = process.tell(Message(COLLECT, 5, {}), Message(STATUS, 6, {}))
+    report, status = process.tell(ControlMessage(COLLECT, 5, {}), ControlMessage(STATUS, 6, {}))
     assert (report.kind, report.id, status.id) == (REPLY, 5, 6)
     assert Report.from_body(report.body).samples == SAMPLES
     assert ProcessNumbers.from_body(status.body).sessions == 3
@@ -95,7 +95,7 @@ def test_it_answers_collect_and_status_with_the_id_asked():
 def test_snapshots_are_taken_by_revision_and_confirmed():
     process = Process()
     revisions = [3, 3, 2, 5]
-    answers = [process.tell(Message(USERS, 1, Users(r, ()).to_body()))[0] for r in revisions]
+    answers = [process.tell(ControlMessage(USERS, 1, Users(r, ()).to_body()))[0] for r in revisions]
     assert [users.revision for users in process.snapshots] == [3, 5]
     assert [Confirmed.from_body(answer.body).revision for answer in answers] == [3, 3, 3, 5]
     assert process.conversation.users_revision == 5
@@ -103,15 +103,15 @@ def test_snapshots_are_taken_by_revision_and_confirmed():
 
 def test_a_bad_snapshot_is_refused_and_the_last_good_one_stays():
     process = Process()
-    process.tell(Message(USERS, 1, Users(3, ()).to_body()))
-    (answer,) = process.tell(Message(USERS, 2, {"revision": 4, "users": [{}]}))
+    process.tell(ControlMessage(USERS, 1, Users(3, ()).to_body()))
+    (answer,) = process.tell(ControlMessage(USERS, 2, {"revision": 4, "users": [{}]}))
     assert answer.kind == ERROR
     assert process.conversation.users_revision == 3
     assert len(process.snapshots) == 1
 
 
 def test_kinds_it_does_not_know_are_answered_so():
-    (answer,) = Process(authenticates=False).tell(Message(USERS, 9, Users(1, ()).to_body()))
+    (answer,) = Process(authenticates=False).tell(ControlMessage(USERS, 9, Users(1, ()).to_body()))
     assert Failure.from_body(answer.body).code == ERROR_UNKNOWN_KIND
     assert answer.id == 9
 
@@ -132,7 +132,7 @@ def test_a_new_connection_starts_with_a_clean_decoder():
     process = Process()
     process.conversation.receive(encode_frame("x")[:3])
     process.conversation.connected()
-    assert process.tell(Message(STATUS, 1, {}))[0].kind == REPLY
+    assert process.tell(ControlMessage(STATUS, 1, {}))[0].kind == REPLY
 
 
 def test_waits_are_short_at_first_and_double_up_to_a_second():
@@ -143,7 +143,7 @@ def test_waits_are_short_at_first_and_double_up_to_a_second():
 
 
 def requests(sent):
-    return [Message.from_wire(value) for value in FrameDecoder().feed(b"".join(sent))]
+    return [ControlMessage.from_wire(value) for value in FrameDecoder().feed(b"".join(sent))]
 
 
 def test_requests_get_the_answer_with_their_number():
@@ -155,10 +155,10 @@ def test_requests_get_the_answer_with_their_number():
     made = requests(sent)
     assert [(each.kind, each.body["text"]) for each in made] == [("x", "a"), ("x", "b"), ("x", "c")]
     assert len({each.id for each in made} - {1}) == 3
-    process.tell(error(made[1].id, "invalid", "no"), Message(REPLY, made[0].id, {"n": 1}))
+    process.tell(error(made[1].id, "invalid", "no"), ControlMessage(REPLY, made[0].id, {"n": 1}))
     assert answers == [Failure("invalid", "no"), {"n": 1}]
     # A number that nobody waits for is dropped; the connection goes on.
-    process.tell(Message(REPLY, made[0].id, {}), Message(REPLY, made[2].id, {"n": 3}))
+    process.tell(ControlMessage(REPLY, made[0].id, {}), ControlMessage(REPLY, made[2].id, {"n": 3}))
     assert answers[2:] == [{"n": 3}]
 
 
@@ -186,7 +186,7 @@ def test_requests_that_wait_are_bounded():
     answers: list[Body | Failure] = []
     made = [process.conversation.request("x", {}, answers.append) for _ in range(REQUESTS_MAX + 2)]
     assert made == [True] * REQUESTS_MAX + [False, False]
-    process.tell(Message(REPLY, requests(sent)[0].id, {}))
+    process.tell(ControlMessage(REPLY, requests(sent)[0].id, {}))
     assert process.conversation.request("x", {}, answers.append)
 
 
@@ -199,7 +199,7 @@ def test_requests_end_with_their_connection():
     assert [isinstance(each, Failure) and each.code for each in answers] == [ERROR_AWAY]
     # The answer of an earlier connection is not taken for one of this.
     sent += process.connect()
-    process.tell(Message(REPLY, requests(sent)[0].id, {}))
+    process.tell(ControlMessage(REPLY, requests(sent)[0].id, {}))
     assert len(answers) == 1
     assert process.established == 2
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.ipc.memory import Marks, ProcessMemory, Watermark, available, held, shared
+from fluxmq.ipc.memory import ProcessMemory, Watermark, Watermarks, available, held, shared
 from fluxmq.settings.schema import Memory
 
 MIB = 1 << 20
@@ -22,7 +22,7 @@ RssShmem:\t    5000 kB
 
 
 @pytest.mark.parametrize(
-    ("settings", "marks"),
+    ("settings", "watermarks"),
     [
         ({}, (600, 540, 750)),
         ({"high_watermark": 0.9}, (900, 810, 950)),
@@ -33,16 +33,16 @@ RssShmem:\t    5000 kB
     ],
 )
 def test_marks_are_a_share_or_a_size(
-    settings: dict[str, float], marks: tuple[int, int, int]
+    settings: dict[str, float], watermarks: tuple[int, int, int]
 ) -> None:
     """Review finding 14: the critical mark lies at most halfway from the mark to the end."""
-    found = Marks.of(Memory.model_validate(settings), 1000)
-    assert (found.available, found.high, found.resume, found.critical) == (1000, *marks)
+    found = Watermarks.of(Memory.model_validate(settings), 1000)
+    assert (found.available, found.high, found.resume, found.critical) == (1000, *watermarks)
 
 
 def test_the_alarm_ends_below_another_mark_than_it_begins() -> None:
     """Review finding 14: an alarm that ended where it begins would come and go with every message."""
-    watermark = Watermark(Marks(1000, 600, 540, 750))
+    watermark = Watermark(Watermarks(1000, 600, 540, 750))
     uses = [599, 600, 599, 540, 539, 540, 599, 749, 750, 749, 539]
     assert [watermark.update(used) for used in uses] == (
         [False, True, True, True, False, False, False, True, True, True, False]

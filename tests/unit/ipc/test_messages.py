@@ -12,11 +12,11 @@ from fluxmq.ipc.messages import (
     REPLY,
     SAMPLES_MAX,
     VERSION,
+    ControlMessage,
     Failure,
-    Hello,
-    Message,
     MessageError,
     NodeStatus,
+    ProcessHello,
     ProcessNumbers,
     ProcessStatus,
     Report,
@@ -62,7 +62,7 @@ NEVER_STARTED = ProcessStatus(
 @pytest.mark.parametrize(
     "value",
     [
-        Hello("shard", 3, 4242),
+        ProcessHello("shard", 3, 4242),
         Failure("limit", "too many"),
         Report((("fluxmq_ticks_total", {}, 3), ("fluxmq_connections", {"listener": "x"}, 1.5))),
         Report(()),
@@ -78,10 +78,10 @@ def test_there_and_back(value):
 
 
 def test_an_envelope_there_and_back():
-    message = Message(HELLO, 7, {"role": "shard"})
-    assert Message.from_wire([VERSION, HELLO, 7, {"role": "shard"}]) == message
+    message = ControlMessage(HELLO, 7, {"role": "shard"})
+    assert ControlMessage.from_wire([VERSION, HELLO, 7, {"role": "shard"}]) == message
     assert message.to_wire() == [VERSION, HELLO, 7, {"role": "shard"}]
-    assert reply(message, {"a": 1}) == Message(REPLY, 7, {"a": 1})
+    assert reply(message, {"a": 1}) == ControlMessage(REPLY, 7, {"a": 1})
     refusal = error(7, "limit", "no")
     assert (refusal.kind, refusal.id) == (ERROR, 7)
     assert Failure.from_body(refusal.body) == Failure("limit", "no")
@@ -89,7 +89,7 @@ def test_an_envelope_there_and_back():
 
 def test_another_version_is_told_apart_and_names_the_request():
     with pytest.raises(VersionMismatchError, match="version 2 is not 1") as caught:
-        Message.from_wire([VERSION + 1, "anything", 5, "even this"])
+        ControlMessage.from_wire([VERSION + 1, "anything", 5, "even this"])
     assert caught.value.id == 5
     assert caught.value.code == ERROR_VERSION
 
@@ -116,7 +116,7 @@ def test_another_version_is_told_apart_and_names_the_request():
 )
 def test_values_that_are_no_message_are_refused(value):
     with pytest.raises(MessageError):
-        Message.from_wire(value)
+        ControlMessage.from_wire(value)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_values_that_are_no_message_are_refused(value):
 )
 def test_a_hello_that_is_none(body):
     with pytest.raises(MessageError, match="Hello"):
-        Hello.from_body(body)
+        ProcessHello.from_body(body)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +180,11 @@ junk = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(sorted(PROCESS.to_body())), junk))
 def test_any_body_ends_in_a_value_or_in_a_message_error(body):
-    for parse in (ProcessStatus.from_body, NodeStatus.from_body, Report.from_body, Hello.from_body):
+    for parse in (
+        ProcessStatus.from_body,
+        NodeStatus.from_body,
+        Report.from_body,
+        ProcessHello.from_body,
+    ):
         with pytest.raises(MessageError):
             parse(body)

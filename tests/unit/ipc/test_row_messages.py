@@ -1,21 +1,21 @@
-"""Messages about rows and what is done with queues and connections: there and back, pages, a shard's desk."""
+"""Messages about rows and what is done with queues and connections: there and back, pages, a shard's dispatcher."""
 
 from decimal import Decimal
 
 import pytest
 
 from fluxmq.ipc import row_messages
+from fluxmq.ipc.control_frames import FrameDecoder, encode_frame
 from fluxmq.ipc.conversation import Conversation, Handlers
-from fluxmq.ipc.framing import FrameDecoder, encode_frame
 from fluxmq.ipc.messages import (
     ERROR,
     ERROR_MALFORMED,
     ERROR_NOT_FOUND,
     REPLY,
+    ControlMessage,
     Failure,
-    Hello,
-    Message,
     MessageError,
+    ProcessHello,
     ProcessNumbers,
 )
 from fluxmq.ipc.row_messages import (
@@ -24,15 +24,15 @@ from fluxmq.ipc.row_messages import (
     DELETE_QUEUE,
     PURGE_QUEUE,
     ROWS,
+    AffectedCount,
     CloseConnections,
     CloseSession,
-    Count,
     Listed,
-    ListWanted,
-    Page,
-    QueueOrder,
-    RowsWanted,
-    orders_of,
+    ListRequest,
+    QueueRequest,
+    RowsPage,
+    RowsRequest,
+    handlers_of,
     page_of,
     plain,
 )
@@ -43,19 +43,19 @@ from tests.unit.ipc.travelling import travelled
 @pytest.mark.parametrize(
     "value",
     [
-        RowsWanted("queues", ("name", "messages"), 3, (("/", "a"), ("b", "c"))),
-        RowsWanted("connections", ()),
-        Page(({"a": 1, "b": [None, {"c": True}]}, {}), 7),
-        Page(()),
-        ListWanted("queues", ("name",), "/", (1, 2), "q"),
-        ListWanted("vhosts", ()),
+        RowsRequest("queues", ("name", "messages"), 3, (("/", "a"), ("b", "c"))),
+        RowsRequest("connections", ()),
+        RowsPage(({"a": 1, "b": [None, {"c": True}]}, {}), 7),
+        RowsPage(()),
+        ListRequest("queues", ("name",), "/", (1, 2), "q"),
+        ListRequest("vhosts", ()),
         Listed(({"name": "q"},), (0, 5), ("shard-1",)),
         Listed(()),
         CloseConnections("<1.2>", None, "why"),
         CloseConnections(None, "/", ""),
         CloseSession("c" * 1024),
-        QueueOrder("/", "q", if_empty=True),
-        Count(9),
+        QueueRequest("/", "q", if_empty=True),
+        AffectedCount(9),
     ],
 )
 def test_there_and_back(value):
@@ -65,20 +65,20 @@ def test_there_and_back(value):
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (RowsWanted, RowsWanted("users", ()).to_body()),
-        (RowsWanted, {**RowsWanted("queues", ()).to_body(), "names": [["/"]]}),
-        (RowsWanted, {**RowsWanted("queues", ()).to_body(), "names": [["/", 1]]}),
-        (RowsWanted, {**RowsWanted("queues", ()).to_body(), "after": -1}),
-        (RowsWanted, {**RowsWanted("queues", ()).to_body(), "columns": ["a"] * 65}),
-        (Page, {"rows": [1], "next": -1}),
-        (Page, {"rows": [{}] * 1001, "next": -1}),
-        (ListWanted, {**ListWanted("queues", ()).to_body(), "place": [-1]}),
-        (ListWanted, {**ListWanted("queues", ()).to_body(), "place": [1, 2, 3]}),
-        (ListWanted, {**ListWanted("queues", ()).to_body(), "vhost": 3}),
+        (RowsRequest, RowsRequest("users", ()).to_body()),
+        (RowsRequest, {**RowsRequest("queues", ()).to_body(), "names": [["/"]]}),
+        (RowsRequest, {**RowsRequest("queues", ()).to_body(), "names": [["/", 1]]}),
+        (RowsRequest, {**RowsRequest("queues", ()).to_body(), "after": -1}),
+        (RowsRequest, {**RowsRequest("queues", ()).to_body(), "columns": ["a"] * 65}),
+        (RowsPage, {"rows": [1], "next": -1}),
+        (RowsPage, {"rows": [{}] * 1001, "next": -1}),
+        (ListRequest, {**ListRequest("queues", ()).to_body(), "place": [-1]}),
+        (ListRequest, {**ListRequest("queues", ()).to_body(), "place": [1, 2, 3]}),
+        (ListRequest, {**ListRequest("queues", ()).to_body(), "vhost": 3}),
         (CloseConnections, {"pid": None, "vhost": None, "reason": "x" * 256}),
         (CloseSession, {"client_id": "c" * 1025}),
-        (QueueOrder, {"vhost": "/", "if_empty": True}),
-        (Count, {"count": -1}),
+        (QueueRequest, {"vhost": "/", "if_empty": True}),
+        (AffectedCount, {"count": -1}),
     ],
 )
 def test_other_bodies_are_refused(kind, body):
@@ -96,8 +96,8 @@ def test_pages_are_bounded_by_rows_and_bytes(monkeypatch):
         pages.append([row["n"] for row in page.rows])
         after = page.following
     assert pages == [[0, 1, 2], [3], [4], [5, 6, 7]]
-    assert page_of([], 0) == Page(())
-    assert page_of(rows, 100) == Page(())
+    assert page_of([], 0) == RowsPage(())
+    assert page_of(rows, 100) == RowsPage(())
 
 
 def test_arguments_become_what_json_knows():
@@ -107,7 +107,7 @@ def test_arguments_become_what_json_knows():
 
 
 class Desk:
-    """A desk that knows one queue, and answers when it is told to."""
+    """A dispatcher that knows one queue, and answers when it is told to."""
 
     def __init__(self):
         self.wanted = []
@@ -115,15 +115,15 @@ class Desk:
 
     def rows(self, wanted, done):
         self.wanted.append(wanted)
-        done(Page(({"name": "q"},)))
+        done(RowsPage(({"name": "q"},)))
 
     def close_connections(self, wanted, done):
         self.wanted.append(wanted)
-        done(Count(2))
+        done(AffectedCount(2))
 
     def close_session(self, wanted, done):
         self.wanted.append(wanted)
-        done(Count(1))
+        done(AffectedCount(1))
 
     def purge_queue(self, order, done):
         self.wanted.append(order)
@@ -134,30 +134,31 @@ class Desk:
         done(Failure(ERROR_NOT_FOUND, "no queue"))
 
 
-Order = RowsWanted | CloseConnections | CloseSession | QueueOrder
+Order = RowsRequest | CloseConnections | CloseSession | QueueRequest
 
 
 def test_a_desk_gets_orders_and_its_answers_go_back():
-    desk = Desk()
+    queries = Desk()
     sent: list[bytes] = []
     conversation = Conversation(
-        Hello("shard", 0, 1), Handlers(lambda: (), ProcessNumbers, orders=orders_of(desk))
+        ProcessHello("shard", 0, 1),
+        Handlers(lambda: (), ProcessNumbers, commands=handlers_of(queries)),
     )
     conversation.send = sent.append
     conversation.connected()
     requests: list[tuple[str, Order]] = [
-        (ROWS, RowsWanted("queues", ("name",))),
+        (ROWS, RowsRequest("queues", ("name",))),
         (CLOSE_CONNECTIONS, CloseConnections(None, None, "x")),
         (CLOSE_SESSION, CloseSession("c")),
-        (PURGE_QUEUE, QueueOrder("/", "q")),
-        (DELETE_QUEUE, QueueOrder("/", "q", if_unused=True)),
+        (PURGE_QUEUE, QueueRequest("/", "q")),
+        (DELETE_QUEUE, QueueRequest("/", "q", if_unused=True)),
     ]
     for number, (kind, wanted) in enumerate(requests, 10):
-        frame = encode_frame(Message(kind, number, wanted.to_body()).to_wire())
+        frame = encode_frame(ControlMessage(kind, number, wanted.to_body()).to_wire())
         assert conversation.receive(frame) == b""
-    desk.waiting[0](Count(7))
-    assert desk.wanted == [wanted for _, wanted in requests]
-    answers = [Message.from_wire(value) for value in FrameDecoder().feed(b"".join(sent))]
+    queries.waiting[0](AffectedCount(7))
+    assert queries.wanted == [wanted for _, wanted in requests]
+    answers = [ControlMessage.from_wire(value) for value in FrameDecoder().feed(b"".join(sent))]
     assert [(each.kind, each.id) for each in answers] == [
         (REPLY, 10),
         (REPLY, 11),
@@ -165,21 +166,22 @@ def test_a_desk_gets_orders_and_its_answers_go_back():
         (ERROR, 14),
         (REPLY, 13),
     ]
-    assert Page.from_body(answers[0].body).rows == ({"name": "q"},)
+    assert RowsPage.from_body(answers[0].body).rows == ({"name": "q"},)
     assert Failure.from_body(answers[3].body).code == ERROR_NOT_FOUND
-    assert Count.from_body(answers[4].body) == Count(7)
+    assert AffectedCount.from_body(answers[4].body) == AffectedCount(7)
 
 
 def test_orders_that_are_not_understood_never_reach_the_desk():
-    desk = Desk()
+    queries = Desk()
     conversation = Conversation(
-        Hello("shard", 0, 1), Handlers(lambda: (), ProcessNumbers, orders=orders_of(desk))
+        ProcessHello("shard", 0, 1),
+        Handlers(lambda: (), ProcessNumbers, commands=handlers_of(queries)),
     )
     for kind in (ROWS, CLOSE_CONNECTIONS, PURGE_QUEUE, DELETE_QUEUE):
         (value,) = FrameDecoder().feed(
-            conversation.receive(encode_frame(Message(kind, 1, {}).to_wire()))
+            conversation.receive(encode_frame(ControlMessage(kind, 1, {}).to_wire()))
         )
-        answer = Message.from_wire(value)
+        answer = ControlMessage.from_wire(value)
         assert answer.kind == ERROR
         assert Failure.from_body(answer.body).code == ERROR_MALFORMED
-    assert desk.wanted == []
+    assert queries.wanted == []

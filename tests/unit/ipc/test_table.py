@@ -9,9 +9,9 @@ from fluxmq.ipc.table import (
     LISTENERS_MAX,
     NOT_PINNED,
     REASON_BYTES_MAX,
+    ProcessState,
     ProcessTable,
-    State,
-    TableError,
+    ProcessTableError,
 )
 
 
@@ -27,7 +27,7 @@ def test_empty_rows(table: ProcessTable) -> None:
     rows = table.rows()
     assert [row.slot for row in rows] == [0, 1, 2]
     assert all(row.pid == 0 and not row.ready and row.last_exit is None for row in rows)
-    assert all(row.state is State.STOPPED and row.reason == "" for row in rows)
+    assert all(row.state is ProcessState.STOPPED and row.reason == "" for row in rows)
 
 
 def test_what_one_process_writes_another_reads(table: ProcessTable) -> None:
@@ -35,13 +35,17 @@ def test_what_one_process_writes_another_reads(table: ProcessTable) -> None:
     table.assign(1, "shard", 0, core=5)
     table.assign(2, "acceptor", 0)
     table.set_started(1, pid=4711, started_at_ns=1_700_000_000_500_000_000, restarts=2)
-    table.set_state(1, State.READY)
+    table.set_state(1, ProcessState.READY)
     other.beat(1, 123_456_789)
     other.set_ready(1)
     other.set_connections(1, 2, 17)
     row = table.row(1)
     assert (row.role, row.index, row.core, row.pid, row.restarts) == ("shard", 0, 5, 4711, 2)
-    assert (row.state, row.started_at, row.heartbeat) == (State.READY, 1_700_000_000.5, 123_456_789)
+    assert (row.state, row.started_at, row.heartbeat) == (
+        ProcessState.READY,
+        1_700_000_000.5,
+        123_456_789,
+    )
     assert row.ready
     assert table.ready(1)
     assert table.heartbeat(1) == 123_456_789
@@ -60,7 +64,7 @@ def test_an_end_is_recorded_and_vitals_are_forgotten(table: ProcessTable) -> Non
     table.set_reason(0, "no")
     table.set_exited(0, -9)
     assert (table.row(0).pid, table.row(0).last_exit) == (0, -9)
-    table.clear_vitals(0)
+    table.clear_readings(0)
     row = table.row(0)
     assert (row.heartbeat, row.ready, row.connections, row.reason) == (
         0,
@@ -90,10 +94,10 @@ def test_a_reason_is_cut_to_the_row(table: ProcessTable) -> None:
 
 def test_something_else_is_refused() -> None:
     fd = os.memfd_create("other")
-    with pytest.raises(TableError, match="too small"):
+    with pytest.raises(ProcessTableError, match="too small"):
         ProcessTable(fd)
     os.ftruncate(fd, 4096)
-    with pytest.raises(TableError, match="does not hold"):
+    with pytest.raises(ProcessTableError, match="does not hold"):
         ProcessTable(fd)
     os.close(fd)
 
@@ -112,7 +116,7 @@ def test_memory_and_alarms_of_all_rows_count_together(table: ProcessTable) -> No
     table.set_alarms(1, {"memory"})
     assert (table.memory(), table.alarms()) == (120, ("memory", "disk"))
     table.set_alarms(2, [])
-    table.clear_vitals(0)
+    table.clear_readings(0)
     assert (table.memory(), table.alarms()) == (20, ("memory",))
-    table.clear_vitals(1)
+    table.clear_readings(1)
     assert table.alarms() == ()

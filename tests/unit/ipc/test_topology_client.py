@@ -3,15 +3,15 @@
 import pytest
 
 from fluxmq.ipc import topology_client
+from fluxmq.ipc.control_frames import FrameDecoder, encode_frame
 from fluxmq.ipc.conversation import Conversation, Handlers
-from fluxmq.ipc.framing import FrameDecoder, encode_frame
 from fluxmq.ipc.messages import (
     ERROR,
     ERROR_FAILED,
     REPLY,
+    ControlMessage,
     Failure,
-    Hello,
-    Message,
+    ProcessHello,
     ProcessNumbers,
     error,
 )
@@ -26,13 +26,13 @@ from fluxmq.ipc.topology_messages import (
 )
 from fluxmq.ipc.user_messages import Confirmed
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, DeleteQueue, DropGroup
-from fluxmq.routing.topology.records import Queue, Vhost
+from fluxmq.routing.topology.records import QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Delta, Topology
 
 
 def queue(name, vhost="/"):
-    return DeclareQueue(Queue(vhost, name))
+    return DeclareQueue(QueueRecord(vhost, name))
 
 
 class World:
@@ -45,11 +45,11 @@ class World:
         self.control.apply(AddVhost(Vhost("/")))
         self.client = TopologyClient(lambda: self.time, self.changed.append, first)
         self.conversation = Conversation(
-            Hello("shard", 0, 1),
+            ProcessHello("shard", 0, 1),
             Handlers(
                 lambda: (),
                 ProcessNumbers,
-                orders=self.client.orders,
+                commands=self.client.commands,
                 established=self.client.established,
             ),
         )
@@ -63,7 +63,7 @@ class World:
         self.decoder = FrameDecoder()
         self.conversation.send = self._send
         self.conversation.connected()
-        self.tell(Message(REPLY, 1, {}))
+        self.tell(ControlMessage(REPLY, 1, {}))
 
     def _send(self, data):
         self.sent += data
@@ -74,7 +74,7 @@ class World:
 
     def received(self):
         data, self.sent = self.sent, b""
-        return [Message.from_wire(value) for value in self.decoder.feed(data)]
+        return [ControlMessage.from_wire(value) for value in self.decoder.feed(data)]
 
     def requests(self):
         """Requests since the last call, as number and sets of changes."""
@@ -84,7 +84,7 @@ class World:
     def push(self, previous, rows, revision=None):
         """Tell rows; return the answer to the last part."""
         for part in parts(previous, revision or self.control.revision, rows):
-            self.tell(Message(TOPOLOGY, 77, part.to_body()))
+            self.tell(ControlMessage(TOPOLOGY, 77, part.to_body()))
         return self.received()[-1]
 
     def push_all(self):
@@ -118,13 +118,13 @@ def test_the_copy_is_what_control_told(world):
 def test_parts_count_only_together(world, monkeypatch):
     monkeypatch.setattr("fluxmq.ipc.topology_messages.PART_ROWS_MAX", 2)
     first, *others = parts(FROM_NOTHING, 1, world.control.snapshot().rows)
-    world.tell(Message(TOPOLOGY, 5, first.to_body()))
+    world.tell(ControlMessage(TOPOLOGY, 5, first.to_body()))
     assert not world.client.known
     assert world.client.arriving
     # Begun again: what came before does not count.
-    world.tell(Message(TOPOLOGY, 6, first.to_body()))
+    world.tell(ControlMessage(TOPOLOGY, 6, first.to_body()))
     for part in others:
-        world.tell(Message(TOPOLOGY, 7, part.to_body()))
+        world.tell(ControlMessage(TOPOLOGY, 7, part.to_body()))
     assert [answer.id for answer in world.received()] == [5, 6] + [7] * len(others)
     assert world.same()
     assert not world.client.arriving
@@ -143,7 +143,7 @@ def test_a_copy_that_is_held_is_confirmed_with_the_first_part(world, monkeypatch
     world.push_all()
     monkeypatch.setattr("fluxmq.ipc.topology_messages.PART_ROWS_MAX", 2)
     first, *_others = parts(FROM_NOTHING, world.control.revision, world.control.snapshot().rows)
-    world.tell(Message(TOPOLOGY, 5, first.to_body()))
+    world.tell(ControlMessage(TOPOLOGY, 5, first.to_body()))
     (answer,) = world.received()
     assert Confirmed.from_body(answer.body).revision == world.control.revision
     assert world.same()
@@ -196,7 +196,7 @@ def test_a_change_is_answered_when_the_copy_has_it(world):
     ((number, sets),) = world.requests()
     assert sets == [(queue("q"),)]
     delta = world.control.apply(queue("q"))
-    world.tell(Message(REPLY, number, TopologyChanged(delta.revision, (None,)).to_body()))
+    world.tell(ControlMessage(REPLY, number, TopologyChanged(delta.revision, (None,)).to_body()))
     assert answers == []
     world.push(delta.previous, delta.rows)
     assert answers == [None]
@@ -212,11 +212,11 @@ def test_changes_go_together_while_others_are_under_way(world, monkeypatch):
         )
     ((number, sets),) = world.requests()
     assert sets == [(queue("a"),)]
-    world.tell(Message(REPLY, number, TopologyChanged(0, (None,)).to_body()))
+    world.tell(ControlMessage(REPLY, number, TopologyChanged(0, (None,)).to_body()))
     ((number, sets),) = world.requests()
     assert sets == [(queue(name),) for name in "bcd"]
     refusal = Refusal(406, "no")
-    world.tell(Message(REPLY, number, TopologyChanged(0, (None, refusal, None)).to_body()))
+    world.tell(ControlMessage(REPLY, number, TopologyChanged(0, (None, refusal, None)).to_body()))
     assert answers == [("a", None), ("b", None), ("c", refusal), ("d", None)]
 
 
@@ -243,7 +243,7 @@ def test_requests_are_bounded_by_sets_and_bytes(world, monkeypatch, limits, size
         ((number, sets),) = world.requests()
         found.append(len(sets))
         results = (None,) * len(sets)
-        world.tell(Message(REPLY, number, TopologyChanged(0, results).to_body()))
+        world.tell(ControlMessage(REPLY, number, TopologyChanged(0, results).to_body()))
     assert found == sizes
 
 
@@ -267,7 +267,9 @@ def test_what_waits_is_bounded(world, monkeypatch):
 def test_changes_that_are_none_are_refused_at_once(world):
     answers: list[Refusal | str | None] = []
     world.client.change([], answers.append)
-    world.client.change([DeclareQueue(Queue("/", "q", arguments={"x": object()}))], answers.append)
+    world.client.change(
+        [DeclareQueue(QueueRecord("/", "q", arguments={"x": object()}))], answers.append
+    )
     assert codes(answers) == [406, 406]
     assert world.requests() == []
 
@@ -285,7 +287,7 @@ def test_changes_are_sent_again_in_order_when_control_is_back(world, monkeypatch
     world.establish()
     ((number, sets),) = world.requests()
     assert sets == [(queue(name),) for name in "abcde"]
-    world.tell(Message(REPLY, number, TopologyChanged(0, (None,) * 5).to_body()))
+    world.tell(ControlMessage(REPLY, number, TopologyChanged(0, (None,) * 5).to_body()))
     assert answers == list("abcde")
 
 
@@ -306,7 +308,7 @@ def test_changes_are_refused_when_control_is_away_too_long(world):
     world.establish()
     ((number, sets),) = world.requests()
     assert sets == [(queue("later"),)]
-    world.tell(Message(REPLY, number, TopologyChanged(0, (None,)).to_body()))
+    world.tell(ControlMessage(REPLY, number, TopologyChanged(0, (None,)).to_body()))
     assert answers[2:] == ["later"]
 
 
@@ -317,7 +319,7 @@ def test_a_control_that_does_not_answer_is_not_waited_for(world):
     world.time += AWAY_SECONDS
     world.client.tick()
     assert codes(answers) == [541]
-    world.tell(Message(REPLY, number, TopologyChanged(0, (None,)).to_body()))
+    world.tell(ControlMessage(REPLY, number, TopologyChanged(0, (None,)).to_body()))
     assert len(answers) == 1
 
 
@@ -330,7 +332,7 @@ def test_a_change_that_was_refused_is_not_made_later(world, monkeypatch):
     world.time += AWAY_SECONDS
     world.client.tick()
     assert codes(answers) == [541, 541]
-    world.tell(Message(REPLY, number, TopologyChanged(0, (None,)).to_body()))
+    world.tell(ControlMessage(REPLY, number, TopologyChanged(0, (None,)).to_body()))
     assert world.requests() == []
 
 
@@ -339,7 +341,7 @@ def test_a_copy_that_does_not_get_there_is_not_waited_for(world):
     answers: list[Refusal | str | None] = []
     world.client.change([queue("a")], answers.append)
     ((number, _),) = world.requests()
-    world.tell(Message(REPLY, number, TopologyChanged(99, (None,)).to_body()))
+    world.tell(ControlMessage(REPLY, number, TopologyChanged(99, (None,)).to_body()))
     assert answers == []
     world.time += AWAY_SECONDS
     world.client.tick()
@@ -350,8 +352,8 @@ def test_a_copy_that_does_not_get_there_is_not_waited_for(world):
     "answer",
     [
         lambda number: error(number, ERROR_FAILED, "the disk is full"),
-        lambda number: Message(REPLY, number, {}),
-        lambda number: Message(REPLY, number, TopologyChanged(0, ()).to_body()),
+        lambda number: ControlMessage(REPLY, number, {}),
+        lambda number: ControlMessage(REPLY, number, TopologyChanged(0, ()).to_body()),
     ],
 )
 def test_a_request_that_failed_is_a_refusal_of_all_its_changes(world, answer):
@@ -369,7 +371,7 @@ def test_what_a_predecessor_lost_is_told_before_anything_else():
     world.establish()
     ((number, sets),) = world.requests()
     assert sets == [(DropGroup("ephemeral-0"),), (queue("a"),)]
-    world.tell(Message(REPLY, number, TopologyChanged(0, (None, None)).to_body()))
+    world.tell(ControlMessage(REPLY, number, TopologyChanged(0, (None, None)).to_body()))
     world.conversation.disconnected()
     world.establish()
     assert world.requests() == []
@@ -387,6 +389,6 @@ def test_whoever_is_answered_may_ask_again(world, monkeypatch):
     world.client.change([queue("0")], again)
     for _ in range(3):
         ((number, _),) = world.requests()
-        world.tell(Message(REPLY, number, TopologyChanged(0, (None,)).to_body()))
+        world.tell(ControlMessage(REPLY, number, TopologyChanged(0, (None,)).to_body()))
     assert answers == [None] * 3
     assert world.requests() == []

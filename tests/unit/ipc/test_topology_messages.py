@@ -18,21 +18,23 @@ from fluxmq.ipc.topology_messages import (
     shard_of_connection,
 )
 from fluxmq.routing.topology.changes import AddVhost, Bind, DeclareQueue, DropOwner
-from fluxmq.routing.topology.records import Binding, Queue, Vhost
+from fluxmq.routing.topology.records import Binding, QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.routing.topology.topology import Row, Topology
+from fluxmq.routing.topology.topology import Topology, TopologyRow
 from tests.unit.ipc.travelling import travelled
 
 
 def rows(count):
-    return tuple(Row("queue", ("/", str(number)), {"name": str(number)}) for number in range(count))
+    return tuple(
+        TopologyRow("queue", ("/", str(number)), {"name": str(number)}) for number in range(count)
+    )
 
 
 @pytest.mark.parametrize(
     "value",
     [
         TopologyPart(FROM_NOTHING, 3, Topology().apply(AddVhost(Vhost("/"))).rows),
-        TopologyPart(3, 5, (Row("binding", ("/", "a", b"\xff"), None),), 7, more=True),
+        TopologyPart(3, 5, (TopologyRow("binding", ("/", "a", b"\xff"), None),), 7, more=True),
         TopologyChanged(3, (None, Refusal(406, "no")), ("shard-1",)),
         TopologyChanged(0, ()),
     ],
@@ -90,7 +92,10 @@ def test_nothing_is_one_part():
 
 
 def test_sets_of_changes_there_and_back():
-    first = (AddVhost(Vhost("b")), DeclareQueue(Queue("b", "q", arguments={"x-max-length": 3})))
+    first = (
+        AddVhost(Vhost("b")),
+        DeclareQueue(QueueRecord("b", "q", arguments={"x-max-length": 3})),
+    )
     second = (Bind(Binding("/", "amq.topic", "q", routing_key="a.*"), asker="0.1.2"),)
     body = change_body([pack_set(first), pack_set(second)])
     assert read_sets(travelled(body)) == [first, second]
@@ -113,8 +118,8 @@ def test_a_set_that_is_not_understood_is_refused_alone():
     [
         (),
         (DropOwner("x"),) * (SETS_MAX + 1),
-        (DeclareQueue(Queue("/", "q", arguments={"x": object()})),),
-        (DeclareQueue(Queue("/", "q", arguments={"x": "y" * SET_BYTES_MAX})),),
+        (DeclareQueue(QueueRecord("/", "q", arguments={"x": object()})),),
+        (DeclareQueue(QueueRecord("/", "q", arguments={"x": "y" * SET_BYTES_MAX})),),
     ],
 )
 def test_sets_that_cannot_be_asked_for(changes):

@@ -2,9 +2,9 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fluxmq.metrics.exposition import Exposition, Source
+from fluxmq.metrics.exposition import Exposition, MetricSource
 from fluxmq.metrics.instruments import Instruments
-from fluxmq.metrics.registry import METRICS, Kind, Sample, Scope
+from fluxmq.metrics.registry import METRICS, MetricKind, Sample, Scope
 
 
 def parsed(exposition):
@@ -20,8 +20,8 @@ def test_shards_are_told_apart_by_label():
     exposition = Exposition()
     for shard in (0, 1):
         samples = [("fluxmq_messages_received_total", {"qos": "0"}, 10 + shard)]
-        exposition.add(Source(Scope.SHARD, samples, shard))
-    exposition.add(Source(Scope.ACCEPTOR, [("fluxmq_acceptor_pending", {}, 3)]))
+        exposition.add(MetricSource(Scope.SHARD, samples, shard))
+    exposition.add(MetricSource(Scope.ACCEPTOR, [("fluxmq_acceptor_pending", {}, 3)]))
     assert parsed(exposition) == {
         ("fluxmq_messages_received_total", ("qos", "0"), ("shard", "0")): 10,
         ("fluxmq_messages_received_total", ("qos", "0"), ("shard", "1")): 11,
@@ -33,7 +33,7 @@ def test_shards_are_told_apart_by_label():
 def test_what_is_not_declared_is_left_out_and_counted():
     exposition = Exposition()
     exposition.add(
-        Source(
+        MetricSource(
             Scope.SHARD,
             [
                 ("fluxmq_invented_total", {}, 1),
@@ -57,18 +57,20 @@ def test_every_declared_metric_survives_the_round_trip():
             if metric.scope is not scope:
                 continue
             labels = dict.fromkeys(metric.labels, "x")
-            if metric.kind is Kind.HISTOGRAM:
+            if metric.kind is MetricKind.HISTOGRAM:
                 samples.append((f"{metric.name}_bucket", {**labels, "le": "+Inf"}, 1))
                 samples.append((f"{metric.name}_sum", labels, 1.5))
                 samples.append((f"{metric.name}_count", labels, 1))
             else:
                 samples.append((metric.name, labels, 2))
-        exposition.add(Source(scope, samples, 0 if scope is Scope.SHARD else None))
+        exposition.add(MetricSource(scope, samples, 0 if scope is Scope.SHARD else None))
     assert exposition.undeclared == 0
     text = exposition.text().decode()
     kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
     for metric in METRICS.values():
-        family = metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+        family = (
+            metric.name.removesuffix("_total") if metric.kind is MetricKind.COUNTER else metric.name
+        )
         assert kinds[family] == metric.kind.value
         assert metric.help in text
 
@@ -78,7 +80,7 @@ def test_a_process_own_instruments_pass():
     instruments.histogram("fluxmq_loop_lag_seconds").observe(0.01)
     instruments.counter("fluxmq_ticks_total").value = 9
     exposition = Exposition()
-    exposition.add(Source(Scope.SHARD, instruments.samples(), 4))
+    exposition.add(MetricSource(Scope.SHARD, instruments.samples(), 4))
     assert exposition.undeclared == 0
     assert parsed(exposition)["fluxmq_ticks_total", ("shard", "4")] == 9
 
@@ -86,7 +88,7 @@ def test_a_process_own_instruments_pass():
 def test_label_values_from_anywhere_are_escaped():
     exposition = Exposition()
     samples = [("fluxmq_protocol_errors_total", {"code": 'a"b\\c\nd'}, 1)]
-    exposition.add(Source(Scope.SHARD, samples, 0))
+    exposition.add(MetricSource(Scope.SHARD, samples, 0))
     assert parsed(exposition) == {
         ("fluxmq_protocol_errors_total", ("code", 'a"b\\c\nd'), ("shard", "0")): 1
     }

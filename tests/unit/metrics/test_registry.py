@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import fluxmq
-from fluxmq.metrics.registry import DROP_REASONS, METRICS, Kind, Scope, find, labels_problem
+from fluxmq.metrics.registry import DROP_REASONS, METRICS, MetricKind, Scope, find, labels_problem
 
 # Names that look like a metric's and are something else.
 OTHER_NAMES = {"fluxmq_hot", "fluxmq_version"}
@@ -33,7 +33,7 @@ def test_every_metric_name_written_in_the_broker_is_declared():
 def test_names_follow_prometheus_conventions():
     for metric in METRICS.values():
         assert re.fullmatch(r"fluxmq_[a-z0-9_]+", metric.name)
-        assert (metric.kind is Kind.COUNTER) == metric.name.endswith("_total")
+        assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total")
         assert metric.help.endswith(".")
         assert not any(label.startswith("_") for label in metric.labels)
 

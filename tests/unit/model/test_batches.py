@@ -19,7 +19,7 @@ from fluxmq.model.batch_format import (
 from fluxmq.model.batch_format import verify as verify_check
 from fluxmq.model.batches import (
     LENGTH_MAX,
-    Message,
+    BatchMessage,
     columns,
     encode,
     read_header,
@@ -30,9 +30,9 @@ KEY_ENDS_AT = HEADER_BYTES + 3 * (4 * 8 + 2 * 4)
 """Behind the four columns of eight bytes and the two of four that `DIFFERENT` has."""
 
 DIFFERENT = [
-    Message(b"a/b", b"\x01", b"one", 10, 0, 0, 7, 1, 1),
-    Message(b"a/c", b"", b"", 9, 5, 0, 7, -2, 0),
-    Message(b"", b"\x02\x03", b"three", 30, 0, 6, 0, 0, 0x101),
+    BatchMessage(b"a/b", b"\x01", b"one", 10, 0, 0, 7, 1, 1),
+    BatchMessage(b"a/c", b"", b"", 9, 5, 0, 7, -2, 0),
+    BatchMessage(b"", b"\x02\x03", b"three", 30, 0, 6, 0, 0, 0x101),
 ]
 
 
@@ -58,7 +58,7 @@ def test_the_broker_reads_the_same() -> None:
     assert not batch.uniform_key
     assert not batch.uniform_properties
     assert [
-        Message(
+        BatchMessage(
             batch.key(index),
             batch.properties(index),
             batch.payload(index),
@@ -86,7 +86,7 @@ def test_columns_look_into_the_bytes() -> None:
 
 def test_columns_that_no_message_needs_are_not_there() -> None:
     found = columns(build_message(b"k", b"p", b"payload", 5))
-    assert list(found.messages()) == [Message(b"k", b"p", b"payload", 5)]
+    assert list(found.messages()) == [BatchMessage(b"k", b"p", b"payload", 5)]
     for array in (
         found.key_ends,
         found.property_ends,
@@ -102,11 +102,11 @@ def test_columns_that_no_message_needs_are_not_there() -> None:
 
 def test_one_message_is_what_the_broker_builds() -> None:
     built = build_message(b"k", b"p", b"payload", 5, 1, 2, 3, 4, 5)
-    assert encode([Message(b"k", b"p", b"payload", 5, 1, 2, 4, 5, 3)]) == built
+    assert encode([BatchMessage(b"k", b"p", b"payload", 5, 1, 2, 4, 5, 3)]) == built
 
 
 def test_what_no_batch_holds() -> None:
-    one = Message(b"", b"", b"", 0)
+    one = BatchMessage(b"", b"", b"", 0)
     with pytest.raises(ValueError, match="holds 1 to"):
         encode([])
     with pytest.raises(ValueError, match="holds 1 to"):

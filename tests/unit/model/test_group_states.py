@@ -16,7 +16,7 @@ from fluxmq.model.group_states import (
     OFFSET_MAX,
     RANGES_MAX,
     REASONS,
-    GroupState,
+    ConsumerGroupState,
     QueueGroups,
     Range,
     decode,
@@ -24,7 +24,7 @@ from fluxmq.model.group_states import (
     joined,
 )
 from fluxmq.model.segments import SegmentError
-from fluxmq.queues.commands import Mode, Reason
+from fluxmq.queues.commands import DeadLetterReason, Mode
 
 NUMBERS = st.integers(0, OFFSET_MAX)
 
@@ -44,7 +44,7 @@ def ranges(draw: st.DrawFn) -> tuple[Range, ...]:
 
 
 STATES = st.builds(
-    GroupState,
+    ConsumerGroupState,
     st.text(),
     st.sampled_from(MODES),
     st.text(),
@@ -77,13 +77,15 @@ def with_group(place: int, value: object) -> list[object]:
 
 
 @given(st.integers(-OFFSET_MAX, OFFSET_MAX), NUMBERS, NUMBERS, st.lists(STATES, max_size=3))
-def test_what_is_written_is_read(time: int, one: int, other: int, groups: list[GroupState]) -> None:
+def test_what_is_written_is_read(
+    time: int, one: int, other: int, groups: list[ConsumerGroupState]
+) -> None:
     state = QueueGroups(time, min(one, other), max(one, other), tuple(groups))
     assert decode(encode(state)) == state
 
 
 def test_the_layout_is_as_the_text_says() -> None:
-    group = GroupState("g", "work", "", 10, 1, ((2, 4, 1),), (), 2, 3, 0)
+    group = ConsumerGroupState("g", "work", "", 10, 1, ((2, 4, 1),), (), 2, 3, 0)
     state = QueueGroups(TIME, 0, 20, (group,))
     assert encode(state) == written(STATE)
     assert decode(written(STATE)) == state
@@ -93,7 +95,7 @@ def test_the_layout_is_as_the_text_says() -> None:
 
 def test_modes_and_reasons_are_the_queues() -> None:
     assert [mode.name.lower() for mode in Mode] == list(MODES)
-    assert [reason.text for reason in Reason] == list(REASONS)
+    assert [reason.text for reason in DeadLetterReason] == list(REASONS)
 
 
 def test_every_bit_counts() -> None:

@@ -2,7 +2,7 @@
 
 from fluxmq.model import limits
 from fluxmq.model.errors import FluxmqError
-from fluxmq.settings import Problem, SettingsError
+from fluxmq.settings import SettingsError, SettingsProblem
 
 
 def test_mqtt_limits_follow_from_field_widths() -> None:
@@ -12,6 +12,6 @@ def test_mqtt_limits_follow_from_field_widths() -> None:
 
 
 def test_errors_have_one_root() -> None:
-    error = SettingsError([Problem("a.b", "is wrong"), Problem("", "is worse")])
+    error = SettingsError([SettingsProblem("a.b", "is wrong"), SettingsProblem("", "is worse")])
     assert isinstance(error, FluxmqError)
     assert str(error) == "a.b: is wrong\nis worse"

@@ -12,8 +12,8 @@ from fluxmq.model.properties import (
     ITEMS_MAX,
     NUMBERS,
     Item,
-    Kind,
     PropertyError,
+    PropertyKind,
     Value,
     decode,
     encode,
@@ -47,12 +47,12 @@ VALUES = [
 def test_golden_bytes() -> None:
     """These bytes lie on disks."""
     items = [
-        Item(Kind.CONTENT_TYPE, b"text/plain"),
-        Item(Kind.PRIORITY, 9),
-        Item(Kind.TIMESTAMP, 1),
-        Item(Kind.EMPTY_HEADERS, None),
-        Item(Kind.HEADER, Value("F", ((b"k", Value("s", -2)),)), b"name"),
-        Item(Kind.HEADER, text(b"x" * 200), b""),
+        Item(PropertyKind.CONTENT_TYPE, b"text/plain"),
+        Item(PropertyKind.PRIORITY, 9),
+        Item(PropertyKind.TIMESTAMP, 1),
+        Item(PropertyKind.EMPTY_HEADERS, None),
+        Item(PropertyKind.HEADER, Value("F", ((b"k", Value("s", -2)),)), b"name"),
+        Item(PropertyKind.HEADER, text(b"x" * 200), b""),
     ]
     block = bytes.fromhex(
         "020a746578742f706c61696e"
@@ -68,14 +68,14 @@ def test_golden_bytes() -> None:
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_typed_headers(value: Value) -> None:
-    items = [Item(Kind.HEADER, value, b"name"), Item(Kind.HEADER, value, b"")]
+    items = [Item(PropertyKind.HEADER, value, b"name"), Item(PropertyKind.HEADER, value, b"")]
     assert decode(encode(items)) == items
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.HEADER])
-def test_every_kind(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in PropertyKind if kind is not PropertyKind.HEADER])
+def test_every_kind(kind: PropertyKind) -> None:
     values: list[int | bytes | None] = [b"", b"\0\xff", b"x" * 70_000]
-    if kind is Kind.EMPTY_HEADERS:
+    if kind is PropertyKind.EMPTY_HEADERS:
         values = [None]
     elif kind in NUMBERS:
         values = [0, 1, 256 ** NUMBERS[kind] - 1]
@@ -84,8 +84,8 @@ def test_every_kind(kind: Kind) -> None:
 
 
 def test_order_is_kept() -> None:
-    items = [Item(Kind.HEADER, text(b"%d" % n), b"n%d" % (n % 3)) for n in range(20)]
-    items.insert(7, Item(Kind.TYPE, b"between"))
+    items = [Item(PropertyKind.HEADER, text(b"%d" % n), b"n%d" % (n % 3)) for n in range(20)]
+    items.insert(7, Item(PropertyKind.TYPE, b"between"))
     assert decode(encode(items)) == items
 
 
@@ -97,20 +97,20 @@ def test_nothing_is_no_bytes() -> None:
 @pytest.mark.parametrize(
     "item",
     [
-        Item(Kind.PRIORITY, 256),
-        Item(Kind.PRIORITY, -1),
-        Item(Kind.PRIORITY, b"1"),
-        Item(Kind.CONTENT_TYPE, 1),
-        Item(Kind.CONTENT_TYPE, None),
-        Item(Kind.EMPTY_HEADERS, b""),
-        Item(Kind.HEADER, b"untyped", b"k"),
-        Item(Kind.HEADER, Value("b", 128), b"k"),
-        Item(Kind.HEADER, Value("f", 1e300), b"k"),
-        Item(Kind.HEADER, Value("t", 1), b"k"),
-        Item(Kind.HEADER, Value("S", "text"), b"k"),
-        Item(Kind.HEADER, Value("D", (1, 2, 3)), b"k"),
-        Item(Kind.HEADER, Value("V", 0), b"k"),
-        Item(Kind.HEADER, Value("?", None), b"k"),
+        Item(PropertyKind.PRIORITY, 256),
+        Item(PropertyKind.PRIORITY, -1),
+        Item(PropertyKind.PRIORITY, b"1"),
+        Item(PropertyKind.CONTENT_TYPE, 1),
+        Item(PropertyKind.CONTENT_TYPE, None),
+        Item(PropertyKind.EMPTY_HEADERS, b""),
+        Item(PropertyKind.HEADER, b"untyped", b"k"),
+        Item(PropertyKind.HEADER, Value("b", 128), b"k"),
+        Item(PropertyKind.HEADER, Value("f", 1e300), b"k"),
+        Item(PropertyKind.HEADER, Value("t", 1), b"k"),
+        Item(PropertyKind.HEADER, Value("S", "text"), b"k"),
+        Item(PropertyKind.HEADER, Value("D", (1, 2, 3)), b"k"),
+        Item(PropertyKind.HEADER, Value("V", 0), b"k"),
+        Item(PropertyKind.HEADER, Value("?", None), b"k"),
     ],
     ids=repr,
 )
@@ -166,11 +166,11 @@ def nested(depth: int) -> Value:
 
 
 def test_depth_is_bounded() -> None:
-    deepest = [Item(Kind.HEADER, nested(DEPTH_MAX), b"")]
+    deepest = [Item(PropertyKind.HEADER, nested(DEPTH_MAX), b"")]
     block = encode(deepest)
     assert decode(block) == deepest
     with pytest.raises(PropertyError, match="too deep"):
-        encode([Item(Kind.HEADER, nested(DEPTH_MAX + 1), b"")])
+        encode([Item(PropertyKind.HEADER, nested(DEPTH_MAX + 1), b"")])
     content = bytes([0, *b"A\0"])
     for _ in range(DEPTH_MAX):
         content = bytes([0, ord("A"), len(content) - 1]) + content[1:]
@@ -179,7 +179,7 @@ def test_depth_is_bounded() -> None:
 
 
 def test_items_are_bounded() -> None:
-    most = [Item(Kind.TYPE, b"")] * ITEMS_MAX
+    most = [Item(PropertyKind.TYPE, b"")] * ITEMS_MAX
     block = encode(most)
     assert len(decode(block)) == ITEMS_MAX
     with pytest.raises(PropertyError, match="more items"):
@@ -187,10 +187,10 @@ def test_items_are_bounded() -> None:
     with pytest.raises(PropertyError, match="more items"):
         decode(block + block[:2])
     with pytest.raises(PropertyError, match="more items"):
-        encode([Item(Kind.HEADER, Value("A", (Value("V", None),) * ITEMS_MAX), b"")])
+        encode([Item(PropertyKind.HEADER, Value("A", (Value("V", None),) * ITEMS_MAX), b"")])
 
 
 def test_bytes_are_bounded() -> None:
-    half = Item(Kind.TYPE, bytes(BLOCK_BYTES_MAX // 2))
+    half = Item(PropertyKind.TYPE, bytes(BLOCK_BYTES_MAX // 2))
     with pytest.raises(PropertyError, match="more bytes"):
         encode([half, half])

@@ -20,9 +20,9 @@ from fluxmq.model.segments import (
     SLOT_BYTES,
     TIME_NONE,
     Footer,
-    Head,
+    HeaderPage,
     IndexEntries,
-    Page,
+    QueueHead,
     SegmentError,
     base_of,
     batch_span,
@@ -39,9 +39,9 @@ from fluxmq.model.segments import (
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
-PAGE = Page("orders/é", 1234, -5)
+PAGE = HeaderPage("orders/é", 1234, -5)
 FOOTER = Footer(10, 1243, -5, 99, bytes(range(16)), 5000)
-HEAD = Head(7, 1, 2, 3, 4, -5)
+HEAD = QueueHead(7, 1, 2, 3, 4, -5)
 
 
 def test_names() -> None:
@@ -77,8 +77,8 @@ def test_the_footer_and_the_head_are_as_the_format_says() -> None:
 
 @given(st.text(max_size=300), U64, I64)
 def test_pages_are_read_as_written(name: str, base: int, created: int) -> None:
-    page = Page(name, base, created)
-    assert Page.decode(page.encode() + b"more") == page
+    page = HeaderPage(name, base, created)
+    assert HeaderPage.decode(page.encode() + b"more") == page
 
 
 @given(U64, U64, I64, I64, st.binary(min_size=16, max_size=16), U64)
@@ -91,7 +91,7 @@ def test_footers_are_read_as_written(
 
 @pytest.mark.parametrize(
     ("data", "decode"),
-    [(PAGE.encode(), Page.decode), (FOOTER.encode(), Footer.decode)],
+    [(PAGE.encode(), HeaderPage.decode), (FOOTER.encode(), Footer.decode)],
     ids=["page", "footer"],
 )
 def test_every_flipped_bit_and_every_cut_is_noticed(
@@ -114,7 +114,7 @@ def test_a_page_of_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     data = PAGE.encode()
     monkeypatch.undo()
     with pytest.raises(SegmentError, match="format version 2; this program reads 1"):
-        Page.decode(data)
+        HeaderPage.decode(data)
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_the_newest_slot_counts(
     sequence: int, start: int, committed: int, segment: int, position: int, time: int
 ) -> None:
     sequence = min(sequence, 2**64 - 2)
-    older = Head(sequence, start, committed, segment, position, time)
+    older = QueueHead(sequence, start, committed, segment, position, time)
     newer = older._replace(sequence=sequence + 1)
     slots = {older.slot_position: older.encode(), newer.slot_position: newer.encode()}
     assert newest_head(slots[0] + slots[SLOT_BYTES]) == newer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.model.steady import SLEW_PARTS, Mark, SteadyClock, resumed
+from fluxmq.model.steady import SLEW_PARTS, ClockReadings, SteadyClock, resumed
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -56,21 +56,21 @@ def test_it_is_set_when_a_process_starts() -> None:
 
 
 def test_a_mark_comes_back_as_it_was() -> None:
-    for mark in (Mark(NOW, NOW - YEAR, 77, "a-boot"), Mark(-1, 0, 0, "-")):
-        assert Mark.decode(mark.encode()) == mark
-    assert Mark.decode(Mark(1, 2, 3, "").encode()) == Mark(1, 2, 3, "-")
+    for mark in (ClockReadings(NOW, NOW - YEAR, 77, "a-boot"), ClockReadings(-1, 0, 0, "-")):
+        assert ClockReadings.decode(mark.encode()) == mark
+    assert ClockReadings.decode(ClockReadings(1, 2, 3, "").encode()) == ClockReadings(1, 2, 3, "-")
 
 
 @pytest.mark.parametrize("spoil", [0, 5, 20, -2])
 def test_a_mark_that_was_cut_or_changed_is_none(spoil: int) -> None:
-    line = Mark(NOW, NOW, 77, "a-boot").encode()
-    assert Mark.decode(line[:spoil]) is None
-    assert Mark.decode(line[:spoil] + b"\x00" + line[spoil:][1:]) is None
-    assert Mark.decode(b"\xff\xfe") is None
+    line = ClockReadings(NOW, NOW, 77, "a-boot").encode()
+    assert ClockReadings.decode(line[:spoil]) is None
+    assert ClockReadings.decode(line[:spoil] + b"\x00" + line[spoil:][1:]) is None
+    assert ClockReadings.decode(b"\xff\xfe") is None
 
 
 def after(
-    mark: Mark, *, real: int, wall: int, same_boot: bool, boot_clock: int | None = None
+    mark: ClockReadings, *, real: int, wall: int, same_boot: bool, boot_clock: int | None = None
 ) -> int:
     """How much time is counted after `real` has passed and the wall clock shows `wall` more than it would."""
     elapsed = mark.elapsed + real if boot_clock is None else boot_clock
@@ -78,7 +78,7 @@ def after(
     return resumed(mark, mark.wall + real + wall, elapsed, boot) - mark.steady
 
 
-RIGHT = Mark(NOW, NOW, HOUR, "boot")
+RIGHT = ClockReadings(NOW, NOW, HOUR, "boot")
 
 
 def test_a_node_that_was_off_for_a_week_counts_it() -> None:
@@ -101,13 +101,13 @@ def test_a_wall_clock_that_is_behind_takes_nothing_back(wall: int) -> None:
 
 def test_a_hardware_clock_in_local_time_counts_once() -> None:
     """It is 8 hours ahead at each boot, until NTP sets the wall clock; steady time is ahead since the first one."""
-    mark = Mark(NOW + 8 * HOUR, NOW, HOUR, "boot")
+    mark = ClockReadings(NOW + 8 * HOUR, NOW, HOUR, "boot")
     assert after(mark, real=SECOND, wall=8 * HOUR, same_boot=False, boot_clock=9) == SECOND
 
 
 def test_a_machine_without_a_clock_of_its_own_is_not_taken_to_have_slept_for_years() -> None:
     """It began in 1970, NTP set it right; steady time is still in 1970."""
-    mark = Mark(HOUR, NOW, HOUR, "boot")
+    mark = ClockReadings(HOUR, NOW, HOUR, "boot")
     assert after(mark, real=SECOND, wall=0, same_boot=False, boot_clock=9) == SECOND
 
 

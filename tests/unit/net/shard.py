@@ -15,21 +15,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fluxmq.auth.logins import Authenticated, LoginOutcome
-from fluxmq.auth.policy import Policy
+from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from fluxmq.auth.policy import TopicPolicy
 from fluxmq.protocols.mqtt.codec import Limits, encode
 from fluxmq.protocols.mqtt.packets import Connect, Publish, Subscribe, Subscription
+from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.protocols.mqtt.properties import Properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError
-from fluxmq.protocols.mqtt.tickets import Ticket
 from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_topic
 from fluxmq.routing.subscriptions import SubscriptionTree
-from fluxmq.sessions.mqtt.handler import Handler
+from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
-from fluxmq.sessions.mqtt.session import Client, Grant, Session, Will
-from fluxmq.sessions.mqtt.settlement import Settlement
+from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session, Will
+from fluxmq.sessions.mqtt.settlement import SettlementCommand
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 from tests.unit.protocols.mqtt.wire import cut, numbered, puback, read
 from tests.unit.variants import INSTALLED, Hot
@@ -70,7 +70,7 @@ class Shard:
         *,
         receive_bytes: int = 65536,
         output_limit: int = OUTPUT_LIMIT,
-        policy: Policy | None = None,
+        policy: TopicPolicy | None = None,
         **limits: Any,
     ) -> None:
         self.hot = hot
@@ -78,11 +78,11 @@ class Shard:
         self.limits = session_limits(**limits)
         self.connacks: dict[tuple[bool, bool], bytes] = {}
         self.output_limit = output_limit
-        self.access = policy or Policy(["#", "$SYS/#"], ["#"])
+        self.access = policy or TopicPolicy(["#", "$SYS/#"], ["#"])
         hot.reactor.monotonic = lambda: self.clock
         self.reactor = hot.reactor.Reactor(self, receive_bytes, self.limits.max_packet, 8192, 64)
         self.reactor.tally.now = self.clock
-        self.handler = Handler(self, lambda _outcome: "")
+        self.handler = MqttConnectionHandler(self, lambda _outcome: "")
         self.sessions: dict[str, Session] = {}
         self.tree: SubscriptionTree[Session, Grant] = SubscriptionTree()
         self.retained: dict[bytes, Any] = {}
@@ -106,7 +106,7 @@ class Shard:
         connection = self.hot.connection.Connection(ours.detach(), *shared)
         connection.handler = self.handler
         connection.stream = stream
-        connection.identity = Client(connection, f"test:{len(self.peers)}", 0)
+        connection.identity = MqttClient(connection, f"test:{len(self.peers)}", 0)
         self.reactor.add(connection)
         peer = Peer(self, connection, theirs)
         self.peers.append(peer)
@@ -168,7 +168,7 @@ class Shard:
         targets: dict[Session, Any] = {}
         for _, session, grant in self.tree.match(topic):
             found = targets.get(session)
-            made = self.hot.portion.Target(
+            made = self.hot.inflight.Target(
                 session.delivery,
                 grant.qos,
                 grant.no_local,
@@ -213,9 +213,9 @@ class Shard:
         """Seconds."""
         return float(self.reactor.tally.now)
 
-    def authenticate(self, client: Client, connect: Connect) -> None:
+    def authenticate(self, client: MqttClient, connect: Connect) -> None:
         """Everybody may come in."""
-        self.handler.authenticated(client, Authenticated(LoginOutcome.ACCEPTED))
+        self.handler.authenticated(client, AmqpAuthResult(LoginOutcome.ACCEPTED))
 
     def scram_exchange(self) -> Any:
         """There is none."""
@@ -230,7 +230,7 @@ class Shard:
     def scram_result(self, username: str, peer: str, success: bool) -> None:
         """Not counted."""
 
-    def policy(self, client_id: str, username: str) -> Policy:
+    def policy(self, client_id: str, username: str) -> TopicPolicy:
         """What everybody may do."""
         return self.access
 
@@ -238,7 +238,7 @@ class Shard:
         """There are none."""
         return False
 
-    def will_policy(self, session: Session, will: Will) -> Policy:
+    def will_policy(self, session: Session, will: Will) -> TopicPolicy:
         """What everybody may do."""
         return self.access
 
@@ -246,7 +246,7 @@ class Shard:
         """The next one."""
         return f"auto-{len(self.peers)}"
 
-    def claim(self, client: Client, clean: bool) -> None:
+    def acquire(self, client: MqttClient, clean: bool) -> None:
         """Take the client id over from whoever has it."""
         assert client.connect is not None
         session = self.sessions.get(client.connect.client_id)
@@ -268,13 +268,13 @@ class Shard:
 
     def delivery(self) -> Any:
         """An empty delivery with room enough."""
-        return self.hot.delivery.Delivery(self.reactor.tally, 10_000, 100_000, 1 << 26, 0)
+        return self.hot.delivery.SessionDelivery(self.reactor.tally, 10_000, 100_000, 1 << 26, 0)
 
     def refuses_to_keep(self, client_id: str) -> int:
         """Nothing is kept on disk."""
         return 0
 
-    def adopt(self, client: Client, session: Session) -> None:
+    def adopt(self, client: MqttClient, session: Session) -> None:
         """Nothing to do without groups."""
 
     def ended(self, session: Session) -> None:
@@ -356,13 +356,13 @@ class Shard:
         connection.buffer()
         self.pause(connection)
 
-    def watch(self, client: Client, seconds: float) -> None:
+    def watch(self, client: MqttClient, seconds: float) -> None:
         """The clock stands still."""
 
-    def count_closed(self, client: Client, reason: str) -> None:
+    def count_closed(self, client: MqttClient, reason: str) -> None:
         """Not counted."""
 
-    def count_error(self, client: Client, reason: int, text: str) -> None:
+    def count_error(self, client: MqttClient, reason: int, text: str) -> None:
         """Count."""
         self.errors[reason] += 1
 
@@ -391,14 +391,14 @@ class Shard:
         raise AssertionError(written)
 
     def queue_settle(
-        self, client: Client, settlement: Settlement, done: Callable[[int], object]
+        self, client: MqttClient, settlement: SettlementCommand, done: Callable[[int], object]
     ) -> None:
         raise AssertionError(settlement)
 
-    def hold(self) -> Ticket:
+    def hold(self) -> PendingAck:
         raise AssertionError
 
-    def feed_later(self, client: Client) -> None:
+    def feed_later(self, client: MqttClient) -> None:
         raise AssertionError(client.peer)
 
     def refused_for_memory(self, what: str) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fluxmq.ipc import handoff
 from fluxmq.net import accept
 from fluxmq.net import accept_batch as batch
-from fluxmq.protocols.sniff import Sniffed, Wire, shard_of, sniff
+from fluxmq.protocols.sniff import Sniffed, WireProtocol, shard_of, sniff
 from tests.unit.variants import from_source
 
 DEADLINE = 10.0
@@ -83,7 +83,7 @@ def test_the_shard_is_the_one_that_sniff_finds(data: bytes, limit: int, workers:
     verdict = sniff(data, limit)
     easy = (
         isinstance(verdict, Sniffed)
-        and verdict.wire is Wire.MQTT
+        and verdict.wire is WireProtocol.MQTT
         and verdict.client_id
         and not verdict.oversized
         and verdict.level in (4, 5)
@@ -117,7 +117,7 @@ def test_the_shard_is_the_one_that_sniff_finds(data: bytes, limit: int, workers:
 def test_the_message_is_the_same_and_bounded(
     connections: int, size: int, added: list[tuple[int, bytes, bytes, bool]]
 ) -> None:
-    made = [variant.batch.Batch(connections, size) for variant in VARIANTS]
+    made = [variant.batch.ConnectionBatch(connections, size) for variant in VARIANTS]
     for number, (listener, peer, data, shared) in enumerate(added):
         given_data: bytes | bytearray = bytearray(data + b"rest") if shared else data
         results = {each.add(number, listener, peer, given_data, len(data)) for each in made}
@@ -135,7 +135,7 @@ def test_the_message_is_the_same_and_bounded(
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda each: each.name)
 def test_what_the_layout_cannot_express_is_refused(variant: Variant) -> None:
-    made = variant.batch.Batch(10, 100_000)
+    made = variant.batch.ConnectionBatch(10, 100_000)
     for listener, peer, data in ((8, b"", b""), (-1, b"", b""), (0, bytes(256), b"")):
         with pytest.raises(ValueError, match="layout"):
             made.add(0, listener, peer, data, len(data))
@@ -147,7 +147,7 @@ def test_what_the_layout_cannot_express_is_refused(variant: Variant) -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda each: each.name)
 def test_a_message_is_sent_or_not(variant: Variant) -> None:
     sender, receiver = handoff.pair()
-    made = variant.batch.Batch(60, 4096)
+    made = variant.batch.ConnectionBatch(60, 4096)
     for number in range(3):
         made.add(os.open("/dev/null", os.O_RDONLY), 1, b"peer-%d" % number, b"data", 4)
     before = len(os.listdir("/proc/self/fd"))
@@ -205,7 +205,7 @@ class Door:
     def __post_init__(self) -> None:
         self.sock = socket.create_server((self.host, 0), family=self.family)
         self.sock.setblocking(False)
-        self.batches = [self.variant.batch.Batch(60, 10_000) for _ in range(WORKERS)]
+        self.batches = [self.variant.batch.ConnectionBatch(60, 10_000) for _ in range(WORKERS)]
         self.entrance = self.variant.accept.Entrance(LIMIT, self.batches, 0)
 
     def dial(self) -> socket.socket:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.net import frames
-from fluxmq.protocols.mqtt.run import Run, message_run
+from fluxmq.protocols.mqtt.run import PublishRun, message_run
 from fluxmq.protocols.mqtt.scan import Scanner
 from tests.conformance import wire
 
@@ -16,7 +16,9 @@ TOPICS = st.text(st.characters(exclude_characters="+#\0", codec="utf-8"), min_si
 PAYLOADS = st.lists(st.binary(max_size=300), min_size=1, max_size=20)
 
 
-def scanned(version: int, qos: int, topic: str, payloads: list[bytes], properties: Any = ()) -> Run:
+def scanned(
+    version: int, qos: int, topic: str, payloads: list[bytes], properties: Any = ()
+) -> PublishRun:
     """A run as the reactor makes it of a client's bytes."""
     data = bytearray(
         b"".join(
@@ -27,7 +29,7 @@ def scanned(version: int, qos: int, topic: str, payloads: list[bytes], propertie
     scanner = Scanner(1 << 20)
     scanner.version = version
     assert scanner.next(data, 0, len(data)) == 1
-    return Run(
+    return PublishRun(
         data,
         scanner.start,
         scanner.end,
@@ -59,12 +61,12 @@ FIELDS = [
 ]
 
 
-def bytes_of(run: Run) -> bytes:
+def bytes_of(run: PublishRun) -> bytes:
     """The run's messages as they are on the wire."""
     return bytes(memoryview(run.buffer)[run.start : run.end])
 
 
-def same(one: Run, other: Run) -> None:
+def same(one: PublishRun, other: PublishRun) -> None:
     """Everything that a shard tells another of a run."""
     for name in FIELDS:
         assert getattr(one, name) == getattr(other, name), name
@@ -73,7 +75,7 @@ def same(one: Run, other: Run) -> None:
 
 
 @given(RUNS, st.binary(max_size=50), st.floats(0, 1e9), st.booleans())
-def test_runs(run: Run, properties: bytes, deadline: float, verbatim: bool) -> None:
+def test_runs(run: PublishRun, properties: bytes, deadline: float, verbatim: bool) -> None:
     run.properties, run.deadline, run.verbatim = properties, deadline, verbatim
     frame = frames.encode_run(run) + bytes_of(run)
     assert frame[0] == frames.RUN
@@ -83,7 +85,7 @@ def test_runs(run: Run, properties: bytes, deadline: float, verbatim: bool) -> N
 
 
 @given(RUNS, st.binary(min_size=1, max_size=100), st.binary(min_size=1, max_size=100))
-def test_shared_runs(run: Run, group: bytes, topic_filter: bytes) -> None:
+def test_shared_runs(run: PublishRun, group: bytes, topic_filter: bytes) -> None:
     frame = frames.encode_shared(group, topic_filter, run) + bytes_of(run)
     assert frame[0] == frames.SHARED
     assert frames.decode_shared(frame)[:2] == (group, topic_filter)

@@ -24,7 +24,7 @@ from fluxmq.net.links import (
     make_links,
 )
 from fluxmq.net.reactor import Reactor
-from fluxmq.protocols.mqtt.run import Run, message_run
+from fluxmq.protocols.mqtt.run import PublishRun, message_run
 from fluxmq.protocols.mqtt.scan import COMPILED
 from tests.unit.shards.pipes import RECORD_MAX, MemoryTransport, Pipe
 
@@ -62,7 +62,7 @@ def ends() -> Iterator[tuple[End, End]]:
         end.reactor.poller.close()
 
 
-def payload_run(size: int, topic: bytes = b"t") -> Run:
+def payload_run(size: int, topic: bytes = b"t") -> PublishRun:
     """A run of one message."""
     return message_run(topic, bytes(number % 251 for number in range(size)), 1, 0)
 
@@ -112,7 +112,9 @@ def test_a_run_in_the_receive_buffer_may_be_overwritten_after_sending(
         sender.transport.outgoing.room = room
         template = payload_run(size)
         buffer = bytearray(template.buffer)
-        run = Run(buffer, 0, len(buffer), 1, 0, 4, 0x32, template.variable, 5, len(buffer), b"t")
+        run = PublishRun(
+            buffer, 0, len(buffer), 1, 0, 4, 0x32, template.variable, 5, len(buffer), b"t"
+        )
         sender.link.send_run(run)
         buffer[:] = bytes(len(buffer))
         sender.transport.outgoing.room = None

@@ -11,10 +11,10 @@ import pytest
 from fluxmq.net.reactor import ANSWERS_MAX, EVENTS_MAX, PAUSED_LINK, PAUSED_OUTPUT, TICKS_MAX
 from fluxmq.net.route import Route
 from fluxmq.protocols.mqtt.codec import encode
+from fluxmq.protocols.mqtt.inflight_range import Target
 from fluxmq.protocols.mqtt.packets import Connect, Publish, Subscribe, Subscription
-from fluxmq.protocols.mqtt.portion import Target
 from fluxmq.protocols.mqtt.properties import Properties
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.outcomes import Cause
 from tests.unit.net.shard import Peer, Shard
 from tests.unit.protocols.mqtt.wire import cut, puback, publish, read, read_all
@@ -89,10 +89,10 @@ class Link:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.runs: list[Run] = []
+        self.runs: list[PublishRun] = []
         self.slept = 0
 
-    def send_run(self, run: Run) -> None:
+    def send_run(self, run: PublishRun) -> None:
         run.detach()
         self.runs.append(run)
         self.shard.reactor.link_full = len(self.runs) > 1

@@ -12,7 +12,7 @@ from websockets.http11 import Response
 from websockets.typing import Origin, Subprotocol
 from websockets.uri import parse_uri
 
-from fluxmq.auth.origins import Page
+from fluxmq.auth.origins import PageOrigin
 from fluxmq.net import websocket
 from fluxmq.net.websocket import WebSocketStream
 
@@ -185,21 +185,21 @@ def test_a_program_without_an_origin_is_let_in_and_two_origins_are_not() -> None
 @pytest.mark.parametrize(
     ("origin", "origins", "page"),
     [
-        (None, (), Page.NONE),
-        ("http://broker.example.test", (), Page.SAME),
+        (None, (), PageOrigin.NONE),
+        ("http://broker.example.test", (), PageOrigin.SAME),
         ("https://evil.example.test", (), None),
-        ("https://evil.example.test", ("*",), Page.FOREIGN),
-        ("https://app.example.test", ("https://app.example.test",), Page.NAMED),
+        ("https://evil.example.test", ("*",), PageOrigin.FOREIGN),
+        ("https://app.example.test", ("https://app.example.test",), PageOrigin.NAMED),
     ],
 )
 def test_which_page_is_speaking(
-    origin: str | None, origins: tuple[str, ...], page: Page | None
+    origin: str | None, origins: tuple[str, ...], page: PageOrigin | None
 ) -> None:
     """Review finding 6: without settings only a page of the same origin gets in."""
     stream = fresh(origins)
     stream.feed(request(origin=origin))
     assert stream.pending().startswith(b"HTTP/1.1 101 " if page is not None else b"HTTP/1.1 403 ")
-    assert stream.page is (page or Page.FOREIGN)
+    assert stream.page is (page or PageOrigin.FOREIGN)
 
 
 PAYLOADS = st.lists(st.binary(max_size=300), max_size=6)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fluxmq.protocols.sniff import (
     CONNECT_BYTES_MAX,
     NEED_MORE,
-    Refusal,
     Sniffed,
-    Wire,
+    SniffRefusal,
+    WireProtocol,
     shard_of,
     sniff,
 )
@@ -67,31 +67,35 @@ def test_connect_in_any_split(
     packet = connect(client_id, level, properties, tail, name)
     for cut in range(len(packet)):
         assert sniff(packet[:cut]) is NEED_MORE
-    assert sniff(packet + following) == Sniffed(Wire.MQTT, client_id=client_id, level=level)
+    assert sniff(packet + following) == Sniffed(WireProtocol.MQTT, client_id=client_id, level=level)
 
 
 def test_an_oversized_connect_is_passed_on_once_its_client_id_is_known() -> None:
     packet = connect(b"big", 5, tail=bytes(CONNECT_BYTES_MAX))
     for cut in range(18):
         assert sniff(packet[:cut]) is NEED_MORE, cut
-    assert sniff(packet[:20]) == Sniffed(Wire.MQTT, client_id=b"big", level=5, oversized=True)
+    assert sniff(packet[:20]) == Sniffed(
+        WireProtocol.MQTT, client_id=b"big", level=5, oversized=True
+    )
 
 
 def test_an_oversized_connect_whose_client_id_lies_beyond_the_limit_goes_anywhere() -> None:
     """The shard reads on; the client's session comes to it."""
     packet = connect(b"late", 5, properties=bytes(CONNECT_BYTES_MAX))
     assert sniff(packet[: CONNECT_BYTES_MAX - 1]) is NEED_MORE
-    assert sniff(packet[:CONNECT_BYTES_MAX]) == Sniffed(Wire.MQTT, oversized=True)
+    assert sniff(packet[:CONNECT_BYTES_MAX]) == Sniffed(WireProtocol.MQTT, oversized=True)
 
 
 def test_the_limit_is_the_callers() -> None:
     packet = connect(b"id", tail=bytes(100))
-    assert sniff(packet, limit=64) == Sniffed(Wire.MQTT, client_id=b"id", level=4, oversized=True)
-    assert sniff(packet, limit=len(packet)) == Sniffed(Wire.MQTT, client_id=b"id", level=4)
+    assert sniff(packet, limit=64) == Sniffed(
+        WireProtocol.MQTT, client_id=b"id", level=4, oversized=True
+    )
+    assert sniff(packet, limit=len(packet)) == Sniffed(WireProtocol.MQTT, client_id=b"id", level=4)
 
 
 def test_an_unknown_level_is_passed_on_for_the_shard_to_answer() -> None:
-    assert sniff(connect(b"x", level=9)) == Sniffed(Wire.MQTT, level=9)
+    assert sniff(connect(b"x", level=9)) == Sniffed(WireProtocol.MQTT, level=9)
 
 
 @pytest.mark.parametrize(
@@ -107,41 +111,41 @@ def test_an_unknown_level_is_passed_on_for_the_shard_to_answer() -> None:
 def test_a_complete_but_malformed_connect_is_passed_on(packet: bytes) -> None:
     verdict = sniff(packet + bytes(4 if packet.endswith(b"\xff\xff\xff\xff") else 0))
     assert isinstance(verdict, Sniffed)
-    assert (verdict.wire, verdict.client_id) == (Wire.MQTT, None)
+    assert (verdict.wire, verdict.client_id) == (WireProtocol.MQTT, None)
 
 
 @pytest.mark.parametrize(
     ("data", "refusal"),
     [
-        (b"\x11\x00", Refusal.MALFORMED),  # reserved flags
-        (b"\x10\xff\xff\xff\xff", Refusal.MALFORMED),  # remaining length of five bytes
-        (b"\x10\x20\x00\x05", Refusal.UNKNOWN_PROTOCOL),
-        (b"\x10\x20\x00\x04MQTX", Refusal.UNKNOWN_PROTOCOL),
-        (b"\x30\x05", Refusal.UNKNOWN_PROTOCOL),  # PUBLISH before CONNECT
-        (b"\x00", Refusal.UNKNOWN_PROTOCOL),
-        (b"POST / HTTP/1.1\r\n", Refusal.UNKNOWN_PROTOCOL),
-        (b"GEX", Refusal.UNKNOWN_PROTOCOL),
-        (b"AMQX", Refusal.UNKNOWN_PROTOCOL),
-        (b"AMQP\x00\x00\x09\x00", Refusal.AMQP_VERSION),
-        (b"AMQP\x01\x01\x08\x00", Refusal.AMQP_VERSION),
-        (b"\x16\x02", Refusal.UNKNOWN_PROTOCOL),
-        (b"\x16\x03\x01\x00\x05\x02", Refusal.UNKNOWN_PROTOCOL),  # a server hello
+        (b"\x11\x00", SniffRefusal.MALFORMED),  # reserved flags
+        (b"\x10\xff\xff\xff\xff", SniffRefusal.MALFORMED),  # remaining length of five bytes
+        (b"\x10\x20\x00\x05", SniffRefusal.UNKNOWN_PROTOCOL),
+        (b"\x10\x20\x00\x04MQTX", SniffRefusal.UNKNOWN_PROTOCOL),
+        (b"\x30\x05", SniffRefusal.UNKNOWN_PROTOCOL),  # PUBLISH before CONNECT
+        (b"\x00", SniffRefusal.UNKNOWN_PROTOCOL),
+        (b"POST / HTTP/1.1\r\n", SniffRefusal.UNKNOWN_PROTOCOL),
+        (b"GEX", SniffRefusal.UNKNOWN_PROTOCOL),
+        (b"AMQX", SniffRefusal.UNKNOWN_PROTOCOL),
+        (b"AMQP\x00\x00\x09\x00", SniffRefusal.AMQP_VERSION),
+        (b"AMQP\x01\x01\x08\x00", SniffRefusal.AMQP_VERSION),
+        (b"\x16\x02", SniffRefusal.UNKNOWN_PROTOCOL),
+        (b"\x16\x03\x01\x00\x05\x02", SniffRefusal.UNKNOWN_PROTOCOL),  # a server hello
     ],
 )
-def test_refusals(data: bytes, refusal: Refusal) -> None:
+def test_refusals(data: bytes, refusal: SniffRefusal) -> None:
     assert sniff(data) is refusal
 
 
 @pytest.mark.parametrize(
     ("header", "wire"),
     [
-        (b"AMQP\x00\x00\x09\x01", Wire.AMQP091),
-        (b"AMQP\x00\x01\x00\x00", Wire.AMQP10),
-        (b"AMQP\x03\x01\x00\x00", Wire.AMQP10),
-        (b"AMQP\x02\x01\x00\x00", Wire.AMQP10),
+        (b"AMQP\x00\x00\x09\x01", WireProtocol.AMQP091),
+        (b"AMQP\x00\x01\x00\x00", WireProtocol.AMQP10),
+        (b"AMQP\x03\x01\x00\x00", WireProtocol.AMQP10),
+        (b"AMQP\x02\x01\x00\x00", WireProtocol.AMQP10),
     ],
 )
-def test_amqp_headers(header: bytes, wire: Wire) -> None:
+def test_amqp_headers(header: bytes, wire: WireProtocol) -> None:
     for cut in range(8):
         assert sniff(header[:cut]) is NEED_MORE
     assert sniff(header + b"following") == Sniffed(wire)
@@ -151,8 +155,8 @@ def test_http_waits_for_the_end_of_the_header() -> None:
     request = b"GET /mqtt HTTP/1.1\r\nHost: x\r\n\r\n"
     for cut in range(len(request)):
         assert sniff(request[:cut], seen=max(0, cut - 1)) is NEED_MORE
-    assert sniff(request, seen=len(request) - 1) == Sniffed(Wire.HTTP)
-    assert sniff(b"GET " + bytes(CONNECT_BYTES_MAX)) is Refusal.TOO_LARGE
+    assert sniff(request, seen=len(request) - 1) == Sniffed(WireProtocol.HTTP)
+    assert sniff(b"GET " + bytes(CONNECT_BYTES_MAX)) is SniffRefusal.TOO_LARGE
 
 
 @pytest.mark.parametrize("name", ["broker.example.test", None])
@@ -160,8 +164,8 @@ def test_client_hello(name: str | None) -> None:
     hello = client_hello(name)
     for cut in range(6):
         assert sniff(hello[:cut]) is NEED_MORE
-    assert sniff(hello) == Sniffed(Wire.TLS, server_name=name.encode() if name else None)
-    assert sniff(hello[:60]) == Sniffed(Wire.TLS)  # SNI not there yet: not waited for
+    assert sniff(hello) == Sniffed(WireProtocol.TLS, server_name=name.encode() if name else None)
+    assert sniff(hello[:60]) == Sniffed(WireProtocol.TLS)  # SNI not there yet: not waited for
 
 
 @given(
@@ -172,7 +176,7 @@ def test_client_hello(name: str | None) -> None:
 )
 def test_any_bytes_get_an_answer(prefix: bytes, data: bytes) -> None:
     verdict = sniff(prefix + data)
-    assert verdict is NEED_MORE or isinstance(verdict, Sniffed | Refusal)
+    assert verdict is NEED_MORE or isinstance(verdict, Sniffed | SniffRefusal)
 
 
 @given(data=st.binary(min_size=1, max_size=6))
@@ -186,7 +190,7 @@ def test_hello_mutations_never_raise(data: bytes) -> None:
     for index, value in enumerate(data):
         hello[6 + (index * 7919 + value * 31) % (len(hello) - 6)] ^= value
     verdict = sniff(bytes(hello))
-    assert isinstance(verdict, Sniffed | Refusal)
+    assert isinstance(verdict, Sniffed | SniffRefusal)
 
 
 _HELLO: list[bytes] = []

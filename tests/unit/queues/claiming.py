@@ -8,14 +8,14 @@ from fluxmq.model.batch_format import PRODUCER
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.results import Result
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 from tests.unit.queues.support import Host, batch_of, group_of
 
 HOLDER = 7
 OTHER = 8
 
 
-def started(count: int = 10, **values: Any) -> tuple[Host, Queue]:
+def started(count: int = 10, **values: Any) -> tuple[Host, QueueState]:
     """A queue of ten messages with group 1 and two members; nothing claimed."""
     host = Host()
     queue = host.declare(**values)
@@ -27,7 +27,7 @@ def started(count: int = 10, **values: Any) -> tuple[Host, Queue]:
 
 
 def claim(
-    host: Host, queue: Queue, first: int, last: int, holder: int = HOLDER, cursor: int = -1
+    host: Host, queue: QueueState, first: int, last: int, holder: int = HOLDER, cursor: int = -1
 ) -> Result:
     """Claim new messages, from the cursor on unless it is given."""
     at = group_of(queue).cursor if cursor < 0 else cursor
@@ -35,7 +35,9 @@ def claim(
     return host.do(command)[0]
 
 
-def settle(host: Host, queue: Queue, verb: Verb, *ranges: tuple[int, int], **values: Any) -> Result:
+def settle(
+    host: Host, queue: QueueState, verb: Verb, *ranges: tuple[int, int], **values: Any
+) -> Result:
     """Settle as `HOLDER`."""
     holder = values.pop("holder", HOLDER)
     return host.do(commands.settle(queue.id, 1, verb, holder, ranges, **values))[0]

@@ -13,12 +13,12 @@ from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Range, Verb, encode_entry
 from fluxmq.queues.config import QueueConfig
-from fluxmq.queues.consumers import Consumer, ConsumerTerms, DeadLetter, Delivery
+from fluxmq.queues.consumers import ConsumerDelivery, ConsumerTerms, DeadLetter, GroupConsumer
 from fluxmq.queues.dispatch import Dispatch
-from fluxmq.queues.groups import Group
+from fluxmq.queues.groups import ConsumerGroup
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Result
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 
 SECOND = 1_000_000
 NOW = 1_700_000_000 * SECOND
@@ -86,7 +86,7 @@ class Host:
         self.entries: list[bytes] = []
         self.held_back: list[bytes] = []
         self.hold = False
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[ConsumerDelivery] = []
         self.dead: list[DeadLetter] = []
         self.trims: list[tuple[int, int]] = []
         self.lead(term)
@@ -169,19 +169,21 @@ class Host:
         """Let time pass."""
         self.now += microseconds
 
-    def declare(self, name: str = "q", **values: Any) -> Queue:
+    def declare(self, name: str = "q", **values: Any) -> QueueState:
         """A queue."""
         self.do(commands.declare(QueueConfig(name, **values)))
         queue = self.machine.queue(name)
         assert queue is not None, "a declared queue is there"
         return queue
 
-    def publish(self, queue: Queue, count: int, **values: Any) -> list[Result]:
+    def publish(self, queue: QueueState, count: int, **values: Any) -> list[Result]:
         """One batch of `count` messages; `values` go to `batch_of`."""
         payloads = [b"%d" % number for number in range(count)]
         return self.do(commands.append(queue.id, batch_of(payloads, **values)))
 
-    def attach(self, queue: Queue, member: str = "m", group: str = "g", **values: Any) -> Consumer:
+    def attach(
+        self, queue: QueueState, member: str = "m", group: str = "g", **values: Any
+    ) -> GroupConsumer:
         """A consumer, joined."""
         consumer, proposals = self.dispatch.consumers.attach(
             queue.id, ConsumerTerms(group, member, **values)
@@ -190,7 +192,7 @@ class Host:
         return consumer
 
     def settle(
-        self, consumer: Consumer, verb: Verb, *ranges: Range, **values: Any
+        self, consumer: GroupConsumer, verb: Verb, *ranges: Range, **values: Any
     ) -> tuple[int, int]:
         """Settle, and apply it; gives settled and missing."""
         settlement = self.dispatch.consumers.settle(consumer, verb, ranges, self.now, **values)
@@ -208,7 +210,7 @@ class Host:
         self.dead = []
 
 
-def given(deliveries: Sequence[Delivery]) -> list[tuple[str, int, int]]:
+def given(deliveries: Sequence[ConsumerDelivery]) -> list[tuple[str, int, int]]:
     """Member, offset and attempts of every message delivered."""
     return [
         (each.consumer.member, each.batch.base_offset + each.first + index, each.attempts)
@@ -222,12 +224,14 @@ def offsets(deliveries: Sequence[tuple[str, int, int]], member: str | None = Non
     return [offset for who, offset, _ in deliveries if member in (None, who)]
 
 
-def pending(group: Group) -> list[tuple[int, int, int, int]]:
+def pending(group: ConsumerGroup) -> list[tuple[int, int, int, int]]:
     """First, last, holder and attempts of every pending range."""
-    return [(each.first, each.last, each.fate.holder, each.fate.attempts) for each in group.pending]
+    return [
+        (each.first, each.last, each.state.holder, each.state.attempts) for each in group.pending
+    ]
 
 
-def group_of(queue: Queue, name: str = "g") -> Group:
+def group_of(queue: QueueState, name: str = "g") -> ConsumerGroup:
     """A group that is there."""
     group = queue.group(name)
     assert group is not None, "the group is there"

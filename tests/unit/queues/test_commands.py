@@ -26,7 +26,7 @@ def every_command() -> list[bytes]:
         commands.leave(1, "g", 1),
         commands.seek(1, 1, commands.NEXT),
         commands.commit(1, 1, 5),
-        commands.bury(1, 1, 2, [(0, 1)]),
+        commands.dead_letter(1, 1, 2, [(0, 1)]),
         commands.dead_lettered(1, 1, [(0, 1)]),
         commands.sweep(1),
         commands.trim(1, 5),

@@ -7,7 +7,7 @@ import pytest
 from fluxmq.model.batch_format import EXPIRY
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
-from fluxmq.queues.commands import Reason, Verb
+from fluxmq.queues.commands import DeadLetterReason, Verb
 from fluxmq.queues.consumers import DeadLetter
 from fluxmq.queues.limits import CLAIM_GRANULE
 from fluxmq.queues.results import Code
@@ -32,7 +32,7 @@ def test_expired_messages_die_without_a_consumer(enabled: bool, grouped: bool) -
     host.run()
     assert queue.start == 3
     assert [(each.offset, each.reason) for each in host.dead] == (
-        [(offset, Reason.EXPIRED) for offset in range(3)] if enabled else []
+        [(offset, DeadLetterReason.EXPIRED) for offset in range(3)] if enabled else []
     )
     host.pass_time(5 * SECOND)
     host.run()
@@ -66,7 +66,7 @@ def test_an_overdue_message_dies_at_its_delivery_limit() -> None:
     host.pass_time(LATE)
     assert host.run() == []
     assert [(each.offset, each.reason, each.attempts) for each in host.dead] == [
-        (0, Reason.DELIVERY_LIMIT, 2)
+        (0, DeadLetterReason.DELIVERY_LIMIT, 2)
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fluxmq.model.batch_format import DELAY
 from fluxmq.queues import commands
-from fluxmq.queues.attaching import AttachError
+from fluxmq.queues.attachments import AttachError
 from fluxmq.queues.commands import NEXT, Mode, Verb
 from fluxmq.queues.config import QueueConfig, ephemeral
 from fluxmq.queues.consumers import ConsumerTerms

@@ -6,7 +6,7 @@ import pytest
 
 import fluxmq.queues.groups
 import fluxmq.queues.machine
-import fluxmq.queues.work_desks
+import fluxmq.queues.work_dispatcher
 from fluxmq.model.batch_format import DELAY
 from fluxmq.queues import commands, limits
 from fluxmq.queues.commands import CommandError, Mode, Verb
@@ -54,8 +54,8 @@ def test_pending_ranges_are_bounded_and_delivery_goes_on_when_some_are_settled(
     queue = host.declare(claim_batch=1)
     first = host.attach(queue, "a", limit=2)
     host.attach(queue, "b", limit=2)
-    monkeypatch.setattr(fluxmq.queues.work_desks, "_COMMAND_RANGES", 1)
-    monkeypatch.setattr(fluxmq.queues.work_desks, "PENDING_RANGES_MAX", 2)
+    monkeypatch.setattr(fluxmq.queues.work_dispatcher, "_COMMAND_RANGES", 1)
+    monkeypatch.setattr(fluxmq.queues.work_dispatcher, "PENDING_RANGES_MAX", 2)
     monkeypatch.setattr(fluxmq.queues.groups, "PENDING_RANGES_MAX", 3)
     host.publish(queue, 9)
     assert offsets(host.run()) == [0, 1]
@@ -83,7 +83,7 @@ def test_nothing_is_claimed_while_too_many_dead_wait(monkeypatch: pytest.MonkeyP
     consumer = host.attach(queue, limit=3)
     host.publish(queue, 9)
     host.run()
-    monkeypatch.setattr(fluxmq.queues.work_desks, "DEAD_RANGES_MAX", 1)
+    monkeypatch.setattr(fluxmq.queues.work_dispatcher, "DEAD_RANGES_MAX", 1)
     host.settle(consumer, Verb.REJECT, (0, 2))
     assert host.run() == []
     host.pass_time(9 * SECOND)
@@ -97,7 +97,7 @@ def test_nothing_is_claimed_while_too_many_dead_wait(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.uncompiled
 def test_one_run_passes_over_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fluxmq.queues.work_desks, "SCANNED_MAX", 100)
+    monkeypatch.setattr(fluxmq.queues.work_dispatcher, "SCANNED_MAX", 100)
     host = Host()
     queue = host.declare()
     host.attach(queue, filter=b"rare")
@@ -132,7 +132,7 @@ def test_more_ranges_than_a_command_holds_are_not_read() -> None:
 
 @pytest.mark.uncompiled
 def test_a_settlement_of_more_ranges_is_several_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fluxmq.queues.attaching, "RANGES_PER_COMMAND_MAX", 2)
+    monkeypatch.setattr(fluxmq.queues.attachments, "RANGES_PER_COMMAND_MAX", 2)
     host = Host()
     queue = host.declare()
     consumer = host.attach(queue)
@@ -144,7 +144,7 @@ def test_a_settlement_of_more_ranges_is_several_commands(monkeypatch: pytest.Mon
 
 @pytest.mark.uncompiled
 def test_a_streams_delayed_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fluxmq.queues.stream_desks, "PENDING_RANGES_MAX", 2)
+    monkeypatch.setattr(fluxmq.queues.stream_dispatcher, "PENDING_RANGES_MAX", 2)
     host = Host()
     queue = host.declare("s", type=2)
     host.attach(queue, mode=Mode.STREAM)

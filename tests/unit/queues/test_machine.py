@@ -6,12 +6,12 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.queues import commands
-from fluxmq.queues.commands import FIRST, LAST, NEXT, Mode, Reason, Verb, encode_entry
+from fluxmq.queues.commands import FIRST, LAST, NEXT, DeadLetterReason, Mode, Verb, encode_entry
 from fluxmq.queues.config import QueueConfig, QueueType, ephemeral
 from fluxmq.queues.limits import CLAIM_GRANULE
 from fluxmq.queues.machine import Machine, SnapshotError
 from fluxmq.queues.results import Code, Result
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 from tests.unit.queues.claiming import HOLDER, OTHER, claim, from_producer, settle, started
 from tests.unit.queues.support import (
     NOW,
@@ -131,7 +131,9 @@ def test_delayed_messages_wait_and_expired_ones_die() -> None:
     host.do(commands.claim(queue.id, 1, HOLDER, 0, 10, [(0, 2), (5, 6), (8, 9)], others))
     group = group_of(queue)
     assert pending(group) == [(0, 2, 7, 1), (3, 4, 0, 0), (5, 6, 7, 1), (8, 9, 7, 1)]
-    assert [(each.first, each.fate.reason) for each in group.dead] == [(7, Reason.EXPIRED)]
+    assert [(each.first, each.state.reason) for each in group.dead] == [
+        (7, DeadLetterReason.EXPIRED)
+    ]
     assert claim(host, queue, 3, 4, HOLDER, 10).value == 0
     host.pass_time(SECOND)
     assert claim(host, queue, 3, 4, HOLDER, 10).value == 2
@@ -190,7 +192,7 @@ def test_a_nack_waits_for_its_back_off_or_delay(delay: int, due: int) -> None:
     host, queue = started()
     claim(host, queue, 0, 0)
     settle(host, queue, Verb.NACK, (0, 0), delay=delay)
-    assert [each.fate.due for each in group_of(queue).pending] == [NOW + due]
+    assert [each.state.due for each in group_of(queue).pending] == [NOW + due]
     host.pass_time(due - 1)
     assert claim(host, queue, 0, 0, HOLDER, 1).value == (1 if due == 0 else 0) or due == 0
     host.pass_time(1)
@@ -218,30 +220,32 @@ def test_leaving_releases_everything_held() -> None:
 # --- dead letters ----------------------------------------------------------------------------------------------
 
 
-def kill(host: Host, queue: Queue, reason: Reason) -> None:
+def kill(host: Host, queue: QueueState, reason: DeadLetterReason) -> None:
     """Let message 0 die."""
-    if reason == Reason.MAX_LENGTH:
+    if reason == DeadLetterReason.MAX_LENGTH:
         host.publish(queue, 1)
         return
-    if reason == Reason.EXPIRED:
+    if reason == DeadLetterReason.EXPIRED:
         host.do(commands.claim(queue.id, 1, 0, 0, 1, [], [(0, 0, -1)]))
         return
     claim(host, queue, 0, 0)
-    if reason == Reason.REJECTED:
+    if reason == DeadLetterReason.REJECTED:
         settle(host, queue, Verb.REJECT, (0, 0), reason=b"bad")
-    elif reason == Reason.MAX_RETRIES:
+    elif reason == DeadLetterReason.MAX_RETRIES:
         settle(host, queue, Verb.NACK, (0, 0))
     else:
         settle(host, queue, Verb.RELEASE, (0, 0))
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-@pytest.mark.parametrize("reason", [each for each in Reason if each])
-def test_the_dead_stay_until_their_append_is_committed(reason: Reason, enabled: bool) -> None:
+@pytest.mark.parametrize("reason", [each for each in DeadLetterReason if each])
+def test_the_dead_stay_until_their_append_is_committed(
+    reason: DeadLetterReason, enabled: bool
+) -> None:
     host, queue = started(1, dead_letter=enabled, max_retries=0, delivery_limit=1, max_length=1)
     kill(host, queue, reason)
     group = group_of(queue)
-    dead = [(each.first, each.last, each.fate.reason) for each in group.dead]
+    dead = [(each.first, each.last, each.state.reason) for each in group.dead]
     assert dead == ([(0, 0, reason)] if enabled else [])
     assert pending(group) == []
     assert queue.start == 1
@@ -249,7 +253,7 @@ def test_the_dead_stay_until_their_append_is_committed(reason: Reason, enabled: 
         assert host.trims == [(1, 1)]
         return
     assert host.trims == []
-    assert [each.fate.text for each in group.dead] == [b"bad" if reason == 1 else b""]
+    assert [each.state.text for each in group.dead] == [b"bad" if reason == 1 else b""]
     assert host.do(commands.dead_lettered(queue.id, 1, [(0, 0)]))[0] == Result(Code.OK, 1)
     assert host.trims == [(1, 1)]
     assert host.do(commands.dead_lettered(queue.id, 1, [(0, 0)]))[0] == Result(Code.OK, 0)
@@ -263,7 +267,7 @@ def test_a_message_is_offered_again_max_retries_times() -> None:
         assert pending(group_of(queue)) == [(0, 0, 0, attempts)]
         claim(host, queue, 0, 0, HOLDER, 1)
     settle(host, queue, Verb.NACK, (0, 0), delay=0)
-    assert [each.fate.attempts for each in group_of(queue).dead] == [3]
+    assert [each.state.attempts for each in group_of(queue).dead] == [3]
 
 
 def test_a_message_is_delivered_up_to_the_limit() -> None:
@@ -274,18 +278,22 @@ def test_a_message_is_delivered_up_to_the_limit() -> None:
         assert claim(host, queue, 0, 0, OTHER, 1).value == 1
     host.pass_time(queue.config.visibility_timeout + CLAIM_GRANULE)
     assert claim(host, queue, 0, 0, OTHER, 1).value == 0
-    bury = commands.bury(queue.id, 1, Reason.DELIVERY_LIMIT, [(0, 0)])
-    assert host.do(bury)[0] == Result(Code.OK, 1)
-    fate = next(iter(group_of(queue).dead)).fate
-    assert (fate.attempts, fate.first_time, fate.reason) == (3, NOW, Reason.DELIVERY_LIMIT)
-    assert fate.last_time > fate.first_time
+    dead_letter = commands.dead_letter(queue.id, 1, DeadLetterReason.DELIVERY_LIMIT, [(0, 0)])
+    assert host.do(dead_letter)[0] == Result(Code.OK, 1)
+    state = next(iter(group_of(queue).dead)).state
+    assert (state.attempts, state.first_time, state.reason) == (
+        3,
+        NOW,
+        DeadLetterReason.DELIVERY_LIMIT,
+    )
+    assert state.last_time > state.first_time
 
 
-@pytest.mark.parametrize("reason", [Reason.EXPIRED, Reason.DELIVERY_LIMIT])
-def test_nothing_held_or_below_the_limit_is_buried(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [DeadLetterReason.EXPIRED, DeadLetterReason.DELIVERY_LIMIT])
+def test_nothing_held_or_below_the_limit_is_buried(reason: DeadLetterReason) -> None:
     host, queue = started(1, dead_letter=True, delivery_limit=5)
     claim(host, queue, 0, 0)
-    result = host.do(commands.bury(queue.id, 1, reason, [(0, 0)]))[0]
+    result = host.do(commands.dead_letter(queue.id, 1, reason, [(0, 0)]))[0]
     assert result == Result(Code.NOT_PENDING, 0)
     assert pending(group_of(queue)) == [(0, 0, HOLDER, 1)]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from fluxmq.engine.cutting import cut
+from fluxmq.engine.batch_slices import cut
 from fluxmq.queues import commands, migration
-from fluxmq.queues.commands import Kind, Verb
+from fluxmq.queues.commands import CommandKind, Verb
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Code, Result
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 from tests.unit.queues.support import SECOND, Host, batch_of, singles
 
 MOVE = 0xABCDEF
@@ -27,10 +27,10 @@ class Moving:
         self.queue = self.here.declare("q", **config)
         self.there.declare("other")  # ids differ
 
-    def carry(self, kind: Kind, body: bytes) -> Result:
+    def carry(self, kind: CommandKind, body: bytes) -> Result:
         """A command about the queue, there."""
         found = self.there.machine.queue("q")
-        queue_id = 0 if found is None or kind == Kind.ADOPT else found.id
+        queue_id = 0 if found is None or kind == CommandKind.ADOPT else found.id
         return self.there.do(b"".join(migration.command(kind, queue_id, body)))[0]
 
     def adopt(self, base: int | None = None, move: int = MOVE) -> Result:
@@ -38,7 +38,7 @@ class Moving:
         kept = self.queue.kept
         holding = [each for each in self.here.log[self.queue.id] if each.last_offset >= kept]
         first = base if base is not None else holding[0].base_offset if holding else kept
-        return self.carry(Kind.ADOPT, migration.adopt_body(self.queue.config, first, move))
+        return self.carry(CommandKind.ADOPT, migration.adopt_body(self.queue.config, first, move))
 
     def batches(self) -> list[bytes]:
         """Batches as they are stored here."""
@@ -47,7 +47,7 @@ class Moving:
     def copy(self, first: int = 0, move: int = MOVE) -> list[Result]:
         """Send the batches from one on."""
         return [
-            self.carry(Kind.IMPORT, migration.import_body(move, batch))
+            self.carry(CommandKind.IMPORT, migration.import_body(move, batch))
             for batch in self.batches()[first:]
         ]
 
@@ -60,13 +60,15 @@ class Moving:
     def install(self, fence: int, move: int = MOVE) -> Result:
         """Send everything else."""
         origins = self.here.machine.origins()
-        return self.carry(Kind.INSTALL, migration.install_body(move, fence, self.queue, origins))
+        return self.carry(
+            CommandKind.INSTALL, migration.install_body(move, fence, self.queue, origins)
+        )
 
     def declare(self) -> Result:
         """It is there from now on."""
         return self.there.do(commands.declare(self.queue.config))[0]
 
-    def move(self) -> Queue:
+    def move(self) -> QueueState:
         """All of it; the queue there."""
         self.adopt()
         self.copy()
@@ -77,7 +79,7 @@ class Moving:
         return found
 
 
-def known(queue: Queue) -> object:
+def known(queue: QueueState) -> object:
     """Everything that a queue is, but its id and its moves."""
     return queue.pack()[1:11]
 
@@ -209,7 +211,7 @@ def test_what_was_installed_is_not_replaced_by_what_was_true_before() -> None:
     here.run()
     here.settle(consumer, Verb.ACK, (0, 3))
     assert case.install(case.fence()).code == Code.OK
-    assert case.carry(Kind.INSTALL, late).code == Code.STALE
+    assert case.carry(CommandKind.INSTALL, late).code == Code.STALE
     case.declare()
     moved = case.there.machine.queue("q")
     assert moved is not None
@@ -262,7 +264,7 @@ def test_a_damaged_body_stops_the_machine(body: list[object]) -> None:
     packed = msgpack.packb(body)
     raw = len(packed).to_bytes(4, "little") + packed
     with pytest.raises(commands.CommandError):
-        case.carry(Kind.INSTALL, raw + bytes(-len(raw) % 8))
+        case.carry(CommandKind.INSTALL, raw + bytes(-len(raw) % 8))
 
 
 def test_the_config_is_the_queues() -> None:

@@ -8,7 +8,7 @@ from fluxmq.model.batch_format import DELAY
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
-from fluxmq.queues.scanning import AT_ONCE
+from fluxmq.queues.verdicts import AT_ONCE
 from tests.unit.queues.support import SECOND, Host, batch_of, group_of, offsets
 
 MAX_PRIORITIES = pytest.mark.parametrize("max_priority", [0, 5])

@@ -7,29 +7,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.model.message_batch import build_message
-from fluxmq.model.properties import Item, Kind, encode
+from fluxmq.model.properties import Item, PropertyKind, encode
 from fluxmq.queues import commands, priorities
 from fluxmq.queues.commands import Verb
-from fluxmq.queues.consumers import Consumer
+from fluxmq.queues.consumers import GroupConsumer
 from fluxmq.queues.priorities import Bands, priority_of
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 from tests.unit.queues.support import NOW, SECOND, Host, group_of, offsets, pending
 
 
 def block_of(priority: int | None) -> bytes:
     """A property block; without a priority for None."""
-    items = [Item(Kind.CONTENT_TYPE, b"text/plain")]
-    return encode([*items, Item(Kind.PRIORITY, priority)] if priority is not None else items)
+    items = [Item(PropertyKind.CONTENT_TYPE, b"text/plain")]
+    return encode(
+        [*items, Item(PropertyKind.PRIORITY, priority)] if priority is not None else items
+    )
 
 
-def publish(host: Host, queue: Queue, *levels: int | None, **values: int) -> None:
+def publish(host: Host, queue: QueueState, *levels: int | None, **values: int) -> None:
     """One message of each priority."""
     for level in levels:
         batch = build_message(b"k", block_of(level), b"x", host.now, **values)
         host.do(commands.append(queue.id, batch))
 
 
-def one_by_one(host: Host, consumer: Consumer) -> list[int]:
+def one_by_one(host: Host, consumer: GroupConsumer) -> list[int]:
     """Offsets in the order in which a consumer that holds one message gets them."""
     found: list[int] = []
     while got := offsets(host.run()):
@@ -199,7 +201,7 @@ def test_nothing_is_lost_nor_doubled_and_no_higher_one_waits(steps: list[tuple[s
     queue = host.declare(max_priority=3, max_depth=0)
     levels: list[int] = []
     consumers = [host.attach(queue, limit=2)]
-    held: dict[int, Consumer] = {}
+    held: dict[int, GroupConsumer] = {}
     done: set[int] = set()
 
     def tick() -> None:

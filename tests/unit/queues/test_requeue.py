@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq.queues.commands import Reason, Verb
+from fluxmq.queues.commands import DeadLetterReason, Verb
 from tests.unit.queues.support import Host, group_of, offsets, pending
 
 
@@ -70,7 +70,7 @@ def test_a_message_may_come_back_as_often_as_its_limit_says(returns: int, leavin
     host.attach(queue)
     assert host.run() == []
     (letter,) = host.dead
-    assert (letter.reason, letter.attempts) == (Reason.DELIVERY_LIMIT, returns + 1)
+    assert (letter.reason, letter.attempts) == (DeadLetterReason.DELIVERY_LIMIT, returns + 1)
 
 
 def test_a_rejected_message_does_not_come_back() -> None:

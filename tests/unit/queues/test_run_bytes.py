@@ -6,13 +6,13 @@ import pytest
 
 from fluxmq.model.batch_format import parse
 from fluxmq.model.message_batch import build_message
-from fluxmq.model.properties import Item, Kind, encode
+from fluxmq.model.properties import Item, PropertyKind, encode
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Mode, Verb
 from fluxmq.queues.config import QueueType
 from fluxmq.queues.consumers import Step
 from fluxmq.queues.limits import RUN_BYTES_MAX
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 from tests.unit.queues.support import NOW, Host, batch_of, given, offsets
 
 ROOM = 1_000
@@ -20,7 +20,7 @@ ROOM = 1_000
 Runs = list[list[int]]
 
 
-def by_run(host: Host, queue: Queue) -> Runs:
+def by_run(host: Host, queue: QueueState) -> Runs:
     """What each run hands out, at most `ROOM` bytes of it."""
     found: Runs = []
     for _ in range(100):
@@ -75,7 +75,7 @@ def test_messages_with_priorities_share_a_run() -> None:
     host = Host()
     queue = host.declare(max_priority=5)
     for level in (1, 2, 3, 4, 5, 1, 2, 3, 4, 5):
-        block = encode([Item(Kind.PRIORITY, level)])
+        block = encode([Item(PropertyKind.PRIORITY, level)])
         host.do(commands.append(queue.id, build_message(b"", block, b"x" * 200, NOW)))
     host.attach(queue)
     order = [offset for run in by_run(host, queue) for offset in run]

@@ -11,11 +11,11 @@ from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import Overflow
 from fluxmq.queues.dispatch import SHORTEN_DELAY
 from fluxmq.queues.results import Code, Result
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import QueueState
 from tests.unit.queues.support import Host, batch_of, given, group_of, offsets
 
 
-def append(host: Host, queue: Queue, count: int) -> Result:
+def append(host: Host, queue: QueueState, count: int) -> Result:
     """One batch, as the host of a group appends it."""
     batch = batch_of([b"x" * 10] * count)
     spare = host.dispatch.consumers.spare(queue)

@@ -37,7 +37,7 @@ def test_each_consumer_has_its_own_time() -> None:
         host.attach(queue, member, limit=1, timeout=timeout)
     assert len(host.run()) == 3
     given = host.now - host.now % CLAIM_GRANULE + CLAIM_GRANULE
-    waits = [each.fate.due - given for each in group_of(queue).pending]
+    waits = [each.state.due - given for each in group_of(queue).pending]
     assert waits == [10 * SECOND, 30 * SECOND, 50 * SECOND]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluxmq.raft.errors import Compacted, InconsistentLog
-from fluxmq.raft.log import Log
+from fluxmq.raft.log import RaftLog
 from fluxmq.raft.types import COMMAND, Entry, Membership, Snapshot, SnapshotMark
 from tests.unit.raft.cluster import Disk
 
@@ -14,10 +14,10 @@ def entries(first: int, *terms: int) -> list[Entry]:
     return [Entry(term, index, COMMAND, b"%d" % index) for index, term in enumerate(terms, first)]
 
 
-def log_on(*terms: int, base: int = 0, base_term: int = 0, applied: int | None = None) -> Log:
+def log_on(*terms: int, base: int = 0, base_term: int = 0, applied: int | None = None) -> RaftLog:
     disk = Disk(Membership((1,)), entries(base + 1, *terms))
     disk.mark = SnapshotMark(base, base_term, Membership((1,)))
-    return Log(disk, base + len(terms), base if applied is None else applied)
+    return RaftLog(disk, base + len(terms), base if applied is None else applied)
 
 
 def snapshot(index: int, term: int) -> Snapshot:
@@ -35,7 +35,7 @@ def test_terms_are_known_from_the_snapshots_on() -> None:
 
 def test_what_the_reader_has_compacted_meanwhile_is_not_held() -> None:
     disk = Disk(Membership((1,)), entries(1, 1, 1, 1, 1))
-    log = Log(disk, 4, 4)
+    log = RaftLog(disk, 4, 4)
     disk.compact(3, Membership((1,)), [])
     assert log.term(2) is None
     with pytest.raises(Compacted):
@@ -51,7 +51,7 @@ def test_applied_must_lie_within_the_log() -> None:
 
 def test_a_log_that_ends_before_what_is_committed_has_lost_it() -> None:
     with pytest.raises(InconsistentLog, match="ends at 2"):
-        Log(Disk(Membership((1,)), entries(1, 1, 1)), 3, 1)
+        RaftLog(Disk(Membership((1,)), entries(1, 1, 1)), 3, 1)
 
 
 def test_a_slice_comes_from_disk_or_from_memory() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluxmq.raft.progress import ENTRY_OVERHEAD_BYTES, Progress
-from fluxmq.raft.types import COMMAND, Entry, Replication
+from fluxmq.raft.types import COMMAND, Entry, ReplicationMode
 
 
 def entries(first: int, last: int, size: int = 10) -> list[Entry]:
@@ -69,9 +69,9 @@ def test_a_rejection_while_replicating_leads_back_to_what_is_proven() -> None:
     progress = replicating(3)
     progress.sent(entries(4, 8))
     assert not progress.rejected(3, 0), "proven meanwhile"
-    assert progress.state is Replication.REPLICATE
+    assert progress.state is ReplicationMode.REPLICATE
     assert progress.rejected(8, 3)
-    assert (progress.state, progress.next, progress.inflight_bytes) == (Replication.PROBE, 4, 0)
+    assert (progress.state, progress.next, progress.inflight_bytes) == (ReplicationMode.PROBE, 4, 0)
 
 
 def test_behind_a_snapshot_sending_begins_after_it() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fluxmq.engine.group import Group
-from fluxmq.engine.hosts import share
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.group_clients import share
 from fluxmq.engine.wiring import Queues
 from fluxmq.net.reactor import Reactor
 from fluxmq.queues import commands
@@ -19,7 +19,7 @@ from fluxmq.queues.commands import encode_entry
 from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.raft.types import COMMAND, Entry, Message, MessageKind
 from fluxmq.replication.disk import Disk
-from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.replication.placement import placement_of
 from fluxmq.replication.replica import Replica
 from fluxmq.settings.plans import member_number
@@ -133,7 +133,7 @@ class LoneMember:
         return self.runner.run(act())
 
     @property
-    def hosted(self) -> Hosted[Group]:
+    def hosted(self) -> OpenGroup[ReplicationGroup]:
         """The group."""
         return self.queues.service.groups[GROUP]
 
@@ -169,7 +169,7 @@ class LoneMember:
         told = Message(
             MessageKind.APPEND, LEADER, OWN, TERM, first - 1, before, entries, commit=last
         )
-        self.within(lambda: hosted.keeper.step([told]))
+        self.within(lambda: hosted.driver.step([told]))
         self.work()
         self.work()
         assert hosted.group.applied_index == last, hosted.group.failed

@@ -17,7 +17,7 @@ from fluxmq.replication.member_record import Known, MemberRecord, read_record, w
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, Misfit
 from fluxmq.storage.files import Files
-from fluxmq.storage.snapshots import GroupState, find_snapshots, write_snapshot
+from fluxmq.storage.snapshots import GroupSnapshotContent, find_snapshots, write_snapshot
 from fluxmq.storage.wal_files import file_name
 from tests.unit.replication.member import GROUP, LEADER, OWN, TERM, LoneMember
 
@@ -91,7 +91,7 @@ def begun_anew(member: LoneMember, paths: DataPaths, before: MemberRecord) -> No
     assert OWN not in now.voters
     assert LEADER in now.voters
     assert (member.hosted.group.applied_index, member.hosted.log.last_index()) == (0, 0)
-    assert OWN not in member.hosted.keeper.node.status().membership.voters
+    assert OWN not in member.hosted.driver.node.status().membership.voters
     assert not member.hosted.group.failed
     assert member.cluster.damages.found[GROUP] == 1
 
@@ -131,12 +131,12 @@ def test_who_begins_anew_does_not_lead_however_long_nobody_else_does(
     flip(snapshot(paths), 200)
     member = start()
     sent: list[Message] = []
-    member.hosted.keeper.send = sent.extend
+    member.hosted.driver.send = sent.extend
     for _ in range(200):
-        member.within(member.hosted.keeper.tick)
+        member.within(member.hosted.driver.tick)
         member.work()
     assert sent == []
-    assert member.hosted.keeper.node.status().term == 0
+    assert member.hosted.driver.node.status().term == 0
 
 
 def test_a_damaged_log_is_set_aside_with_all_its_groups(start: Start, paths: DataPaths) -> None:
@@ -225,7 +225,7 @@ def test_a_snapshot_of_a_newer_program_stops_the_start(start: Start, paths: Data
     member.append(ENTRIES)
     member.checkpoint()
     newest = find_snapshots(Files(), paths.snapshots(GROUP)).valid[0]
-    state = GroupState.decode(newest.content)
+    state = GroupSnapshotContent.decode(newest.content)
     fields = msgpack.unpackb(state.machine)
     fields[0] = SNAPSHOT_VERSION + 1
     content = replace(state, machine=msgpack.packb(fields)).encode()
@@ -244,10 +244,10 @@ def test_what_is_read_and_damaged_has_the_copy_fetched_anew_once(start: Start) -
 
     async def met() -> None:
         for _ in range(3):
-            hosted.keeper.damaged("a bit was turned")
+            hosted.driver.damaged("a bit was turned")
         assert member.cluster.damages.found[GROUP] == 1
         assert not hosted.group.failed  # it goes on, and is not elected
-        hosted.keeper.log_failed("it could not go on")
+        hosted.driver.log_failed("it could not go on")
         await member.cluster.snapshots.close()
 
     member.runner.run(met())
@@ -261,7 +261,7 @@ def test_a_group_that_failed_for_damage_is_quarantined(start: Start) -> None:
         def damaged() -> None:
             raise Corruption("file", 1, "a bit was turned")
 
-        member.hosted.keeper._guarded(damaged)
+        member.hosted.driver._guarded(damaged)
         assert member.hosted.group.failed.startswith("quarantined: file, byte 1")
         assert member.cluster.damages.found[GROUP] == 1
         assert member.queues.service.durable.failure == ""  # a shard that begins goes on for it
@@ -283,10 +283,10 @@ def test_a_segment_that_a_start_finds_damaged_does_not_end_it(
         first = member.hosted.log.last_index() + 1
         entry = Entry(TERM, first, EMPTY, b"")
         told = Message(MessageKind.APPEND, LEADER, OWN, TERM, first - 1, TERM, [entry], first)
-        member.hosted.keeper.step([told])
+        member.hosted.driver.step([told])
         assert member.hosted.group.failed.startswith("quarantined")
         assert (member.queues.service.durable.failure, member.hosted.mending) == ("", True)
-        member.hosted.keeper.log_failed("for another reason")
+        member.hosted.driver.log_failed("for another reason")
         member.hosted.mending = False
         assert member.queues.service.durable.failure
         await member.cluster.snapshots.close()

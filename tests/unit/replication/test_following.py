@@ -38,10 +38,10 @@ class Led:
     def answered(self, *payloads: bytes) -> None:
         """Member 2 takes entries and says so, so that they are committed."""
         for payload in payloads:
-            self.follower.keeper.step([self.append(payload)])
+            self.follower.driver.step([self.append(payload)])
             self.follower.work()
             for answer in self.follower.sent:
-                self.leader.keeper.step([answer])
+                self.leader.driver.step([answer])
             self.follower.sent.clear()
             self.leader.work()
             self.leader.sent.clear()
@@ -59,7 +59,7 @@ def test_what_comes_is_written_before_what_is_committed_with_it_is_applied(led: 
     sent = led.append(b"b")
     assert sent.commit > before
     follower.syncer.held = True
-    follower.keeper.step([sent])
+    follower.driver.step([sent])
     assert follower.group.applied_index == before
     follower.shared.flush()
     assert follower.syncer.waiting == 1
@@ -72,7 +72,7 @@ def test_a_follower_asks_for_one_tick_for_what_comes_and_for_none_for_applying_i
     led.answered(b"a")
     follower = led.follower
     follower.marked = 0
-    follower.keeper.step([led.append(b"b")])
+    follower.driver.step([led.append(b"b")])
     assert follower.marked == 1
     follower.work()
     assert follower.marked == 1
@@ -82,10 +82,10 @@ def test_what_waits_is_applied_before_anything_that_comes_later(led: Led) -> Non
     led.answered(b"a")
     first, second = led.append(b"b"), led.append(b"c")
     follower = led.follower
-    follower.keeper.step([first])
+    follower.driver.step([first])
     waiting = first.commit
     assert follower.group.applied_index < waiting
-    follower.keeper.step([second])
+    follower.driver.step([second])
     assert follower.group.applied_index >= waiting
     follower.work()
     led.trio.settle()
@@ -98,7 +98,7 @@ def test_what_waits_is_applied_before_anything_that_comes_later(led: Led) -> Non
 def test_a_follower_that_is_to_lead_has_applied_everything(led: Led) -> None:
     led.answered(b"a")
     follower = led.follower
-    follower.keeper.step([led.append(b"b")])
+    follower.driver.step([led.append(b"b")])
     assert led.trio.elect(2) is follower
     led.trio.settle()
     state = follower.group.machine.queue("work")
@@ -113,15 +113,15 @@ def test_an_answer_that_changes_nothing_asks_for_no_tick(led: Led) -> None:
     answers = []
     for number in (2, 3):
         member = led.trio[number]
-        member.keeper.step([each for each in leader.sent if each.target == number])
+        member.driver.step([each for each in leader.sent if each.target == number])
         member.work()
         answers.append(list(member.sent))
         member.sent.clear()
     leader.sent.clear()
-    leader.keeper.step(answers[0])
-    assert leader.keeper.changed
-    leader.keeper.step(answers[1])
-    assert not leader.keeper.changed
+    leader.driver.step(answers[0])
+    assert leader.driver.changed
+    leader.driver.step(answers[1])
+    assert not leader.driver.changed
 
 
 def test_nor_does_one_that_comes_after_the_own_disk_has_committed_something(led: Led) -> None:
@@ -132,16 +132,16 @@ def test_nor_does_one_that_comes_after_the_own_disk_has_committed_something(led:
     answers = []
     for number in (2, 3):
         member = led.trio[number]
-        member.keeper.step([each for each in leader.sent if each.target == number])
+        member.driver.step([each for each in leader.sent if each.target == number])
         member.work()
         answers.append(list(member.sent))
         member.sent.clear()
     before = leader.group.applied_index
-    leader.keeper.step(answers[0])
+    leader.driver.step(answers[0])
     assert leader.group.applied_index == before
     leader.syncer.held = False
     leader.syncer.sync()
     leader.shared.ready()
     assert leader.group.applied_index > before
-    leader.keeper.step(answers[1])
-    assert not leader.keeper.changed
+    leader.driver.step(answers[1])
+    assert not leader.driver.changed

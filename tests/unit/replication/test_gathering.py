@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.replication.raft_keeper import GATHERED_BYTES, GATHERED_ENTRIES
+from fluxmq.replication.raft_driver import GATHERED_BYTES, GATHERED_ENTRIES
 from tests.unit.replication.test_following import Led
 from tests.unit.replication.trio import Trio
 
@@ -17,14 +17,14 @@ def led(tmp_path: Path) -> Iterator[Led]:
     trio = Trio(tmp_path)
     found = Led(trio)
     for member in trio.members.values():
-        member.keeper.gathers = True
+        member.driver.gathers = True
     yield found
     trio.close()
 
 
 def unapplied(led: Led) -> int:
     """Entries that the follower knows to be committed and has not applied."""
-    return led.follower.keeper.node.status().commit - led.follower.group.applied_index
+    return led.follower.driver.node.status().commit - led.follower.group.applied_index
 
 
 def test_few_entries_wait_and_ask_for_no_tick(led: Led) -> None:
@@ -47,17 +47,17 @@ def test_much_does_not_wait(led: Led) -> None:
 def test_a_tick_of_the_groups_clock_applies_what_waits(led: Led) -> None:
     led.answered(b"a", b"b", b"c")
     assert unapplied(led) == 2
-    led.follower.keeper.tick()
+    led.follower.driver.tick()
     assert unapplied(led) == 0
 
 
 def test_what_comes_without_entries_applies_what_waits(led: Led) -> None:
     led.answered(b"a", b"b", b"c")
     while not led.leader.sent:
-        led.leader.keeper.tick()
+        led.leader.driver.tick()
     told = next(each for each in led.leader.sent if each.target == 2)
     assert not told.entries
-    led.follower.keeper.step([told])
+    led.follower.driver.step([told])
     assert unapplied(led) == 0
     assert led.follower.group.applied_index == led.leader.group.applied_index
     # All of it, and in order: their machines are the same.

@@ -12,7 +12,7 @@ from fluxmq.replication.incarnation import (
     GREETING,
     GREETING_BYTES_MAX,
     Acquaintances,
-    Standing,
+    GroupView,
     is_control,
 )
 from fluxmq.replication.member_record import (
@@ -38,7 +38,7 @@ class Party:
         self.disk = disk
         self.held = 0
         self.acknowledged = {}
-        self.standing = Standing(0, VOTERS, VOTERS)
+        self.group_view = GroupView(0, VOTERS, VOTERS)
         self.term = 0
         """Of which it is known to be the leader, 0 for none."""
         self.asked = []
@@ -58,7 +58,7 @@ class Party:
             record,
             lambda changed: self.disk.update(record=changed),
             lambda: self.held,
-            lambda: self.standing,
+            lambda: self.group_view,
             lambda number: self.acknowledged.get(number, 0),
             lambda number, frame: self.out.append((number, frame)),
             self._asked,
@@ -206,13 +206,13 @@ def test_it_is_believed_again_once_it_is_committed_that_it_is_no_voter(group):
     leader = group.parties[A]
     group.restart(C, lost=True)
     group.join(A, C)
-    leader.standing = Standing(70, VOTERS, (A, B))  # appended
+    leader.group_view = GroupView(70, VOTERS, (A, B))  # appended
     leader.met.look_again()
     assert leader.met.doubted == [C]
-    leader.standing = Standing(71, (A, B), VOTERS)  # a voter again, before that is committed
+    leader.group_view = GroupView(71, (A, B), VOTERS)  # a voter again, before that is committed
     leader.met.look_again()
     assert leader.met.doubted == [C]
-    leader.standing = Standing(71, (A, B), (A, B))
+    leader.group_view = GroupView(71, (A, B), (A, B))
     assert leader.asked == []
     leader.met.look_again()
     assert (leader.asked, leader.met.doubted) == ([C], [C])
@@ -229,17 +229,17 @@ def test_who_does_not_lead_for_certain_takes_nobody_back(group):
     """What it knows to be committed may be from before the member was a voter for the last time."""
     group.restart(C, lost=True)
     follower = group.parties[B]
-    follower.standing = Standing(71, (A, B), (A, B))
+    follower.group_view = GroupView(71, (A, B), (A, B))
     group.join(B, C)
     follower.met.look_again()
     assert follower.asked == [C, C]
     assert follower.met.doubted == [C]
     assert group.parties[C].met.abstains
     # Since it was asked whether it leads, it has become a voter, or another, or has gone.
-    follower.standing = Standing(72, (A, B), VOTERS)
+    follower.group_view = GroupView(72, (A, B), VOTERS)
     follower.met.take_back(C, 6)
     assert follower.met.doubted == [C]
-    follower.standing = Standing(71, (A, B), (A, B))
+    follower.group_view = GroupView(71, (A, B), (A, B))
     group.part(B, C)
     follower.met.take_back(C, 6)
     assert follower.begun_anew == []
@@ -248,7 +248,7 @@ def test_who_does_not_lead_for_certain_takes_nobody_back(group):
 def test_who_is_taken_back_votes_as_if_it_held_what_is_committed(group):
     group.restart(C, lost=True)
     leader, member = group.parties[A], group.parties[C]
-    leader.standing, leader.term = Standing(71, (A, B), (A, B)), 6
+    leader.group_view, leader.term = GroupView(71, (A, B), (A, B)), 6
     group.join(A, C)
     assert member.floors == [(6, 71)]
     assert member.disk["record"].floor == (6, 71)
@@ -268,7 +268,7 @@ def test_the_others_hear_at_once_who_is_taken_back_and_begin_anew_with_it(group)
     leader, other = group.parties[A], group.parties[B]
     group.join(B, C)
     assert other.met.doubted == [C]
-    leader.standing, leader.term = Standing(71, (A, B), (A, B)), 6
+    leader.group_view, leader.term = GroupView(71, (A, B), (A, B)), 6
     group.join(A, C)
     group.deliver()
     assert other.begun_anew == [C]
@@ -279,7 +279,7 @@ def test_the_others_hear_at_once_who_is_taken_back_and_begin_anew_with_it(group)
 def test_who_was_away_meanwhile_hears_of_it_from_who_was_there(group):
     leader = group.parties[A]
     group.restart(C, lost=True)
-    leader.standing, leader.term = Standing(71, (A, B), (A, B)), 6
+    leader.group_view, leader.term = GroupView(71, (A, B), (A, B)), 6
     group.part(A, B)
     group.join(A, C)
     assert group.believe(A, C)
@@ -405,7 +405,7 @@ def force(group, number):
         number,
         record=replace(before, incarnation=group._draw(), known={}, floor=(0, 0), forced=forced),
     )
-    party.standing = Standing(party.held, (number,), (number,))
+    party.group_view = GroupView(party.held, (number,), (number,))
 
 
 def test_who_was_left_behind_is_superseded_by_the_copy_that_was_declared_the_truth(group):

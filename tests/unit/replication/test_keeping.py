@@ -84,7 +84,7 @@ def test_a_leader_whose_log_takes_no_more_proposes_later(trio: Trio) -> None:
 def test_a_vote_leaves_when_it_is_on_disk(trio: Trio) -> None:
     trio[2].syncer.held = True
     trio.cut = {3}
-    candidate = trio[1].keeper
+    candidate = trio[1].driver
     candidate.node.campaign()
     candidate.pump()
     trio.settle()
@@ -96,11 +96,11 @@ def test_a_vote_leaves_when_it_is_on_disk(trio: Trio) -> None:
 
 
 def test_what_was_sent_to_an_earlier_leadership_is_not_taken_by_a_later_one(trio: Trio) -> None:
-    earlier = trio.elect(1).keeper.node.term
+    earlier = trio.elect(1).driver.node.term
     trio.elect(2)
     group = trio.elect(1).group
-    later = trio[1].keeper.node.term
-    assert later > earlier
+    call_later = trio[1].driver.node.term
+    assert call_later > earlier
     said: list[tuple[bytes, int]] = []
 
     def ask(name: bytes, number: int, term: int) -> None:
@@ -109,8 +109,8 @@ def test_what_was_sent_to_an_earlier_leadership_is_not_taken_by_a_later_one(trio
         trio.settle()
 
     ask(b"late", 2, earlier)  # what was sent before it was lost, and comes again with what follows
-    ask(b"first", 1, later)
-    ask(b"late", 2, later)
+    ask(b"first", 1, call_later)
+    ask(b"late", 2, call_later)
     ask(b"whichever", 3, 0)
     assert said == [(b"late", Outcome.MOVED), (b"first", 0), (b"late", 0), (b"whichever", 0)]
     assert depth(trio, 2) == 3
@@ -213,7 +213,7 @@ def test_a_follower_waits_for_no_timer(trio: Trio) -> None:
     leader = trio.elect(1)
     leader.group.append("work", message(b"m"), None)
     trio.settle()
-    leader.keeper.announce()
+    leader.driver.announce()
     trio.settle()
     follower = trio[2].group
     assert depth(trio, 2) == 1

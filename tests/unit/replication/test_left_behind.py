@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fluxmq.raft.types import Message, MessageKind
-from fluxmq.replication.forcing import TERMS_AHEAD, Forcing
+from fluxmq.replication.forced_quorum import TERMS_AHEAD, Forcing
 from fluxmq.replication.leaders import OWN as THIS_SHARD
 from fluxmq.replication.member_record import read_record
 from tests.unit.replication.member import GROUP, LEADER, OWN, LoneMember, settings_of
@@ -30,12 +30,12 @@ def runner() -> Iterator[asyncio.Runner]:
 def lead(member: LoneMember) -> None:
     """Have it lead with the vote of one other, which stores whatever it is sent."""
     sent: list[Message] = []
-    keeper = member.hosted.keeper
-    keeper.send = sent.extend
+    driver = member.hosted.driver
+    driver.send = sent.extend
 
     def campaign() -> None:
-        keeper.node.campaign()
-        keeper.pump()
+        driver.node.campaign()
+        driver.pump()
 
     member.within(campaign)
     for _ in range(SYNCS_MAX):
@@ -53,7 +53,7 @@ def lead(member: LoneMember) -> None:
             if answer is not None:
                 last = told.index + len(told.entries)
                 back = Message(answer, LEADER, OWN, told.term, last)
-                member.within(partial(keeper.step, [back]))
+                member.within(partial(driver.step, [back]))
     raise AssertionError("it was not elected")
 
 
@@ -76,11 +76,11 @@ def test_those_left_behind_cannot_pass_the_term_of_the_forced_copy(tmp_path: Pat
     directory = tmp_path / "data"
     member = LoneMember(directory, runner)
     member.append(3)
-    before = member.hosted.keeper.node.term
+    before = member.hosted.driver.node.term
     member.kill()
     forcing = Forcing(member.files.__class__(), member.paths, settings_of(directory))
     forcing.force(GROUP, apply=True)
     again = LoneMember(directory, runner)
-    assert again.hosted.keeper.node.term == before + TERMS_AHEAD
+    assert again.hosted.driver.node.term == before + TERMS_AHEAD
     assert again.hosted.log.term(4) == before + TERMS_AHEAD
     again.kill()

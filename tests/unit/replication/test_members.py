@@ -1,13 +1,13 @@
 """Which change of members a leader makes by itself."""
 
-from fluxmq.raft.types import ChangeVerb, Membership, MembershipChange, Role, Status
+from fluxmq.raft.types import ChangeVerb, Membership, MembershipChange, RaftStatus, Role
 from fluxmq.replication.membership import next_change
 
 A, B, C, D = 1, 2, 3, 4
 
 
 def change(membership, *, committed=None, doubted=(), caught_up=()):
-    status = Status(A, Role.LEADER, 1, A, A, 9, 9, 9, 9, membership)
+    status = RaftStatus(A, Role.LEADER, 1, A, A, 9, 9, 9, 9, membership)
     return next_change(status, committed or membership, doubted, caught_up)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from fluxmq.engine.group import Group
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.ipc.messages import Body, Failure
 from fluxmq.ipc.placements import (
     EXPECT,
@@ -25,7 +25,7 @@ from fluxmq.ipc.placements import (
     RECEIVE,
     RELEASE,
     Release,
-    Released,
+    ReleasedGroup,
     placement_to_body,
     shard_of,
 )
@@ -33,7 +33,7 @@ from fluxmq.queues import commands
 from fluxmq.queues.commands import encode_entry
 from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.raft.types import COMMAND, TRANSFER, Entry, Message, MessageKind
-from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.settings.plans import member_number
 from fluxmq.shards.relocate import Relocation
 from fluxmq.storage.directory import DataPaths, Placement, read_placement, write_placement
@@ -111,19 +111,19 @@ class Pair:
         return found
 
     @property
-    def hosted(self) -> Hosted[Group]:
+    def hosted(self) -> OpenGroup[ReplicationGroup]:
         """The group, wherever it is."""
         return self.shards[self.place].queues.service.groups[GROUP]
 
     def listen(self) -> None:
         """Note what the group says from now on."""
         self.sent = []
-        self.hosted.keeper.send = self.sent.extend
+        self.hosted.driver.send = self.sent.extend
 
     def step(self, told: Message) -> None:
         """The group hears something."""
         shard = self.shards[self.place]
-        shard.within(lambda: self.hosted.keeper.step([told]))
+        shard.within(lambda: self.hosted.driver.step([told]))
         self.settle()
 
     def append(self, count: int, committed: int) -> None:
@@ -134,7 +134,7 @@ class Pair:
         self.step(
             Message(MessageKind.APPEND, LEADER, OWN, TERM, last, log.term(last), entries, committed)
         )
-        assert self.hosted.keeper.node.status().persisted == last + count
+        assert self.hosted.driver.node.status().persisted == last + count
 
     def heartbeat(self, committed: int) -> None:
         """The leader says what is committed."""
@@ -149,7 +149,7 @@ class Pair:
     async def ordered(self, shard: int, kind: str, body: Body) -> Body | Failure:
         """As `order`, within the loop."""
         answers: list[Body | Failure] = []
-        self.shards[shard].queues.orders(-1)[kind](body, answers.append)
+        self.shards[shard].queues.commands(-1)[kind](body, answers.append)
         while not answers:
             for each in self.shards:
                 if not each.files.dead:
@@ -160,13 +160,13 @@ class Pair:
                 raise Crash("a shard is dead")
         return answers[0]
 
-    def release(self) -> Released:
+    def release(self) -> ReleasedGroup:
         """Have the group leave."""
         answer = self.order(self.place, RELEASE, Release(GROUP).to_body())
         assert not isinstance(answer, Failure), answer
-        return Released.from_body(answer)
+        return ReleasedGroup.from_body(answer)
 
-    def receive(self, released: Released, shard: int) -> None:
+    def receive(self, released: ReleasedGroup, shard: int) -> None:
         """Have a shard take its log."""
         assert self.order(shard, EXPECT, Release(GROUP).to_body()) == {}
         assert self.order(shard, RECEIVE, released.to_body()) == {}
@@ -180,7 +180,7 @@ class Pair:
             assert self.order(shard, PLACEMENT, placement_to_body(self.placement)) == {}
         self.settle()
 
-    def move(self) -> Released:
+    def move(self) -> ReleasedGroup:
         """Move the group to the other shard."""
         source = self.place
         target = 1 - source
@@ -212,7 +212,7 @@ def held(pair: Pair) -> list[Entry]:
 
 def whole(pair: Pair, last: int, applied: int | None = None) -> None:
     """The member holds all entries up to the last, and goes on where it stood, if that is known."""
-    status = pair.hosted.keeper.node.status()
+    status = pair.hosted.driver.node.status()
     assert not pair.hosted.group.failed
     assert (status.last_index, status.persisted) == (last, last)
     assert applied in (None, status.applied)
@@ -247,8 +247,8 @@ def test_what_a_follower_acknowledged_moves_with_it(
 def test_what_is_committed_and_not_applied_moves(pair: Pair) -> None:
     """Review finding 1, first variant: what was known to be committed lay behind the end of the new log."""
     pair.append(3, 3)
-    keeper = pair.hosted.keeper
-    assert keeper.gathers
+    driver = pair.hosted.driver
+    assert driver.gathers
     pair.append(4, 7)
     for index in (8, 9):  # each comes with the news that the one before is committed
         log = pair.hosted.log
@@ -256,7 +256,7 @@ def test_what_is_committed_and_not_applied_moves(pair: Pair) -> None:
             MessageKind.APPEND, LEADER, OWN, TERM, index - 1, log.term(index - 1), [entry(index)], 7
         )
         shard = pair.shards[0]
-        shard.within(lambda told=told: keeper.step([told]))  # type: ignore[misc]
+        shard.within(lambda told=told: driver.step([told]))  # type: ignore[misc]
     released = pair.move()
     assert released.commit == released.index == 7
     whole(pair, 9, 7)
@@ -294,7 +294,7 @@ def test_a_vote_moves_that_nothing_was_written_behind(pair: Pair) -> None:
     pair.start()
     released = pair.move()
     assert (released.term, released.vote) == (TERM + 1, OTHER)
-    status = pair.hosted.keeper.node.status()
+    status = pair.hosted.driver.node.status()
     assert (status.term, status.vote) == (TERM + 1, OTHER)
     pair.listen()
     again = Message(MessageKind.VOTE, LEADER, OWN, TERM + 1, index=9, log_term=TERM)
@@ -318,15 +318,15 @@ def test_a_follower_that_leaves_takes_and_promises_nothing(pair: Pair) -> None:
     async def leave() -> Body | Failure:
         task = asyncio.create_task(pair.ordered(0, RELEASE, Release(GROUP).to_body()))
         while not task.done():
-            if hosted.keeper.halted and not hosted.group.failed:
-                hosted.keeper.step(late)
-                hosted.keeper.tick()
+            if hosted.driver.halted and not hosted.group.failed:
+                hosted.driver.step(late)
+                hosted.driver.tick()
             await asyncio.sleep(0)
         return await task
 
     answer = pair.runner.run(asyncio.wait_for(leave(), SECONDS_MAX))
     assert not isinstance(answer, Failure), answer
-    released = Released.from_body(answer)
+    released = ReleasedGroup.from_body(answer)
     assert (released.term, released.last, released.commit) == (TERM, last, 3)
     assert pair.sent == []
     assert shard.queues.service.groups == {}
@@ -344,7 +344,7 @@ def test_a_follower_leaves_under_load(pair: Pair) -> None:
                 last = hosted.log.last_index()
                 term = hosted.log.term(last)
                 told = [entry(last + 1)]
-                hosted.keeper.step(
+                hosted.driver.step(
                     [Message(MessageKind.APPEND, LEADER, OWN, TERM, last, term, told, last)]
                 )
             await asyncio.sleep(0)
@@ -352,7 +352,7 @@ def test_a_follower_leaves_under_load(pair: Pair) -> None:
 
     answer = pair.runner.run(asyncio.wait_for(leave(), SECONDS_MAX))
     assert not isinstance(answer, Failure), answer
-    released = Released.from_body(answer)
+    released = ReleasedGroup.from_body(answer)
     assert released.last == hosted.log.last_index() > 5
     pair.receive(released, 1)
     pair.decide(1, 0, pins={GROUP: 1})
@@ -489,7 +489,7 @@ def test_a_replicated_group_changes_its_shard_between_starts(
     pair.placement = after
     pair.start()
     assert pair.place == target
-    status = pair.hosted.keeper.node.status()
+    status = pair.hosted.driver.node.status()
     assert (status.term, status.vote) == (TERM, 0)  # it has elected nobody on the way
     assert GROUP not in pair.wal(1 - target).groups()
     whole(pair, 9)

@@ -64,14 +64,14 @@ def test_what_is_not_understood_is_answered_all_the_same():
 
 
 def test_a_shard_that_goes_or_takes_too_long_has_not_answered():
-    later = []
-    two = Two(lambda _kind, _body, answered: later.append(answered))
+    call_later = []
+    two = Two(lambda _kind, _body, answered: call_later.append(answered))
     two.ask({"group": "g"})
     two.ask({"group": "h"})
     two.deliver()
     two.asking.lost(3)
     assert two.answers == []
-    later[0]({"late": False})
+    call_later[0]({"late": False})
     two.deliver()
     two.asking.lost(2)
     assert two.answers[0] == {"late": False}
@@ -80,7 +80,7 @@ def test_a_shard_that_goes_or_takes_too_long_has_not_answered():
     two.now = QUESTION_SECONDS_MAX
     two.asking.housekeeping()
     assert two.answers[2] == Failure(ERROR_AWAY, "no answer in time")
-    later[1]({"late": True})  # too late: nobody waits for it
+    call_later[1]({"late": True})  # too late: nobody waits for it
     two.deliver()
     assert len(two.answers) == 3
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fluxmq.ipc.clusters import MemberRow, RaftRow
-from fluxmq.replication.orders import LAG_ENTRIES_MAX, quorum_problem
+from fluxmq.replication.group_commands import LAG_ENTRIES_MAX, quorum_problem
 
 
 def member(node, *, leads=False, lag=0, contact=100, connected=True, kind="voter", doubt=""):

@@ -46,7 +46,7 @@ def looked(member: LoneMember, look: Callable[[Scrub], object]) -> Scrub:
     async def run() -> None:
         await look(made)  # type: ignore[misc]
         await made.stop()
-        member.hosted.keeper.log_failed("enough")
+        member.hosted.driver.log_failed("enough")
         await cluster.snapshots.close()
 
     member.runner.run(run())
@@ -106,7 +106,7 @@ def test_what_another_member_found_damaged_is_looked_at(member: LoneMember, dama
 
 
 def test_a_group_that_failed_is_left_alone(member: LoneMember) -> None:
-    member.hosted.keeper.log_failed("for another reason")
+    member.hosted.driver.log_failed("for another reason")
     made = looked(member, lambda each: each._look(GROUP, lambda _segment: True))
     assert made.bytes == 0
 

@@ -29,21 +29,21 @@ class Member:
         raise AssertionError(why)
 
 
-@pytest.mark.parametrize("impatient", [True, False])
+@pytest.mark.parametrize("polling", [True, False])
 def test_the_end_of_a_sync_is_looked_for_only_beside_another_core_and_for_a_while(
-    tmp_path: Path, impatient: bool
+    tmp_path: Path, polling: bool
 ) -> None:
     syncer = StepSyncer()
     syncer.held = True
     options = WalOptions(file_bytes=1 << 20, background=False)
     wal = WriteAheadLog.open(Files(), str(tmp_path), syncer, options)
-    log = SharedLog(wal, lambda: None, impatient=impatient, clock=lambda: 10.0)
+    log = SharedLog(wal, lambda: None, polling=polling, clock=lambda: 10.0)
     member = Member()
     log.join(member)
     log.begin_tick()
     wal.append_entry(wal.number("group"), 1, 1, 0, b"entry")
     log.wrote(member, 1, 1)
-    assert log.end_tick() == (10.0 + AWAIT_SECONDS if impatient else 0.0)
+    assert log.end_tick() == (10.0 + AWAIT_SECONDS if polling else 0.0)
     log.begin_tick()
     assert log.busy
     assert member.told == 0

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.connection import StreamHello
 from fluxmq.cluster.errors import CallFailed, CallRefused
-from fluxmq.engine.group import Group
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.replication import snapshot_fetch
 from fluxmq.replication.checkpoints import trim
-from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.replication.snapshot_calls import (
     AGE_SECONDS_MAX,
     CHECKPOINT_SECONDS_MAX,
@@ -45,7 +45,7 @@ from tests.faults import FailingFiles
 from tests.unit.storage.transfers import names, segments_below
 
 T = TypeVar("T")
-PEER = Hello("node2", 0, 1, 1, "group:local-0")
+PEER = StreamHello("node2", 0, 1, 1, "group:local-0")
 GROUP = "local-0"
 UNDER_WAY = 4
 """Pieces at a time: what there is to give has a dozen."""
@@ -76,7 +76,7 @@ class Leader:
         )
 
     @property
-    def hosted(self) -> Hosted[Group]:
+    def hosted(self) -> OpenGroup[ReplicationGroup]:
         """The group."""
         return self.shard.hosted[GROUP]
 

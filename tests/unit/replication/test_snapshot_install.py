@@ -11,14 +11,14 @@ from random import Random
 
 import pytest
 
-from fluxmq.engine.group import Group
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.replication.checkpoints import capture
-from fluxmq.replication.hosted import Hosted
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.queue_log import QueueLog
-from fluxmq.storage.snapshots import Snapshot
+from fluxmq.storage.snapshots import GroupSnapshot
 from fluxmq.storage.transfer_install import decided
 from fluxmq.storage.transfer_source import SnapshotSource
 from fluxmq.storage.transfer_target import SnapshotTarget
@@ -92,7 +92,7 @@ def led(scene: Scene, shard: Shard, name: str) -> Led:
     index, term, content, parts = capture(hosted)
     hosted.stores.synced(parts, StorageError("it is not written"))
     group = hosted.group.name
-    snapshot = Snapshot(index, term, content)
+    snapshot = GroupSnapshot(index, term, content)
     source = SnapshotSource(Files(), scene.paths(name), group, snapshot)
     return Led(group, source, hosted.group.machine.snapshot(), segment_files(source))
 
@@ -126,12 +126,12 @@ def ahead(scene: Scene) -> Iterator[Led]:
     shard.kill()
 
 
-def assert_is(hosted: Hosted[Group], expected: Led) -> None:
+def assert_is(hosted: OpenGroup[ReplicationGroup], expected: Led) -> None:
     """A group was opened at just the snapshot, with a log that is empty but for what begins its term."""
     assert hosted.snapshot_index == hosted.group.applied_index == expected.source.index
     assert hosted.group.applied_term == expected.source.term
     assert hosted.log.first_index() == hosted.log.last_index() == expected.source.index + 1
-    assert hosted.keeper.node.term > expected.source.term
+    assert hosted.driver.node.term > expected.source.term
     assert hosted.group.machine.snapshot() == expected.machine
 
 

@@ -24,15 +24,15 @@ class Leading:
         self.member = member
         self.sent: list[Message] = []
         hosted = member.hosted
-        hosted.keeper.send = self.sent.extend
-        member.within(hosted.keeper.node.campaign)
+        hosted.driver.send = self.sent.extend
+        member.within(hosted.driver.node.campaign)
         self.turn()
         for kind in (MessageKind.PRE_VOTE_ANSWER, MessageKind.VOTE_ANSWER):
             term = max(each.term for each in self.sent)
             self.step(Message(kind, LEADER, OWN, term))
-        self.term = hosted.keeper.node.term
+        self.term = hosted.driver.node.term
         self.step(Message(MessageKind.APPEND_ANSWER, LEADER, OWN, self.term, self.last))
-        assert hosted.keeper.leading
+        assert hosted.driver.leading
 
     @property
     def last(self) -> int:
@@ -41,12 +41,12 @@ class Leading:
 
     def turn(self) -> None:
         """What is to be done is done."""
-        self.member.within(self.member.hosted.keeper.pump)
+        self.member.within(self.member.hosted.driver.pump)
         self.member.work()
 
     def step(self, message: Message) -> None:
         """Somebody says something."""
-        self.member.within(lambda: self.member.hosted.keeper.step([message]))
+        self.member.within(lambda: self.member.hosted.driver.step([message]))
         self.turn()
 
     def lags(self) -> None:
@@ -131,7 +131,7 @@ def test_what_is_here_already_is_not_fetched_again(tmp_path: Path) -> None:
         member = LoneMember(tmp_path / "data", runner)
         member.append(60)
         said: list[Message] = []
-        member.hosted.keeper.send = said.extend
+        member.hosted.driver.send = said.extend
         for index in (50, 60):
             mark = SnapshotMark(index, TERM, Membership((LEADER, OWN, LAGGING)))
             offer = Message(MessageKind.SNAPSHOT, LEADER, OWN, TERM)

@@ -79,7 +79,7 @@ def test_what_comes_back_or_does_not_go_is_tried_again_seldomer_each_time():
     for _ in range(int(8 * BACK_OFF_SECONDS)):
         tried += [spread.now for _ in spread.look()]  # nobody takes it over
         spread.now += 1.0
-    apart = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    apart = [call_later - earlier for earlier, call_later in itertools.pairwise(tried)]
     assert apart == [BACK_OFF_SECONDS, 2 * BACK_OFF_SECONDS, 4 * BACK_OFF_SECONDS]
     for _ in range(20 * int(BACK_OFF_SECONDS_MAX)):
         tried += [spread.now for _ in spread.look()]

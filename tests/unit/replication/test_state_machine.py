@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from fluxmq.replication.checkpoints import Checkpoints
-from fluxmq.replication.hosted import Hosted, open_group
+from fluxmq.replication.open_group import OpenGroup, open_group
 from fluxmq.replication.ports import Driver
 from fluxmq.replication.shared_log import SharedLog
 from fluxmq.replication.stores import DiskStores
@@ -106,10 +106,10 @@ class Place:
         cache, segments = BatchCache(1 << 20), OpenSegments(OpenFiles(self.files))
         stores = DiskStores(self.files, self.paths, "g", SegmentOptions(), cache, segments)
         self.machine = Words()
-        self.hosted: Hosted[Words] = open_group(
+        self.hosted: OpenGroup[Words] = open_group(
             self.machine, stores, self.shared, self.files, self.paths
         )
-        self.hosted.keeper.start()
+        self.hosted.driver.start()
         self.work()
 
     def work(self) -> None:
@@ -165,7 +165,7 @@ def test_a_state_machine_without_queues_survives_by_its_checkpoint_and_the_log(
 
 def test_a_failed_log_ends_the_state_machine(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    place.hosted.keeper.log_failed("the disk is gone")
+    place.hosted.driver.log_failed("the disk is gone")
     assert place.machine.failed == "the disk is gone"
     assert not place.machine.driver.leading
     place.end()

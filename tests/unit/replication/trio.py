@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from fluxmq.engine.group import Group
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues.config import QueueConfig
 from fluxmq.raft.types import Message
-from fluxmq.replication.hosted import Member, open_group
+from fluxmq.replication.open_group import Member, open_group
 from fluxmq.replication.shared_log import SharedLog
 from fluxmq.replication.stores import DiskStores
 from fluxmq.storage.batch_cache import BatchCache
@@ -48,7 +48,7 @@ class Replica:
         self.stores = DiskStores(
             files, paths, "g", segments, BatchCache(1 << 20), OpenSegments(OpenFiles(files))
         )
-        self.group = Group(
+        self.group = ReplicationGroup(
             "g",
             self.stores,
             lambda _group: self._mark(),
@@ -59,14 +59,14 @@ class Replica:
         )
         member = Member(number, NUMBERS, TICKS, 1)
         hosted = open_group(self.group, self.stores, self.shared, files, paths, member)
-        self.keeper = hosted.keeper
-        state = self.keeper.node._state
+        self.driver = hosted.driver
+        state = self.driver.node._state
         state.random = lambda _ticks: number  # chance is the test's
         state.timeout = TICKS + number
         self.sent: deque[Message] = deque()
-        self.keeper.send = self.sent.extend
+        self.driver.send = self.sent.extend
         self.group.on_leading = lambda group: group.declare(QueueConfig("work", max_depth=0))
-        self.keeper.start()
+        self.driver.start()
 
     def _mark(self) -> None:
         self.marked += 1
@@ -76,7 +76,7 @@ class Replica:
         self.shared.begin_tick()
         self.group.propose()
         self.shared.flush()
-        if not self.keeper.leading:
+        if not self.driver.leading:
             self.group.work()
         self.shared.completed()
         self.shared.end_tick()
@@ -113,29 +113,29 @@ class Trio:
                     message = member.sent.popleft()
                     moved = True
                     if not {member.number, message.target} & self.cut:
-                        self.members[message.target].keeper.step([message])
+                        self.members[message.target].driver.step([message])
             quiet = 0 if moved else quiet + 1
 
     def elect(self, number: int) -> Replica:
         """Have a member lead, with the queue ``work`` declared."""
         leader = self.members[number]
         for _ in range(50 * TICKS):
-            if leader.keeper.leading and leader.group.machine.queue("work") is not None:
+            if leader.driver.leading and leader.group.machine.queue("work") is not None:
                 return leader
             other = next(
                 (
                     each
                     for each in self.members.values()
-                    if each.keeper.leading and each is not leader
+                    if each.driver.leading and each is not leader
                 ),
                 None,
             )
             if other is not None and other.number not in self.cut:
-                other.keeper.node.transfer_leadership(number)  # it was faster: timeouts are random
-                other.keeper.pump()
-            elif not leader.keeper.leading:
-                leader.keeper.node.campaign()
-                leader.keeper.pump()
+                other.driver.node.transfer_leadership(number)  # it was faster: timeouts are random
+                other.driver.pump()
+            elif not leader.driver.leading:
+                leader.driver.node.campaign()
+                leader.driver.pump()
             self.settle()
             self.tick()
         raise AssertionError("nobody was elected")
@@ -143,7 +143,7 @@ class Trio:
     def tick(self) -> None:
         """A tick of everybody's clock."""
         for member in self.members.values():
-            member.keeper.tick()
+            member.driver.tick()
         self.settle()
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fluxmq.routing.retained import Outcome, RetainedStore
+from fluxmq.routing.retained import RetainedStore, RetainOutcome
 
 
 @pytest.fixture
@@ -13,63 +13,63 @@ def store() -> RetainedStore[str]:
 def filled(*topics: bytes) -> RetainedStore[int]:
     made: RetainedStore[int] = RetainedStore(10_000_000, 10_000_000)
     for number, topic in enumerate(topics):
-        assert made.set(topic, number, 1, (number, 0)) is Outcome.STORED
+        assert made.set(topic, number, 1, (number, 0)) is RetainOutcome.STORED
     return made
 
 
 def test_set_get_delete(store: RetainedStore[str]) -> None:
     assert store.get(b"a/b") is None
-    assert store.set(b"a/b", "one", 10, (1, 0), 5.0) is Outcome.STORED
+    assert store.set(b"a/b", "one", 10, (1, 0), 5.0) is RetainOutcome.STORED
     record = store.get(b"a/b")
     assert record is not None
     assert (record.message, record.size, record.stamp) == ("one", 10, (1, 0))
     assert record.expires_at == 5.0
     assert (len(store), store.byte_count) == (1, 10)
-    assert store.set(b"a/b", "two", 7, (2, 0)) is Outcome.STORED
+    assert store.set(b"a/b", "two", 7, (2, 0)) is RetainOutcome.STORED
     assert (len(store), store.byte_count) == (1, 7)
-    assert store.delete(b"a/b", (3, 0), 0.0) is Outcome.DELETED
+    assert store.delete(b"a/b", (3, 0), 0.0) is RetainOutcome.DELETED
     assert (len(store), store.byte_count, store.tombstone_count) == (0, 0, 1)
     assert store.get(b"a/b") is None
 
 
 def test_the_greater_stamp_wins_in_whatever_order(store: RetainedStore[str]) -> None:
-    assert store.set(b"a", "b wins", 1, (5, "b")) is Outcome.STORED
-    assert store.set(b"a", "older", 1, (4, "z")) is Outcome.STALE
-    assert store.set(b"a", "tie", 1, (5, "a")) is Outcome.STALE
-    assert store.set(b"a", "again", 1, (5, "b")) is Outcome.STALE
-    assert store.delete(b"a", (5, "b"), 0.0) is Outcome.STALE
-    assert store.delete(b"a", (5, "c"), 0.0) is Outcome.DELETED
-    assert store.set(b"a", "late", 1, (5, "b")) is Outcome.STALE
-    assert store.delete(b"a", (5, "a"), 0.0) is Outcome.STALE
-    assert store.delete(b"a", (6, "a"), 0.0) is Outcome.ABSENT
-    assert store.set(b"a", "between", 1, (5, "d")) is Outcome.STALE
-    assert store.set(b"a", "new", 1, (7, "a")) is Outcome.STORED
+    assert store.set(b"a", "b wins", 1, (5, "b")) is RetainOutcome.STORED
+    assert store.set(b"a", "older", 1, (4, "z")) is RetainOutcome.STALE
+    assert store.set(b"a", "tie", 1, (5, "a")) is RetainOutcome.STALE
+    assert store.set(b"a", "again", 1, (5, "b")) is RetainOutcome.STALE
+    assert store.delete(b"a", (5, "b"), 0.0) is RetainOutcome.STALE
+    assert store.delete(b"a", (5, "c"), 0.0) is RetainOutcome.DELETED
+    assert store.set(b"a", "late", 1, (5, "b")) is RetainOutcome.STALE
+    assert store.delete(b"a", (5, "a"), 0.0) is RetainOutcome.STALE
+    assert store.delete(b"a", (6, "a"), 0.0) is RetainOutcome.ABSENT
+    assert store.set(b"a", "between", 1, (5, "d")) is RetainOutcome.STALE
+    assert store.set(b"a", "new", 1, (7, "a")) is RetainOutcome.STORED
     assert store.tombstone_count == 0
 
 
 def test_limits_refuse_and_keep_the_old(store: RetainedStore[str]) -> None:
     for topic in (b"a", b"b", b"c"):
         store.set(topic, "x", 30, (1, 0))
-    assert store.set(b"d", "x", 1, (1, 0)) is Outcome.TOO_MANY_MESSAGES
+    assert store.set(b"d", "x", 1, (1, 0)) is RetainOutcome.TOO_MANY_MESSAGES
     assert store.get(b"d") is None
-    assert store.set(b"a", "y", 41, (2, 0)) is Outcome.TOO_MANY_BYTES
+    assert store.set(b"a", "y", 41, (2, 0)) is RetainOutcome.TOO_MANY_BYTES
     record = store.get(b"a")
     assert record is not None
     assert record.message == "x"
-    assert store.set(b"a", "y", 40, (2, 0)) is Outcome.STORED
+    assert store.set(b"a", "y", 40, (2, 0)) is RetainOutcome.STORED
     assert store.byte_count == 100
-    assert store.set(b"d", "x", 50, (1, 0), limited=False) is Outcome.STORED
+    assert store.set(b"d", "x", 50, (1, 0), limited=False) is RetainOutcome.STORED
     assert (len(store), store.byte_count) == (4, 150)
-    assert store.set(b"d", "x", 50, (2, 0)) is Outcome.TOO_MANY_BYTES
+    assert store.set(b"d", "x", 50, (2, 0)) is RetainOutcome.TOO_MANY_BYTES
 
 
 def test_tombstones_are_bounded_by_number(store: RetainedStore[str]) -> None:
     for number in range(6):
-        assert store.delete(b"%d" % number, (9, 0), float(number)) is Outcome.ABSENT
+        assert store.delete(b"%d" % number, (9, 0), float(number)) is RetainOutcome.ABSENT
     assert store.tombstone_count == 4
     assert [topic for topic, _stamp in store.tombstones()] == [b"2", b"3", b"4", b"5"]
-    assert store.set(b"0", "forgotten", 1, (1, 0)) is Outcome.STORED
-    assert store.set(b"5", "remembered", 1, (1, 0)) is Outcome.STALE
+    assert store.set(b"0", "forgotten", 1, (1, 0)) is RetainOutcome.STORED
+    assert store.set(b"5", "remembered", 1, (1, 0)) is RetainOutcome.STALE
 
 
 def test_tombstones_are_bounded_by_age(store: RetainedStore[str]) -> None:

@@ -8,8 +8,8 @@ from textwrap import indent
 import pytest
 
 from fluxmq.settings import Settings, SettingsError, load, notes, refusals
-from fluxmq.settings.claims import SHARD_PORTS
 from fluxmq.settings.cluster_checks import GROUPS_PER_SHARD
+from fluxmq.settings.listen_addresses import SHARD_PORTS
 
 TESTS = Path(__file__).resolve().parents[2]
 CERTIFICATES = TESTS / "certificates"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fluxmq.storage.state_store import OF_CLIENTS, TABLES, Changes, Key, Row, Table, no_changes
+from fluxmq.storage.state_store import OF_CLIENTS, TABLES, Changes, Key, Row, StateTable, no_changes
 
 
 class Disk:
@@ -34,7 +34,7 @@ class Disk:
                 else:
                     self.rows[name][key] = row
 
-    def keys(self, table: Table) -> list[Key]:
+    def keys(self, table: StateTable) -> list[Key]:
         """What a table holds."""
         return sorted(self.rows[table.name])
 
@@ -57,11 +57,11 @@ class MemoryStore:
         """Whether everything is on disk."""
         return not self._changes
 
-    def put(self, table: Table, row: Row) -> None:
+    def put(self, table: StateTable, row: Row) -> None:
         """Insert or replace a row."""
         self._changes.rows.setdefault(table.name, {})[row[: table.keys]] = row
 
-    def remove(self, table: Table, key: Key) -> None:
+    def remove(self, table: StateTable, key: Key) -> None:
         """Remove a row."""
         self._changes.rows.setdefault(table.name, {})[key] = None
 
@@ -95,7 +95,7 @@ class MemoryStore:
             for done in waiting:
                 done(self.disk.reason)
 
-    def rows(self, table: Table, client: str | None = None) -> Iterator[Row]:
+    def rows(self, table: StateTable, client: str | None = None) -> Iterator[Row]:
         """Rows in the order of keys."""
         for key, row in sorted(self.disk.rows[table.name].items()):
             if client is None or key[0] == client:

@@ -59,14 +59,16 @@ def view(node: Node, index: int) -> object:
     shard = node.shards[index]
     if shard is None:
         return None
-    claims, peers = shard.claims, shard.peers
+    ownership, peers = shard.ownership, shard.peers
     store = shard.broker.retained.store
     return (
         [link.up for link in peers.links.values()],
-        sorted(claims._owners.items()),
-        sorted((name, entry.owner, len(entry.claims)) for name, entry in claims._pending.items()),
-        claims._early,
-        sorted((number, asked.client_id) for number, asked in claims._asked.items()),
+        sorted(ownership._owners.items()),
+        sorted(
+            (name, entry.owner, len(entry.ownership)) for name, entry in ownership._pending.items()
+        ),
+        ownership._early,
+        sorted((number, asked.client_id) for number, asked in ownership._asked.items()),
         sorted(
             (name, session.client is not None, len(session.subscriptions))
             for name, session in shard.broker.sessions.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from fluxmq.ipc.memory import Marks
+from fluxmq.ipc.memory import Watermarks
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.net.reactor import Reactor
 from fluxmq.settings.schema import Settings
@@ -32,7 +32,7 @@ class Memory:
         disk_full: Callable[[], bool],
     ) -> Watch:
         """What looks for alarms on a shard."""
-        marks = Marks.of(settings.memory, AVAILABLE)
+        marks = Watermarks.of(settings.memory, AVAILABLE)
         return Watch(
             *(alarms, reactor, self.table, shard, marks),
             lambda: self.used[shard],

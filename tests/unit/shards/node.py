@@ -76,7 +76,7 @@ class Shard(composition.Shard):
                     node.clock.wall_seconds,
                     node.clock.wall_ns,
                     lambda: round(node.clock() * 1_000_000),
-                    self.later,
+                    self.call_later,
                 ),
                 disk=node.queue_disk(),
                 store=self.store,
@@ -89,7 +89,7 @@ class Shard(composition.Shard):
                 connected=lambda: sum(self.broker.open_now),
             ),
         )
-        self.claims = self.peers.claims
+        self.ownership = self.peers.ownership
         self.permissions.set_users(1, node.users)
         self.resources = node.memory.watch(
             index, settings, self.broker.alarms, self.reactor, lambda: self.queues.service.full
@@ -122,7 +122,7 @@ class Shard(composition.Shard):
     def _again(self) -> None:
         self.again = True
 
-    def later(self, seconds: float, action: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, action: Callable[[], None]) -> None:
         """Call `action` when the clock says so."""
         heapq.heappush(self._later, (self.node.clock() + seconds, next(self._order), action))
 
@@ -258,7 +258,7 @@ class Node:
     def kill(self, index: int) -> None:
         """SIGKILL: what it has put on its links is still there."""
         self[index].close()
-        self.memory.table.clear_vitals(index)
+        self.memory.table.clear_readings(index)
         self.shards[index] = None
 
     def is_alive(self, index: int) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq.ipc.memory import Marks
+from fluxmq.ipc.memory import Watermarks
 from fluxmq.net.reactor import PAUSED_ALARM
-from fluxmq.shards.alarms import PATIENCE_SECONDS, QUIET_TICKS, Alarms, reason_of
+from fluxmq.shards.alarms import QUIET_TICKS, RELIEF_SECONDS, Alarms, reason_of
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.node import Node, Shard, drain, messages
@@ -129,7 +129,7 @@ def test_a_packet_too_large_to_be_anything_but_a_publish_is_not_read_on(
     sender.send(large[400_000:450_000])
     node.run()
     assert blocked(node) == 1
-    node.advance(PATIENCE_SECONDS + 1)
+    node.advance(RELIEF_SECONDS + 1)
     (goodbye,) = drain(sender)
     assert (goodbye.kind, goodbye.reason) == (wire.DISCONNECT, 0x89), "what it held is let go of"
     assert node[0].broker.alarms.refused["incomplete"] == 1
@@ -212,7 +212,7 @@ def test_other_marks_take_effect_at_once(node: Node) -> None:
     """Review finding 14: the settings are live."""
     hold(node, MARK, 0)
     for shard in node:
-        shard.resources.configure(Marks(1 << 30, 3 * MARK, 2 * MARK, 4 * MARK))
+        shard.resources.configure(Watermarks(1 << 30, 3 * MARK, 2 * MARK, 4 * MARK))
         shard.timer()
     for shard in node:
         shard.timer()

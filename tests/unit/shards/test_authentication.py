@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from fluxmq.auth.credentials import HashParameters, hash_password
-from fluxmq.auth.logins import Authenticated, LoginOutcome
-from fluxmq.auth.origins import Page
+from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from fluxmq.auth.origins import PageOrigin
 from fluxmq.auth.scram import StoredKeys, derive_keys
 from fluxmq.auth.users import User
 from fluxmq.net import sockets
 from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.protocols.mqtt.packets import Connect
-from fluxmq.sessions.mqtt.session import Client
-from fluxmq.settings.schema import Auth
+from fluxmq.sessions.mqtt.session import MqttClient
+from fluxmq.settings.schema import AuthSettings
 from fluxmq.shards.authentication import Authentication, is_loopback
 
 CHEAP = {"time_cost": 1, "memory_cost": 8192, "parallelism": 1}
@@ -38,9 +38,9 @@ def user(name: str = "anna", **fields: Any) -> User:
     return User(name=name, **values | fields)
 
 
-def client(peer: str = LOCAL, certificate: str = "") -> Client:
+def client(peer: str = LOCAL, certificate: str = "") -> MqttClient:
     """A connection from somewhere."""
-    found = Client(Connection(-1, Tally(), [], 1000, sockets.send), peer, 0)
+    found = MqttClient(Connection(-1, Tally(), [], 1000, sockets.send), peer, 0)
     found.certificate_name = certificate
     return found
 
@@ -54,7 +54,7 @@ def make(loop: asyncio.AbstractEventLoop) -> Iterator[Make]:
     made: list[Authentication] = []
 
     def build(*users: User, **settings: Any) -> Authentication:
-        found = Authentication(Auth.model_validate({"argon2": CHEAP} | settings), loop)
+        found = Authentication(AuthSettings.model_validate({"argon2": CHEAP} | settings), loop)
         found.set_users(1, users)
         made.append(found)
         return found
@@ -68,9 +68,9 @@ class Outcome:
     """Takes the answer."""
 
     def __init__(self) -> None:
-        self.results: list[Authenticated] = []
+        self.results: list[AmqpAuthResult] = []
 
-    def __call__(self, result: Authenticated) -> None:
+    def __call__(self, result: AmqpAuthResult) -> None:
         self.results.append(result)
 
     @property
@@ -84,8 +84,8 @@ def check(
     loop: asyncio.AbstractEventLoop,
     name: str | None,
     password: bytes | None = None,
-    who: Client | None = None,
-) -> Authenticated:
+    who: MqttClient | None = None,
+) -> AmqpAuthResult:
     """Check and wait for the answer."""
     outcome = Outcome()
     connect = Connect(client_id="c", version=5, username=name, password=password)
@@ -106,10 +106,10 @@ def wait(authentication: Authentication, loop: asyncio.AbstractEventLoop) -> Non
 
 def test_passwords(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     authentication = make(user(), user("off", enabled=False))
-    assert check(authentication, loop, "anna", b"secret") == Authenticated(
+    assert check(authentication, loop, "anna", b"secret") == AmqpAuthResult(
         LoginOutcome.ACCEPTED, "anna"
     )
-    bad = Authenticated(LoginOutcome.WRONG)
+    bad = AmqpAuthResult(LoginOutcome.WRONG)
     assert check(authentication, loop, "anna", b"Secret") == bad
     assert check(authentication, loop, "anna", b"") == bad
     assert check(authentication, loop, "anna", None) == bad
@@ -149,7 +149,7 @@ def test_a_user_that_changes_while_the_password_is_verified(
 
 def test_before_the_users_are_known(loop: asyncio.AbstractEventLoop) -> None:
     """A client is told to come again, not that its password is wrong."""
-    authentication = Authentication(Auth.model_validate({"argon2": CHEAP}), loop)
+    authentication = Authentication(AuthSettings.model_validate({"argon2": CHEAP}), loop)
     result = check(authentication, loop, "anna", b"secret")
     assert result.outcome is LoginOutcome.UNAVAILABLE
     certificate = authentication.without_name(client(certificate="device"))
@@ -171,11 +171,11 @@ def test_verifications_under_way_survive_new_settings_and_the_loops_end(
     outcome = Outcome()
     connect = Connect(client_id="c", version=5, username="anna", password=b"secret")
     authentication.check(client(), connect, outcome)
-    authentication.configure(Auth.model_validate({"argon2": CHEAP, "verify_threads": 1}))
+    authentication.configure(AuthSettings.model_validate({"argon2": CHEAP, "verify_threads": 1}))
     wait(authentication, loop)
     assert outcome.outcome is LoginOutcome.ACCEPTED
     other = asyncio.new_event_loop()
-    late = Authentication(Auth.model_validate({"argon2": CHEAP}), other)
+    late = Authentication(AuthSettings.model_validate({"argon2": CHEAP}), other)
     late.set_users(1, (user(),))
     late.check(client(), connect, outcome)
     pool = late._verifications.pool
@@ -195,7 +195,7 @@ def test_anonymous_clients(
     authentication = make(anonymous={"allow": allow})
     for peer, allowed in ((LOCAL, local), (REMOTE, remote)):
         result = check(authentication, loop, None, who=client(peer))
-        assert result == Authenticated(LoginOutcome.ACCEPTED if allowed else LoginOutcome.DENIED)
+        assert result == AmqpAuthResult(LoginOutcome.ACCEPTED if allowed else LoginOutcome.DENIED)
 
 
 @pytest.mark.parametrize(
@@ -225,15 +225,15 @@ def test_certificates(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     """The name in a certificate is who the client is, unless it names itself, or that user is disabled."""
     authentication = make(user(), user("off", enabled=False), anonymous={"allow": "never"})
     device = client(REMOTE, "device")
-    assert check(authentication, loop, None, who=device) == Authenticated(
+    assert check(authentication, loop, None, who=device) == AmqpAuthResult(
         LoginOutcome.ACCEPTED, "device"
     )
-    assert check(authentication, loop, "anna", b"secret", device) == Authenticated(
+    assert check(authentication, loop, "anna", b"secret", device) == AmqpAuthResult(
         LoginOutcome.ACCEPTED, "anna"
     )
     assert check(authentication, loop, "anna", b"no", device).outcome is LoginOutcome.WRONG
     off = client(LOCAL, "off")
-    assert check(authentication, loop, None, who=off) == Authenticated(LoginOutcome.DENIED)
+    assert check(authentication, loop, None, who=off) == AmqpAuthResult(LoginOutcome.DENIED)
 
 
 def test_policies(make: Make) -> None:
@@ -260,7 +260,7 @@ def test_the_anonymous_policy_is_made_once_where_it_may_be(make: Make) -> None:
     assert named.policy("a", "").may_publish("a")
     assert not named.policy("b", "").may_publish("a")
     before = plain.policy("a", "")
-    plain.configure(Auth.model_validate({"anonymous": {"publish": ("x",)}}))
+    plain.configure(AuthSettings.model_validate({"anonymous": {"publish": ("x",)}}))
     assert plain.policy("a", "") is not before
 
 
@@ -329,20 +329,20 @@ def test_a_verified_password_is_known_again_until_the_user_changes(
 @pytest.mark.parametrize(
     ("page", "peer", "loopback", "always"),
     [
-        (Page.NONE, LOCAL, True, True),
-        (Page.NAMED, LOCAL, True, True),
-        (Page.LOCAL, LOCAL, True, True),
-        (Page.SAME, LOCAL, False, True),
-        (Page.FOREIGN, LOCAL, False, False),
-        (Page.NONE, REMOTE, False, True),
-        (Page.NAMED, REMOTE, False, True),
-        (Page.FOREIGN, REMOTE, False, False),
+        (PageOrigin.NONE, LOCAL, True, True),
+        (PageOrigin.NAMED, LOCAL, True, True),
+        (PageOrigin.LOCAL, LOCAL, True, True),
+        (PageOrigin.SAME, LOCAL, False, True),
+        (PageOrigin.FOREIGN, LOCAL, False, False),
+        (PageOrigin.NONE, REMOTE, False, True),
+        (PageOrigin.NAMED, REMOTE, False, True),
+        (PageOrigin.FOREIGN, REMOTE, False, False),
     ],
 )
 def test_pages_from_elsewhere_are_not_anonymous(
     make: Make,
     loop: asyncio.AbstractEventLoop,
-    page: Page,
+    page: PageOrigin,
     peer: str,
     loopback: bool,
     always: bool,
@@ -360,23 +360,23 @@ def test_pages_from_elsewhere_are_not_anonymous(
 def test_an_empty_name_is_none(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     """Many small clients send one where nothing was configured; a password beside it is nobody's."""
     authentication = make(user())
-    assert check(authentication, loop, "") == Authenticated(LoginOutcome.ACCEPTED)
-    assert check(authentication, loop, "", b"secret") == Authenticated(LoginOutcome.ACCEPTED)
-    refused = Authenticated(LoginOutcome.DENIED)
+    assert check(authentication, loop, "") == AmqpAuthResult(LoginOutcome.ACCEPTED)
+    assert check(authentication, loop, "", b"secret") == AmqpAuthResult(LoginOutcome.ACCEPTED)
+    refused = AmqpAuthResult(LoginOutcome.DENIED)
     assert check(authentication, loop, "", who=client(REMOTE)) == refused
 
 
 def test_an_unknown_name_is_none_until_somebody_adds_a_user(
     make: Make, loop: asyncio.AbstractEventLoop
 ) -> None:
-    bad = Authenticated(LoginOutcome.WRONG)
+    bad = AmqpAuthResult(LoginOutcome.WRONG)
     for users in ((), (user("guest"),)):
         authentication = make(*users)
-        assert check(authentication, loop, "sensor", b"x") == Authenticated(LoginOutcome.ACCEPTED)
+        assert check(authentication, loop, "sensor", b"x") == AmqpAuthResult(LoginOutcome.ACCEPTED)
         assert check(authentication, loop, "sensor", b"x", client(REMOTE)) == bad
     assert check(authentication, loop, "guest", b"wrong") == bad
     page = client()
-    page.page = Page.FOREIGN
+    page.page = PageOrigin.FOREIGN
     assert check(authentication, loop, "sensor", b"x", page) == bad
     authentication.set_users(2, (user("guest"), user()))
     assert check(authentication, loop, "sensor", b"x") == bad
@@ -389,23 +389,23 @@ def test_an_unknown_name_is_none_until_somebody_adds_a_user(
 def test_certificates_honour_loopback_users(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     """Review finding 12: a certificate that names guest is no way round, whatever the protocol."""
     authentication = make(user("guest"), user())
-    refused = Authenticated(LoginOutcome.DENIED)
+    refused = AmqpAuthResult(LoginOutcome.DENIED)
     assert check(authentication, loop, None, who=client(REMOTE, "guest")) == refused
     assert check(authentication, loop, None, who=client(LOCAL, "guest")).username == "guest"
     for needed in (False, True):
         assert authentication.by_certificate("guest", REMOTE, needed) == refused
-        assert authentication.by_certificate("guest", LOCAL, needed) == Authenticated(
+        assert authentication.by_certificate("guest", LOCAL, needed) == AmqpAuthResult(
             LoginOutcome.ACCEPTED, "guest"
         )
-        assert authentication.by_certificate("anna", REMOTE, needed) == Authenticated(
+        assert authentication.by_certificate("anna", REMOTE, needed) == AmqpAuthResult(
             LoginOutcome.ACCEPTED, "anna"
         )
-    assert authentication.by_certificate("device", REMOTE) == Authenticated(
+    assert authentication.by_certificate("device", REMOTE) == AmqpAuthResult(
         LoginOutcome.ACCEPTED, "device"
     )
     assert authentication.by_certificate("device", REMOTE, True) == refused
     assert authentication.by_certificate("", REMOTE, True) == refused
-    early = Authentication(Auth.model_validate({"argon2": CHEAP}), loop)
+    early = Authentication(AuthSettings.model_validate({"argon2": CHEAP}), loop)
     assert early.by_certificate("anna", LOCAL, True).outcome is LoginOutcome.UNAVAILABLE
     early.close()
 
@@ -416,10 +416,10 @@ def test_whose_sessions_are_kept_for_them(make: Make, loop: asyncio.AbstractEven
     found = {name: authentication.may_return(name) for name in ("anna", "off", "gone", "")}
     assert found == {"anna": True, "off": True, "gone": False, "": False}
     assert make(anonymous={"allow": "always"}).may_return("")
-    with_certificates = Authentication(Auth.model_validate({"argon2": CHEAP}), loop, True)
+    with_certificates = Authentication(AuthSettings.model_validate({"argon2": CHEAP}), loop, True)
     with_certificates.set_users(1, ())
     assert with_certificates.may_return("device")
     with_certificates.close()
-    early = Authentication(Auth.model_validate({"argon2": CHEAP}), loop)
+    early = Authentication(AuthSettings.model_validate({"argon2": CHEAP}), loop)
     assert early.may_return("anna"), "control has not told who there is"
     early.close()

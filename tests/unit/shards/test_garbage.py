@@ -194,10 +194,10 @@ def forbidden(node: Node, number: int) -> None:
 
 def retained_feeds_cut_short(node: Node, number: int) -> None:
     if number == 0:
-        keeper = node.connect(0, "keeper")
+        journal = node.connect(0, "keeper")
         for index in range(50):
-            keeper.publish(f"kept/{index}", b"x", qos=1, retain=True)
-        bye(keeper)
+            journal.publish(f"kept/{index}", b"x", qos=1, retain=True)
+        bye(journal)
     client = node.connect(0, f"c{number}", props=((wire.RECEIVE_MAXIMUM, 1),))
     client.subscribe("kept/#", qos=1)
     bye(client)
@@ -320,7 +320,7 @@ def kept(node: Node) -> dict[str, Any]:
     """Sizes of everything that a shard keeps by connection, session, message or peer."""
     found: dict[str, Any] = {}
     for shard in node:
-        broker, claims, peers = shard.broker, shard.claims, shard.peers
+        broker, ownership, peers = shard.broker, shard.ownership, shard.peers
         for name, size in (
             ("connections", len(shard.reactor.connections)),
             ("dirty", len(shard.reactor.dirty)),
@@ -330,11 +330,11 @@ def kept(node: Node) -> dict[str, Any]:
             ("groups", len(broker.groups)),
             ("silence", len(broker.wheel)),
             ("timers", len(broker.timers)),
-            ("hungry", len(broker._hungry)),
-            ("owners", len(claims._owners)),
-            ("pending", len(claims._pending)),
-            ("asked", len(claims._asked)),
-            ("claiming", len(claims._claiming)),
+            ("hungry", len(broker._unfed)),
+            ("owners", len(ownership._owners)),
+            ("pending", len(ownership._pending)),
+            ("asked", len(ownership._asked)),
+            ("claiming", len(ownership._claiming)),
             ("waiting", len(peers._waiting)),
             ("backlog", sum(len(link.backlog) for link in peers.links.values())),
             ("paused", sum(len(link.paused) for link in peers.links.values())),

@@ -12,7 +12,7 @@ import pytest
 from fluxmq.auth.credentials import HashParameters, hash_password
 from fluxmq.auth.scram import derive_keys
 from fluxmq.auth.users import User
-from fluxmq.settings.schema import Auth
+from fluxmq.settings.schema import AuthSettings
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.node import Node, drain, messages
@@ -227,7 +227,9 @@ def test_wills_of_anonymous_clients_take_their_permissions(node: Node, allow: st
     node.connect(0, "a", props=LASTING, will=will_of(delay=500)).drop()
     anonymous = {"allow": allow, "publish": ("w",), "subscribe": ("#",)}
     argon2 = {"time_cost": 1, "memory_cost": 8192}
-    node[0].permissions.configure(Auth.model_validate({"anonymous": anonymous, "argon2": argon2}))
+    node[0].permissions.configure(
+        AuthSettings.model_validate({"anonymous": anonymous, "argon2": argon2})
+    )
     node.advance(600)
     assert wills(listener) == ([b"gone"] if allow == "loopback" else [])
 
@@ -312,14 +314,14 @@ def test_who_waits_for_its_id_starts_again(make_node: MakeNode) -> None:
     assert gone_without_word(client)
     node.release()
     assert node.holders(name) == []
-    assert node[1].claims._owners == {}
+    assert node[1].ownership._owners == {}
 
 
 def anonymous(node: Node, **rules: Any) -> None:
     """New settings for anonymous clients."""
     settings = node[0].authentication.settings
     values = settings.model_dump() | {"anonymous": rules}
-    node[0].permissions.configure(Auth.model_validate(values))
+    node[0].permissions.configure(AuthSettings.model_validate(values))
     node.run()
 
 
@@ -347,6 +349,6 @@ def test_settings_that_do_not_concern_anonymous_clients_disturb_nobody(node: Nod
     local = node.connect(0, "l")
     local.subscribe("x")
     settings = node[0].authentication.settings.model_dump() | {"max_pending_verifications": 1}
-    node[0].permissions.configure(Auth.model_validate(settings))
+    node[0].permissions.configure(AuthSettings.model_validate(settings))
     assert local.ping() == []
     assert node[0].authentication.settings.max_pending_verifications == 1

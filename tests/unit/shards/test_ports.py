@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fluxmq.engine.consumers import QueueConsumer
-from fluxmq.engine.sinks import QueueSink
+from fluxmq.engine.queue_targets import QueueTarget
 from fluxmq.net.links import Link
 from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
 from fluxmq.net.reactor import Reactor
@@ -15,23 +15,23 @@ from fluxmq.net.tls import TlsStream
 from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.amqp091.ports import AmqpHandler
 from fluxmq.protocols.connection import StreamFilter
-from fluxmq.protocols.mqtt.ports import AnswerSink, FlowControl, MqttHandler, RunKeeper
-from fluxmq.sessions.mqtt.handler import Handler
+from fluxmq.protocols.mqtt.ports import AnswerSink, FlowControl, MqttHandler, RunJournal
+from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.shards.amqp.broker import ShardHandler
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.durable.keeper import Owed, SessionKeeper
-from fluxmq.shards.durable.kept_links import KeptLink
-from fluxmq.shards.groups import Group
+from fluxmq.shards.durable.persistent_links import PersistentLink
+from fluxmq.shards.durable.session_journal import SessionJournal, Undelivered
+from fluxmq.shards.groups import SharedSubscription
 
 HOST: type[ReactorHost] = ShardBroker
-MQTT: type[MqttHandler] = Handler
+MQTT: type[MqttHandler] = MqttConnectionHandler
 AMQP: type[AmqpHandler] = ShardHandler
 READING: type[FlowControl] = Reactor
-KEEPER: type[RunKeeper] = SessionKeeper
-SINKS: tuple[type[RunSink], ...] = (QueueSink, Group)
-LINKS: tuple[type[RunLink], ...] = (Link, KeptLink)
+KEEPER: type[RunJournal] = SessionJournal
+SINKS: tuple[type[RunSink], ...] = (QueueTarget, SharedSubscription)
+LINKS: tuple[type[RunLink], ...] = (Link, PersistentLink)
 INBOUND: type[Inbound] = Link
-ANSWERS: tuple[type[AnswerSink], ...] = (Owed, QueueConsumer)
+ANSWERS: tuple[type[AnswerSink], ...] = (Undelivered, QueueConsumer)
 STREAMS: tuple[type[StreamFilter], ...] = (TlsStream, WebSocketStream)
 
 PAIRS: list[tuple[Any, Any]] = [
@@ -39,7 +39,7 @@ PAIRS: list[tuple[Any, Any]] = [
     (MqttHandler, MQTT),
     (AmqpHandler, AMQP),
     (FlowControl, READING),
-    (RunKeeper, KEEPER),
+    (RunJournal, KEEPER),
     *((RunSink, each) for each in SINKS),
     *((RunLink, each) for each in LINKS),
     (Inbound, INBOUND),

@@ -141,12 +141,12 @@ def test_the_hard_state_goes_with_a_group(data: Data) -> None:
     source = node_of(node, "q1")
     for _ in range(3):
         node.restart(source)
-    term = node[source].queues.service.groups[group].keeper.hard_state[0]
+    term = node[source].queues.service.groups[group].driver.hard_state[0]
     data.stop()
     data.relocate(ONE if source else replace(TWO, pins={group: 1}))
     data.placement = ONE if source else replace(TWO, pins={group: 1})
     node = data.start()
-    found = node[node_of(node, "q1")].queues.service.groups[group].keeper.hard_state[0]
+    found = node[node_of(node, "q1")].queues.service.groups[group].driver.hard_state[0]
     assert found == term + 1  # nobody votes on the way
 
 
@@ -155,7 +155,7 @@ def test_the_declared_hard_state_is_the_groups_own(data: Data) -> None:
     assert node is not None
     group = node[0].queues.names.info("q1").group
     source = node_of(node, "q1")
-    before = node[source].queues.service.groups[group].keeper.hard_state[0]
+    before = node[source].queues.service.groups[group].driver.hard_state[0]
     data.stop()
     after = replace(TWO, pins={group: 1 - source})
     with Relocation(Files(), DataPaths(str(data.path)), data.settings) as relocation:

@@ -17,15 +17,15 @@ def test_a_restarted_shard_knows_what_its_peers_want(make_node: MakeNode) -> Non
     subscriber = node.connect(1, name, props=((wire.SESSION_EXPIRY_INTERVAL, 100),))
     subscriber.subscribe("a/+", "b", qos=1)
     subscriber.subscribe("$share/g/s", qos=1)
-    keeper = node.connect(2, node.id_of(2, "keeper"))
+    journal = node.connect(2, node.id_of(2, "keeper"))
     for topic, payload in (("kept", b"r"), ("deleted", b"r"), ("deleted", b"")):
-        keeper.publish(topic, payload, qos=1, retain=True)
+        journal.publish(topic, payload, qos=1, retain=True)
     node.kill(0)
     node.start(0)
     node.run()
     fresh = node[0]
     assert fresh.peers.synchronised
-    assert fresh.claims._owners == {name: 1}
+    assert fresh.ownership._owners == {name: 1}
     publisher = node.connect(0, "p")
     for topic in ("a/1", "b", "s"):
         publisher.publish(topic, topic.encode(), qos=1)
@@ -94,9 +94,9 @@ def test_a_shard_is_not_synchronised_before_all_have_told(make_node: MakeNode) -
 def test_the_source_of_retained_messages_dies_half_way(make_node: MakeNode) -> None:
     """Another peer that has them all is asked."""
     node = make_node(3)
-    keeper = node.connect(1, "k")
+    journal = node.connect(1, "k")
     for number in range(300):
-        keeper.publish(f"kept/{number}", b"r" * 100, retain=True)
+        journal.publish(f"kept/{number}", b"r" * 100, retain=True)
     node.run()
     node.kill(0)
     node.pipes[1, 0].room = node.pipes[2, 0].room = 4000
@@ -147,9 +147,9 @@ def test_what_was_retained_just_now_is_told_by_who_did_it(make_node: MakeNode) -
 def test_a_shard_with_half_the_retained_messages_is_not_asked(make_node: MakeNode) -> None:
     """Two shards restart at once: both fetch from the third, neither from the other."""
     node = make_node(3)
-    keeper = node.connect(2, "k")
+    journal = node.connect(2, "k")
     for number in range(50):
-        keeper.publish(f"kept/{number}", b"r", retain=True)
+        journal.publish(f"kept/{number}", b"r", retain=True)
     node.run()
     for shard in (0, 1):
         node.kill(shard)

@@ -379,11 +379,11 @@ def test_the_feed_ends_with_the_connection(make_node: MakeNode) -> None:
     )
     subscriber = node.connect(0, "s", props=((wire.RECEIVE_MAXIMUM, 1),))
     subscriber.subscribe("t/#", qos=1)
-    (client,) = node[0].broker._hungry
+    (client,) = node[0].broker._unfed
     subscriber.drop()
     node.advance(0.5)
     assert client.feeds is None
-    assert not node[0].broker._hungry
+    assert not node[0].broker._unfed
 
 
 def test_no_local_holds_for_retained_messages(make_node: MakeNode) -> None:

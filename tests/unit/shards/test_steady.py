@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.model.steady import SLEW_PARTS, Mark
+from fluxmq.model.steady import SLEW_PARTS, ClockReadings
 from fluxmq.shards.steady import MARK_US, STEER_US, VOUCH_US, Clocks, NodeClock, latest_mark
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.files import Files
@@ -119,11 +119,13 @@ def test_a_mark_is_written_now_and_then_and_when_the_wall_clock_is_set(machine: 
     machine.pass_(STEER_US, clock)
     assert machine.files.read_file(path) == first
     machine.pass_(MARK_US, clock)
-    second = Mark.decode(machine.files.read_file(path))
-    assert second == Mark(WALL + STEER_US + MARK_US, machine.right, machine.elapsed, "boot")
+    second = ClockReadings.decode(machine.files.read_file(path))
+    assert second == ClockReadings(
+        WALL + STEER_US + MARK_US, machine.right, machine.elapsed, "boot"
+    )
     machine.wrong = HOUR
     machine.pass_(STEER_US, clock)
-    third = Mark.decode(machine.files.read_file(path))
+    third = ClockReadings.decode(machine.files.read_file(path))
     assert third is not None
     assert third.drift() == -HOUR
 
@@ -132,11 +134,11 @@ def test_the_latest_mark_of_any_shard_counts(machine: Machine, tmp_path: Path) -
     """There may have been more shards, or fewer; what is no mark is passed over."""
     for shard, steady in ((1, 5), (2, 9), (3, 7)):
         (tmp_path / "shards" / str(shard)).mkdir()
-        mark = Mark(steady, 0, 0, "b")
+        mark = ClockReadings(steady, 0, 0, "b")
         Path(machine.paths.clock(shard)).write_bytes(mark.encode())
     (tmp_path / "shards" / "4").mkdir()
     Path(machine.paths.clock(4)).write_bytes(b"half a li")
-    assert latest_mark(machine.files, machine.paths) == Mark(9, 0, 0, "b")
+    assert latest_mark(machine.files, machine.paths) == ClockReadings(9, 0, 0, "b")
     assert latest_mark(Files(), DataPaths(str(tmp_path / "nowhere"))) is None
 
 
@@ -156,7 +158,7 @@ def test_a_start_that_others_have_to_vouch_for(machine: Machine) -> None:
     assert again.now() == machine.right + 8 * HOUR
     assert not again.is_known()
     machine.pass_(MARK_US // 100, again)
-    assert Mark.decode(machine.files.read_file(machine.paths.clock(0))) == Mark(
+    assert ClockReadings.decode(machine.files.read_file(machine.paths.clock(0))) == ClockReadings(
         WALL, WALL, HOUR, "boot"
     )
     again.settle(-8 * HOUR)

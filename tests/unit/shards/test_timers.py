@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fluxmq.net import sockets
 from fluxmq.net.reactor import PAUSED_ALARM, PAUSED_LINK, PAUSED_OUTPUT
 from fluxmq.protocols.connection import Connection, Tally
-from fluxmq.protocols.mqtt.delivery import EVICT, Delivery
-from fluxmq.sessions.mqtt.session import Client, Session, Stage
+from fluxmq.protocols.mqtt.delivery import EVICT, SessionDelivery
+from fluxmq.sessions.mqtt.session import MqttClient, MqttStage, Session
 from fluxmq.shards.timers import SLACK, DueTimes, SilenceWheel
 
 TALLY = Tally()
@@ -22,17 +22,17 @@ def schedule(timers: DueTimes[Session], session: Session) -> None:
     timers.set_earliest(session, session.will_at, session.expires_at)
 
 
-def client(active: float = 0.0) -> Client:
+def client(active: float = 0.0) -> MqttClient:
     """A connected client that was last heard at `active`."""
-    found = Client(Connection(-1, TALLY, [], 1000, sockets.send), "127.0.0.1:1", 0)
+    found = MqttClient(Connection(-1, TALLY, [], 1000, sockets.send), "127.0.0.1:1", 0)
     found.connection.active = active
-    found.stage = Stage.CONNECTED
+    found.stage = MqttStage.CONNECTED
     return found
 
 
 def session(expires_at: float = 0.0, will_at: float = 0.0) -> Session:
     """An absent client's session."""
-    found = Session("s", Delivery(TALLY, 10, 10, 1000, EVICT))
+    found = Session("s", SessionDelivery(TALLY, 10, 10, 1000, EVICT))
     found.expires_at, found.will_at = expires_at, will_at
     return found
 
@@ -83,7 +83,7 @@ def test_who_speaks_is_watched_on() -> None:
 def test_who_does_not_connect_in_time_is_found_however_much_it_says() -> None:
     wheel = SilenceWheel(0.25)
     slow, quick = client(), client()
-    slow.stage = Stage.OPENED
+    slow.stage = MqttStage.OPENED
     for each in (slow, quick):
         wheel.watch_connect(each, 10.0, 0.0)
     for now in (1.0, 5.0, 9.9):

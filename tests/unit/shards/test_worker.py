@@ -72,7 +72,7 @@ class Bench:
         topology.apply(AddVhost(Vhost("/")))
         snapshot = topology.snapshot()
         for part in parts(FROM_NOTHING, snapshot.revision, snapshot.rows):
-            self.worker.shard.amqp.orders[TOPOLOGY](part.to_body(), lambda _answer: None)
+            self.worker.shard.amqp.commands[TOPOLOGY](part.to_body(), lambda _answer: None)
 
     def write(self, settings: Settings) -> None:
         """What the supervisor does before SIGHUP."""
@@ -205,7 +205,7 @@ def test_a_shard_waits_for_a_topology_that_is_coming(
         snapshot = topology.snapshot()
         first, *others = parts(FROM_NOTHING, snapshot.revision, snapshot.rows)
         assert others
-        take = bench.worker.shard.amqp.orders[TOPOLOGY]
+        take = bench.worker.shard.amqp.commands[TOPOLOGY]
         late = bench.worker._started + 0.2 + 3 * module.TIMER_SECONDS
         await eventually(lambda: bench.worker._expected > late, "it has looked whether it is late")
         assert not bench.ready(), "the control process reads the topology before it connects"

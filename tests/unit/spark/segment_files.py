@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from fluxmq.model.batches import Message, columns, encode
-from fluxmq.model.properties import Kind, decode
+from fluxmq.model.batches import BatchMessage, columns, encode
+from fluxmq.model.properties import PropertyKind, decode
 from fluxmq.model.segments import (
     INDEX_CHAIN_START,
     Footer,
-    Page,
+    HeaderPage,
     chain,
     chain_start,
     index_chain,
@@ -23,7 +23,7 @@ from fluxmq.model.segments import (
     segment_name,
 )
 from fluxmq_spark.block_texts import name_of, text_of
-from fluxmq_spark.scan import Portion, Selection, Statistics, scan
+from fluxmq_spark.scan import SegmentRange, Selection, Statistics, scan
 from fluxmq_spark.storage import LocalStorage, Storage
 
 QUEUE = "orders"
@@ -51,7 +51,7 @@ Row = dict[str, object]
 class SegmentOnDisk:
     """A segment that was written: its bytes, where its batches begin, and its rows by definition."""
 
-    portion: Portion
+    segment_range: SegmentRange
     data: bytes
     index: bytes
     positions: list[int]
@@ -61,7 +61,7 @@ class SegmentOnDisk:
     @property
     def path(self) -> Path:
         """The segment's file."""
-        return Path(self.portion.path)
+        return Path(self.segment_range.path)
 
     def batch_at(self, position: int) -> int:
         """The number of the batch in which a byte is."""
@@ -77,7 +77,7 @@ class SegmentOnDisk:
 
 def write_segment(
     directory: Path,
-    batches: Sequence[Sequence[Message]],
+    batches: Sequence[Sequence[BatchMessage]],
     *,
     base: int = 0,
     queue: str = QUEUE,
@@ -86,7 +86,7 @@ def write_segment(
     rows: bool = True,
 ) -> SegmentOnDisk:
     """Write a segment of these batches, with an index entry for each `every`-th of them; `rows`: whether to tell them."""
-    page = Page(queue, base, batches[0][0].time_us).encode()
+    page = HeaderPage(queue, base, batches[0][0].time_us).encode()
     data, entries, check = bytearray(page), b"", INDEX_CHAIN_START
     so_far, offset, time = chain_start(page), base, 0
     positions: list[int] = []
@@ -113,10 +113,10 @@ def write_segment(
     path, index_path = directory / segment_name(base), directory / index_name(base)
     path.write_bytes(data)
     index_path.write_bytes(entries)
-    portion = Portion(
+    segment_range = SegmentRange(
         queue, str(path), str(index_path), base, offset, -1 if sealed else end, sealed, base, offset
     )
-    return SegmentOnDisk(portion, bytes(data), entries, positions, bases, found)
+    return SegmentOnDisk(segment_range, bytes(data), entries, positions, bases, found)
 
 
 def rows_of(batch: bytes, queue: str) -> list[Row]:
@@ -126,9 +126,11 @@ def rows_of(batch: bytes, queue: str) -> list[Row]:
     for index, message in enumerate(found.messages()):
         items = decode(message.properties)
         last = {item.kind: text_of(item) for item in items}
-        exchange = last.get(Kind.EXCHANGE)
+        exchange = last.get(PropertyKind.EXCHANGE)
         key = message.key.decode("utf-8", "replace")
-        others = [item for item in items if item.kind not in (Kind.HEADER, Kind.PUBLISHER)]
+        others = [
+            item for item in items if item.kind not in (PropertyKind.HEADER, PropertyKind.PUBLISHER)
+        ]
         rows.append(
             {
                 "queue": queue,
@@ -136,10 +138,10 @@ def rows_of(batch: bytes, queue: str) -> list[Row]:
                 "timestamp": message.time_us,
                 "address": f"{exchange}/{key}" if exchange else key,
                 "key": key,
-                "headers": {name_of(i): text_of(i) for i in items if i.kind is Kind.HEADER},
+                "headers": {name_of(i): text_of(i) for i in items if i.kind is PropertyKind.HEADER},
                 "properties": {name_of(item): text_of(item) for item in others},
                 "payload": message.payload,
-                "publisher": last.get(Kind.PUBLISHER),
+                "publisher": last.get(PropertyKind.PUBLISHER),
             }
         )
     return rows
@@ -158,17 +160,17 @@ def read(
     storage: Storage | None = None,
 ) -> list[Row]:
     """The rows that a scan yields, every record batch of them checked."""
-    portion = segment.portion
-    portion = replace(
-        portion,
-        first=portion.first if first is None else first,
-        stop=portion.stop if stop is None else stop,
+    segment_range = segment.segment_range
+    segment_range = replace(
+        segment_range,
+        first=segment_range.first if first is None else first,
+        stop=segment_range.stop if stop is None else stop,
     )
     return list(
         _rows(
             scan(
                 storage or LocalStorage(),
-                portion,
+                segment_range,
                 names,
                 SCHEMA,
                 verify=verify,

@@ -13,8 +13,8 @@ from fluxmq.model.properties import (
     ITEMS_MAX,
     NUMBERS,
     Item,
-    Kind,
     PropertyError,
+    PropertyKind,
     Timestamp,
     Value,
     decode,
@@ -69,19 +69,22 @@ VALUES = st.recursive(
 )
 
 
-def _item(kind: Kind) -> st.SearchStrategy[Item]:
+def _item(kind: PropertyKind) -> st.SearchStrategy[Item]:
     width = NUMBERS.get(kind)
     if width is not None:
         return st.builds(lambda number: Item(kind, number), st.integers(0, (1 << 8 * width) - 1))
-    if kind is Kind.HEADER:
+    if kind is PropertyKind.HEADER:
         return st.builds(lambda name, value: Item(kind, value, name), NAMES, VALUES)
-    if kind is Kind.EMPTY_HEADERS:
+    if kind is PropertyKind.EMPTY_HEADERS:
         return st.just(Item(kind, None))
     return st.builds(lambda content: Item(kind, content), TEXTS)
 
 
 ITEMS = st.one_of(
-    _item(Kind.HEADER), _item(Kind.PUBLISHER), _item(Kind.EXCHANGE), *map(_item, Kind)
+    _item(PropertyKind.HEADER),
+    _item(PropertyKind.PUBLISHER),
+    _item(PropertyKind.EXCHANGE),
+    *map(_item, PropertyKind),
 )
 BLOCKS = st.lists(ITEMS, max_size=6).map(encode)
 
@@ -91,13 +94,13 @@ def _by_definition(
 ) -> tuple[dict[str, str], dict[str, str], str | None, str | None]:
     """Headers, properties, publisher and exchange of one block: of equal names the last."""
     items = decode(block)
-    own = (Kind.HEADER, Kind.PUBLISHER)
+    own = (PropertyKind.HEADER, PropertyKind.PUBLISHER)
     alone = {item.kind: text_of(item) for item in items}
     return (
-        {name_of(item): text_of(item) for item in items if item.kind is Kind.HEADER},
+        {name_of(item): text_of(item) for item in items if item.kind is PropertyKind.HEADER},
         {name_of(item): text_of(item) for item in items if item.kind not in own},
-        alone.get(Kind.PUBLISHER),
-        alone.get(Kind.EXCHANGE),
+        alone.get(PropertyKind.PUBLISHER),
+        alone.get(PropertyKind.EXCHANGE),
     )
 
 
@@ -180,7 +183,7 @@ def test_any_bytes_are_read_as_the_model_reads_them(blocks: list[bytes]) -> None
     ],
 )
 def test_a_wrong_block_is_named_by_its_number(block: bytes) -> None:
-    right = encode([Item(Kind.MESSAGE_ID, b"1")])
+    right = encode([Item(PropertyKind.MESSAGE_ID, b"1")])
     with pytest.raises(PropertyError) as expected:
         decode(block)
     with pytest.raises(BlockError) as refused:
@@ -191,12 +194,17 @@ def test_a_wrong_block_is_named_by_its_number(block: bytes) -> None:
 def test_long_blocks_and_blocks_of_many_items_are_read_as_well() -> None:
     blocks = [
         encode(
-            [Item(Kind.HEADER, text(b"%d" % number), b"n%d" % number) for number in range(count)]
+            [
+                Item(PropertyKind.HEADER, text(b"%d" % number), b"n%d" % number)
+                for number in range(count)
+            ]
         )
         for count in (STEPS_MAX - 1, STEPS_MAX, STEPS_MAX + 1, 3 * STEPS_MAX, 1)
     ]
-    blocks.append(encode([Item(Kind.HEADER, text(b"v" * PLAIN_BYTES_MAX), b"long")]))
-    blocks.append(encode([Item(Kind.HEADER, text(b"%d" % number), b"n") for number in range(40)]))
+    blocks.append(encode([Item(PropertyKind.HEADER, text(b"v" * PLAIN_BYTES_MAX), b"long")]))
+    blocks.append(
+        encode([Item(PropertyKind.HEADER, text(b"%d" % number), b"n") for number in range(40)])
+    )
     found = _decoded(blocks)
     assert found == [_by_definition(block) for block in blocks]
     assert found[-1][0] == {"n": "39"}
@@ -204,7 +212,7 @@ def test_long_blocks_and_blocks_of_many_items_are_read_as_well() -> None:
 
 
 def test_values_inside_values_count_towards_the_items_of_a_block() -> None:
-    half = Item(Kind.HEADER, Value("A", (Value("V", None),) * (ITEMS_MAX // 2)), b"n")
+    half = Item(PropertyKind.HEADER, Value("A", (Value("V", None),) * (ITEMS_MAX // 2)), b"n")
     right = encode([half])
     assert _decoded([right]) == [_by_definition(right)]
     with pytest.raises(BlockError, match="more items than a block takes"):
@@ -215,24 +223,24 @@ def test_what_values_become_is_what_the_documents_say() -> None:
     death = Value("F", ((b"count", Value("l", 2)), (b"reason", text(b"expired"))))
     block = encode(
         [
-            Item(Kind.PROTOCOL, 2),
-            Item(Kind.EXCHANGE, b"orders"),
-            Item(Kind.PUBLISHER, b"shop"),
-            Item(Kind.PRIORITY, 7),
-            Item(Kind.TIMESTAMP, 1_700_000_000),
-            Item(Kind.CORRELATION, b"\xff\x00"),
-            Item(Kind.DEAD_TIME, 1_790_000_000_000_000),
-            Item(Kind.DEAD_FIRST_TIME, 1_790_000_000_000_001),
-            Item(Kind.DEAD_TRANSFER, b"\x01\xab"),
-            Item(Kind.DEAD_OFFSET, 1 << 40),
-            Item(Kind.HEADER, Value("t", True), b"true"),
-            Item(Kind.HEADER, Value("V", None), b"void"),
-            Item(Kind.HEADER, Value("T", Timestamp(1_700_000_000)), b"time"),
-            Item(Kind.HEADER, Value("d", 1.5), b"double"),
-            Item(Kind.HEADER, Value("D", (2, -150)), b"decimal"),
-            Item(Kind.HEADER, Value("x", b"\x00\x01"), b"bytes"),
-            Item(Kind.HEADER, Value("A", (death, Value("d", float("nan")))), b"x-death"),
-            Item(Kind.HEADER, text(b"\xc3\x28"), b"broken"),
+            Item(PropertyKind.PROTOCOL, 2),
+            Item(PropertyKind.EXCHANGE, b"orders"),
+            Item(PropertyKind.PUBLISHER, b"shop"),
+            Item(PropertyKind.PRIORITY, 7),
+            Item(PropertyKind.TIMESTAMP, 1_700_000_000),
+            Item(PropertyKind.CORRELATION, b"\xff\x00"),
+            Item(PropertyKind.DEAD_TIME, 1_790_000_000_000_000),
+            Item(PropertyKind.DEAD_FIRST_TIME, 1_790_000_000_000_001),
+            Item(PropertyKind.DEAD_TRANSFER, b"\x01\xab"),
+            Item(PropertyKind.DEAD_OFFSET, 1 << 40),
+            Item(PropertyKind.HEADER, Value("t", True), b"true"),
+            Item(PropertyKind.HEADER, Value("V", None), b"void"),
+            Item(PropertyKind.HEADER, Value("T", Timestamp(1_700_000_000)), b"time"),
+            Item(PropertyKind.HEADER, Value("d", 1.5), b"double"),
+            Item(PropertyKind.HEADER, Value("D", (2, -150)), b"decimal"),
+            Item(PropertyKind.HEADER, Value("x", b"\x00\x01"), b"bytes"),
+            Item(PropertyKind.HEADER, Value("A", (death, Value("d", float("nan")))), b"x-death"),
+            Item(PropertyKind.HEADER, text(b"\xc3\x28"), b"broken"),
         ]
     )
     [(headers, properties, publisher, exchange)] = _decoded([block])
@@ -263,7 +271,9 @@ def test_what_values_become_is_what_the_documents_say() -> None:
 
 def test_equal_blocks_are_read_once_and_bad_ones_are_named_among_them() -> None:
     reader = BlockReader()
-    one, other, third = (encode([Item(Kind.MESSAGE_ID, each)]) for each in (b"1", b"2", b"3"))
+    one, other, third = (
+        encode([Item(PropertyKind.MESSAGE_ID, each)]) for each in (b"1", b"2", b"3")
+    )
     first = _read(reader, [one, one, other, one])
     assert first == ["1", "1", "2", "1"]
     known = reader.read(pa.array([one], pa.binary()))[0]
@@ -278,15 +288,17 @@ def test_equal_blocks_are_read_once_and_bad_ones_are_named_among_them() -> None:
 def test_more_blocks_than_are_remembered() -> None:
     reader = BlockReader()
     names = [b"%d" % (number // 3) for number in range(3 * KNOWN_MAX)]
-    blocks = [encode([Item(Kind.MESSAGE_ID, name)]) for name in names]
+    blocks = [encode([Item(PropertyKind.MESSAGE_ID, name)]) for name in names]
     for first in range(0, len(blocks), 500):
-        portion = blocks[first : first + 500]
-        assert _read(reader, portion) == [name.decode() for name in names[first : first + 500]]
+        segment_range = blocks[first : first + 500]
+        assert _read(reader, segment_range) == [
+            name.decode() for name in names[first : first + 500]
+        ]
 
 
 def test_blocks_that_are_mostly_different_are_read_as_they_are_for_a_while() -> None:
     reader = BlockReader()
-    distinct = [encode([Item(Kind.MESSAGE_ID, b"%d" % number)]) for number in range(500)]
+    distinct = [encode([Item(PropertyKind.MESSAGE_ID, b"%d" % number)]) for number in range(500)]
     found, codes = reader.read(pa.array(distinct, pa.binary()))
     assert codes is None
     assert found.properties is not None

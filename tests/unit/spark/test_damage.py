@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from fluxmq.model.batch_format import BatchError
-from fluxmq.model.batches import Message, encode
-from fluxmq.model.properties import Item, Kind, PropertyError, text
+from fluxmq.model.batches import BatchMessage, encode
+from fluxmq.model.properties import Item, PropertyError, PropertyKind, text
 from fluxmq.model.properties import encode as encode_block
 from fluxmq.model.segments import PAGE_BYTES
 from fluxmq_spark import scan as scan_module
@@ -38,17 +38,17 @@ EPOCH_US = 1_790_000_000_000_000
 HEADER = 64
 
 
-def _batches(count: int, *, per_batch: int = 10, payload: bytes = b".") -> list[list[Message]]:
+def _batches(count: int, *, per_batch: int = 10, payload: bytes = b".") -> list[list[BatchMessage]]:
     """Batches that differ in what columns they have."""
     found = []
     for first in range(0, count, per_batch):
         kind = first // per_batch % 4
         found.append(
             [
-                Message(
+                BatchMessage(
                     b"key %d" % (offset if kind & 1 else 0),
                     encode_block(
-                        [Item(Kind.HEADER, text(b"%d" % (offset if kind & 2 else 0)), b"n")]
+                        [Item(PropertyKind.HEADER, text(b"%d" % (offset if kind & 2 else 0)), b"n")]
                     ),
                     b"%d " % offset + payload * 60,
                     EPOCH_US + (offset if kind == 3 else first),
@@ -61,7 +61,7 @@ def _batches(count: int, *, per_batch: int = 10, payload: bytes = b".") -> list[
 
 def _right(rows: Sequence[Row], segment: SegmentOnDisk, names: Sequence[str] = ALL) -> bool:
     """Whether rows are such of the segment, none twice and in order."""
-    base = segment.portion.base_offset
+    base = segment.segment_range.base_offset
     numbers = [int(str(row["offset"])) - base for row in rows]
     assert numbers == sorted(set(numbers))
     return list(rows) == only([segment.rows[number] for number in numbers], names)
@@ -69,8 +69,8 @@ def _right(rows: Sequence[Row], segment: SegmentOnDisk, names: Sequence[str] = A
 
 def _survivors(segment: SegmentOnDisk, lost: set[int]) -> list[Row]:
     """The rows of all but some batches."""
-    bounds = [*segment.bases, segment.portion.segment_next]
-    base = segment.portion.base_offset
+    bounds = [*segment.bases, segment.segment_range.segment_next]
+    base = segment.segment_range.base_offset
     return [
         row
         for number in range(len(segment.bases))
@@ -86,7 +86,7 @@ def _read_the_rest(
     statistics = Statistics()
     rows = read(segment, names, fail=False, statistics=statistics)
     assert _right(rows, segment, names)
-    wanted = segment.portion.stop - segment.portion.first
+    wanted = segment.segment_range.stop - segment.segment_range.first
     assert (statistics.rows, statistics.skipped_rows) == (len(rows), wanted - len(rows))
     assert bool(statistics.damage) == bool(statistics.skipped_rows)
     return rows, statistics
@@ -109,7 +109,7 @@ def test_flipped_bits_never_give_a_wrong_row(data: st.DataObject) -> None:
         if data.draw(st.booleans()):
             index = bytearray(segment.index)
             index[data.draw(st.integers(0, len(index) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-            Path(segment.portion.index_path).write_bytes(index)
+            Path(segment.segment_range.index_path).write_bytes(index)
         _read_the_rest(segment)
         damage = None
         found: list[Row] = []
@@ -224,14 +224,14 @@ def test_several_damaged_places_with_an_index_lose_what_is_between_two_entries(
     assert len(statistics.damage) == 4
 
 
-FALSE = [Message(b"false", b"", b"never a row", EPOCH_US)] * 3
+FALSE = [BatchMessage(b"false", b"", b"never a row", EPOCH_US)] * 3
 
 
-def _holding(offsets: Sequence[int]) -> list[list[Message]]:
+def _holding(offsets: Sequence[int]) -> list[list[BatchMessage]]:
     """Batches of which the third holds others in its payloads, at every distance from where a batch may begin."""
     inner = b"".join(encode(FALSE, offset) for offset in offsets)
     batches = _batches(400)
-    batches[2] = [Message(b"orders/eu", b"", b"." * pad + inner, EPOCH_US) for pad in range(8)]
+    batches[2] = [BatchMessage(b"orders/eu", b"", b"." * pad + inner, EPOCH_US) for pad in range(8)]
     return batches
 
 
@@ -302,7 +302,7 @@ def test_what_the_model_refuses_is_refused_for_the_same_reason(
         changed = _restamped(batch)
         why, expected = "", []
         try:
-            expected = rows_of(changed + bytes(1 << 16), segment.portion.queue)
+            expected = rows_of(changed + bytes(1 << 16), segment.segment_range.queue)
         except (BatchError, PropertyError) as error:
             why = str(error)
         segment.path.write_bytes(segment.data[:position] + changed + segment.data[end:])
@@ -358,8 +358,10 @@ def test_a_file_that_was_cut_ends_with_an_error(sealed: bool, tmp_path: Path) ->
 
 def test_a_head_that_promises_more_than_is_there_is_damage(tmp_path: Path) -> None:
     segment = write_segment(tmp_path, _batches(200), sealed=False)
-    promised = replace(segment.portion, segment_next=230, stop=230, end=segment.portion.end + 3000)
-    segment.portion = promised
+    promised = replace(
+        segment.segment_range, segment_next=230, stop=230, end=segment.segment_range.end + 3000
+    )
+    segment.segment_range = promised
     with pytest.raises(Damage, match="ends with offset 199; its last should be 229") as refused:
         read(segment)
     assert refused.value.position == len(segment.data)
@@ -370,8 +372,8 @@ def test_a_head_that_promises_more_than_is_there_is_damage(tmp_path: Path) -> No
 
 def test_what_stands_behind_the_end_is_not_read(tmp_path: Path) -> None:
     segment = write_segment(tmp_path, _batches(200), sealed=False)
-    segment.portion = replace(
-        segment.portion, segment_next=150, stop=150, end=segment.positions[15]
+    segment.segment_range = replace(
+        segment.segment_range, segment_next=150, stop=150, end=segment.positions[15]
     )
     segment.path.write_bytes(segment.data[: segment.positions[15]] + b"torn" * 100)
     assert read(segment) == segment.rows[:150]
@@ -428,7 +430,7 @@ def test_random_bytes_anywhere_never_give_a_wrong_row(tmp_path: Path) -> None:
     """Wider damage than single flips, with and without an index."""
     chance = random.Random(20)
     segment = write_segment(tmp_path, _batches(600, per_batch=6), base=7, every=9)
-    index = Path(segment.portion.index_path)
+    index = Path(segment.segment_range.index_path)
     for turn in range(60):
         changes = {}
         for _ in range(chance.randrange(1, 4)):

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from fluxmq_spark.jobs.deaths import (
+from fluxmq_spark.jobs.dead_letter_rows import (
     DEATH,
     LETTER,
     UNKNOWN,
-    Death,
+    DeadLetterRow,
     address_for,
     death_of,
     flatten,
@@ -59,10 +59,10 @@ X_DEATH = json.dumps(
 
 def test_both_ways_to_die() -> None:
     """A dead-letter queue's properties, and the newest entry of a dead-letter exchange's header."""
-    assert death_of("k", {}, OF_SETTINGS) == Death(
+    assert death_of("k", {}, OF_SETTINGS) == DeadLetterRow(
         "orders", "rejected", "$queue/orders/eu", "billing", 3, AT
     )
-    assert death_of("k", {"x-death": X_DEATH}, {}) == Death(
+    assert death_of("k", {"x-death": X_DEATH}, {}) == DeadLetterRow(
         "jobs", "expired", "jobs", None, 2, AT, True
     )
 
@@ -70,7 +70,7 @@ def test_both_ways_to_die() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "[1]", '"x"', "null"])
 def test_headers_that_say_nothing(text: str) -> None:
     """Anybody may publish a header of that name."""
-    assert death_of("k", {"x-death": text}, {}) == Death(None, UNKNOWN, "k")
+    assert death_of("k", {"x-death": text}, {}) == DeadLetterRow(None, UNKNOWN, "k")
 
 
 def test_times() -> None:
@@ -128,19 +128,19 @@ def test_flatten() -> None:
 @pytest.mark.parametrize(
     ("death", "address"),
     [
-        (Death("orders", "rejected", "$queue/orders/eu"), "$queue/orders/eu"),
-        (Death("orders", "rejected", "$queue/orders"), "orders"),
-        (Death("orders", "rejected", "orders"), "orders"),
-        (Death("orders", "rejected", ""), "orders"),
-        (Death("orders", "rejected", "shop/7/orders"), "$queue/orders/shop/7/orders"),
-        (Death("orders", "rejected", "a.#"), "orders"),
-        (Death("orders", "rejected", "k" * 255), "orders"),
-        (Death("jobs", "expired", "a.b", exchange=True), "jobs"),
-        (Death(None, "unknown", "k"), None),
-        (Death("", "unknown", "k"), None),
+        (DeadLetterRow("orders", "rejected", "$queue/orders/eu"), "$queue/orders/eu"),
+        (DeadLetterRow("orders", "rejected", "$queue/orders"), "orders"),
+        (DeadLetterRow("orders", "rejected", "orders"), "orders"),
+        (DeadLetterRow("orders", "rejected", ""), "orders"),
+        (DeadLetterRow("orders", "rejected", "shop/7/orders"), "$queue/orders/shop/7/orders"),
+        (DeadLetterRow("orders", "rejected", "a.#"), "orders"),
+        (DeadLetterRow("orders", "rejected", "k" * 255), "orders"),
+        (DeadLetterRow("jobs", "expired", "a.b", exchange=True), "jobs"),
+        (DeadLetterRow(None, "unknown", "k"), None),
+        (DeadLetterRow("", "unknown", "k"), None),
     ],
 )
-def test_addresses_of_the_revived(death: Death, address: str | None) -> None:
+def test_addresses_of_the_revived(death: DeadLetterRow, address: str | None) -> None:
     """Back to the queue, with the key if there was one that an address can hold."""
     assert address_for(death) == address
 

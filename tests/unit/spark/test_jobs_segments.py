@@ -22,7 +22,7 @@ from fluxmq_spark.jobs.audit import (
 )
 from fluxmq_spark.jobs.export_parquet import due, lists_of, manifest_of, schema_of
 from fluxmq_spark.jobs.ranges import QueueRange, ranges_of
-from fluxmq_spark.jobs.tasks import Check, Checked, Export, portions_of
+from fluxmq_spark.jobs.tasks import Check, Checked, Export, segment_ranges_of
 from fluxmq_spark.storage import storage_of
 from tests.spark_queues import EPOCH_US, QueueOnDisk
 
@@ -59,7 +59,7 @@ def export_of(root: Path, output: Path, ranges: list[QueueRange], **changes: Any
     }
     return Export(
         storage,
-        lists_of(portions_of(ranges), 1000),
+        lists_of(segment_ranges_of(ranges), 1000),
         ExportDirectory(str(output)),
         schema_of(True),
         "run",
@@ -93,19 +93,19 @@ def test_ranges(make: Make) -> None:
 
 
 def test_portions_cover_ranges(make: Make) -> None:
-    """Every offset of the range is in just one portion, and tasks are of one queue and bounded."""
+    """Every offset of the range is in just one segment range, and tasks are of one queue and bounded."""
     queue = make()
     make("other", 100)
     ranges = [
         each.between(each.first + 7, each.stop - 5) for each in ranges_of(selection(queue.root))
     ]
-    lists = lists_of(portions_of(ranges), 500)
+    lists = lists_of(segment_ranges_of(ranges), 500)
     assert len(queue.segments()) > 5
     assert len(lists) > 3
     covered: dict[str, list[int]] = {}
-    for portions in lists:
-        assert len({each.queue for each in portions}) == 1
-        for each in portions:
+    for segment_ranges in lists:
+        assert len({each.queue for each in segment_ranges}) == 1
+        for each in segment_ranges:
             covered.setdefault(each.queue, []).extend(range(each.first, each.stop))
     assert covered == {"orders": list(range(7, 2995)), "other": list(range(7, 95))}
 
@@ -183,10 +183,10 @@ def test_checks(make: Make) -> None:
     """A check reads every message: sound segments are whole, a flipped bit is found with file and byte."""
     queue = make()
     storage, _ = storage_of(str(queue.root))
-    portions = portions_of(ranges_of(selection(queue.root)))
+    segment_ranges = segment_ranges_of(ranges_of(selection(queue.root)))
     flip(queue.segments()[1], 6000)
     queue.segments()[2].unlink()
-    checked = [Checked(**Check(storage, portions)(number)) for number in range(3)]  # type: ignore[arg-type]
+    checked = [Checked(**Check(storage, segment_ranges)(number)) for number in range(3)]  # type: ignore[arg-type]
     assert checked[0].rows == checked[0].stop - checked[0].first
     assert not checked[0].damage
     assert checked[1].rows == checked[1].stop - checked[1].first - 10

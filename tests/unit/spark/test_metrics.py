@@ -42,7 +42,7 @@ def test_counts_of_tasks_are_added_up(orders: QueueOnDisk, tmp_path: Path) -> No
     assert counted.tasks == len(partitions) >= 3
     tasks = [each.task for each in partitions if isinstance(each, TaskPartition)]
     assert len(tasks) == len(partitions)
-    assert counted.segments == sum(len(task.portions) for task in tasks)
+    assert counted.segments == sum(len(task.segment_ranges) for task in tasks)
     assert 300 <= counted.batches <= 300 + counted.segments
     assert counted.bytes > 3000 * 64
     files = list((tmp_path / "a" / "metrics").iterdir())

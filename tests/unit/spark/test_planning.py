@@ -12,9 +12,9 @@ import fluxmq_spark
 from fluxmq_spark.catalog import QueueFiles
 from fluxmq_spark.errors import Damage, DataLoss, OptionError, SparkSourceError
 from fluxmq_spark.options import ReadOptions, given_options, read_options
-from fluxmq_spark.partitions import TASK_PORTIONS_MAX, Piece, Task, make_tasks
+from fluxmq_spark.partitions import TASK_SEGMENTS_MAX, Piece, Task, make_tasks
 from fluxmq_spark.planning import Plan, make_plan, ranges_of, select_queues, selected
-from fluxmq_spark.scan import Portion, Selection
+from fluxmq_spark.scan import SegmentRange, Selection
 from fluxmq_spark.storage import LocalStorage
 from tests.spark_queues import EPOCH_US, QueueOnDisk, messages_of
 
@@ -40,8 +40,8 @@ def options_of(made: QueueOnDisk, /, **options: object) -> ReadOptions:
 
 
 def read(made: Plan) -> list[tuple[int, int]]:
-    """The ranges of all portions, in order of tasks."""
-    return [(each.first, each.stop) for task in made.tasks for each in task.portions]
+    """The ranges of all segment ranges, in order of tasks."""
+    return [(each.first, each.stop) for task in made.tasks for each in task.segment_ranges]
 
 
 def covers(ranges: list[tuple[int, int]], first: int, stop: int) -> bool:
@@ -242,7 +242,7 @@ def test_retention_while_planning(queue: QueueOnDisk) -> None:
     start = int(queue.segments()[1].stem)
     (found,) = ranges_of(Trimming(queue, start), files, options_of(queue))
     assert (found.first, found.stop) == (start, 3000)
-    assert found.pieces[0].portion.first == start
+    assert found.pieces[0].segment_range.first == start
 
 
 def test_a_file_that_vanishes_without_a_reason(queue: QueueOnDisk) -> None:
@@ -255,7 +255,7 @@ def test_a_file_that_vanishes_without_a_reason(queue: QueueOnDisk) -> None:
 def test_the_plan_stays_when_the_queue_goes_on(queue: QueueOnDisk) -> None:
     """Its end is that of the planned moment, also in a segment that is sealed by now."""
     made = plan(queue)
-    last = made.tasks[-1].portions[-1]
+    last = made.tasks[-1].segment_ranges[-1]
     size = queue.segments()[-1].stat().st_size
     queue.fill(2000)
     assert (last.stop, last.segment_next, last.end, last.sealed) == (3000, 3000, size, False)
@@ -269,7 +269,7 @@ def test_small_segments_share_a_task(queue: QueueOnDisk) -> None:
     """And the plan says what it is."""
     made = plan(queue)
     assert made.partitions == 1
-    assert len(made.tasks[0].portions) == made.segments == len(queue.segments())
+    assert len(made.tasks[0].segment_ranges) == made.segments == len(queue.segments())
     size = sum(path.stat().st_size for path in queue.segments())
     assert 0.8 * size < made.bytes <= size
     assert str(made).splitlines() == [
@@ -331,9 +331,9 @@ def test_an_index_that_is_wrong_only_moves_cuts(queue: QueueOnDisk, damage: str)
     assert covers(read(made), 0, 3000)
 
 
-def portion(first: int, stop: int, *, queue: str = "q") -> Portion:
+def segment_range(first: int, stop: int, *, queue: str = "q") -> SegmentRange:
     """A part of a segment that is on no disk."""
-    return Portion(queue, f"/{first}.seg", f"/{first}.idx", first, stop, -1, True, first, stop)
+    return SegmentRange(queue, f"/{first}.seg", f"/{first}.idx", first, stop, -1, True, first, stop)
 
 
 def tasks_of(pieces: list[Piece], size: int, least: int = 0) -> list[Task]:
@@ -343,25 +343,27 @@ def tasks_of(pieces: list[Piece], size: int, least: int = 0) -> list[Task]:
 
 def test_thousands_of_segments_are_a_few_tasks() -> None:
     """But not one that takes for ever."""
-    pieces = [Piece(portion(at, at + 1), 100) for at in range(5 * TASK_PORTIONS_MAX + 1)]
+    pieces = [Piece(segment_range(at, at + 1), 100) for at in range(5 * TASK_SEGMENTS_MAX + 1)]
     tasks = tasks_of(pieces, 1 << 30)
-    assert [len(task.portions) for task in tasks] == [*[TASK_PORTIONS_MAX] * 5, 1]
-    assert [each.first for task in tasks for each in task.portions] == list(range(len(pieces)))
+    assert [len(task.segment_ranges) for task in tasks] == [*[TASK_SEGMENTS_MAX] * 5, 1]
+    assert [each.first for task in tasks for each in task.segment_ranges] == list(
+        range(len(pieces))
+    )
 
 
 def test_a_segment_without_an_index_is_cut_evenly() -> None:
     """Nothing else is known of it."""
-    tasks = tasks_of([Piece(portion(1000, 2000), 10_000)], 1000)
-    bounds = [(each.first, each.stop) for task in tasks for each in task.portions]
+    tasks = tasks_of([Piece(segment_range(1000, 2000), 10_000)], 1000)
+    bounds = [(each.first, each.stop) for task in tasks for each in task.segment_ranges]
     assert covers(bounds, 1000, 2000)
     assert [stop - first for first, stop in bounds] == [100] * 10
 
 
 def test_wanted_ranges_cut_portions() -> None:
     """To between the first and the last that is wanted; segments without any are not read."""
-    pieces = [Piece(portion(at, at + 100), 1000) for at in (0, 100, 200, 300)]
+    pieces = [Piece(segment_range(at, at + 100), 1000) for at in (0, 100, 200, 300)]
     found = selected(pieces, Selection(((10, 19), (90, 104), (250, 250), (400, 500))))
-    assert [(each.portion.first, each.portion.stop, each.bytes) for each in found] == [
+    assert [(each.segment_range.first, each.segment_range.stop, each.bytes) for each in found] == [
         (10, 100, 900),
         (100, 105, 50),
         (250, 251, 10),
@@ -376,17 +378,17 @@ def test_selections_go_where_they_are_needed() -> None:
     labels = tuple((at, at, "pending") for at in range(0, 2000, 2))
     wanted = {"q": Selection(many, labels, 1990), "r": Selection(None)}
     pieces = [
-        Piece(portion(0, 10), 100),
-        Piece(portion(0, 10, queue="s"), 100),
-        Piece(portion(10, 20), 50),
-        Piece(portion(20, 24), 50),
+        Piece(segment_range(0, 10), 100),
+        Piece(segment_range(0, 10, queue="s"), 100),
+        Piece(segment_range(10, 20), 50),
+        Piece(segment_range(20, 24), 50),
     ]
     first, second, third = make_tasks(STORAGE, pieces, 100, 0, wanted)
     assert first.selections == {"q": Selection(many[:5], labels[:5], 1990)}
     assert second.selections == {}
     assert third.selections == {"q": Selection(many[5:12], labels[5:12], 1990)}
     for task in (first, third):
-        for each in task.portions:
+        for each in task.segment_ranges:
             whole, own = wanted["q"], task.selections["q"]
             assert own.count(each.first, each.stop) == whole.count(each.first, each.stop)
             assert own.states(each.first, each.stop) == whole.states(each.first, each.stop)

@@ -1,4 +1,4 @@
-"""Portions of segments as record batches: what numpy makes of many batches is what each of them says."""
+"""Segment ranges of segments as record batches: what numpy makes of many batches is what each of them says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.model.batches import Message
-from fluxmq.model.properties import Item, Kind, encode, text
+from fluxmq.model.batches import BatchMessage
+from fluxmq.model.properties import Item, PropertyKind, encode, text
 from fluxmq_spark import scan as scan_module
 from fluxmq_spark.columns import WEIGHT_MAX
 from fluxmq_spark.decode import Batches, Window, batch_starts
@@ -31,16 +31,24 @@ from tests.unit.spark.segment_files import (
 EPOCH_US = 1_790_000_000_000_000
 BLOCKS = [
     b"",
-    encode([Item(Kind.PUBLISHER, b"meter-7"), Item(Kind.PROTOCOL, 1)]),
-    encode([Item(Kind.HEADER, text(b"eu"), b"region"), Item(Kind.MESSAGE_ID, b"17")]),
-    encode([Item(Kind.PROTOCOL, 2), Item(Kind.EXCHANGE, b"sales"), Item(Kind.PUBLISHER, b"shop")]),
-    encode([Item(Kind.PROTOCOL, 2), Item(Kind.EXCHANGE, b"")]),
+    encode([Item(PropertyKind.PUBLISHER, b"meter-7"), Item(PropertyKind.PROTOCOL, 1)]),
+    encode(
+        [Item(PropertyKind.HEADER, text(b"eu"), b"region"), Item(PropertyKind.MESSAGE_ID, b"17")]
+    ),
+    encode(
+        [
+            Item(PropertyKind.PROTOCOL, 2),
+            Item(PropertyKind.EXCHANGE, b"sales"),
+            Item(PropertyKind.PUBLISHER, b"shop"),
+        ]
+    ),
+    encode([Item(PropertyKind.PROTOCOL, 2), Item(PropertyKind.EXCHANGE, b"")]),
 ]
 KEYS = [b"", b"orders/eu", "größe".encode(), b"\xff", b"a/b"]
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> list[list[Message]]:
+def batches(draw: st.DrawFn) -> list[list[BatchMessage]]:
     """Batches with every combination of columns."""
     found = []
     for number in range(draw(st.integers(1, 8))):
@@ -52,7 +60,7 @@ def batches(draw: st.DrawFn) -> list[list[Message]]:
         key, block = draw(st.sampled_from(KEYS)), draw(st.sampled_from(BLOCKS))
         found.append(
             [
-                Message(
+                BatchMessage(
                     draw(st.sampled_from(KEYS)) if drawn["keys"] else key,
                     draw(st.sampled_from(BLOCKS)) if drawn["blocks"] else block,
                     draw(st.binary(max_size=12)),
@@ -77,16 +85,18 @@ def window_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     return size
 
 
-def _plain(count: int, *, per_batch: int = 10, size: int = 100) -> list[list[Message]]:
+def _plain(count: int, *, per_batch: int = 10, size: int = 100) -> list[list[BatchMessage]]:
     messages = [
-        Message(b"orders/eu", BLOCKS[2], b"%d " % number + b"." * size, EPOCH_US + number)
+        BatchMessage(b"orders/eu", BLOCKS[2], b"%d " % number + b"." * size, EPOCH_US + number)
         for number in range(count)
     ]
     return [messages[at : at + per_batch] for at in range(0, count, per_batch)]
 
 
 @given(batches(), st.data())
-def test_rows_are_what_the_model_reads(batches: list[list[Message]], data: st.DataObject) -> None:
+def test_rows_are_what_the_model_reads(
+    batches: list[list[BatchMessage]], data: st.DataObject
+) -> None:
     base = data.draw(st.sampled_from((0, 5, 1 << 40)))
     with tempfile.TemporaryDirectory() as directory:
         segment = write_segment(
@@ -116,7 +126,7 @@ def test_rows_are_what_the_model_reads(batches: list[list[Message]], data: st.Da
 @pytest.mark.usefixtures("window_bytes")
 def test_batches_of_any_size_fit_windows_of_any_size(tmp_path: Path) -> None:
     sizes = [1, 5000, 1, 1, 300, 70_000, 2]
-    batches = [[Message(b"k", b"", b"x" * size, EPOCH_US)] * 2 for size in sizes]
+    batches = [[BatchMessage(b"k", b"", b"x" * size, EPOCH_US)] * 2 for size in sizes]
     segment = write_segment(tmp_path, batches, every=2)
     assert read(segment) == segment.rows
     for first in range(len(segment.rows)):
@@ -147,7 +157,7 @@ def _backwards(segment: SegmentOnDisk) -> bytes:
 
 
 def _one_early(segment: SegmentOnDisk) -> bytes:
-    """The entry behind which nothing of a portion is comes a little too soon."""
+    """The entry behind which nothing of a segment range is comes a little too soon."""
     entries = numpy.frombuffer(segment.index, "<u4").copy()
     entries[1 + 4 * 10] -= 8
     return entries.tobytes()
@@ -178,7 +188,7 @@ def test_an_index_that_is_wrong_costs_time_and_nothing_else(
     index: Callable[[SegmentOnDisk], bytes] | None, tmp_path: Path
 ) -> None:
     segment = write_segment(tmp_path, _plain(500), base=1000)
-    path = Path(segment.portion.index_path)
+    path = Path(segment.segment_range.index_path)
     if index is None:
         path.unlink()
     else:
@@ -264,11 +274,11 @@ def _ranges(wanted: set[int]) -> tuple[tuple[int, int], ...]:
 
 def test_a_key_of_many_messages_makes_no_column_too_large(tmp_path: Path) -> None:
     """4096 messages share a key of 60 KB: 250 MB in a column, for 60 KB in the file."""
-    messages = [Message(b"k" * 60_000, b"", b"", EPOCH_US)] * 4096
+    messages = [BatchMessage(b"k" * 60_000, b"", b"", EPOCH_US)] * 4096
     segment = write_segment(tmp_path, [messages, messages[:1]], rows=False)
     found = scan_module.scan(
         LocalStorage(),
-        segment.portion,
+        segment.segment_range,
         ("key",),
         SCHEMA,
         verify=True,
@@ -284,7 +294,7 @@ def test_rows_of_many_small_batches_share_record_batches(tmp_path: Path) -> None
     segment = write_segment(tmp_path, _plain(20_000, per_batch=1, size=10), every=200)
     found = scan_module.scan(
         LocalStorage(),
-        segment.portion,
+        segment.segment_range,
         ("offset", "key"),
         SCHEMA,
         verify=True,

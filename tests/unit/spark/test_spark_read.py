@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fluxmq_spark.catalog import find_queues, read_log
-from fluxmq_spark.scan import Portion
+from fluxmq_spark.scan import SegmentRange
 from fluxmq_spark.storage import LocalStorage
 from perf import spark_read
 from perf.spark_read import ALL, BY_ROW, GOALS, PARQUET, Case, Result, Run, goal_rows, markdown
@@ -23,8 +23,8 @@ def test_the_row_at_a_time_source_reads_what_the_columnar_one_reads(tmp_path: Pa
     assert log is not None
     [segment] = log.segments
     assert (files.queue, log.head.committed) == ("meters", 1000)
-    portion = Portion("meters", *segment, first=0, stop=1000)
-    expected = read(SegmentOnDisk(portion, b"", b"", [], [], []))
+    segment_range = SegmentRange("meters", *segment, first=0, stop=1000)
+    expected = read(SegmentOnDisk(segment_range, b"", b"", [], [], []))
     # The source takes sealed segments only; this one has no footer, so that something has to stand for it.
     sealed = tmp_path / "sealed.seg"
     sealed.write_bytes(Path(segment.path).read_bytes() + bytes(64))

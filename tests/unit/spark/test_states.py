@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.model.group_states import GROUPS_NAME, GroupState, QueueGroups, Range, encode
+from fluxmq.model.group_states import GROUPS_NAME, ConsumerGroupState, QueueGroups, Range, encode
 from fluxmq_spark.catalog import QueueFiles
 from fluxmq_spark.errors import Damage, OptionError
 from fluxmq_spark.options import STATE_ALL, STATE_UNACKNOWLEDGED
@@ -26,16 +26,18 @@ def group_of(
     dead: tuple[Range, ...] = (),
     *,
     whole: bool = True,
-) -> GroupState:
+) -> ConsumerGroupState:
     """A work group."""
     waiting, given_up = (
         sum(last - first + 1 for first, last, _ in ranges) for ranges in (pending, dead)
     )
     floor = pending[0][0] if pending else cursor
-    return GroupState(name, "work", "", cursor, 1, pending, dead, floor, waiting, given_up, whole)
+    return ConsumerGroupState(
+        name, "work", "", cursor, 1, pending, dead, floor, waiting, given_up, whole
+    )
 
 
-def written(path: Path, *groups: GroupState) -> QueueFiles:
+def written(path: Path, *groups: ConsumerGroupState) -> QueueFiles:
     """A queue's directory with that file."""
     (path / GROUPS_NAME).write_bytes(encode(QueueGroups(1, 0, 20, groups)))
     return QueueFiles("orders", "default", str(path))

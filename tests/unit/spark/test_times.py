@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.model.batches import Message
+from fluxmq.model.batches import BatchMessage
 from fluxmq.model.segments import FOOTER_BYTES
 from fluxmq_spark.catalog import Log, QueueFiles, read_log
 from fluxmq_spark.errors import Damage
@@ -73,7 +73,9 @@ def test_clocks_that_go_back(tmp_path: Path, seed: int) -> None:
         now += chance.choice((1, 1, 1, -3)) * chance.randrange(50) * STEP_US
         count = chance.randrange(1, 20)
         times = sorted(now + chance.randrange(100 * STEP_US) for _ in range(count))
-        queue.append([Message(b"k", b"", bytes(chance.randrange(400)), time) for time in times])
+        queue.append(
+            [BatchMessage(b"k", b"", bytes(chance.randrange(400)), time) for time in times]
+        )
         if chance.random() < 0.01:
             queue.trim(chance.randrange(queue.log.start_offset, len(queue.messages)))
     kept = [each.time_us for each in queue.messages[queue.log.start_offset :]]

@@ -15,8 +15,8 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import StructType
 
 from fluxmq.model.batch_format import parse
-from fluxmq.model.batches import Message, encode
-from fluxmq.model.group_states import GROUPS_NAME, GroupState, QueueGroups
+from fluxmq.model.batches import BatchMessage, encode
+from fluxmq.model.group_states import GROUPS_NAME, ConsumerGroupState, QueueGroups
 from fluxmq.model.group_states import encode as encode_groups
 from fluxmq_spark import headers, views
 from fluxmq_spark.errors import Damage, DataLoss, OptionError
@@ -144,19 +144,19 @@ def test_queues_are_summed_up(orders: QueueOnDisk) -> None:
     assert (rows["empty"]["last_time"], rows["empty"]["segments"]) == (None, 0)
 
 
-def write_groups(queue: QueueOnDisk, next_offset: int, *groups: GroupState) -> None:
+def write_groups(queue: QueueOnDisk, next_offset: int, *groups: ConsumerGroupState) -> None:
     """Write the file as the broker does."""
     state = QueueGroups(EPOCH_US + 9_000_000, queue.log.start_offset, next_offset, groups)
     (queue.directory / GROUPS_NAME).write_bytes(encode_groups(state))
 
 
-WORKERS = GroupState(
+WORKERS = ConsumerGroupState(
     *("workers", "work", "", 1_000, 2, ((700, 709, 1), (990, 994, 2)), ((800, 800, 1),)),
     *(700, 15, 1),
 )
-READERS = GroupState("readers", "stream", "a/#", 1_500, 1, (), (), 1_500, 0, 0)
-DONE = GroupState("done", "work", "", 2_000, 0, (), (), 2_000, 0, 0)
-LATE = GroupState("late", "work", "", 100, 0, (), (), 100, 0, 0)
+READERS = ConsumerGroupState("readers", "stream", "a/#", 1_500, 1, (), (), 1_500, 0, 0)
+DONE = ConsumerGroupState("done", "work", "", 2_000, 0, (), (), 2_000, 0, 0)
+LATE = ConsumerGroupState("late", "work", "", 100, 0, (), (), 100, 0, 0)
 
 
 def test_groups_say_how_far_behind_they_are(orders: QueueOnDisk) -> None:
@@ -283,7 +283,7 @@ def test_a_batch_inside_a_message_is_not_taken_for_one(tmp_path: Path) -> None:
     queue = QueueOnDisk(tmp_path / "data")
     inner = encode(messages_of([b"inner"]), base_offset=0)
     for number in range(20):
-        queue.append([Message(b"", b"", inner * 3, EPOCH_US + number)])
+        queue.append([BatchMessage(b"", b"", inner * 3, EPOCH_US + number)])
     queue.close()
     rows = rows_of(tmp_path / "data", "batches")
     assert [row["base_offset"] for row in rows] == list(range(20))

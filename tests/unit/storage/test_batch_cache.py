@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from fluxmq.model.batch_format import Batch
-from fluxmq.storage.batch_cache import ENTRY_BYTES, BatchCache, RecentBatches, Window
+from fluxmq.storage.batch_cache import ENTRY_BYTES, BatchCache, ReadWindow, RecentBatches
 from tests.unit.storage.logs import batch, batches
 
 
@@ -59,9 +59,9 @@ def test_a_batch_larger_than_the_cache_is_not_kept() -> None:
 
 def test_stretches_leave_when_unused() -> None:
     cache = BatchCache(window_bytes=250)
-    one: list[Window] = []
-    two: list[Window] = []
-    first, second, third = (Window(base, 0, bytes(100), 0) for base in (1, 2, 3))
+    one: list[ReadWindow] = []
+    two: list[ReadWindow] = []
+    first, second, third = (ReadWindow(base, 0, bytes(100), 0) for base in (1, 2, 3))
     cache.add_window(one, first)
     cache.add_window(two, second)
     cache.used(first)

@@ -19,7 +19,7 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.inspect import log_batches, scan_log
 from fluxmq.storage.log_state import LogState
 from fluxmq.storage.queue_log import QueueLog
-from fluxmq.storage.snapshots import GroupState, snapshot_name, write_snapshot
+from fluxmq.storage.snapshots import GroupSnapshotContent, snapshot_name, write_snapshot
 from fluxmq.storage.syncer import Syncer
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Path:
         log = QueueLog.open(Files(), paths.queue("default", queue), queue, SMALL)
         fill(log, batches(100))
         logs[queue], states[queue] = log, checkpoint(log)
-    content = GroupState(b"machine", (1,), (), states).encode()
+    content = GroupSnapshotContent(b"machine", (1,), (), states).encode()
     write_snapshot(Files(), paths.snapshots("default"), 7, 1, content)
     fill(logs["orders"], batches(60, first=100))
     for log in logs.values():
@@ -166,7 +166,7 @@ def test_what_retention_removed_is_not_missed(data: Path) -> None:
 
 def _state(data: Path) -> LogState:
     path = data / "groups/default/snapshots" / snapshot_name(7)
-    return GroupState.decode(path.read_bytes()[48:]).logs["orders"]
+    return GroupSnapshotContent.decode(path.read_bytes()[48:]).logs["orders"]
 
 
 def test_a_damaged_snapshot_is_named(data: Path) -> None:

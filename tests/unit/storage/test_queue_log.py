@@ -8,7 +8,14 @@ from pathlib import Path
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from fluxmq.model.segments import FOOTER_BYTES, PAGE_BYTES, TIME_NONE, Footer, Page, segment_name
+from fluxmq.model.segments import (
+    FOOTER_BYTES,
+    PAGE_BYTES,
+    TIME_NONE,
+    Footer,
+    HeaderPage,
+    segment_name,
+)
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.files import Files
 from fluxmq.storage.head import read_head
@@ -123,7 +130,7 @@ def test_a_segment_says_what_it_is_and_is_sealed(tmp_path: Path) -> None:
     state = log.state()
     first = state.segments[0]
     data = (tmp_path / "orders" / segment_name(0)).read_bytes()
-    assert Page.decode(data) == Page("orders", 0, 0)
+    assert HeaderPage.decode(data) == HeaderPage("orders", 0, 0)
     assert len(data) <= SMALL.segment_bytes
     assert Footer.decode(data[-FOOTER_BYTES:]) == Footer(
         first.next_offset, first.next_offset - 1, 0, first.last_time, first.hash, first.length

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from fluxmq.model.segments import HEAD_BYTES, PAGE_BYTES, Page, newest_head
+from fluxmq.model.segments import HEAD_BYTES, PAGE_BYTES, HeaderPage, newest_head
 from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
 from fluxmq.storage.inspect import SegmentScan, log_batches
@@ -283,7 +283,7 @@ def test_a_segment_is_the_same_whatever_flushes_there_were(tmp_path: Path) -> No
         writers.append(writer)
     one, two = (Path(writer.file.path).read_bytes() for writer in writers)
     assert one == two
-    assert Page.decode(one) == Page("orders", 5, 5 * SECOND)
+    assert HeaderPage.decode(one) == HeaderPage("orders", 5, 5 * SECOND)
     assert writers[0].state() == writers[1].state()
     with pytest.raises(AssertionError):
         writers[0].append(batch(25, b"x"))

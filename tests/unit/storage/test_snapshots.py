@@ -13,8 +13,8 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import LogState, SegmentState
 from fluxmq.storage.snapshots import (
     HEADER_BYTES,
-    GroupState,
-    Snapshot,
+    GroupSnapshot,
+    GroupSnapshotContent,
     find_snapshots,
     latest_snapshot,
     read_snapshot,
@@ -36,7 +36,7 @@ def test_the_latest_is_read_and_two_are_kept(tmp_path: Path) -> None:
     directory = tmp_path / "snapshots"
     assert latest_snapshot(Files(), str(directory)) is None
     written(directory, 5, 70, 800)
-    assert latest_snapshot(Files(), str(directory)) == Snapshot(800, 80, b"800 " + CONTENT)
+    assert latest_snapshot(Files(), str(directory)) == GroupSnapshot(800, 80, b"800 " + CONTENT)
     assert sorted(os.listdir(directory)) == [snapshot_name(70), snapshot_name(800)]
 
 
@@ -141,15 +141,17 @@ def state() -> LogState:
 
 
 def test_the_state_of_a_group_is_packed() -> None:
-    group = GroupState(b"machine", (1, 2), (3,), {"orders": state(), "é/x": LogState(0, 0, ())})
-    assert GroupState.decode(group.encode()) == group
+    group = GroupSnapshotContent(
+        b"machine", (1, 2), (3,), {"orders": state(), "é/x": LogState(0, 0, ())}
+    )
+    assert GroupSnapshotContent.decode(group.encode()) == group
     assert group.logs["orders"].bytes == 5064 + 4500
 
 
 @pytest.mark.parametrize("content", [b"", b"\x90", b"\xc0", b"\x94\xc0\xc0\xc0\xc0", CONTENT])
 def test_what_is_no_state_of_a_group(content: bytes) -> None:
     with pytest.raises(ValueError, match="not the state of a group"):
-        GroupState.decode(content)
+        GroupSnapshotContent.decode(content)
 
 
 @pytest.mark.parametrize(

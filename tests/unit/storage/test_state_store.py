@@ -15,7 +15,7 @@ from fluxmq.protocols.sniff import shard_of
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
-from fluxmq.storage.state_moving import redistribute
+from fluxmq.storage.state_redistribution import redistribute
 from fluxmq.storage.state_store import (
     BUFFER_BYTES_MAX,
     HEARD,

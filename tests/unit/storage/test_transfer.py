@@ -14,7 +14,7 @@ from fluxmq.storage import transfer_target
 from fluxmq.storage.errors import WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.inspect import scan_log
-from fluxmq.storage.snapshots import GroupState, latest_snapshot
+from fluxmq.storage.snapshots import GroupSnapshotContent, latest_snapshot
 from fluxmq.storage.transfer import TransferError
 from fluxmq.storage.transfer_source import SnapshotSource
 from fluxmq.storage.transfer_target import SnapshotTarget
@@ -69,7 +69,7 @@ def assert_installed(leader: Replica, member: Replica, source: SnapshotSource) -
     assert found is not None
     assert (found.index, found.term) == (source.index, source.term)
     assert names(member.root / "snapshots") == [f"{source.index:020d}.snap"]
-    for queue, state in GroupState.decode(found.content).logs.items():
+    for queue, state in GroupSnapshotContent.decode(found.content).logs.items():
         directory = member.paths.queue(GROUP, queue)
         with open(f"{directory}/head", "rb") as file:
             head = newest_head(file.read())

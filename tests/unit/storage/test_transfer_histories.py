@@ -14,7 +14,7 @@ from fluxmq.storage import transfer_target
 from fluxmq.storage.errors import FileMissing
 from fluxmq.storage.files import Files
 from fluxmq.storage.inspect import scan_log
-from fluxmq.storage.snapshots import GroupState, latest_snapshot
+from fluxmq.storage.snapshots import GroupSnapshotContent, latest_snapshot
 from fluxmq.storage.transfer_target import SnapshotTarget
 from tests.unit.storage.transfers import GROUP, Replica, gather, segment_files
 
@@ -116,7 +116,7 @@ def assert_same(leader: Replica, member: Replica, target: SnapshotTarget) -> Non
     assert member.segments == leader.segments
     found = latest_snapshot(Files(), member.paths.snapshots(GROUP))
     assert found == target.manifest.snapshot
-    for name, state in GroupState.decode(found.content).logs.items():
+    for name, state in GroupSnapshotContent.decode(found.content).logs.items():
         report = scan_log(Files(), member.paths.queue(GROUP, name), state)
         assert [problem for problem in report.problems if not problem.mended] == []
 

@@ -14,7 +14,7 @@ from fluxmq.storage import transfer_target
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.inspect import scan_log
-from fluxmq.storage.snapshots import GroupState, latest_snapshot
+from fluxmq.storage.snapshots import GroupSnapshotContent, latest_snapshot
 from fluxmq.storage.transfer_install import (
     Installed,
     clean,
@@ -85,7 +85,7 @@ def state_of(pair: Pair, replica: Replica) -> int:
     assert found is not None
     wanted = {OLD: pair.old, NEW: segment_files(pair.source)}[found.index]
     assert replica.segments == wanted
-    logs = GroupState.decode(found.content).logs
+    logs = GroupSnapshotContent.decode(found.content).logs
     assert names(replica.root / "queues") == sorted(logs)
     for queue, state in logs.items():
         report = scan_log(Files(), replica.paths.queue(GROUP, queue), state)

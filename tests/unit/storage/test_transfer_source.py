@@ -14,7 +14,7 @@ from fluxmq.storage import transfer, transfer_target
 from fluxmq.storage.errors import DiskFull, FileMissing
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import LogState
-from fluxmq.storage.snapshots import GroupState, Snapshot
+from fluxmq.storage.snapshots import GroupSnapshot, GroupSnapshotContent
 from fluxmq.storage.transfer import Manifest, TransferError
 from fluxmq.storage.transfer_source import LiveLog, Pinned, SnapshotSource
 from tests.faults import FailingFiles
@@ -172,15 +172,17 @@ def test_a_manifest_is_believed_only_if_it_is_one(leader: Replica) -> None:
 @pytest.mark.parametrize(
     "snapshot",
     [
-        Snapshot(0, 1, GroupState(b"", (1,)).encode()),
-        Snapshot(1, 0, GroupState(b"", (1,)).encode()),
-        Snapshot(1, 1, b"no state"),
-        Snapshot(1, 1, GroupState(b"", (1,), (), {"": LogState(0, 0, ())}).encode()),
-        Snapshot(1, 1, GroupState(b"", (1,), (), {"q" * 1025: LogState(0, 0, ())}).encode()),
+        GroupSnapshot(0, 1, GroupSnapshotContent(b"", (1,)).encode()),
+        GroupSnapshot(1, 0, GroupSnapshotContent(b"", (1,)).encode()),
+        GroupSnapshot(1, 1, b"no state"),
+        GroupSnapshot(1, 1, GroupSnapshotContent(b"", (1,), (), {"": LogState(0, 0, ())}).encode()),
+        GroupSnapshot(
+            1, 1, GroupSnapshotContent(b"", (1,), (), {"q" * 1025: LogState(0, 0, ())}).encode()
+        ),
     ],
 )
-def test_a_manifest_that_cannot_be_is_refused(snapshot: Snapshot) -> None:
-    empty = GroupState(b"", (1,))
+def test_a_manifest_that_cannot_be_is_refused(snapshot: GroupSnapshot) -> None:
+    empty = GroupSnapshotContent(b"", (1,))
     with pytest.raises(TransferError):
         Manifest.decode(Manifest(GROUP, snapshot, empty).encode(), GROUP)
 

@@ -11,7 +11,7 @@ from fluxmq.storage.errors import Corruption, DiskFull, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.syncer import Syncer, native_thread
 from fluxmq.storage.wal import WriteAheadLog
-from fluxmq.storage.wal_cache import Entry
+from fluxmq.storage.wal_cache import CachedEntry
 from fluxmq.storage.wal_options import WalOptions
 from fluxmq.storage.wal_records import BODY_BYTES_MAX, HEADER_BYTES
 from tests.unit.storage.wal_harness import FILE_BYTES, Bench, bench, body, fill
@@ -318,11 +318,11 @@ def test_entries_are_read_from_memory_and_from_files(tmp_path: Path) -> None:
         sizes = [0, 1, 4055, 4056, 4057, 5000, 20000, *[100] * 30]
         for index, size in enumerate(sizes, 1):
             log.append_entry(group, index, index, 3, body(index, size))
-            assert log.entry(group, index) == Entry(index, 3, body(index, size))
+            assert log.entry(group, index) == CachedEntry(index, 3, body(index, size))
         made.commit()
         reads = made.files.calls["pread"]
         for index, size in enumerate(sizes, 1):
-            assert log.entry(group, index) == Entry(index, 3, body(index, size))
+            assert log.entry(group, index) == CachedEntry(index, 3, body(index, size))
         from_files = made.files.calls["pread"] - reads
         assert len(sizes) - 5 <= from_files <= len(sizes) + 5
         assert log.entry(group, len(sizes)).term == log.term(group, len(sizes)) == len(sizes)

@@ -8,7 +8,7 @@ import pytest
 from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal_files import file_name, open_key
-from fluxmq.storage.wal_mark import MARK_FILE, Mark, MarkFile, read_mark
+from fluxmq.storage.wal_mark import MARK_FILE, MarkFile, SyncMark, read_mark
 from tests.unit.storage.wal_harness import Bench, body
 
 pytestmark = pytest.mark.usefixtures("direct")
@@ -79,10 +79,10 @@ def test_a_mark_that_is_not_valid_says_nothing(
 ) -> None:
     files = Files()
     made = MarkFile(files, str(tmp_path), 5)
-    made.write(Mark(3, 4096))
+    made.write(SyncMark(3, 4096))
     made.close()
     path = tmp_path / MARK_FILE
-    assert read_mark(files, str(tmp_path), 5) == Mark(3, 4096)
+    assert read_mark(files, str(tmp_path), 5) == SyncMark(3, 4096)
     assert read_mark(files, str(tmp_path), 6) is None
     path.write_bytes(spoil(path.read_bytes()))
     assert read_mark(files, str(tmp_path), 5) is None
@@ -91,10 +91,10 @@ def test_a_mark_that_is_not_valid_says_nothing(
 def test_one_slot_torn_leaves_the_other(tmp_path: Path) -> None:
     files = Files()
     made = MarkFile(files, str(tmp_path), 5)
-    made.write(Mark(3, 4096))
-    made.write(Mark(3, 4200))
+    made.write(SyncMark(3, 4096))
+    made.write(SyncMark(3, 4200))
     path = tmp_path / MARK_FILE
     data = path.read_bytes()
     path.write_bytes(data[:512] + bytes([data[512] ^ 1]) + data[513:])
-    assert read_mark(files, str(tmp_path), 5) == Mark(3, 4096)
+    assert read_mark(files, str(tmp_path), 5) == SyncMark(3, 4096)
     made.close()

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.files import Files
 from fluxmq.storage.queue_log import QueueLog
-from fluxmq.storage.snapshots import GroupState, Snapshot, write_snapshot
+from fluxmq.storage.snapshots import GroupSnapshot, GroupSnapshotContent, write_snapshot
 from fluxmq.storage.transfer import Piece
 from fluxmq.storage.transfer_source import SnapshotSource
 from fluxmq.storage.transfer_target import SnapshotTarget
@@ -46,12 +46,12 @@ class Replica:
         """Delete a queue."""
         self.logs.pop(queue).delete()
 
-    def snapshot(self, index: int) -> Snapshot:
+    def snapshot(self, index: int) -> GroupSnapshot:
         """A checkpoint of everything, durable."""
         logs = {queue: checkpoint(log) for queue, log in self.logs.items()}
-        content = GroupState(b"machine %d" % index, (1, 2, 3), (), logs).encode()
+        content = GroupSnapshotContent(b"machine %d" % index, (1, 2, 3), (), logs).encode()
         write_snapshot(self.files, self.paths.snapshots(GROUP), index, self.term, content)
-        return Snapshot(index, self.term, content)
+        return GroupSnapshot(index, self.term, content)
 
     def source(self, index: int) -> SnapshotSource:
         """A snapshot that others may read."""

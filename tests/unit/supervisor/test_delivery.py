@@ -10,7 +10,7 @@ from fluxmq.ipc import handoff
 from fluxmq.ipc.handoff import Handoff
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.supervisor import delivery
-from fluxmq.supervisor.delivery import Delivery
+from fluxmq.supervisor.delivery import ShardHandoff
 
 
 class Shards:
@@ -23,7 +23,7 @@ class Shards:
         for index in range(2):
             self.table.assign(1 + index, "shard", index)
         self.table.assign(0, "acceptor", 0)
-        self.delivery = Delivery([sender.detach() for sender, _ in pairs], self.table, 10_000)
+        self.delivery = ShardHandoff([sender.detach() for sender, _ in pairs], self.table, 10_000)
 
     def received(self, shard: int) -> list[str]:
         peers = []

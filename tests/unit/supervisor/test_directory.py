@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fluxmq.storage.directory import FORMAT_VERSION, VERSION_PREFIX
-from fluxmq.supervisor.directory import DirectoryError, open_directory
+from fluxmq.supervisor.directory import DataDirectoryError, open_directory
 
 
 def mode(path: Path) -> int:
@@ -30,7 +30,7 @@ def test_a_new_directory_is_private_and_marked(tmp_path: Path) -> None:
 def test_a_directory_belongs_to_one_broker(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(DirectoryError, match=f"in use by process {os.getpid()}"):
+    with pytest.raises(DataDirectoryError, match=f"in use by process {os.getpid()}"):
         open_directory(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before
     directory.close()
@@ -39,20 +39,22 @@ def test_a_directory_belongs_to_one_broker(tmp_path: Path) -> None:
 def test_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "VERSION").write_text("fluxmq data 99\n")
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(DirectoryError, match=r"^storage\.data_dir: .* written by a newer FluxMQ"):
+    with pytest.raises(
+        DataDirectoryError, match=r"^storage\.data_dir: .* written by a newer FluxMQ"
+    ):
         open_directory(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before  # not locked either
 
 
 def test_a_file_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
-    with pytest.raises(DirectoryError, match=r"storage\.data_dir: .*data: "):
+    with pytest.raises(DataDirectoryError, match=r"storage\.data_dir: .*data: "):
         open_directory(tmp_path / "data")
 
 
 def test_a_symbolic_link_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("precious")
     (tmp_path / "LOCK").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DirectoryError):
+    with pytest.raises(DataDirectoryError):
         open_directory(tmp_path)
     assert (tmp_path / "elsewhere").read_text() == "precious"

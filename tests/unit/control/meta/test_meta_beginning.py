@@ -14,8 +14,8 @@ from fluxmq.control.metadata import (
     MetadataStore,
     StoreThread,
 )
-from fluxmq.control.topology_keeper import TopologyKeeper
 from fluxmq.control.topology_rows import unpack
+from fluxmq.control.topology_service import TopologyService
 from fluxmq.routing.topology.changes import Bind
 from fluxmq.routing.topology.records import Binding
 from tests.unit.control.meta.three_nodes import Cluster, pass_elections, run
@@ -32,11 +32,11 @@ def alone(path, *changes, users=()):
         for user in users:
             await thread.run(partial(store.add, user))
         if changes:
-            keeper = TopologyKeeper(store, thread, list, list, lambda _: None)
-            await keeper.load("life", (), lambda: GUEST)
+            topology_service = TopologyService(store, thread, list, list, lambda _: None)
+            await topology_service.load("life", (), lambda: GUEST)
             for change in changes:
                 if change != "nothing":
-                    assert (await keeper.change([(change,)])).results == (None,)
+                    assert (await topology_service.change([(change,)])).results == (None,)
         await thread.run(store.close)
         thread.close()
 
@@ -70,8 +70,8 @@ def test_the_node_that_has_something_begins_the_cluster(tmp_path):
         await cluster.well()
         for node in cluster.up:
             await until(lambda node=node: node.queues_of() == ["mine"])
-            assert node.keeper.topology.queue("/", "mine").group == "local-4@node3"
-            assert len(node.keeper.topology.bindings("/")) == 1
+            assert node.topology_service.topology.queue("/", "mine").group == "local-4@node3"
+            assert len(node.topology_service.topology.bindings("/")) == 1
             assert [user.name for user in node.directory.users.users] == ["admin"]
         assert await cluster["node1"].change(queue("more")) is None
 
@@ -84,9 +84,9 @@ def test_users_made_before_the_first_start_are_the_clusters(tmp_path):
     async def scenario(cluster):
         await cluster.well()
         for node in cluster.up:
-            await until(lambda node=node: node.keeper.known)
+            await until(lambda node=node: node.topology_service.known)
             assert [user.name for user in node.directory.users.users] == ["root"]
-            assert node.keeper.topology.vhost("/") is not None
+            assert node.topology_service.topology.vhost("/") is not None
 
     run(Cluster(tmp_path), scenario)
 
@@ -101,7 +101,7 @@ def test_what_would_be_lost_keeps_a_node_out(tmp_path, monkeypatch):
         late = cluster["node3"]
         await late.start()
         await until(lambda: "users or a topology from before" in (late.meta.problem or ""))
-        assert not late.keeper.known
+        assert not late.topology_service.known
         assert await cluster["node1"].change(queue("theirs")) is None
         await until(lambda: cluster["node2"].queues_of() == ["theirs"])
 
@@ -137,7 +137,7 @@ def test_a_single_new_node_waits_for_others(tmp_path, monkeypatch):
         assert node.replica.standing == "new"
         assert node.replica.node.term == 0
         assert "its directory is new" in node.meta.problem
-        assert not node.keeper.known
+        assert not node.topology_service.known
         await cluster.start("node2")
         await cluster.well()
 

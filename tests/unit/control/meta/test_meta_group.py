@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 
 from fluxmq.auth.users import VhostPermission
-from fluxmq.control import topology_keeper
+from fluxmq.control import topology_service
 from fluxmq.control.meta import log, service
-from fluxmq.control.meta.forgetting import problem
+from fluxmq.control.meta.remove_node import problem
 from fluxmq.control.peers import RequestError
-from fluxmq.control.topology_keeper import CONFIRM_SECONDS
+from fluxmq.control.topology_service import CONFIRM_SECONDS
 from fluxmq.ipc.messages import USER_ADD, USER_DELETE
 from fluxmq.ipc.permission_messages import PERMISSION_SET, PermissionSet
 from fluxmq.ipc.user_messages import UserAdd
 from fluxmq.routing.topology.changes import AddVhost, Bind, DeleteQueue, DeleteVhost
 from fluxmq.routing.topology.configured import configured_queue
-from fluxmq.routing.topology.records import Binding, Queue, Vhost
-from fluxmq.settings.queues import Queue as Configured
+from fluxmq.routing.topology.records import Binding, QueueRecord, Vhost
+from fluxmq.settings.queues import QueueSettings as Configured
 from tests.unit.control.meta.three_nodes import Cluster, pass_elections, run
 from tests.unit.control.topology_node import GUEST, queue, until
 
@@ -32,9 +32,12 @@ async def all_alike(cluster):
             break  # else something was agreed on meanwhile
     assert others == [first] * len(others)
     revision = first["state"][0][2]
-    await until(lambda: {node.keeper.revision for node in cluster.up} == {revision})
+    await until(lambda: {node.topology_service.revision for node in cluster.up} == {revision})
     snapshots = [
-        sorted(node.keeper.topology.snapshot().rows, key=lambda row: (row.kind, repr(row.key)))
+        sorted(
+            node.topology_service.topology.snapshot().rows,
+            key=lambda row: (row.kind, repr(row.key)),
+        )
         for node in cluster.up
     ]
     assert snapshots == [snapshots[0]] * len(snapshots)
@@ -51,11 +54,11 @@ def test_three_nodes_begin_with_one_topology_and_a_change_on_one_is_on_all(tmp_p
         assert cluster["node1"].queues_of() == ["q0", "q1", "q2"]
         assert [user.name for user in cluster["node3"].directory.users.users] == ["guest"]
         # Nothing to be changed: the revision stays, and is the leader's all the same.
-        before = cluster["node1"].keeper.revision
+        before = cluster["node1"].topology_service.revision
         assert await cluster.followers()[0].change(queue("q0")) is None
         refusal = await cluster.followers()[0].change(Bind(Binding("/", "nowhere", "q0")))
         assert refusal.code == 404
-        assert cluster["node1"].keeper.revision == before
+        assert cluster["node1"].topology_service.revision == before
 
     run(Cluster(tmp_path), scenario)
 
@@ -64,10 +67,14 @@ def test_who_changes_something_is_answered_when_all_nodes_that_are_there_work_by
     async def scenario(cluster):
         await cluster.well()
         one, other = cluster.followers()
-        async with other.keeper._writing:  # it hears of the change, and is slow to take it
-            before = one.keeper.revision
+        async with (
+            other.topology_service._writing
+        ):  # it hears of the change, and is slow to take it
+            before = one.topology_service.revision
             change = asyncio.create_task(one.change(queue("q")))
-            await until(lambda: one.keeper.revision > before and cluster.leader.queues_of())
+            await until(
+                lambda: one.topology_service.revision > before and cluster.leader.queues_of()
+            )
             assert not change.done()
             assert other.queues_of() == []
         assert await change is None
@@ -85,16 +92,16 @@ def test_who_changes_something_is_answered_when_all_nodes_that_are_there_work_by
 
 
 def test_a_node_that_does_not_come_along_is_waited_for_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(topology_keeper, "CONFIRM_SECONDS", 0.3)
+    monkeypatch.setattr(topology_service, "CONFIRM_SECONDS", 0.3)
 
     async def scenario(cluster):
         await cluster.well()
         one, other = cluster.followers()
-        async with other.keeper._writing:
-            changed = await one.keeper.change([(queue("q"),)])
+        async with other.topology_service._writing:
+            changed = await one.topology_service.change([(queue("q"),)])
             assert changed.unconfirmed == (other.name,)
-            monkeypatch.setattr(topology_keeper, "CONFIRM_SECONDS", 30.0)
-            changed = await one.keeper.change([(queue("p"),)])
+            monkeypatch.setattr(topology_service, "CONFIRM_SECONDS", 30.0)
+            changed = await one.topology_service.change([(queue("p"),)])
             assert changed.unconfirmed == ()
         await until(lambda: other.queues_of() == ["p", "q"])
 
@@ -257,7 +264,7 @@ def test_a_node_whose_directory_is_lost_is_filled_and_votes_again(tmp_path, monk
         lost.wipe()
         await lost.start()
         assert lost.replica.standing == "new"
-        assert not lost.keeper.known
+        assert not lost.topology_service.known
         await until(lambda: lost.well)
         assert lost.replica.incarnation != incarnation
         await all_alike(cluster)
@@ -340,20 +347,22 @@ def test_what_ended_with_a_node_goes_when_it_begins_anew(tmp_path):
 
 
 def test_queues_of_the_settings_are_there_as_long_as_a_node_has_them(tmp_path):
-    orders = configured_queue(Configured(name="orders"))
+    commands = configured_queue(Configured(name="orders"))
     events = configured_queue(Configured(name="events", type="stream"))
 
     async def scenario(cluster):
         await until(lambda: all(node.queues_of() == ["events", "orders"] for node in cluster.up))
         await cluster.well()
-        assert isinstance(cluster["node2"].keeper.topology.queue("/", "orders"), Queue)
+        assert isinstance(
+            cluster["node2"].topology_service.topology.queue("/", "orders"), QueueRecord
+        )
         for name, left in (("node1", True), ("node2", True), ("node3", False)):
             node = cluster[name]
-            node.queues = (orders,)
+            node.queues = (commands,)
             await node.stop()
             await node.start()
             await until(lambda node=node: node.meta._begun != (0, 0))
             await all_alike(cluster)
             assert ("events" in node.queues_of()) is left
 
-    run(Cluster(tmp_path, queues=(orders, events)), scenario)
+    run(Cluster(tmp_path, queues=(commands, events)), scenario)

@@ -12,31 +12,31 @@ from fluxmq.control.meta.admission import (
     is_old_copy,
     is_welcome,
     next_step,
-    standing_of_new,
+    state_of_new_member,
 )
-from fluxmq.control.meta.agreed import Work
+from fluxmq.control.meta.cluster_view import Work
 from fluxmq.control.meta.decisions import (
     ENTRY_BYTES_MAX,
+    AcceptedDelta,
     Decision,
     DecisionError,
-    TakenDelta,
     UsersChange,
 )
 from fluxmq.control.meta.frames import (
     DIGEST_BYTES,
-    Answer,
     Digest,
     Introduction,
     Part,
-    PartTaken,
-    Progress,
+    PartReceived,
     Request,
+    RequestReply,
+    RevisionProgress,
     SnapshotSent,
     decode,
     encode,
 )
 from fluxmq.control.meta.log import MetaLog
-from fluxmq.control.meta.tables import NodeRecord, Standing
+from fluxmq.control.meta.tables import MemberState, NodeRecord
 from fluxmq.ipc.messages import MessageError
 from fluxmq.raft.errors import Compacted
 from fluxmq.raft.types import (
@@ -45,23 +45,23 @@ from fluxmq.raft.types import (
     Membership,
     MembershipChange,
     PeerStatus,
-    Replication,
+    RaftStatus,
+    ReplicationMode,
     Role,
-    Status,
 )
-from fluxmq.routing.topology.topology import Delta, Row
+from fluxmq.routing.topology.topology import Delta, TopologyRow
 from tests.unit.control.topology_node import GUEST
 
-TOLD = Introduction(7, Standing.MEMBER, 5, 5, False, 1, 0, 0)
+TOLD = Introduction(7, MemberState.MEMBER, 5, 5, False, 1, 0, 0)
 FRAMES = [
     TOLD,
     Request(1, "begin", {"a": [1]}),
-    Answer(1, {"revision": 3}),
-    Answer(2, None, "failed", "no"),
+    RequestReply(1, {"revision": 3}),
+    RequestReply(2, None, "failed", "no"),
     Part(1, 0, b"part"),
-    PartTaken(1, 0),
+    PartReceived(1, 0),
     SnapshotSent(1, 2, b"message"),
-    Progress("users", 4),
+    RevisionProgress("users", 4),
     Digest(7, b"\x01" * DIGEST_BYTES),
 ]
 
@@ -77,7 +77,14 @@ def test_frames_come_back_and_half_ones_are_refused(frame):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\x0c\x80", b"\x01\x80", b"\x03\x92\x01\x02", b"\x04\xc1", encode(Progress("else", 1))],
+    [
+        b"",
+        b"\x0c\x80",
+        b"\x01\x80",
+        b"\x03\x92\x01\x02",
+        b"\x04\xc1",
+        encode(RevisionProgress("else", 1)),
+    ],
 )
 def test_what_is_no_frame_is_refused(data):
     with pytest.raises(MessageError):
@@ -86,13 +93,13 @@ def test_what_is_no_frame_is_refused(data):
 
 def rows(count):
     return tuple(
-        Row("queue", ("/", f"q{n}"), {"name": f"q{n}"} if n else None) for n in range(count)
+        TopologyRow("queue", ("/", f"q{n}"), {"name": f"q{n}"} if n else None) for n in range(count)
     )
 
 
 @pytest.mark.parametrize("count", [2, 500])
 def test_a_decision_comes_back_and_a_damaged_one_is_refused(count):
-    delta = TakenDelta(Delta(4, 3, rows(count)), (True,) + (False,) * (count - 1))
+    delta = AcceptedDelta(Delta(4, 3, rows(count)), (True,) + (False,) * (count - 1))
     users = UsersChange(5, (GUEST,), ("gone",))
     decision = Decision((delta,), users, (("cluster", b"\x01"), ("node:a", None)), whole=True)
     data = decision.encode()
@@ -105,7 +112,7 @@ def test_a_decision_comes_back_and_a_damaged_one_is_refused(count):
 
 def test_a_decision_too_large_for_an_entry_is_refused(monkeypatch):
     monkeypatch.setattr("fluxmq.control.meta.decisions.ENTRY_BYTES_MAX", 100)
-    delta = TakenDelta(Delta(4, 3, rows(50)), (False,) * 50)
+    delta = AcceptedDelta(Delta(4, 3, rows(50)), (False,) * 50)
     with pytest.raises(DecisionError, match="more than 100"):
         Decision((delta,)).encode()
     assert ENTRY_BYTES_MAX == 32 << 20
@@ -141,23 +148,23 @@ def test_the_log_is_cut_behind_what_is_applied(monkeypatch):
     assert kept.surplus(200) is None
 
 
-NEW = replace(TOLD, standing=Standing.NEW, last_index=0)
+NEW = replace(TOLD, standing=MemberState.NEW, last_index=0)
 
 
 @pytest.mark.parametrize(
     ("known", "nodes", "standing"),
     [
-        ([], 1, Standing.MEMBER),
-        ([], 3, Standing.NEW),
-        ([NEW], 3, Standing.MEMBER),
-        ([NEW], 5, Standing.NEW),
-        ([replace(NEW, standing=Standing.MEMBER)], 3, Standing.MEMBER),
-        ([NEW, TOLD], 3, Standing.RETURNING),
-        ([replace(NEW, standing=Standing.RETURNING)], 3, Standing.RETURNING),
+        ([], 1, MemberState.MEMBER),
+        ([], 3, MemberState.NEW),
+        ([NEW], 3, MemberState.MEMBER),
+        ([NEW], 5, MemberState.NEW),
+        ([replace(NEW, standing=MemberState.MEMBER)], 3, MemberState.MEMBER),
+        ([NEW, TOLD], 3, MemberState.RETURNING),
+        ([replace(NEW, standing=MemberState.RETURNING)], 3, MemberState.RETURNING),
     ],
 )
 def test_what_a_new_directory_is(known, nodes, standing):
-    assert standing_of_new(known, nodes) is standing
+    assert state_of_new_member(known, nodes) is standing
 
 
 @pytest.mark.parametrize(
@@ -172,17 +179,17 @@ def test_what_a_new_directory_is(known, nodes, standing):
 )
 def test_a_copy_that_was_put_back_is_told_by_what_others_know(told, old):
     introduction = replace(TOLD, **told)
-    assert is_old_copy(introduction, 3, Standing.MEMBER, 10, 10) is old
-    assert not is_old_copy(introduction, 3, Standing.RETURNING, 10, 10)
+    assert is_old_copy(introduction, 3, MemberState.MEMBER, 10, 10) is old
+    assert not is_old_copy(introduction, 3, MemberState.RETURNING, 10, 10)
 
 
 def status(voters, learners=(), match=0):
-    progress = {2: PeerStatus(match, match + 1, Replication.REPLICATE, 0, False, True)}
+    progress = {2: PeerStatus(match, match + 1, ReplicationMode.REPLICATE, 0, False, True)}
     membership = Membership(voters, learners)
-    return Status(1, Role.LEADER, 3, 1, 1, 500, 500, 500, 500, membership, progress)
+    return RaftStatus(1, Role.LEADER, 3, 1, 1, 500, 500, 500, 500, membership, progress)
 
 
-BACK = replace(TOLD, standing=Standing.RETURNING, incarnation=9)
+BACK = replace(TOLD, standing=MemberState.RETURNING, incarnation=9)
 
 
 def test_a_node_that_returns_is_taken_out_in_and_made_a_voter():
@@ -226,7 +233,7 @@ def test_parts_of_a_snapshot_come_in_order_and_all():
         wire.append(frame)
         return True
 
-    sending = transfers.Sending(5, [b"%d" % n for n in range(6)], b"end", send)
+    sending = transfers.OutgoingSnapshot(5, [b"%d" % n for n in range(6)], b"end", send)
     receiving = transfers.Receiving(send)
     assert sending.begin()
     assert len(wire) == transfers.WINDOW
@@ -234,7 +241,7 @@ def test_parts_of_a_snapshot_come_in_order_and_all():
         frame = decode(wire.pop(0))
         if isinstance(frame, Part):
             receiving.part(frame)
-        elif isinstance(frame, PartTaken):
+        elif isinstance(frame, PartReceived):
             assert sending.taken(frame)
         else:
             assert isinstance(frame, SnapshotSent)

@@ -14,8 +14,8 @@ from fluxmq.control.meta.replica import TICKS_PER_ELECTION
 from fluxmq.control.meta.service import Meta
 from fluxmq.control.metadata import FILE_NAME, MetadataStore, StoreThread
 from fluxmq.control.peers import Peer
-from fluxmq.control.topology_keeper import TopologyKeeper
-from fluxmq.ipc.messages import Message
+from fluxmq.control.topology_service import TopologyService
+from fluxmq.ipc.messages import ControlMessage
 from fluxmq.ipc.user_messages import Users
 from fluxmq.settings import Settings
 from fluxmq.settings.plans import GroupPlans
@@ -118,7 +118,7 @@ class ControlNode:
         self.thread = StoreThread()
         self.store = await self.thread.run(lambda: MetadataStore(self.path / FILE_NAME))
         self.shards: list[Peer] = []
-        self.keeper = TopologyKeeper(
+        self.topology_service = TopologyService(
             *(self.store, self.thread, lambda: self.shards, list, lambda _: None), self.name
         )
         plan = plan_of(self.name, self.cluster.names)
@@ -126,12 +126,12 @@ class ControlNode:
         self.meta = Meta(
             *(plan, self.name, life, self.queues, self.store, self.thread), lambda: GUEST
         )
-        self.keeper.decider = self.meta
+        self.topology_service.decider = self.meta
         await self.meta.open()
-        await self.keeper.load_shared()
+        await self.topology_service.load_shared()
         users = await self.thread.run(self.store.users) if self.meta.known else Users(0, ())
         self.directory = Directory(self.store, self.thread, users, lambda: self.shards, list)
-        self.meta.join(self.keeper, self.directory)
+        self.meta.join(self.topology_service, self.directory)
         self.links = Links(self.cluster, self)
         self.up = True
         await self.meta.start(self.links)
@@ -165,14 +165,14 @@ class ControlNode:
         return self.up and self.replica.leading
 
     async def change(self, *changes):
-        changed = await self.keeper.change([changes])
+        changed = await self.topology_service.change([changes])
         return changed.results[0]
 
     async def user(self, kind, **body):
-        return await self.directory.answer(Message(kind, 1, body))
+        return await self.directory.answer(ControlMessage(kind, 1, body))
 
     def queues_of(self):
-        return sorted(queue.name for queue in self.keeper.topology.queues())
+        return sorted(queue.name for queue in self.topology_service.topology.queues())
 
 
 class Cluster:

@@ -10,7 +10,7 @@ from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.content import (
     NO_PROPERTIES,
-    Properties,
+    BasicProperties,
     decode_properties,
     encode_properties,
     frames_of_content,
@@ -20,7 +20,7 @@ from fluxmq.protocols.amqp091.content import (
 )
 from fluxmq.protocols.amqp091.errors import HardError
 
-EVERYTHING = Properties(
+EVERYTHING = BasicProperties(
     content_type="text/plain",
     content_encoding="gzip",
     headers={"a": 1},
@@ -61,27 +61,29 @@ def test_every_property() -> None:
     assert write_fields(read_fields(EVERYTHING_RAW)) == EVERYTHING_RAW
 
 
-@pytest.mark.parametrize("name", Properties._fields)
+@pytest.mark.parametrize("name", BasicProperties._fields)
 def test_one_property(name: str) -> None:
     """Its flag is the one that the specification's order gives it; an empty value is not an absent one."""
     value = getattr(EVERYTHING, name)
-    one = Properties()._replace(**{name: value})
+    one = BasicProperties()._replace(**{name: value})
     raw = encode_properties(one)
-    assert struct.unpack(">H", raw[:2]) == (0x8000 >> Properties._fields.index(name),)
+    assert struct.unpack(">H", raw[:2]) == (0x8000 >> BasicProperties._fields.index(name),)
     assert decode_properties(raw) == one
-    empty = Properties()._replace(**{name: type(value)()})
+    empty = BasicProperties()._replace(**{name: type(value)()})
     assert decode_properties(encode_properties(empty)) == empty
-    assert empty != Properties()
+    assert empty != BasicProperties()
 
 
 def test_none() -> None:
-    assert encode_properties(Properties()) == NO_PROPERTIES
-    assert decode_properties(NO_PROPERTIES) == Properties()
+    assert encode_properties(BasicProperties()) == NO_PROPERTIES
+    assert decode_properties(NO_PROPERTIES) == BasicProperties()
 
 
 def test_text_that_is_not_utf_8() -> None:
     raw = b"\xa0\x00\x01\xff\x00\x00\x00\x09\x01\xffS\x00\x00\x00\x02ab"
-    assert decode_properties(raw) == Properties(content_type="\udcff", headers={"\udcff": "ab"})
+    assert decode_properties(raw) == BasicProperties(
+        content_type="\udcff", headers={"\udcff": "ab"}
+    )
     assert encode_properties(decode_properties(raw)) == raw
 
 
@@ -122,14 +124,14 @@ def test_what_are_no_properties(raw: bytes, text: str) -> None:
 @pytest.mark.parametrize(
     "properties",
     [
-        Properties(content_type="c" * 256),
-        Properties(priority=256),
-        Properties(delivery_mode=-1),
-        Properties(timestamp=Timestamp(1 << 64)),
-        Properties(headers={"a": 1 << 64}),
+        BasicProperties(content_type="c" * 256),
+        BasicProperties(priority=256),
+        BasicProperties(delivery_mode=-1),
+        BasicProperties(timestamp=Timestamp(1 << 64)),
+        BasicProperties(headers={"a": 1 << 64}),
     ],
 )
-def test_what_a_property_cannot_hold(properties: Properties) -> None:
+def test_what_a_property_cannot_hold(properties: BasicProperties) -> None:
     with pytest.raises(ValueError, match=r"255 bytes|out of range|cannot hold"):
         encode_properties(properties)
 

@@ -15,7 +15,7 @@ from fluxmq.protocols.amqp091.delivery import (
     encode_get_ok,
     encode_return,
 )
-from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
+from fluxmq.protocols.amqp091.run import AmqpPublishRun, build_amqp_batches
 from tests.unit.protocols.amqp091.line import NO_PROPERTIES, cut
 from tests.unit.protocols.amqp091.test_run import runs_of
 
@@ -31,9 +31,9 @@ def batch_of(payloads: list[bytes], base: int = 1000) -> Batch:
     return batch
 
 
-def bare(payload: bytes) -> PublishRun:
+def bare(payload: bytes) -> AmqpPublishRun:
     """A run of one."""
-    return PublishRun.of(1, b"", b"", False, False, NO_PROPERTIES, payload)
+    return AmqpPublishRun.of(1, b"", b"", False, False, NO_PROPERTIES, payload)
 
 
 def contents(data: bytes, channel: int, frame_max: int) -> list[tuple[bytes, bytes, bytes]]:

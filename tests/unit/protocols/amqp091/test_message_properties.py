@@ -8,8 +8,8 @@ import pytest
 
 from fluxmq.model.properties import (
     Item,
-    Kind,
     PropertyError,
+    PropertyKind,
     Timestamp,
     Value,
     decode,
@@ -18,7 +18,7 @@ from fluxmq.model.properties import (
 )
 from fluxmq.protocols.amqp091.content import (
     NO_PROPERTIES,
-    Properties,
+    BasicProperties,
     decode_properties,
     encode_properties,
 )
@@ -32,15 +32,19 @@ from fluxmq.protocols.amqp091.message_properties import (
     to_block,
     topic_to_routing_key,
 )
-from fluxmq.protocols.amqp091.tables import TableError
+from fluxmq.protocols.amqp091.tables import FieldTableError
 from tests.unit.protocols.amqp091.test_content import EVERYTHING, EVERYTHING_RAW
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "message-properties.md"
-MQTT = Item(Kind.PROTOCOL, 1)
-BROKERS = [Item(Kind.PROTOCOL, 2), Item(Kind.EXCHANGE, b"e"), Item(Kind.PUBLISHER, b"me")]
+MQTT = Item(PropertyKind.PROTOCOL, 1)
+BROKERS = [
+    Item(PropertyKind.PROTOCOL, 2),
+    Item(PropertyKind.EXCHANGE, b"e"),
+    Item(PropertyKind.PUBLISHER, b"me"),
+]
 
 
-def said(items: list[Item], **extra: object) -> Properties:
+def said(items: list[Item], **extra: object) -> BasicProperties:
     """What a consumer gets of a message that came by MQTT with these items."""
     return decode_properties(from_block(encode([*items, MQTT]), extra=extra))
 
@@ -49,20 +53,20 @@ def test_every_property() -> None:
     block = to_block(EVERYTHING_RAW, "e", "me")
     assert decode(block) == [
         *BROKERS,
-        Item(Kind.CONTENT_TYPE, b"text/plain"),
-        Item(Kind.CONTENT_ENCODING, b"gzip"),
-        Item(Kind.HEADER, Value("I", 1), b"a"),
-        Item(Kind.DELIVERY_MODE, 2),
-        Item(Kind.PRIORITY, 9),
-        Item(Kind.CORRELATION, b"c"),
-        Item(Kind.REPLY_TO, b"r"),
-        Item(Kind.EXPIRATION, b"1000"),
-        Item(Kind.MESSAGE_ID, b"m"),
-        Item(Kind.TIMESTAMP, 1_700_000_000),
-        Item(Kind.TYPE, b"t"),
-        Item(Kind.USER_ID, b"u"),
-        Item(Kind.APP_ID, b"ap"),
-        Item(Kind.CLUSTER_ID, b"cl"),
+        Item(PropertyKind.CONTENT_TYPE, b"text/plain"),
+        Item(PropertyKind.CONTENT_ENCODING, b"gzip"),
+        Item(PropertyKind.HEADER, Value("I", 1), b"a"),
+        Item(PropertyKind.DELIVERY_MODE, 2),
+        Item(PropertyKind.PRIORITY, 9),
+        Item(PropertyKind.CORRELATION, b"c"),
+        Item(PropertyKind.REPLY_TO, b"r"),
+        Item(PropertyKind.EXPIRATION, b"1000"),
+        Item(PropertyKind.MESSAGE_ID, b"m"),
+        Item(PropertyKind.TIMESTAMP, 1_700_000_000),
+        Item(PropertyKind.TYPE, b"t"),
+        Item(PropertyKind.USER_ID, b"u"),
+        Item(PropertyKind.APP_ID, b"ap"),
+        Item(PropertyKind.CLUSTER_ID, b"cl"),
     ]
     assert from_block(block) == EVERYTHING_RAW
 
@@ -105,10 +109,10 @@ def test_what_is_no_block() -> None:
 
 
 def test_headers_that_are_dropped() -> None:
-    raw = encode_properties(Properties(headers={"BCC": ["x"], "CC": ["y"], "a": 1}))
+    raw = encode_properties(BasicProperties(headers={"BCC": ["x"], "CC": ["y"], "a": 1}))
     found = decode_properties(from_block(to_block(raw, "e", "me", drop=["BCC"])))
-    assert found == Properties(headers={"CC": ["y"], "a": 1})
-    raw = encode_properties(Properties(headers={"BCC": ["x"]}))
+    assert found == BasicProperties(headers={"CC": ["y"], "a": 1})
+    raw = encode_properties(BasicProperties(headers={"BCC": ["x"]}))
     assert from_block(to_block(raw, "e", "me", drop=["BCC"])) == b"\x20\0\0\0\0\0"
 
 
@@ -116,7 +120,9 @@ def test_headers_that_are_dropped() -> None:
 
 
 def test_extra_headers_take_the_place_of_the_publishers() -> None:
-    raw = encode_properties(Properties(headers={"x-delivery-count": "forged", "a": 1}, priority=1))
+    raw = encode_properties(
+        BasicProperties(headers={"x-delivery-count": "forged", "a": 1}, priority=1)
+    )
     found = from_block(
         to_block(raw, "e", "me"),
         extra={"x-delivery-count": 2, "x-death": [{"count": 1, "time": Timestamp(5)}]},
@@ -133,17 +139,21 @@ def test_extra_headers_take_the_place_of_the_publishers() -> None:
 
 
 def test_an_extra_header_that_is_none() -> None:
-    with pytest.raises(TableError):
+    with pytest.raises(FieldTableError):
         from_block(b"", extra={"a": 1 << 64})
-    with pytest.raises(TableError):
+    with pytest.raises(FieldTableError):
         from_block(b"", extra={"n" * 256: 1})
 
 
 @pytest.mark.parametrize(
     "properties",
-    [Properties(), EVERYTHING, Properties(content_type="c", headers={"x-stream-offset": "forged"})],
+    [
+        BasicProperties(),
+        EVERYTHING,
+        BasicProperties(content_type="c", headers={"x-stream-offset": "forged"}),
+    ],
 )
-def test_where_the_offset_of_a_stream_stands(properties: Properties) -> None:
+def test_where_the_offset_of_a_stream_stands(properties: BasicProperties) -> None:
     block = to_block(encode_properties(properties), "e", "me")
     raw, at = stream_properties(block, extra={"b": 2})
     assert raw[at - 17 : at] == b"\x0fx-stream-offsetl"
@@ -157,43 +167,55 @@ def test_where_the_offset_of_a_stream_stands(properties: Properties) -> None:
 @pytest.mark.parametrize(
     ("items", "properties"),
     [
-        ([Item(Kind.CONTENT_TYPE, b"c")], Properties(content_type="c")),
-        ([Item(Kind.REPLY_TO, b"a/b")], Properties(reply_to="a/b")),
-        ([Item(Kind.CORRELATION, b"c")], Properties(correlation_id="c")),
-        ([Item(Kind.CORRELATION, b"")], Properties(correlation_id="")),
-        ([Item(Kind.HEADER, text(b"v"), b"n")], Properties(headers={"n": "v"})),
-        ([Item(Kind.PAYLOAD_FORMAT, 1)], Properties(headers={"mqtt-payload-format": 1})),
-        ([Item(Kind.PUBLISHER, b"me")], Properties(headers={"client_id": "me"})),
+        ([Item(PropertyKind.CONTENT_TYPE, b"c")], BasicProperties(content_type="c")),
+        ([Item(PropertyKind.REPLY_TO, b"a/b")], BasicProperties(reply_to="a/b")),
+        ([Item(PropertyKind.CORRELATION, b"c")], BasicProperties(correlation_id="c")),
+        ([Item(PropertyKind.CORRELATION, b"")], BasicProperties(correlation_id="")),
+        ([Item(PropertyKind.HEADER, text(b"v"), b"n")], BasicProperties(headers={"n": "v"})),
         (
-            [Item(Kind.CONTENT_TYPE, b"c" * 256)],
-            Properties(headers={"content-type": "c" * 256}),
+            [Item(PropertyKind.PAYLOAD_FORMAT, 1)],
+            BasicProperties(headers={"mqtt-payload-format": 1}),
         ),
-        ([Item(Kind.REPLY_TO, b"r" * 256)], Properties(headers={"reply-to": "r" * 256})),
-        ([Item(Kind.CORRELATION, b"\xff")], Properties(headers={"x-correlation-id": b"\xff"})),
+        ([Item(PropertyKind.PUBLISHER, b"me")], BasicProperties(headers={"client_id": "me"})),
         (
-            [Item(Kind.CORRELATION, b"c" * 256)],
-            Properties(headers={"x-correlation-id": b"c" * 256}),
+            [Item(PropertyKind.CONTENT_TYPE, b"c" * 256)],
+            BasicProperties(headers={"content-type": "c" * 256}),
         ),
-        ([Item(Kind.HEADER, text(b"v"), b"n" * 256)], Properties()),
+        (
+            [Item(PropertyKind.REPLY_TO, b"r" * 256)],
+            BasicProperties(headers={"reply-to": "r" * 256}),
+        ),
+        (
+            [Item(PropertyKind.CORRELATION, b"\xff")],
+            BasicProperties(headers={"x-correlation-id": b"\xff"}),
+        ),
+        (
+            [Item(PropertyKind.CORRELATION, b"c" * 256)],
+            BasicProperties(headers={"x-correlation-id": b"c" * 256}),
+        ),
+        ([Item(PropertyKind.HEADER, text(b"v"), b"n" * 256)], BasicProperties()),
         (
             [
-                Item(Kind.HEADER, text(b"v"), b"n"),
-                Item(Kind.HEADER, Value("F", ((b"n" * 256, text(b"v")),)), b"m"),
+                Item(PropertyKind.HEADER, text(b"v"), b"n"),
+                Item(PropertyKind.HEADER, Value("F", ((b"n" * 256, text(b"v")),)), b"m"),
             ],
-            Properties(headers={"n": "v"}),
+            BasicProperties(headers={"n": "v"}),
         ),
         (
-            [Item(Kind.CONTENT_TYPE, b"first"), Item(Kind.CONTENT_TYPE, b"second")],
-            Properties(content_type="first"),
+            [Item(PropertyKind.CONTENT_TYPE, b"first"), Item(PropertyKind.CONTENT_TYPE, b"second")],
+            BasicProperties(content_type="first"),
         ),
         (
-            [Item(Kind.HEADER, text(b"forged"), b"client_id"), Item(Kind.PUBLISHER, b"me")],
-            Properties(headers={"client_id": "me"}),
+            [
+                Item(PropertyKind.HEADER, text(b"forged"), b"client_id"),
+                Item(PropertyKind.PUBLISHER, b"me"),
+            ],
+            BasicProperties(headers={"client_id": "me"}),
         ),
     ],
     ids=lambda each: str(each)[:60],
 )
-def test_mqtt(items: list[Item], properties: Properties) -> None:
+def test_mqtt(items: list[Item], properties: BasicProperties) -> None:
     headers = {**(properties.headers or {}), "protocol": "mqtt"}
     assert said(items) == properties._replace(headers=headers)
 
@@ -202,12 +224,12 @@ def test_mqtt(items: list[Item], properties: Properties) -> None:
     ("protocol", "name"), [(1, "mqtt"), (3, "amqp1"), (9, "9"), (2, None)], ids=str
 )
 def test_protocols(protocol: int, name: str | None) -> None:
-    headers = decode_properties(from_block(encode([Item(Kind.PROTOCOL, protocol)]))).headers
+    headers = decode_properties(from_block(encode([Item(PropertyKind.PROTOCOL, protocol)]))).headers
     assert headers == ({"protocol": name} if name else None)
 
 
 def test_a_user_property_of_a_name_that_the_broker_says() -> None:
-    forged = [Item(Kind.HEADER, text(b"forged"), b"x-delivery-count")]
+    forged = [Item(PropertyKind.HEADER, text(b"forged"), b"x-delivery-count")]
     assert said(forged, **{"x-delivery-count": 1}).headers == {
         "protocol": "mqtt",
         "x-delivery-count": 1,
@@ -215,26 +237,29 @@ def test_a_user_property_of_a_name_that_the_broker_says() -> None:
 
 
 DEAD = [
-    (Item(Kind.DEAD_REASON, b"rejected"), "_dlq_reason", "rejected"),
-    (Item(Kind.DEAD_QUEUE, b"q"), "_dlq_original_queue", "q"),
-    (Item(Kind.DEAD_OFFSET, 7), "_dlq_original_id", "q:7"),
-    (Item(Kind.DEAD_KEY, b"a/b"), "_dlq_original_topic", "a/b"),
-    (Item(Kind.DEAD_GROUP, b"g"), "_dlq_group", "g"),
-    (Item(Kind.DEAD_ATTEMPTS, 5), "_dlq_delivery_count", 5),
+    (Item(PropertyKind.DEAD_REASON, b"rejected"), "_dlq_reason", "rejected"),
+    (Item(PropertyKind.DEAD_QUEUE, b"q"), "_dlq_original_queue", "q"),
+    (Item(PropertyKind.DEAD_OFFSET, 7), "_dlq_original_id", "q:7"),
+    (Item(PropertyKind.DEAD_KEY, b"a/b"), "_dlq_original_topic", "a/b"),
+    (Item(PropertyKind.DEAD_GROUP, b"g"), "_dlq_group", "g"),
+    (Item(PropertyKind.DEAD_ATTEMPTS, 5), "_dlq_delivery_count", 5),
     (
-        Item(Kind.DEAD_FIRST_TIME, 1_700_000_000_000_001),
+        Item(PropertyKind.DEAD_FIRST_TIME, 1_700_000_000_000_001),
         "_dlq_first_delivered_at",
         "2023-11-14T22:13:20.000001Z",
     ),
-    (Item(Kind.DEAD_TIME, 2**64 - 1), "_dlq_moved_at", "18446744073709551615"),
-    (Item(Kind.DEAD_TRANSFER, b"\x01\xff"), "_dlq_transfer_id", "01ff"),
+    (Item(PropertyKind.DEAD_TIME, 2**64 - 1), "_dlq_moved_at", "18446744073709551615"),
+    (Item(PropertyKind.DEAD_TRANSFER, b"\x01\xff"), "_dlq_transfer_id", "01ff"),
 ]
 
 
 @pytest.mark.parametrize("came_by", [1, 2])
 def test_dead_letters(came_by: int) -> None:
     """Of every protocol's messages; a publisher's headers of these names do not count."""
-    items = [Item(Kind.PROTOCOL, came_by), Item(Kind.HEADER, text(b"forged"), b"_dlq_reason")]
+    items = [
+        Item(PropertyKind.PROTOCOL, came_by),
+        Item(PropertyKind.HEADER, text(b"forged"), b"_dlq_reason"),
+    ]
     block = encode([*items, *(item for item, _, _ in DEAD)])
     headers = decode_properties(from_block(block)).headers or {}
     headers.pop("protocol", None)
@@ -247,7 +272,7 @@ def test_the_page_names_every_header_and_property() -> None:
         assert f"`{name}`" in page
     for name in ("mqtt-payload-format", "x-correlation-id", "client_id", "protocol"):
         assert f"header `{name}`" in page
-    for name in Properties._fields:
+    for name in BasicProperties._fields:
         assert f"| {name.replace('_', '-')}" in page or name == "headers"
 
 
@@ -277,14 +302,14 @@ def test_what_came_by_amqp_was_published_where_it_says(exchange: str) -> None:
 def test_what_came_by_mqtt_was_published_to_the_topic_exchange(
     key: bytes, address: tuple[bytes, bytes]
 ) -> None:
-    assert address_of(encode([Item(Kind.CONTENT_TYPE, b"c"), MQTT]), key) == address
+    assert address_of(encode([Item(PropertyKind.CONTENT_TYPE, b"c"), MQTT]), key) == address
     assert address_of(b"", key) == address
 
 
 def test_headers_of_a_block() -> None:
     properties = EVERYTHING._replace(headers={"a": [1, {"b": None}], "\udcff": b"\xff"})
     assert block_headers(to_block(encode_properties(properties), "e", "me")) == properties.headers
-    assert block_headers(encode([MQTT, Item(Kind.HEADER, text(b"v"), b"n")])) == {"n": "v"}
+    assert block_headers(encode([MQTT, Item(PropertyKind.HEADER, text(b"v"), b"n")])) == {"n": "v"}
     assert block_headers(b"") == {}
 
 

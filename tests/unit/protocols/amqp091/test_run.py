@@ -13,20 +13,20 @@ from fluxmq.model.batch_format import (
     verify,
 )
 from fluxmq.protocols.amqp091.parser import AmqpParser
-from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
+from fluxmq.protocols.amqp091.run import AmqpPublishRun, build_amqp_batches
 from tests.unit.protocols.amqp091.line import NO_PROPERTIES, Line, publish
 
 NOW = 1_700_000_000_000_000
 
 
-def runs_of(payloads: list[bytes], frame_max: int = 1 << 21) -> list[PublishRun]:
+def runs_of(payloads: list[bytes], frame_max: int = 1 << 21) -> list[AmqpPublishRun]:
     """What the parser makes of publishes of these payloads, detached."""
     line = Line()
     line.connection.frame_max = frame_max
     line.ledger()
-    found: list[PublishRun] = []
+    found: list[AmqpPublishRun] = []
 
-    def publish_run(connection: object, channel: int, run: PublishRun) -> None:
+    def publish_run(connection: object, channel: int, run: AmqpPublishRun) -> None:
         run.detach()
         found.append(run)
 
@@ -37,7 +37,7 @@ def runs_of(payloads: list[bytes], frame_max: int = 1 << 21) -> list[PublishRun]
     return found
 
 
-def built(run: PublishRun, **arguments: int) -> list[Batch]:
+def built(run: AmqpPublishRun, **arguments: int) -> list[Batch]:
     """The run's batches, read back."""
     batches = [parse(data) for data in build_amqp_batches(run, b"key", b"block", NOW, **arguments)]
     for batch in batches:
@@ -112,7 +112,7 @@ def test_a_larger_message_is_alone_in_its_batch() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"whole"])
 def test_a_message_put_together_elsewhere(payload: bytes) -> None:
-    run = PublishRun.of(3, b"ex", b"key", True, False, NO_PROPERTIES, payload)
+    run = AmqpPublishRun.of(3, b"ex", b"key", True, False, NO_PROPERTIES, payload)
     run.detach()
     assert (run.channel, run.exchange, run.routing_key, run.count) == (3, b"ex", b"key", 1)
     assert (run.mandatory, run.immediate, run.properties) == (True, False, NO_PROPERTIES)

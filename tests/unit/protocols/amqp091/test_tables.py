@@ -11,7 +11,7 @@ from fluxmq.model.properties import DEPTH_MAX, ITEMS_MAX, Timestamp, Value
 from fluxmq.protocols.amqp091.tables import (
     ENTRIES_MAX,
     TABLE_DEPTH_MAX,
-    TableError,
+    FieldTableError,
     decode_entries,
     decode_table,
     encode_table,
@@ -99,13 +99,13 @@ def test_doubled_names_stay_where_types_do() -> None:
     ],
 )
 def test_what_is_no_table(raw: bytes, text: str) -> None:
-    with pytest.raises(TableError, match=text):
+    with pytest.raises(FieldTableError, match=text):
         decode_entries(raw)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0\0\0", b"\0\0\0\x01", b"\0\0\0\0\0"])
 def test_a_length_that_is_not_the_tables(raw: bytes) -> None:
-    with pytest.raises(TableError, match="length"):
+    with pytest.raises(FieldTableError, match="length"):
         decode_table(raw)
 
 
@@ -137,15 +137,15 @@ def test_lenient_names_go_back_as_they_came() -> None:
     ids=repr,
 )
 def test_what_no_field_holds(value: object, text: str) -> None:
-    with pytest.raises(TableError, match=text):
+    with pytest.raises(FieldTableError, match=text):
         encode_table({"a": value})
 
 
 def test_a_name_is_a_short_string() -> None:
     assert decode_table(encode_table({"n" * 255: 1})) == {"n" * 255: 1}
-    with pytest.raises(TableError, match="255"):
+    with pytest.raises(FieldTableError, match="255"):
         encode_table({"n" * 256: 1})
-    with pytest.raises(TableError, match="255"):
+    with pytest.raises(FieldTableError, match="255"):
         write_values([(b"n" * 256, Value("V", None))])
 
 
@@ -167,22 +167,22 @@ def _nested(depth: int) -> bytes:
 def test_depth() -> None:
     deepest = _nested(TABLE_DEPTH_MAX)
     assert encode_table(decode_entries(deepest))[4:] == deepest
-    with pytest.raises(TableError, match="deep"):
+    with pytest.raises(FieldTableError, match="deep"):
         decode_entries(_nested(TABLE_DEPTH_MAX + 1))
     value: object = []
     for _ in range(TABLE_DEPTH_MAX):
         value = [value]
-    with pytest.raises(TableError, match="deep"):
+    with pytest.raises(FieldTableError, match="deep"):
         encode_table({"a": value})
-    with pytest.raises(TableError, match="deep"):
+    with pytest.raises(FieldTableError, match="deep"):
         encode_table({"a": [value] * 2})
 
 
 def test_values() -> None:
     assert len(read_values(b"\x00V" * ENTRIES_MAX)) == ENTRIES_MAX
-    with pytest.raises(TableError, match="more values"):
+    with pytest.raises(FieldTableError, match="more values"):
         decode_entries(b"\x00V" * (ENTRIES_MAX + 1))
-    with pytest.raises(TableError, match="more values"):
+    with pytest.raises(FieldTableError, match="more values"):
         decode_entries(b"\x00A" + struct.pack(">I", ENTRIES_MAX) + b"V" * ENTRIES_MAX)
 
 

@@ -6,22 +6,22 @@ import socket
 
 from fluxmq.net import sockets
 from fluxmq.protocols.connection import Connection, Tally
-from fluxmq.protocols.mqtt.delivery import EVICT, Delivery
+from fluxmq.protocols.mqtt.delivery import EVICT, SessionDelivery
+from fluxmq.protocols.mqtt.inflight_range import Target
 from fluxmq.protocols.mqtt.packets import Packet, Publish
-from fluxmq.protocols.mqtt.portion import Target
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.mqtt.scan import PUBLISH, Scanner
 from tests.unit.protocols.mqtt.wire import puback, publish, read_all
 
 
-def scanned(data: bytes, version: int = 4) -> Run:
+def scanned(data: bytes, version: int = 4) -> PublishRun:
     """The run that these packets are; it must be one."""
     buffer = bytearray(data)
     scanner = Scanner(1 << 28, version)
     assert scanner.next(buffer, 0, len(buffer)) == PUBLISH
     assert scanner.end == len(buffer)
     at = scanner.topic_at
-    return Run(
+    return PublishRun(
         buffer,
         scanner.start,
         scanner.end,
@@ -45,7 +45,7 @@ def messages(
     topic: bytes = b"t",
     size: int = 4,
     retain: bool = False,
-) -> Run:
+) -> PublishRun:
     """A run of messages whose payloads are `start`, `start` + 1 and so on, padded to `size`."""
     return scanned(
         b"".join(
@@ -77,7 +77,9 @@ class Line:
     ) -> None:
         self.tally = Tally()
         self.tally.now = 100.0
-        self.delivery = Delivery(self.tally, pending, pending_connected, pending_bytes, policy)
+        self.delivery = SessionDelivery(
+            self.tally, pending, pending_connected, pending_bytes, policy
+        )
         self.limit = limit
         self.dirty: list[Connection] = []
         self.connection: Connection | None = None
@@ -116,7 +118,9 @@ class Line:
             self.client.close()
             self.connection = self.client = None
 
-    def offer(self, run: Run, qos: int = 2, *, retain: bool = False, ids: bytes = b"") -> None:
+    def offer(
+        self, run: PublishRun, qos: int = 2, *, retain: bool = False, ids: bytes = b""
+    ) -> None:
         """A subscription matched."""
         self.delivery.offer(run, Target(self.delivery, qos, False, retain, ids))
 

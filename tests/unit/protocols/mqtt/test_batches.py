@@ -23,7 +23,7 @@ from fluxmq.model.message_batch import build_message
 from fluxmq.protocols.mqtt.batch_delivery import OffsetProperties, delivery_runs
 from fluxmq.protocols.mqtt.batches import build_batches
 from fluxmq.protocols.mqtt.packets import Packet, Publish
-from fluxmq.protocols.mqtt.run import Run, append_numbered
+from fluxmq.protocols.mqtt.run import PublishRun, append_numbered
 from tests.unit.protocols.mqtt.lines import scanned
 from tests.unit.protocols.mqtt.wire import publish, read_all
 
@@ -37,7 +37,7 @@ GOLDEN = bytes.fromhex(
 )
 
 
-def run_of(payloads: Sequence[bytes], qos: int = 1) -> Run:
+def run_of(payloads: Sequence[bytes], qos: int = 1) -> PublishRun:
     """One run on topic ``a/b``."""
     packets = [publish(b"a/b", each, qos, 1 if qos else 0) for each in payloads]
     return scanned(b"".join(packets))
@@ -273,7 +273,7 @@ def test_an_index_of_no_message() -> None:
 # Delivery
 
 
-def packets_of(run: Run) -> list[Packet]:
+def packets_of(run: PublishRun) -> list[Packet]:
     return read_all(bytearray(run.buffer), run.version)
 
 
@@ -281,7 +281,7 @@ def identifiers(packets: list[Packet]) -> list[int]:
     return [packet.packet_id for packet in packets if isinstance(packet, Publish)]
 
 
-def checked(run: Run) -> Run:
+def checked(run: PublishRun) -> PublishRun:
     """What everyone who is handed a run relies on."""
     assert run.kept
     assert run.verbatim

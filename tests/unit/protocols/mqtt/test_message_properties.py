@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq.model.properties import Item, Kind, PropertyError, Value, decode, encode, text
+from fluxmq.model.properties import Item, PropertyError, PropertyKind, Value, decode, encode, text
 from fluxmq.protocols.mqtt.message_properties import (
     RESERVED_NAMES,
     RESERVED_PREFIX,
@@ -49,13 +49,13 @@ EVERYTHING = forward(
 
 def test_every_property_that_is_passed_on() -> None:
     assert to_items(EVERYTHING) == [
-        Item(Kind.PAYLOAD_FORMAT, 1),
-        Item(Kind.CONTENT_TYPE, b"text/plain"),
-        Item(Kind.REPLY_TO, b"answers/1"),
-        Item(Kind.CORRELATION, b"\x00\xff"),
-        Item(Kind.HEADER, text(b"1"), b"a"),
-        Item(Kind.HEADER, text(b""), b"a"),
-        Item(Kind.HEADER, text("ü".encode()), b""),
+        Item(PropertyKind.PAYLOAD_FORMAT, 1),
+        Item(PropertyKind.CONTENT_TYPE, b"text/plain"),
+        Item(PropertyKind.REPLY_TO, b"answers/1"),
+        Item(PropertyKind.CORRELATION, b"\x00\xff"),
+        Item(PropertyKind.HEADER, text(b"1"), b"a"),
+        Item(PropertyKind.HEADER, text(b""), b"a"),
+        Item(PropertyKind.HEADER, text("ü".encode()), b""),
     ]
     assert decode(to_block(EVERYTHING)) == to_items(EVERYTHING)
     assert from_block(to_block(EVERYTHING)) == EVERYTHING
@@ -84,42 +84,42 @@ def test_what_is_no_block() -> None:
 
 
 AMQP = [
-    (Item(Kind.CONTENT_ENCODING, b"gzip"), (b"content-encoding", b"gzip")),
-    (Item(Kind.DELIVERY_MODE, 2), (b"amqp-delivery-mode", b"2")),
-    (Item(Kind.PRIORITY, 9), (b"amqp-priority", b"9")),
-    (Item(Kind.EXPIRATION, b"1000"), (b"amqp-expiration", b"1000")),
-    (Item(Kind.MESSAGE_ID, b"m1"), (b"amqp-message-id", b"m1")),
-    (Item(Kind.TIMESTAMP, 1_700_000_000), (b"amqp-timestamp", b"1700000000")),
-    (Item(Kind.TYPE, b"t"), (b"amqp-type", b"t")),
-    (Item(Kind.USER_ID, b"u"), (b"amqp-user-id", b"u")),
-    (Item(Kind.APP_ID, b"a"), (b"amqp-app-id", b"a")),
-    (Item(Kind.CLUSTER_ID, b"c"), (b"amqp-cluster-id", b"c")),
-    (Item(Kind.PUBLISHER, b"client"), (b"client_id", b"client")),
-    (Item(Kind.PROTOCOL, 1), (b"protocol", b"mqtt")),
-    (Item(Kind.PROTOCOL, 2), (b"protocol", b"amqp")),
-    (Item(Kind.PROTOCOL, 3), (b"protocol", b"amqp1")),
-    (Item(Kind.PROTOCOL, 9), (b"protocol", b"9")),
-    (Item(Kind.EXCHANGE, b"orders"), (b"amqp-exchange", b"orders")),
-    (Item(Kind.DEAD_REASON, b"rejected"), (b"_dlq_reason", b"rejected")),
-    (Item(Kind.DEAD_KEY, b"a/b"), (b"_dlq_original_topic", b"a/b")),
-    (Item(Kind.DEAD_GROUP, b"g"), (b"_dlq_group", b"g")),
-    (Item(Kind.DEAD_ATTEMPTS, 5), (b"_dlq_delivery_count", b"5")),
+    (Item(PropertyKind.CONTENT_ENCODING, b"gzip"), (b"content-encoding", b"gzip")),
+    (Item(PropertyKind.DELIVERY_MODE, 2), (b"amqp-delivery-mode", b"2")),
+    (Item(PropertyKind.PRIORITY, 9), (b"amqp-priority", b"9")),
+    (Item(PropertyKind.EXPIRATION, b"1000"), (b"amqp-expiration", b"1000")),
+    (Item(PropertyKind.MESSAGE_ID, b"m1"), (b"amqp-message-id", b"m1")),
+    (Item(PropertyKind.TIMESTAMP, 1_700_000_000), (b"amqp-timestamp", b"1700000000")),
+    (Item(PropertyKind.TYPE, b"t"), (b"amqp-type", b"t")),
+    (Item(PropertyKind.USER_ID, b"u"), (b"amqp-user-id", b"u")),
+    (Item(PropertyKind.APP_ID, b"a"), (b"amqp-app-id", b"a")),
+    (Item(PropertyKind.CLUSTER_ID, b"c"), (b"amqp-cluster-id", b"c")),
+    (Item(PropertyKind.PUBLISHER, b"client"), (b"client_id", b"client")),
+    (Item(PropertyKind.PROTOCOL, 1), (b"protocol", b"mqtt")),
+    (Item(PropertyKind.PROTOCOL, 2), (b"protocol", b"amqp")),
+    (Item(PropertyKind.PROTOCOL, 3), (b"protocol", b"amqp1")),
+    (Item(PropertyKind.PROTOCOL, 9), (b"protocol", b"9")),
+    (Item(PropertyKind.EXCHANGE, b"orders"), (b"amqp-exchange", b"orders")),
+    (Item(PropertyKind.DEAD_REASON, b"rejected"), (b"_dlq_reason", b"rejected")),
+    (Item(PropertyKind.DEAD_KEY, b"a/b"), (b"_dlq_original_topic", b"a/b")),
+    (Item(PropertyKind.DEAD_GROUP, b"g"), (b"_dlq_group", b"g")),
+    (Item(PropertyKind.DEAD_ATTEMPTS, 5), (b"_dlq_delivery_count", b"5")),
     (
-        Item(Kind.DEAD_FIRST_TIME, 1_700_000_000_000_001),
+        Item(PropertyKind.DEAD_FIRST_TIME, 1_700_000_000_000_001),
         (b"_dlq_first_delivered_at", b"2023-11-14T22:13:20.000001Z"),
     ),
-    (Item(Kind.DEAD_TIME, 0), (b"_dlq_moved_at", b"1970-01-01T00:00:00Z")),
-    (Item(Kind.DEAD_TIME, 2**64 - 1), (b"_dlq_moved_at", b"18446744073709551615")),
-    (Item(Kind.DEAD_TRANSFER, b"\x01\xff"), (b"_dlq_transfer_id", b"01ff")),
-    (Item(Kind.REPLY_TO, b"not/a/#"), (b"reply-to", b"not/a/#")),
-    (Item(Kind.REPLY_TO, b""), (b"reply-to", b"")),
-    (Item(Kind.HEADER, Value("t", True), b"h"), (b"h", b"true")),
-    (Item(Kind.HEADER, Value("t", False), b"h"), (b"h", b"false")),
-    (Item(Kind.HEADER, Value("l", -5), b"h"), (b"h", b"-5")),
-    (Item(Kind.HEADER, Value("d", 0.5), b"h"), (b"h", b"0.5")),
-    (Item(Kind.HEADER, Value("D", (2, -314)), b"h"), (b"h", b"-3.14")),
-    (Item(Kind.HEADER, Value("T", 7), b"h"), (b"h", b"7")),
-    (Item(Kind.HEADER, Value("V", None), b"h"), (b"h", b"")),
+    (Item(PropertyKind.DEAD_TIME, 0), (b"_dlq_moved_at", b"1970-01-01T00:00:00Z")),
+    (Item(PropertyKind.DEAD_TIME, 2**64 - 1), (b"_dlq_moved_at", b"18446744073709551615")),
+    (Item(PropertyKind.DEAD_TRANSFER, b"\x01\xff"), (b"_dlq_transfer_id", b"01ff")),
+    (Item(PropertyKind.REPLY_TO, b"not/a/#"), (b"reply-to", b"not/a/#")),
+    (Item(PropertyKind.REPLY_TO, b""), (b"reply-to", b"")),
+    (Item(PropertyKind.HEADER, Value("t", True), b"h"), (b"h", b"true")),
+    (Item(PropertyKind.HEADER, Value("t", False), b"h"), (b"h", b"false")),
+    (Item(PropertyKind.HEADER, Value("l", -5), b"h"), (b"h", b"-5")),
+    (Item(PropertyKind.HEADER, Value("d", 0.5), b"h"), (b"h", b"0.5")),
+    (Item(PropertyKind.HEADER, Value("D", (2, -314)), b"h"), (b"h", b"-3.14")),
+    (Item(PropertyKind.HEADER, Value("T", 7), b"h"), (b"h", b"7")),
+    (Item(PropertyKind.HEADER, Value("V", None), b"h"), (b"h", b"")),
 ]
 
 
@@ -131,18 +131,18 @@ def test_what_becomes_a_user_property(item: Item, pair: tuple[bytes, bytes]) -> 
 @pytest.mark.parametrize(
     "item",
     [
-        Item(Kind.EMPTY_HEADERS, None),
-        Item(Kind.PAYLOAD_FORMAT, 2),
-        Item(Kind.CONTENT_TYPE, b"\xff"),
-        Item(Kind.CONTENT_TYPE, b"a\0"),
-        Item(Kind.TYPE, bytes(65_536)),
-        Item(Kind.TYPE, b"x" * 65_536),
-        Item(Kind.CORRELATION, bytes(65_536)),
-        Item(Kind.HEADER, Value("x", b"bytes"), b"h"),
-        Item(Kind.HEADER, Value("A", ()), b"h"),
-        Item(Kind.HEADER, Value("F", ()), b"h"),
-        Item(Kind.HEADER, text(b"\xff"), b"h"),
-        Item(Kind.HEADER, text(b"v"), b"\xff"),
+        Item(PropertyKind.EMPTY_HEADERS, None),
+        Item(PropertyKind.PAYLOAD_FORMAT, 2),
+        Item(PropertyKind.CONTENT_TYPE, b"\xff"),
+        Item(PropertyKind.CONTENT_TYPE, b"a\0"),
+        Item(PropertyKind.TYPE, bytes(65_536)),
+        Item(PropertyKind.TYPE, b"x" * 65_536),
+        Item(PropertyKind.CORRELATION, bytes(65_536)),
+        Item(PropertyKind.HEADER, Value("x", b"bytes"), b"h"),
+        Item(PropertyKind.HEADER, Value("A", ()), b"h"),
+        Item(PropertyKind.HEADER, Value("F", ()), b"h"),
+        Item(PropertyKind.HEADER, text(b"\xff"), b"h"),
+        Item(PropertyKind.HEADER, text(b"v"), b"\xff"),
     ],
     ids=lambda item: f"{item.kind.name} {str(item.value)[:20]}",
 )
@@ -151,15 +151,20 @@ def test_what_mqtt_cannot_say(item: Item) -> None:
 
 
 def test_the_original_of_a_dead_letter() -> None:
-    found = from_block(encode([Item(Kind.DEAD_QUEUE, b"orders"), Item(Kind.DEAD_OFFSET, 7)]))
+    found = from_block(
+        encode([Item(PropertyKind.DEAD_QUEUE, b"orders"), Item(PropertyKind.DEAD_OFFSET, 7)])
+    )
     assert found == user_properties(
         [(b"_dlq_original_queue", b"orders"), (b"_dlq_original_id", b"orders:7")]
     )
-    assert from_items([Item(Kind.DEAD_QUEUE, b"\xff"), Item(Kind.DEAD_OFFSET, 7)]) == b""
+    assert (
+        from_items([Item(PropertyKind.DEAD_QUEUE, b"\xff"), Item(PropertyKind.DEAD_OFFSET, 7)])
+        == b""
+    )
 
 
 def test_what_mqtt_has_once_is_said_once() -> None:
-    items = [Item(Kind.CONTENT_TYPE, b"a"), Item(Kind.CONTENT_TYPE, b"b")]
+    items = [Item(PropertyKind.CONTENT_TYPE, b"a"), Item(PropertyKind.CONTENT_TYPE, b"b")]
     assert from_items(items) == forward(content_type="a")
 
 
@@ -171,13 +176,13 @@ def test_a_publisher_cannot_forge_what_a_delivery_says(name: bytes) -> None:
 
 
 def test_what_the_broker_knows_is_not_left_out() -> None:
-    items = [Item(Kind.PUBLISHER, b"c"), Item(Kind.DEAD_REASON, b"r")]
+    items = [Item(PropertyKind.PUBLISHER, b"c"), Item(PropertyKind.DEAD_REASON, b"r")]
     assert from_items(items, reserved=True) == from_items(items)
 
 
 def test_the_page_names_every_kind_and_property() -> None:
     page = PAGE.read_text("utf-8")
-    for kind in Kind:
+    for kind in PropertyKind:
         assert f"| {int(kind)} | `{kind.name}` |" in page
     for _, (name, _) in AMQP:
         assert name == b"h" or f"`{name.decode()}`" in page

@@ -16,16 +16,16 @@ def test_what_is_in_flight_has_a_bound_in_bytes(line: Lines) -> None:
     for start in range(9):
         one.offer(messages(1, start=start, size=10_000))
     assert one.numbers() == [0, 1, 2, 3, 4]
-    assert 50_000 < one.delivery.flight_bytes < 61_000
+    assert 50_000 < one.delivery.unanswered_bytes < 61_000
     one.puback(1)
     assert one.numbers() == [5]
     one.detach()
-    assert one.delivery.flight_bytes == 0
+    assert one.delivery.unanswered_bytes == 0
     one.attach(window=100)
     assert one.numbers() == [1, 2, 3, 4, 5]
     one.puback(*range(2, 7))
     assert one.numbers() == [6, 7, 8]
     one.puback(7, 8, 9)
-    assert (one.delivery.flight_bytes, one.tally.dropped_full) == (0, 0)
+    assert (one.delivery.unanswered_bytes, one.tally.dropped_full) == (0, 0)
     one.detach()
-    assert one.delivery.flight_bytes == 0
+    assert one.delivery.unanswered_bytes == 0

@@ -28,7 +28,7 @@ from fluxmq.routing.topology.arguments import (
     queue_type,
     table_type,
 )
-from fluxmq.routing.topology.records import Binding, Exchange, Queue
+from fluxmq.routing.topology.records import Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
 
 RECORDED = json.loads(
@@ -39,12 +39,12 @@ STRICTER = {"x-delivery-limit"}
 """Arguments with values that RabbitMQ takes and does nothing with."""
 
 
-def _queue(arguments: dict[str, Any], **flags: Any) -> Queue:
+def _queue(arguments: dict[str, Any], **flags: Any) -> QueueRecord:
     owner = "me" if flags.get("exclusive") else ""
-    return Queue("/", "q", queue_type(arguments), arguments=arguments, owner=owner, **flags)
+    return QueueRecord("/", "q", queue_type(arguments), arguments=arguments, owner=owner, **flags)
 
 
-def _refused(queue: Queue) -> str:
+def _refused(queue: QueueRecord) -> str:
     try:
         check_queue(queue)
     except Refusal as refusal:
@@ -173,7 +173,7 @@ def test_the_type_is_that_of_the_arguments_or_the_default() -> None:
 
 
 def test_a_queue_that_says_two_types_is_refused() -> None:
-    queue = Queue("/", "q", "quorum", durable=True, arguments={"x-queue-type": "classic"})
+    queue = QueueRecord("/", "q", "quorum", durable=True, arguments={"x-queue-type": "classic"})
     assert "x-queue-type" in _refused(queue)
 
 

@@ -17,7 +17,7 @@ from fluxmq.routing.topology.records import (
     Binding,
     Exchange,
     Policy,
-    Queue,
+    QueueRecord,
     Record,
     Vhost,
     kind_of,
@@ -38,8 +38,10 @@ RECORDS: list[Record] = [
     Vhost("/"),
     Exchange("/", "e", "topic", True, True, True, ARGUMENTS),
     Exchange("/", ""),
-    Queue("/", "q", "classic", False, True, True, ARGUMENTS, "connection-1", "local-3", "client"),
-    Queue("/", "é" * 100),
+    QueueRecord(
+        "/", "q", "classic", False, True, True, ARGUMENTS, "connection-1", "local-3", "client"
+    ),
+    QueueRecord("/", "é" * 100),
     Binding("/", "e", "q", "queue", "a.#", ARGUMENTS),
     Binding("/", "e", "f", "exchange"),
     Policy("/", "p", "^a", "queues", -5, {"max-length": 5}, True),
@@ -47,7 +49,7 @@ RECORDS: list[Record] = [
 CHANGES: list[Change] = [
     changes.DeclareExchange(Exchange("/", "e", arguments=ARGUMENTS)),
     changes.DeleteExchange("/", "e", if_unused=True),
-    changes.DeclareQueue(Queue("/", "q", arguments=ARGUMENTS)),
+    changes.DeclareQueue(QueueRecord("/", "q", arguments=ARGUMENTS)),
     changes.DeleteQueue("/", "q", "me", by_broker=True),
     changes.DeleteQueue("/", "q"),
     changes.Bind(Binding("/", "e", "q", arguments=ARGUMENTS), "me"),
@@ -88,7 +90,7 @@ def test_records_come_back(record: Record) -> None:
 
 
 def test_fields_with_a_default_may_be_missing() -> None:
-    assert record_of("queue", ("/", "q"), {"vhost": "/", "name": "q"}) == Queue("/", "q")
+    assert record_of("queue", ("/", "q"), {"vhost": "/", "name": "q"}) == QueueRecord("/", "q")
 
 
 LONG = "a" * (NAME_BYTES_MAX + 1)
@@ -192,4 +194,4 @@ def test_what_is_no_record(kind: str, key: tuple[str, ...], row: Any) -> None:
 def test_internal_names(vhost: str, name: str, internal: str) -> None:
     assert internal_name(vhost, name) == internal
     assert public_name(internal) == (vhost, name)
-    assert Queue(vhost, name).internal_name == internal
+    assert QueueRecord(vhost, name).internal_name == internal

@@ -12,7 +12,7 @@ from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, SetPolicy
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.queue_config import queue_settings
-from fluxmq.routing.topology.records import Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings import queues as settings
@@ -41,10 +41,12 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_what_the_file_says_is_what_a_client_would_have_said(
     values: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
-    section = settings.Queue(name="orders", **values)
+    section = settings.QueueSettings(name="orders", **values)
     queue = configured_queue(section)
     kind = values.get("type", "classic")
-    assert queue == Queue("/", "orders", kind, durable=True, arguments=arguments, origin="settings")
+    assert queue == QueueRecord(
+        "/", "orders", kind, durable=True, arguments=arguments, origin="settings"
+    )
     check_queue(queue)
     topology = Topology()
     topology.apply_all([AddVhost(Vhost("/")), DeclareQueue(queue)])
@@ -53,23 +55,23 @@ def test_what_the_file_says_is_what_a_client_would_have_said(
     for field, value in queue_settings(queue, effective(topology, queue)).items():
         assert getattr(config, field) == value
     for given in ({}, arguments, {"x-queue-type": kind}):
-        again = Queue("/", "orders", queue_type(given), durable=True, arguments=given)
+        again = QueueRecord("/", "orders", queue_type(given), durable=True, arguments=given)
         assert topology.check_queue(again)
 
 
 def test_other_arguments_are_others() -> None:
     topology = Topology()
-    section = settings.Queue(name="orders", limits=settings.QueueLimits(max_length=5))
+    section = settings.QueueSettings(name="orders", limits=settings.QueueLimits(max_length=5))
     topology.apply_all([AddVhost(Vhost("/")), DeclareQueue(configured_queue(section))])
     for given in ({"x-max-length": 6}, {"x-message-ttl": 5}):
         with pytest.raises(Refusal) as caught:
-            topology.check_queue(Queue("/", "orders", durable=True, arguments=given))
+            topology.check_queue(QueueRecord("/", "orders", durable=True, arguments=given))
         assert caught.value.code == 406
 
 
 def test_a_policy_makes_a_limit_of_the_file_smaller_not_larger() -> None:
     topology = Topology()
-    section = settings.Queue(name="orders", limits=settings.QueueLimits(max_length=500))
+    section = settings.QueueSettings(name="orders", limits=settings.QueueLimits(max_length=500))
     queue = configured_queue(section)
     topology.apply_all([AddVhost(Vhost("/")), DeclareQueue(queue)])
     for limit, wanted in ((1000, 500), (100, 100)):

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fluxmq.routing.topology import changes
 from fluxmq.routing.topology.changes import Change
-from fluxmq.routing.topology.records import Binding, Exchange, Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta, Topology
@@ -32,9 +32,14 @@ _EXCHANGES = st.builds(
     arguments=st.sampled_from([{}, {"alternate-exchange": "g"}]),
 )
 _QUEUES = st.builds(
-    Queue, _VHOST, _QUEUE, auto_delete=st.booleans(), arguments=_ARGUMENTS, group=_OWNER
+    QueueRecord, _VHOST, _QUEUE, auto_delete=st.booleans(), arguments=_ARGUMENTS, group=_OWNER
 ) | st.builds(
-    Queue, _VHOST, _QUEUE, exclusive=st.just(True), owner=_OWNER, group=st.sampled_from(["", "me"])
+    QueueRecord,
+    _VHOST,
+    _QUEUE,
+    exclusive=st.just(True),
+    owner=_OWNER,
+    group=st.sampled_from(["", "me"]),
 )
 _BINDINGS = st.builds(
     Binding, _VHOST, _EXCHANGE, _QUEUE, st.just("queue"), _KEY, _ARGUMENTS

@@ -25,7 +25,7 @@ from fluxmq.routing.topology.effective import (
 )
 from fluxmq.routing.topology.policies import check_policy
 from fluxmq.routing.topology.queue_config import COUNT_MAX, queue_settings
-from fluxmq.routing.topology.records import Exchange, Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Exchange, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Topology
 
@@ -157,7 +157,7 @@ def test_policies_that_are_refused(values: dict[str, Any], text: str) -> None:
 
 def test_the_policy_of_highest_priority_applies_of_equals_the_first_by_name() -> None:
     topology = made(
-        DeclareQueue(Queue("/", "q1")),
+        DeclareQueue(QueueRecord("/", "q1")),
         policy("c", {"max-length": 3}, priority=1),
         policy("b", {"max-length": 2}, priority=1, pattern="^q"),
         policy("a", {"max-length": 1}),
@@ -169,7 +169,7 @@ def test_the_policy_of_highest_priority_applies_of_equals_the_first_by_name() ->
     found = policy_of(topology, queue)
     assert found is not None
     assert found.name == "b"
-    assert policy_of(topology, Queue("/", "x")) == Policy(
+    assert policy_of(topology, QueueRecord("/", "x")) == Policy(
         "/", "c", "", priority=1, definition={"max-length": 3}
     )
 
@@ -187,11 +187,11 @@ def test_the_policy_of_highest_priority_applies_of_equals_the_first_by_name() ->
 )
 def test_what_a_policy_applies_to(apply_to: str, applies: str) -> None:
     topology = made(policy("p", {"max-length": 1}, apply_to=apply_to))
-    things: dict[str, Exchange | Queue] = {
+    things: dict[str, Exchange | QueueRecord] = {
         "e": Exchange("/", "x"),
-        "c": Queue("/", "x"),
-        "q": Queue("/", "x", "quorum"),
-        "s": Queue("/", "x", "stream"),
+        "c": QueueRecord("/", "x"),
+        "q": QueueRecord("/", "x", "quorum"),
+        "s": QueueRecord("/", "x", "stream"),
     }
     assert "".join(name for name, to in things.items() if policy_of(topology, to)) == applies
 
@@ -219,26 +219,28 @@ def test_of_limits_the_smallest_counts(
     if by_operator is not None:
         topology.apply(policy("o", {key: by_operator}, operator=True))
     arguments = {} if argument is None else {f"x-{key}": argument}
-    assert effective(topology, Queue("/", "q", arguments=arguments)) == {key: wanted}
+    assert effective(topology, QueueRecord("/", "q", arguments=arguments)) == {key: wanted}
 
 
 def test_no_delivery_limit_is_larger_than_any() -> None:
     topology = made(policy("p", {"delivery-limit": 5}))
     given = {"x-delivery-limit": -1}
-    assert effective(topology, Queue("/", "q", "quorum", arguments=given)) == {"delivery-limit": 5}
+    assert effective(topology, QueueRecord("/", "q", "quorum", arguments=given)) == {
+        "delivery-limit": 5
+    }
 
 
 def test_ages_are_compared_as_times() -> None:
     topology = made(policy("p", {"max-age": "2h"}))
     for given, wanted in (("100m", "100m"), ("1D", "2h")):
-        queue = Queue("/", "q", "stream", arguments={"x-max-age": given})
+        queue = QueueRecord("/", "q", "stream", arguments={"x-max-age": given})
         assert effective(topology, queue) == {"max-age": wanted}
 
 
 def test_of_everything_else_the_argument_counts() -> None:
     definition = {"overflow": "reject-publish", "dead-letter-exchange": "p", "queue-mode": "lazy"}
     topology = made(policy("p", definition))
-    queue = Queue(
+    queue = QueueRecord(
         "/", "q", arguments={"x-overflow": "drop-head", "unknown": 1, "x-queue-type": "classic"}
     )
     assert effective(topology, queue) == {
@@ -251,16 +253,16 @@ def test_of_everything_else_the_argument_counts() -> None:
 def test_what_a_type_cannot_have_is_left_out() -> None:
     topology = made(policy("p", ALL))
     for kind, count in (("classic", 11), ("quorum", 13), ("stream", 4)):
-        found = effective(topology, Queue("/", "q", kind))
+        found = effective(topology, QueueRecord("/", "q", kind))
         assert len(found) == count, found
     assert policy_definition(topology, Exchange("/", "e")) == {"alternate-exchange": "a"}
 
 
 def test_a_policy_changes_what_is_effective_at_once() -> None:
-    topology = made(DeclareQueue(Queue("/", "q")), DeclareExchange(Exchange("/", "e")))
+    topology = made(DeclareQueue(QueueRecord("/", "q")), DeclareExchange(Exchange("/", "e")))
     copy = Topology()
     copy.take(topology.snapshot())
-    queue = Queue("/", "q")
+    queue = QueueRecord("/", "q")
     assert effective(copy, queue) == {}
     copy.take(topology.apply(policy("p", {"max-length": 5}, pattern="^q$")))
     assert effective(copy, queue) == {"max-length": 5}
@@ -273,7 +275,7 @@ def test_explanations_say_who_prevailed_over_whom() -> None:
         policy("p", {"max-length": 10, "overflow": "reject-publish", "expires": 5}),
         policy("o", {"max-length": 7}, operator=True),
     )
-    queue = Queue("/", "q", arguments={"x-max-length": 9, "x-overflow": "drop-head"})
+    queue = QueueRecord("/", "q", arguments={"x-max-length": 9, "x-overflow": "drop-head"})
     assert explain(topology, queue) == [
         Explained("expires", "5", "policy 'p'", ""),
         Explained("max-length", "7", "operator policy 'o'", "argument says 9; policy 'p' says 10"),
@@ -358,7 +360,7 @@ SETTINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_settings_as_the_engine_has_them(
     kind: str, given: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
-    queue = Queue("/", "q", kind, durable=True)
+    queue = QueueRecord("/", "q", kind, durable=True)
     plain, found = queue_settings(queue, {}), queue_settings(queue, given)
     assert found == {**plain, **wanted}
     assert QueueConfig("q", **found) == QueueConfig("q", **{**plain, **wanted})
@@ -368,7 +370,7 @@ def test_settings_as_the_engine_has_them(
 def test_a_queue_without_arguments_is_limited_by_nothing_but_deliveries(
     kind: str, number: int
 ) -> None:
-    config = QueueConfig("q", **queue_settings(Queue("/", "q", kind), {}, 60_000_000))
+    config = QueueConfig("q", **queue_settings(QueueRecord("/", "q", kind), {}, 60_000_000))
     assert config.type == number
     assert config.visibility_timeout == 60_000_000
     assert config.delivery_limit == (21 if kind == "quorum" else 0)
@@ -378,7 +380,7 @@ def test_a_queue_without_arguments_is_limited_by_nothing_but_deliveries(
 
 def test_the_longest_timeout_is_one_that_the_engine_takes() -> None:
     given = {"consumer-timeout": MILLISECONDS_MAX}
-    config = QueueConfig("q", **queue_settings(Queue("/", "q"), given))
+    config = QueueConfig("q", **queue_settings(QueueRecord("/", "q"), given))
     assert config.visibility_timeout == MILLISECONDS_MAX * 1000
 
 
@@ -389,21 +391,21 @@ LIKE_MAX_LENGTH = ["consumer-timeout", "max-in-memory-length", "max-in-memory-by
 def test_the_smallest_limit_counts_for_how_a_queue_is_kept_too(key: str) -> None:
     topology = made(policy("p", {key: 10}), policy("o", {key: 7}, operator=True))
     for given, wanted in ((9, 7), (5, 5)):
-        queue = Queue("/", "q", "quorum", arguments={f"x-{key}": given})
+        queue = QueueRecord("/", "q", "quorum", arguments={f"x-{key}": given})
         assert effective(topology, queue) == {key: wanted}
 
 
 def test_the_size_of_segments_is_the_arguments_before_the_policys() -> None:
     key = "stream-max-segment-size-bytes"
     topology = made(policy("p", {key: 10}))
-    stream = Queue("/", "q", "stream")
+    stream = QueueRecord("/", "q", "stream")
     assert effective(topology, stream) == {key: 10}
     assert effective(topology, replace(stream, arguments={f"x-{key}": 20})) == {key: 20}
-    assert effective(topology, Queue("/", "q", "quorum")) == {}
+    assert effective(topology, QueueRecord("/", "q", "quorum")) == {}
 
 
 def test_a_queue_of_the_settings_gets_what_policies_add_and_nothing_else() -> None:
-    queue = Queue("/", "q", "quorum", durable=True, origin="settings")
+    queue = QueueRecord("/", "q", "quorum", durable=True, origin="settings")
     assert queue_settings(queue, {}) == {}
     assert queue_settings(queue, {"max-length": 5}) == {"max_length": 5}
 

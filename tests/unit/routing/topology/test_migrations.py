@@ -11,12 +11,12 @@ from fluxmq.routing.topology.changes import (
     FinishMigration,
     MigrateQueue,
 )
-from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Queue, Vhost
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import NOT_FOUND, PRECONDITION_FAILED, Refusal
 from fluxmq.routing.topology.topology import Topology
 
 GROUP = {"x-fluxmq-group": "hot"}
-QUEUE = Queue("/", "q", "quorum", durable=True, arguments=GROUP, group="hot")
+QUEUE = QueueRecord("/", "q", "quorum", durable=True, arguments=GROUP, group="hot")
 TO_COLD = MigrateQueue("/", "q", "hot", "cold", "aa")
 
 
@@ -66,7 +66,7 @@ def test_an_aborted_move_cannot_be_finished(topology: Topology) -> None:
 
 
 def test_what_cannot_be_moved_is_refused(topology: Topology) -> None:
-    topology.apply(DeclareQueue(Queue("/", "gone", group="ephemeral-1")))
+    topology.apply(DeclareQueue(QueueRecord("/", "gone", group="ephemeral-1")))
     gone = refused(topology, MigrateQueue("/", "gone", "ephemeral-1", "cold", "aa"))
     assert "is not durable" in gone.text
     assert refused(topology, MigrateQueue("/", "none", "hot", "cold", "aa")).code == NOT_FOUND
@@ -79,9 +79,9 @@ def test_what_cannot_be_moved_is_refused(topology: Topology) -> None:
 
 
 def test_a_declaration_does_not_move_a_queue(topology: Topology) -> None:
-    def declared(group: str | None) -> Queue:
+    def declared(group: str | None) -> QueueRecord:
         arguments = {} if group is None else {"x-fluxmq-group": group}
-        return Queue("/", "q", "quorum", durable=True, arguments=arguments, group=group or "")
+        return QueueRecord("/", "q", "quorum", durable=True, arguments=arguments, group=group or "")
 
     assert topology.check_queue(declared("hot"))
     with pytest.raises(Refusal, match="fluxmqctl migrate-queue"):
@@ -101,7 +101,7 @@ def test_a_queue_of_the_settings_stays_where_it_is_whatever_the_file_says(
     topology: Topology,
 ) -> None:
     def of_file(group: str, **arguments: int) -> DeclareQueue:
-        queue = Queue(
+        queue = QueueRecord(
             *("/", "q", "quorum", True),
             arguments=arguments,
             group=group,

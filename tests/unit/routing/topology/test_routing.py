@@ -20,7 +20,7 @@ from fluxmq.routing.topology.changes import (
     SetPolicy,
     Unbind,
 )
-from fluxmq.routing.topology.records import Binding, Exchange, Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.routing import DELAY_MAX, delay_of, route, topic_filters
 from fluxmq.routing.topology.topic_trie import TopicTrie
 from fluxmq.routing.topology.topology import Topology
@@ -42,7 +42,7 @@ def link(source: str, name: str, key: str = "") -> Bind:
 def made(*changes: Change) -> Topology:
     """A topology with queues q, r and s."""
     topology = Topology()
-    queues = [DeclareQueue(Queue("/", name)) for name in ("s", "r", "q")]
+    queues = [DeclareQueue(QueueRecord("/", name)) for name in ("s", "r", "q")]
     topology.apply_all([AddVhost(Vhost("/")), *queues, *changes])
     return topology
 
@@ -83,8 +83,8 @@ def test_types() -> None:
 
 
 def test_the_default_exchange_knows_every_queue() -> None:
-    dead = DeclareQueue(Queue("/", "$dlq/q"))
-    odd = DeclareQueue(Queue("/", "$queue/r"))
+    dead = DeclareQueue(QueueRecord("/", "$dlq/q"))
+    odd = DeclareQueue(QueueRecord("/", "$queue/r"))
     topology = made(dead)
     assert names(topology, "", "q") == "q"
     assert names(topology, "", "none") == ""
@@ -262,16 +262,16 @@ def test_a_route_is_kept_until_a_change_could_make_another() -> None:
     topology = made(exchange("a"), link("a", "amq.topic"), bind("amq.topic", "q", "k"))
     kept = route(topology, "/", "a", "k")
     assert route(topology, "/", "a", "k") is kept
-    topology.apply(DeclareQueue(Queue("/", "new")))
+    topology.apply(DeclareQueue(QueueRecord("/", "new")))
     assert route(topology, "/", "a", "k") is kept
     topology.apply(bind("amq.topic", "r", "#"))
     assert names(topology, "a", "k") == "qr"
     topology.apply(Unbind(Binding("/", "amq.topic", "r", routing_key="#")))
     assert names(topology, "a", "k") == "q"
-    settings = Queue("/", "q", "quorum", durable=True, origin="settings")
+    settings = QueueRecord("/", "q", "quorum", durable=True, origin="settings")
     topology.apply(DeclareQueue(settings))
     assert route(topology, "/", "a", "k").queues == (settings,)
-    topology.apply_all([DeleteQueue("/", "q", by_broker=True), DeclareQueue(Queue("/", "q"))])
+    topology.apply_all([DeleteQueue("/", "q", by_broker=True), DeclareQueue(QueueRecord("/", "q"))])
     assert names(topology, "a", "k") == ""
 
 

@@ -23,7 +23,7 @@ from fluxmq.routing.topology.changes import (
     SetVhostLimits,
     Unbind,
 )
-from fluxmq.routing.topology.records import Binding, Exchange, Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Delta, Topology
 
@@ -39,7 +39,7 @@ def exchange(name: str, kind: str = "direct", **fields: Any) -> DeclareExchange:
 
 
 def queue(name: str, **fields: Any) -> DeclareQueue:
-    return DeclareQueue(Queue("/", name, **fields))
+    return DeclareQueue(QueueRecord("/", name, **fields))
 
 
 def bind(source: str, name: str, key: str = "", asker: str | None = None, **arguments: Any) -> Bind:
@@ -243,7 +243,7 @@ REFUSED: list[tuple[Change, int, str]] = [
         (change, 404, "no vhost 'v'")
         for change in (
             DeclareExchange(Exchange("v", "e")),
-            DeclareQueue(Queue("v", "q")),
+            DeclareQueue(QueueRecord("v", "q")),
             DeleteExchange("v", "e"),
             DeleteQueue("v", "q"),
             DeleteQueue("v", "q", by_broker=True),
@@ -311,7 +311,7 @@ def test_what_changes_nothing(topology: Topology, change: Change) -> None:
 
 
 def test_a_queue_of_the_settings_takes_the_place_of_another(topology: Topology) -> None:
-    settings = Queue("/", "q", "stream", durable=True, origin="settings")
+    settings = QueueRecord("/", "q", "stream", durable=True, origin="settings")
     delta = topology.apply(DeclareQueue(settings))
     assert [row.kind for row in delta.rows] == ["queue"]
     assert topology.queue("/", "q") == settings

@@ -22,9 +22,9 @@ from fluxmq.routing.topology.changes import (
     SetVhostLimits,
     Unbind,
 )
-from fluxmq.routing.topology.records import Binding, Exchange, Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.routing.topology.topology import Delta, OutOfStepError, Row, Topology
+from fluxmq.routing.topology.topology import Delta, OutOfStepError, Topology, TopologyRow
 
 LOCKED = (
     "cannot obtain exclusive access to locked queue 'mine' in vhost '/'. It could be originally declared on another "
@@ -38,7 +38,7 @@ def exchange(name: str, kind: str = "direct", **fields: Any) -> DeclareExchange:
 
 
 def queue(name: str, **fields: Any) -> DeclareQueue:
-    return DeclareQueue(Queue("/", name, **fields))
+    return DeclareQueue(QueueRecord("/", name, **fields))
 
 
 def bind(source: str, name: str, key: str = "", asker: str | None = None, **arguments: Any) -> Bind:
@@ -167,17 +167,17 @@ def test_a_delta_that_does_not_fit_changes_nothing(topology: Topology) -> None:
     copy = Topology()
     copy.take(topology.snapshot())
     before = copy.snapshot()
-    new = Row("exchange", ("/", "new"), {"vhost": "/", "name": "new"})
+    new = TopologyRow("exchange", ("/", "new"), {"vhost": "/", "name": "new"})
     for wrong in (
-        Row("queue", ("v", "q"), {"vhost": "v", "name": "q"}),
-        Row("queue", ("/", "q"), {"vhost": "/", "name": "r"}),
-        Row("queue", ("/", "q"), {}),
-        Row(
+        TopologyRow("queue", ("v", "q"), {"vhost": "v", "name": "q"}),
+        TopologyRow("queue", ("/", "q"), {"vhost": "/", "name": "r"}),
+        TopologyRow("queue", ("/", "q"), {}),
+        TopologyRow(
             "binding",
             Binding("/", "e", "nq").key,
             {"vhost": "/", "source": "e", "destination": "nq"},
         ),
-        Row(
+        TopologyRow(
             "binding",
             Binding("/", "nox", "q").key,
             {"vhost": "/", "source": "nox", "destination": "q"},
@@ -190,7 +190,7 @@ def test_a_delta_that_does_not_fit_changes_nothing(topology: Topology) -> None:
 
 def test_a_snapshot_replaces_what_was_there(topology: Topology) -> None:
     copy = Topology()
-    copy.apply_all([AddVhost(Vhost("other")), DeclareQueue(Queue("other", "old"))])
+    copy.apply_all([AddVhost(Vhost("other")), DeclareQueue(QueueRecord("other", "old"))])
     copy.take(topology.snapshot())
     assert copy.snapshot() == topology.snapshot()
     assert copy.vhost("other") is None
@@ -199,7 +199,7 @@ def test_a_snapshot_replaces_what_was_there(topology: Topology) -> None:
 
 def test_rows_from_disk_are_taken_as_far_as_they_go_together(topology: Topology) -> None:
     kept = [row for row in topology.snapshot().rows if row.kind != "queue" or row.key[1] != "mine"]
-    broken = Row("queue", ("/", "broken"), {"vhost": "/"})
+    broken = TopologyRow("queue", ("/", "broken"), {"vhost": "/"})
     again = Topology()
     unusable = again.restore([*reversed(kept), broken], 77)
     assert {row.key for row in unusable} == {
@@ -261,8 +261,8 @@ def test_vhosts_come_with_their_exchanges_and_go_with_everything() -> None:
     only = topology.snapshot()
     topology.apply_all(
         [
-            DeclareQueue(Queue("v", "q", exclusive=True, owner="me", group="g")),
-            DeclareQueue(Queue("v", "s", origin="settings", durable=True)),
+            DeclareQueue(QueueRecord("v", "q", exclusive=True, owner="me", group="g")),
+            DeclareQueue(QueueRecord("v", "s", origin="settings", durable=True)),
             Bind(Binding("v", "amq.topic", "q")),
             Bind(Binding("v", "amq.topic", "amq.fanout", "exchange")),
             SetPolicy(Policy("v", "p", "", definition={"max-length": 1})),
@@ -286,7 +286,7 @@ def test_vhosts_come_with_their_exchanges_and_go_with_everything() -> None:
 
 def test_looking(topology: Topology) -> None:
     mine = topology.queue("/", "mine")
-    assert mine == Queue("/", "mine", exclusive=True, owner="me")
+    assert mine == QueueRecord("/", "mine", exclusive=True, owner="me")
     assert topology.queue_called("mine") == mine
     assert topology.queue_called("v\x1fmine") is None
     assert topology.owned_by("me") == [mine]
@@ -318,11 +318,11 @@ def test_what_passive_declarations_ask_for(topology: Topology) -> None:
 def test_a_copy_answers_before_a_change_is_asked_for(topology: Topology) -> None:
     assert topology.check_exchange(Exchange("/", "e"))
     assert not topology.check_exchange(Exchange("/", "new"))
-    assert topology.check_queue(Queue("/", "q", group="other"))
-    mine = Queue("/", "mine", exclusive=True, owner="me", durable=True)
+    assert topology.check_queue(QueueRecord("/", "q", group="other"))
+    mine = QueueRecord("/", "mine", exclusive=True, owner="me", durable=True)
     assert topology.check_queue(mine)  # never durable, whatever its declarer says
     topology.apply(SetVhostLimits("/", {}))
-    assert not topology.check_queue(Queue("/", "new"))
+    assert not topology.check_queue(QueueRecord("/", "new"))
     assert topology.check_bind(Binding("/", "e", "q", routing_key="k"))
     assert not topology.check_bind(Binding("/", "e", "q", routing_key="other"))
     assert topology.check_unbind(Binding("/", "e", "q", routing_key="k"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fluxmq.protocols.amqp091.content import Properties
+from fluxmq.protocols.amqp091.content import BasicProperties
 from fluxmq.protocols.amqp091.methods import BasicDeliver, QueueDeclare, QueueDeclareOk
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Message, Peer
 from tests.unit.sessions.amqp091.scripts import play
@@ -25,7 +25,7 @@ def delivered(
 ) -> Message:
     """A delivery as it comes; ``again``: marked as redelivered."""
     method = BasicDeliver(tag, number, again, "", queue)
-    return Message(method, Properties(**properties), body)  # type: ignore[arg-type]
+    return Message(method, BasicProperties(**properties), body)  # type: ignore[arg-type]
 
 
 def consuming(

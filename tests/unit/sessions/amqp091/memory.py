@@ -12,28 +12,28 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fluxmq.auth.logins import Authenticated, LoginOutcome
+from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import TopicPermission, VhostPermission
 from fluxmq.model.batch_format import parse
 from fluxmq.protocols.amqp091.parser import AmqpParser
-from fluxmq.protocols.amqp091.run import PublishRun, build_amqp_batches
+from fluxmq.protocols.amqp091.run import AmqpPublishRun, build_amqp_batches
 from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.routing.topology.changes import AddVhost, Change, DeleteQueue
 from fluxmq.routing.topology.effective import effective
-from fluxmq.routing.topology.records import Queue, Vhost
+from fluxmq.routing.topology.records import QueueRecord, Vhost
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Refusal, Topology
 from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.channel import Channel
-from fluxmq.sessions.amqp091.client import Client
-from fluxmq.sessions.amqp091.handler import Handler
+from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler
 from fluxmq.sessions.amqp091.ports import (
+    AmqpConsumerHandle,
+    AmqpConsumerPort,
     AmqpLimits,
-    Confirming,
-    ConsumerPort,
-    ConsumerWanted,
-    Held,
+    ConsumeRequest,
+    PendingConfirm,
     QueueStatus,
     Routing,
 )
@@ -72,9 +72,9 @@ class MemoryBroker:
         )
         self.connection_limit: int | None = None
         self.busy = False
-        self.entered: list[Client] = []
-        self.replies: dict[str, ConsumerPort] = {}
-        self.schedules: dict[Client, float] = {}
+        self.counted: list[AmqpClient] = []
+        self.replies: dict[str, AmqpConsumerPort] = {}
+        self.schedules: dict[AmqpClient, float] = {}
         self.closed: list[tuple[str, str]] = []
         self.errors: list[tuple[int, str]] = []
         self.drops: list[tuple[str, int]] = []
@@ -84,7 +84,7 @@ class MemoryBroker:
         self.refused: list[str] = []
         self.tally = Tally()
         self.parser = AmqpParser(1 << 20)
-        self.handler = Handler(self)
+        self.handler = AmqpConnectionHandler(self)
 
     def grant(
         self, user: str, permission: VhostPermission, topics: tuple[TopicPermission, ...] = ()
@@ -126,7 +126,7 @@ class MemoryBroker:
             client.due()
         self.time = end
 
-    def schedule(self, client: Client, at: float) -> None:
+    def schedule(self, client: AmqpClient, at: float) -> None:
         self.schedules[client] = at
 
     def mark(self) -> None:
@@ -140,8 +140,8 @@ class MemoryBroker:
 
     def release(self) -> None:
         """Give the answers that were held back."""
-        held, self.held_back = self.held_back, []
-        for do in held:
+        handle, self.held_back = self.held_back, []
+        for do in handle:
             do()
 
     def tick(self) -> None:
@@ -164,29 +164,29 @@ class MemoryBroker:
 
     def authenticate(
         self,
-        client: Client,
+        client: AmqpClient,
         mechanism: str,
         user: str,
         password: bytes,
-        done: Callable[[Authenticated], None],
+        done: Callable[[AmqpAuthResult], None],
     ) -> None:
         if self.busy:
-            result = Authenticated(LoginOutcome.BUSY)
+            result = AmqpAuthResult(LoginOutcome.BUSY)
         elif mechanism == "EXTERNAL":
-            result = Authenticated(LoginOutcome.ACCEPTED, client.certificate_name)
+            result = AmqpAuthResult(LoginOutcome.ACCEPTED, client.certificate_name)
         elif self.users.get(user) == password:
-            result = Authenticated(LoginOutcome.ACCEPTED, user)
+            result = AmqpAuthResult(LoginOutcome.ACCEPTED, user)
         else:
-            result = Authenticated(LoginOutcome.WRONG)
+            result = AmqpAuthResult(LoginOutcome.WRONG)
         self.answer(lambda: done(result))
 
     def permissions(self, user: str, vhost: str) -> Permissions | None:
         return self.grants.get((user, vhost))
 
-    def enter(self, client: Client) -> int | None:
-        if self.connection_limit is not None and len(self.entered) >= self.connection_limit:
+    def enter(self, client: AmqpClient) -> int | None:
+        if self.connection_limit is not None and len(self.counted) >= self.connection_limit:
             return self.connection_limit
-        self.entered.append(client)
+        self.counted.append(client)
         return None
 
     # Topology
@@ -199,9 +199,9 @@ class MemoryBroker:
                 self.queues[key] = MemoryQueue(self, queue)  # type: ignore[index]
         for key in [key for key in self.queues if key not in known]:
             queue_gone = self.queues.pop(key)
-            for held in list(queue_gone.attached):
-                assert held.port is not None
-                held.port.cancelled()
+            for handle in list(queue_gone.attached):
+                assert handle.port is not None
+                handle.port.cancelled()
 
     def change(self, changes: Sequence[Change], done: Callable[[Refusal | None], None]) -> None:
         def do() -> None:
@@ -226,17 +226,17 @@ class MemoryBroker:
             raise Refusal(406, "replication group 'unknown' is not supported here")
         return "memory"
 
-    def queue(self, record: Queue) -> MemoryQueue | None:
+    def queue(self, record: QueueRecord) -> MemoryQueue | None:
         return self.queues.get((record.vhost, record.name))
 
-    def queue_status(self, queue: Queue, done: Callable[[QueueStatus | None], None]) -> None:
+    def queue_status(self, queue: QueueRecord, done: Callable[[QueueStatus | None], None]) -> None:
         def do() -> None:
             found = self.queue(queue)
             done(None if found is None else QueueStatus(len(found.ready), len(found.consumers)))
 
         self.answer(do)
 
-    def purge(self, queue: Queue, done: Callable[[int | Refusal], None]) -> None:
+    def purge(self, queue: QueueRecord, done: Callable[[int | Refusal], None]) -> None:
         def do() -> None:
             found = self.queue(queue)
             assert found is not None
@@ -250,7 +250,7 @@ class MemoryBroker:
 
     def delete(
         self,
-        queue: Queue,
+        queue: QueueRecord,
         if_unused: bool,
         if_empty: bool,
         done: Callable[[int | Refusal], None],
@@ -272,9 +272,9 @@ class MemoryBroker:
     def publish(
         self,
         channel: Channel,
-        run: PublishRun,
+        run: AmqpPublishRun,
         routing: Routing,
-        confirmation: Confirming | None,
+        confirmation: PendingConfirm | None,
     ) -> int:
         reached: dict[tuple[str, str], MemoryQueue] = {}
         for key in routing.keys:
@@ -300,13 +300,16 @@ class MemoryBroker:
             for queue in self.routed(routing, key)
         )
 
-    def routed(self, routing: Routing, key: str) -> Sequence[Queue]:
+    def routed(self, routing: Routing, key: str) -> Sequence[QueueRecord]:
         exchange = routing.exchange
         headers, properties = routing.headers, routing.properties
         return route(self.topology, exchange.vhost, exchange.name, key, headers, properties).queues
 
     def consume(
-        self, wanted: ConsumerWanted, port: ConsumerPort, done: Callable[[Held | Refusal], None]
+        self,
+        wanted: ConsumeRequest,
+        port: AmqpConsumerPort,
+        done: Callable[[AmqpConsumerHandle | Refusal], None],
     ) -> None:
         def do() -> None:
             queue = self.queue(wanted.queue)
@@ -315,19 +318,19 @@ class MemoryBroker:
                 return
             if not wanted.taking and (
                 (wanted.exclusive and queue.consumers)
-                or any(held.wanted.exclusive for held in queue.consumers)
+                or any(handle.wanted.exclusive for handle in queue.consumers)
             ):
                 done(refusals.exclusive_use(wanted.queue))
                 return
-            held = MemoryHeld(queue, wanted, port)
-            queue.attached.append(held)
+            handle = MemoryHeld(queue, wanted, port)
+            queue.attached.append(handle)
             if not wanted.taking:
-                queue.consumers.append(held)
-            done(held)
+                queue.consumers.append(handle)
+            done(handle)
 
         self.answer(do)
 
-    def reply_open(self, port: ConsumerPort) -> str:
+    def reply_open(self, port: AmqpConsumerPort) -> str:
         address = self.unique()
         self.replies[address] = port
         return address
@@ -335,7 +338,7 @@ class MemoryBroker:
     def reply_close(self, address: str) -> None:
         del self.replies[address]
 
-    def reply(self, address: str, run: PublishRun, block: bytes) -> bool:
+    def reply(self, address: str, run: AmqpPublishRun, block: bytes) -> bool:
         port = self.replies.get(address)
         if port is None:
             return False
@@ -365,15 +368,15 @@ class MemoryBroker:
         if connection in self.paused:
             self.paused.remove(connection)
 
-    def count_opened(self, client: Client) -> None:
+    def count_opened(self, client: AmqpClient) -> None:
         pass
 
-    def count_closed(self, client: Client, reason: str) -> None:
+    def count_closed(self, client: AmqpClient, reason: str) -> None:
         self.closed.append((client.peer, reason))
-        if client.entered:
-            self.entered.remove(client)
+        if client.counted:
+            self.counted.remove(client)
 
-    def count_error(self, client: Client, code: int, text: str) -> None:
+    def count_error(self, client: AmqpClient, code: int, text: str) -> None:
         self.errors.append((code, text))
 
     def count_drop(self, reason: str, count: int) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from fluxmq.model.batch_format import Batch, parse
 from fluxmq.queues.commands import Verb
 from fluxmq.routing.topology.changes import QueueUnused
-from fluxmq.routing.topology.records import Queue
-from fluxmq.sessions.amqp091.ports import Answer, ConsumerPort, ConsumerWanted, Range
+from fluxmq.routing.topology.records import QueueRecord
+from fluxmq.sessions.amqp091.ports import AmqpConsumerPort, ConfirmCallback, ConsumeRequest, Range
 
 if TYPE_CHECKING:
     from tests.unit.sessions.amqp091.memory import MemoryBroker
@@ -24,22 +24,27 @@ if TYPE_CHECKING:
 class MemoryHeld:
     """A consumer of a queue, as its side of the port."""
 
-    def __init__(self, queue: MemoryQueue, wanted: ConsumerWanted, port: ConsumerPort) -> None:
+    def __init__(self, queue: MemoryQueue, wanted: ConsumeRequest, port: AmqpConsumerPort) -> None:
         self.queue = queue
         self.wanted = wanted
-        self.port: ConsumerPort | None = port
+        self.port: AmqpConsumerPort | None = port
         self.limit = wanted.limit
         self.stopped = wanted.taking
-        self.held: set[int] = set()
+        self.handle: set[int] = set()
 
     def settle(
-        self, verb: Verb, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
+        self,
+        verb: Verb,
+        ranges: Sequence[Range],
+        delay: int,
+        reason: bytes,
+        done: ConfirmCallback | None,
     ) -> None:
         assert ranges == sorted(ranges), "ranges ascend"
         for first, last in ranges:
             for offset in range(first, last + 1):
-                assert offset in self.held, f"{verb.name} of {offset}, which is not held"
-                self.held.discard(offset)
+                assert offset in self.handle, f"{verb.name} of {offset}, which is not held"
+                self.handle.discard(offset)
                 self.queue.settled.append((verb, offset))
                 if verb in (Verb.NACK, Verb.RELEASE):
                     insort(self.queue.ready, offset)
@@ -71,16 +76,16 @@ class MemoryHeld:
     def detach(self) -> None:
         self.port = None
         self.queue.attached.remove(self)
-        for offset in self.held:
+        for offset in self.handle:
             insort(self.queue.ready, offset)
-        self.held.clear()
+        self.handle.clear()
         self.queue.left(self)
 
 
 class MemoryQueue:
     """Messages by offset, which of them are ready, how often each was handed out, what became of them."""
 
-    def __init__(self, broker: MemoryBroker, record: Queue) -> None:
+    def __init__(self, broker: MemoryBroker, record: QueueRecord) -> None:
         self.broker = broker
         self.record = record
         self.messages: dict[int, tuple[Batch, int]] = {}
@@ -107,7 +112,7 @@ class MemoryQueue:
             self.ready.append(offset)
         self.next_offset += batch.count
 
-    def hand_out(self, held: MemoryHeld, most: int) -> None:
+    def hand_out(self, handle: MemoryHeld, most: int) -> None:
         """Give the next messages that lie together in a batch."""
         first = self.ready[0]
         batch, index = self.messages[first]
@@ -123,34 +128,36 @@ class MemoryQueue:
         for offset in range(first, first + count):
             self.ready.remove(offset)
             self.attempts[offset] += 1
-            if held.wanted.automatic:
+            if handle.wanted.automatic:
                 del self.messages[offset]
             else:
-                held.held.add(offset)
-        assert held.port is not None
-        held.port.deliver(batch, index, count, attempts)
+                handle.handle.add(offset)
+        assert handle.port is not None
+        handle.port.deliver(batch, index, count, attempts)
 
     def dispatch(self) -> bool:
         """Give out what there is room for; whether anything was."""
         gave = False
         while self.ready:
             able = [
-                held
-                for held in self.consumers
-                if not held.stopped and (not held.limit or len(held.held) < held.limit)
+                handle
+                for handle in self.consumers
+                if not handle.stopped and (not handle.limit or len(handle.handle) < handle.limit)
             ]
             if not able:
                 return gave
-            held = max(able, key=lambda each: each.wanted.priority)
-            self.hand_out(held, held.limit - len(held.held) if held.limit else len(self.ready))
-            if held in self.consumers:
-                self.consumers.remove(held)
-                self.consumers.append(held)
+            handle = max(able, key=lambda each: each.wanted.priority)
+            self.hand_out(
+                handle, handle.limit - len(handle.handle) if handle.limit else len(self.ready)
+            )
+            if handle in self.consumers:
+                self.consumers.remove(handle)
+                self.consumers.append(handle)
             gave = True
         return gave
 
-    def left(self, held: MemoryHeld) -> None:
-        if held in self.consumers:
-            self.consumers.remove(held)
+    def left(self, handle: MemoryHeld) -> None:
+        if handle in self.consumers:
+            self.consumers.remove(handle)
             if not self.consumers and self.record.auto_delete:
                 self.broker.apply([QueueUnused(self.record.vhost, self.record.name)])

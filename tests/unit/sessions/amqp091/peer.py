@@ -14,7 +14,7 @@ from fluxmq.protocols.amqp091.constants import (
     PROTOCOL_HEADER,
 )
 from fluxmq.protocols.amqp091.content import (
-    Properties,
+    BasicProperties,
     decode_properties,
     encode_properties,
     frames_of_content,
@@ -30,7 +30,7 @@ from fluxmq.protocols.amqp091.methods import (
     Method,
 )
 from fluxmq.protocols.connection import Connection
-from fluxmq.sessions.amqp091.client import Client
+from fluxmq.sessions.amqp091.client import AmqpClient
 
 if TYPE_CHECKING:
     from tests.unit.sessions.amqp091.memory import MemoryBroker
@@ -40,7 +40,7 @@ class Message(NamedTuple):
     """A method that came with content."""
 
     method: Method
-    properties: Properties
+    properties: BasicProperties
     body: bytes
 
 
@@ -65,7 +65,7 @@ class Peer:
         self.connection.handler = broker.handler
         self.connection.active = broker.time
         broker.names += 1
-        self.client = Client(
+        self.client = AmqpClient(
             broker.handler,
             self.connection,
             f"127.0.0.1:{broker.names}",
@@ -117,7 +117,7 @@ class Peer:
     ) -> None:
         """One message."""
         method = BasicPublish(exchange, routing_key, mandatory, immediate)
-        content = encode_properties(Properties(**properties))
+        content = encode_properties(BasicProperties(**properties))
         self.raw(
             frame(channel, method) + b"".join(frames_of_content(channel, content, body, frame_max))
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fluxmq.protocols.amqp091.constants import ReplyCode
-from fluxmq.protocols.amqp091.content import Properties
+from fluxmq.protocols.amqp091.content import BasicProperties
 from fluxmq.protocols.amqp091.method_codec import ids
 from fluxmq.protocols.amqp091.methods import BasicReturn, ChannelClose, ConnectionClose, Method
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Message, Peer
@@ -106,4 +106,4 @@ def locked(queue: str, method: type[Method]) -> ChannelClose:
 def returned(exchange: str, routing_key: str, body: bytes = b"x", **properties: Any) -> Message:
     """A message that went nowhere."""
     method = BasicReturn(312, "NO_ROUTE", exchange, routing_key)
-    return Message(method, Properties(**properties), body)
+    return Message(method, BasicProperties(**properties), body)

@@ -134,10 +134,10 @@ def test_settlements_take_their_share() -> None:
     play(peer, [*[Publish("", "q")] * 2, TxSelect(), BasicGet("q"), BasicGet("q")])
     peer.receive()
     peer.send(1, BasicAck(2, True))
-    held = peer.client.budget.used
-    assert held > 0
+    handle = peer.client.budget.used
+    assert handle > 0
     peer.send(1, TxRollback())
-    assert peer.client.budget.used == held, "what was rolled back is remembered"
+    assert peer.client.budget.used == handle, "what was rolled back is remembered"
     peer.send(1, BasicAck(2, True), TxCommit())
     assert peer.got()[-1] == TxCommitOk()
     assert peer.client.budget.used == 0

@@ -20,7 +20,7 @@ from fluxmq.protocols.amqp091.methods import (
     Method,
     QueueDeclare,
 )
-from fluxmq.sessions.amqp091.handshake import Stage
+from fluxmq.sessions.amqp091.handshake import AmqpStage
 from fluxmq.sessions.amqp091.ports import AmqpLimits
 from tests.unit.sessions.amqp091.by_hand import body, greeted, opened, start_ok
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
@@ -79,11 +79,11 @@ def test_a_connection_is_tuned_and_opened(method: ConnectionStartOk) -> None:
         ConnectionTune(2047, 131_072, 60),
         ConnectionOpenOk(),
     ]
-    assert [client.user for client in broker.entered] == ["guest"]
-    client = broker.entered[0]
+    assert [client.user for client in broker.counted] == ["guest"]
+    client = broker.counted[0]
     assert (client.channel_max, client.connection.frame_max, client.heartbeat) == (10, 8192, 7)
     assert client.connection.frame_max == 8192
-    assert client.stage is Stage.RUNNING
+    assert client.stage is AmqpStage.RUNNING
 
 
 def test_external_is_offered_with_a_certificate_and_names_its_user() -> None:
@@ -196,7 +196,7 @@ def test_a_vhost_that_may_not_be_entered(
         ConnectionOpen(vhost),
     )
     assert answers[1:] == [ended(530, text, ConnectionOpen)]
-    assert broker.entered == []
+    assert broker.counted == []
 
 
 def test_a_connection_is_not_read_while_credentials_are_checked() -> None:
@@ -280,7 +280,7 @@ def test_a_connection_that_ends_leaves_nothing_behind() -> None:
     broker.handler.lost(peer.connection)
     broker.handler.lost(peer.connection)
     assert broker.closed == [(peer.client.peer, "lost")]
-    assert (broker.handler.clients, broker.entered, broker.queues) == ({}, [], {})
+    assert (broker.handler.clients, broker.counted, broker.queues) == ({}, [], {})
     assert (peer.client.channels, peer.connection.ledgers) == ({}, None)
     peer.send(1, QueueDeclare("q"))
     assert not broker.queues
@@ -328,4 +328,4 @@ def test_the_listeners_own_timeout_counts_from_accepting() -> None:
     assert peer.client.deadline == broker.time + 2
     broker.time += 2.5
     peer.client.due()
-    assert peer.client.stage is Stage.CLOSED
+    assert peer.client.stage is AmqpStage.CLOSED

@@ -95,7 +95,7 @@ def test_higher_priority_first() -> None:
         BasicConsume("q", "low", arguments={"x-priority": -(1 << 40)}, no_wait=True),
     )
     peer.send(1, BasicConsume("q", "high", arguments={"x-priority": 7}, no_wait=True))
-    wanted = [held.wanted.priority for held in broker.queues["/", "q"].consumers]
+    wanted = [handle.wanted.priority for handle in broker.queues["/", "q"].consumers]
     assert sorted(wanted) == [-(2**31 - 1), 7]
 
 
@@ -105,10 +105,10 @@ def test_higher_priority_first() -> None:
 def test_deliveries_wait_for_a_connection_that_does_not_take_them() -> None:
     broker = MemoryBroker()
     peer = consuming(broker, 40, BasicConsume("q", "t"), body=bytes(1000), limit=10_000)
-    held = broker.queues["/", "q"].consumers[0]
+    handle = broker.queues["/", "q"].consumers[0]
     assert peer.connection.feeding
     assert peer.connection.size < 10_000 + 2000
-    assert held.limit == 1, "the queue was told to wait"
+    assert handle.limit == 1, "the queue was told to wait"
     peer.publish("", "q", b"late")
     broker.tick()
     assert len(broker.queues["/", "q"].ready) > 25
@@ -118,7 +118,7 @@ def test_deliveries_wait_for_a_connection_that_does_not_take_them() -> None:
         assert more
         assert len(more) < 15
         got += more
-    assert held.limit == 0
+    assert handle.limit == 0
     assert (got + bodies(peer.got()))[-1] == b"late"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq.protocols.amqp091.content import Properties
+from fluxmq.protocols.amqp091.content import BasicProperties
 from fluxmq.protocols.amqp091.methods import (
     BasicAck,
     BasicConsume,
@@ -38,10 +38,14 @@ GET = [
         [
             DECLARED,
             Message(
-                BasicGetOk(1, False, "", "q", 0), Properties(headers={"x-delivery-count": 0}), b"x"
+                BasicGetOk(1, False, "", "q", 0),
+                BasicProperties(headers={"x-delivery-count": 0}),
+                b"x",
             ),
             Message(
-                BasicGetOk(2, True, "", "q", 0), Properties(headers={"x-delivery-count": 1}), b"x"
+                BasicGetOk(2, True, "", "q", 0),
+                BasicProperties(headers={"x-delivery-count": 1}),
+                b"x",
             ),
         ],
     ),
@@ -59,8 +63,8 @@ GET = [
         ],
         [
             DECLARED,
-            Message(BasicGetOk(1, False, "", "q", 1), Properties(), b"1"),
-            Message(BasicGetOk(2, False, "", "q", 0), Properties(), b"2"),
+            Message(BasicGetOk(1, False, "", "q", 1), BasicProperties(), b"1"),
+            Message(BasicGetOk(2, False, "", "q", 0), BasicProperties(), b"2"),
             BasicGetEmpty(),
         ],
     ),
@@ -76,8 +80,8 @@ GET = [
         ],
         [
             DECLARED,
-            Message(BasicGetOk(1, False, "", "q", 0), Properties(), b""),
-            Message(BasicGetOk(2, True, "", "q", 0), Properties(), b""),
+            Message(BasicGetOk(1, False, "", "q", 0), BasicProperties(), b""),
+            Message(BasicGetOk(2, True, "", "q", 0), BasicProperties(), b""),
             closed(406, "unknown delivery tag 1", BasicNack),
         ],
     ),
@@ -96,7 +100,7 @@ GET = [
             BasicQosOk(),
             BasicConsumeOk("t"),
             delivered("t", 1, b"1"),
-            Message(BasicGetOk(2, False, "", "q", 0), Properties(), b"2"),
+            Message(BasicGetOk(2, False, "", "q", 0), BasicProperties(), b"2"),
         ],
     ),
     Script(
@@ -130,7 +134,7 @@ def test_get(script: Script) -> None:
 
 @pytest.mark.uncompiled
 def test_getters_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fluxmq.sessions.amqp091.consuming.GETTERS_MAX", 3)
+    monkeypatch.setattr("fluxmq.sessions.amqp091.basic_consume.GETTERS_MAX", 3)
     broker = MemoryBroker()
     peer = Peer(broker)
     names = [f"q{number}" for number in range(6)]

@@ -10,7 +10,7 @@ import random
 from typing import Any, Final
 
 from fluxmq.model.properties import Timestamp
-from fluxmq.protocols.amqp091.content import Properties, encode_properties, frames_of_content
+from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties, frames_of_content
 from fluxmq.protocols.amqp091.method_codec import encode, frame
 from fluxmq.protocols.amqp091.methods import (
     LAYOUTS,
@@ -38,7 +38,7 @@ from fluxmq.protocols.amqp091.methods import (
     TxRollback,
     TxSelect,
 )
-from fluxmq.sessions.amqp091.handshake import Stage
+from fluxmq.sessions.amqp091.handshake import AmqpStage
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 
 SEQUENCES: Final = 4 * int(os.environ.get("FLUXMQ_EXAMPLES", "100"))
@@ -140,7 +140,7 @@ class Sender:
         """A message, perhaps in many frames."""
         pick = self.random.choice
         method = BasicPublish(pick(EXCHANGES), pick(NAMES), self.flag(), self.flag(0.01))
-        properties = Properties(
+        properties = BasicProperties(
             headers=self.table() or None,
             reply_to=PSEUDO if self.flag(0.05) else None,
             expiration=pick(("5", "x")) if self.flag(0.1) else None,
@@ -214,7 +214,7 @@ def run(seed: int) -> int:
         if sender.flag(0.02):
             broker.handler.block("no room")
             broker.handler.unblock()
-        lived += peer.client.stage is Stage.RUNNING
+        lived += peer.client.stage is AmqpStage.RUNNING
     broker.slow = False
     broker.release()
     broker.tick()
@@ -222,8 +222,8 @@ def run(seed: int) -> int:
     broker.handler.lost(peer.connection)
     broker.release()
     broker.tick()
-    assert peer.client.stage is Stage.CLOSED
-    assert (broker.paused, broker.entered, broker.handler.clients) == ([], [], {})
+    assert peer.client.stage is AmqpStage.CLOSED
+    assert (broker.paused, broker.counted, broker.handler.clients) == ([], [], {})
     assert (broker.replies, broker.handler.marked) == ({}, [])
     for queue in broker.queues.values():
         assert not queue.attached

@@ -8,7 +8,7 @@ import pytest
 
 from fluxmq.auth.users import VhostPermission
 from fluxmq.model.properties import Timestamp
-from fluxmq.protocols.amqp091.content import NO_PROPERTIES, Properties, frames_of_content
+from fluxmq.protocols.amqp091.content import NO_PROPERTIES, BasicProperties, frames_of_content
 from fluxmq.protocols.amqp091.errors import HardError
 from fluxmq.protocols.amqp091.method_codec import frame
 from fluxmq.protocols.amqp091.methods import (
@@ -284,7 +284,7 @@ def test_messages_above_the_size_are_refused_in_a_run_too() -> None:
 def test_a_message_is_stored_as_it_was_published() -> None:
     broker = MemoryBroker()
     peer = Peer(broker)
-    given = Properties(
+    given = BasicProperties(
         content_type="text/plain",
         content_encoding="gzip",
         headers={"a": 1, "b": [True, None, "x"], "c": {"d": Timestamp(5)}},

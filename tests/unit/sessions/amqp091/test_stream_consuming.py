@@ -7,7 +7,7 @@ import pytest
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.protocols.amqp091.methods import BasicConsume, BasicQos
-from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.sessions.amqp091.consume_request import stream_start
 from tests.unit.sessions.amqp091.consumers import STREAM
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
@@ -33,13 +33,13 @@ from tests.unit.sessions.amqp091.scripts import play
     ],
 )
 def test_where_a_streams_consumer_begins(value: object, start: tuple[str, int] | None) -> None:
-    assert stream_start(value, Queue("/", "q", "stream")) == start
+    assert stream_start(value, QueueRecord("/", "q", "stream")) == start
 
 
 @pytest.mark.parametrize("value", [True, "bogus", "offset=-1", "offset=", 1.5, [], {}, "1w", ""])
 def test_what_is_no_place_in_a_stream(value: object) -> None:
     with pytest.raises(SoftError, match="x-stream-offset"):
-        stream_start(value, Queue("/", "q", "stream"))
+        stream_start(value, QueueRecord("/", "q", "stream"))
 
 
 def test_a_streams_consumer_asks_for_what_its_arguments_say() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq.protocols.amqp091.content import Properties
+from fluxmq.protocols.amqp091.content import BasicProperties
 from fluxmq.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,
@@ -53,7 +53,7 @@ BEGAN: list[Method] = [TxSelectOk(), DECLARED]
 
 
 def got(tag: int, body: bytes = b"x", again: bool = False, left: int = 0) -> Message:
-    return Message(BasicGetOk(tag, again, "", "q", left), Properties(), body)
+    return Message(BasicGetOk(tag, again, "", "q", left), BasicProperties(), body)
 
 
 SCRIPTS = [
@@ -179,10 +179,10 @@ SCRIPTS = [
             *BEGAN,
             TxCommitOk(),
             BasicConsumeOk("t"),
-            Message(BasicDeliver("t", 1, False, "", "q"), Properties(), b"x"),
+            Message(BasicDeliver("t", 1, False, "", "q"), BasicProperties(), b"x"),
             BasicQosOk(),
             TxCommitOk(),
-            Message(BasicDeliver("t", 2, True, "", "q"), Properties(), b"x"),
+            Message(BasicDeliver("t", 2, True, "", "q"), BasicProperties(), b"x"),
         ],
     ),
 ]

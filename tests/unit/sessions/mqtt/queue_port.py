@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from fluxmq.net.route import Route
-from fluxmq.protocols.mqtt.run import Run
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
-from fluxmq.sessions.mqtt.session import Client, Session
-from fluxmq.sessions.mqtt.settlement import Settlement
+from fluxmq.sessions.mqtt.session import MqttClient, Session
+from fluxmq.sessions.mqtt.settlement import SettlementCommand
 from tests.unit.shards.node import Shard
 
 
@@ -39,7 +39,7 @@ class QueuePort:
         self.reason = 0
         self.subscribed: list[tuple[str, bytes, QueueSubscription]] = []
         self.unsubscribed: list[tuple[str, bytes]] = []
-        self.settled: list[tuple[str, Settlement]] = []
+        self.settled: list[tuple[str, SettlementCommand]] = []
         self.taken: list[Taken] = []
         self._waiting: list[Callable[[int], object]] = []
         broker = shard.broker
@@ -61,7 +61,7 @@ class QueuePort:
         for topic in topics:
             self.shard.reactor.routes[topic] = Route([], [], [], [self])
 
-    def offer(self, run: Run) -> None:
+    def offer(self, run: PublishRun) -> None:
         """The hot path offers a run."""
         self.taken.append(
             Taken(run.payloads(), run.properties, run.options, run.qos, int(run.retain))
@@ -92,7 +92,7 @@ class QueuePort:
         self.unsubscribed.append((session.client_id, written))
 
     def _settle(
-        self, client: Client, settlement: Settlement, done: Callable[[int], object]
+        self, client: MqttClient, settlement: SettlementCommand, done: Callable[[int], object]
     ) -> None:
         assert client.session is not None
         self.settled.append((client.session.client_id, settlement))

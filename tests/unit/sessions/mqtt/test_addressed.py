@@ -1,9 +1,9 @@
 """What is remembered of queues that a client publishes to ends with the permissions and limits it was found out under."""
 
-from fluxmq.auth.policy import Policy
+from fluxmq.auth.policy import TopicPolicy
 from fluxmq.sessions.mqtt.addressed import TOPIC_BYTES_MAX, TOPICS_MAX, Addressed
 
-POLICY = Policy(["$queue/#"], [])
+POLICY = TopicPolicy(["$queue/#"], [])
 LIMITS = object()
 
 
@@ -13,14 +13,14 @@ def test_a_topic_is_known_under_its_policy_and_limits() -> None:
     known.add(b"$queue/a", POLICY, LIMITS)
     assert known.knows(b"$queue/a", POLICY, LIMITS)
     assert not known.knows(b"$queue/b", POLICY, LIMITS)
-    assert not known.knows(b"$queue/a", Policy(["$queue/#"], []), LIMITS)
+    assert not known.knows(b"$queue/a", TopicPolicy(["$queue/#"], []), LIMITS)
     assert not known.knows(b"$queue/a", POLICY, object())
 
 
 def test_another_policy_begins_anew() -> None:
     known = Addressed()
     known.add(b"$queue/a", POLICY, LIMITS)
-    other = Policy(["$queue/b"], [])
+    other = TopicPolicy(["$queue/b"], [])
     known.add(b"$queue/b", other, LIMITS)
     assert known.knows(b"$queue/b", other, LIMITS)
     assert not known.knows(b"$queue/a", other, LIMITS)

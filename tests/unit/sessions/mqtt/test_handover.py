@@ -9,31 +9,31 @@ import pytest
 
 from fluxmq.net import sockets
 from fluxmq.protocols.connection import Connection, Tally
-from fluxmq.protocols.mqtt.delivery import EVICT, Delivery
-from fluxmq.protocols.mqtt.portion import Portion
+from fluxmq.protocols.mqtt.delivery import EVICT, SessionDelivery
+from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.run import message_run
 from fluxmq.sessions.mqtt.handover import abandon, drain, give_up_shared, restore
 
 
-def delivery(window: int = 10) -> Delivery:
+def delivery(window: int = 10) -> SessionDelivery:
     """A session's delivery, its client connected."""
     tally = Tally()
-    found = Delivery(tally, 100, 100, 1 << 20, EVICT)
+    found = SessionDelivery(tally, 100, 100, 1 << 20, EVICT)
     connection = Connection(-1, tally, [], 1 << 20, sockets.send)
     connection.version = 4
     found.attach(connection, window)
     return found
 
 
-def owe(target: Delivery, *kinds: tuple[int, object]) -> None:
+def owe(target: SessionDelivery, *kinds: tuple[int, object]) -> None:
     """Queue one message per (qos, group)."""
     for qos, group in kinds:
         target.enqueue(message_run(b"t", b"%d" % qos, qos, 0), qos, 0, b"", group)
 
 
-def shape(portions: Iterable[Portion]) -> list[tuple[int, int, int]]:
-    """QoS, identifier and count of portions."""
-    return [(portion.qos, portion.pid, portion.count) for portion in portions]
+def shape(inflight_ranges: Iterable[InflightRange]) -> list[tuple[int, int, int]]:
+    """QoS, identifier and count of in-flight ranges."""
+    return [(inflight.qos, inflight.pid, inflight.count) for inflight in inflight_ranges]
 
 
 def test_drain_takes_everything_oldest_first() -> None:
@@ -48,7 +48,7 @@ def test_drain_takes_everything_oldest_first() -> None:
 def test_restore_continues_where_drain_stopped() -> None:
     source = delivery(window=2)
     owe(source, (1, None), (2, None), (1, None))
-    target = Delivery(Tally(), 100, 100, 1 << 20, EVICT)
+    target = SessionDelivery(Tally(), 100, 100, 1 << 20, EVICT)
     restore(target, drain(source), [7, 9], 3)
     assert target.inflight == 2
     assert target.pending_count == 1
@@ -80,7 +80,7 @@ def test_abandon_leaves_nothing() -> None:
     abandon(source)
     assert source.session is None
     assert not source.pending
-    assert not source.flight
+    assert not source.unanswered_ranges
     assert not source.resend
     assert source.pending_bytes == 0
 
@@ -104,11 +104,11 @@ def test_only_what_may_move_is_given_up(away: bool) -> None:
     assert source.pending is not None
     assert shape(source.pending) == [(1, 0, 1), (1, 0, 1)]
     assert source.pending_count == 2
-    assert source.pending_bytes == sum(source.weight(portion) for portion in source.pending)
+    assert source.pending_bytes == sum(source.weight(inflight) for inflight in source.pending)
 
 
 def test_nothing_to_give_up() -> None:
-    source = Delivery(Tally(), 100, 100, 1 << 20, EVICT)
+    source = SessionDelivery(Tally(), 100, 100, 1 << 20, EVICT)
     assert give_up_shared(source, lambda _: True) == []
     source.pending = deque()
     assert give_up_shared(source, lambda _: True) == []

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fluxmq.auth.policy import Policy
+from fluxmq.auth.policy import TopicPolicy
 from fluxmq.model.deduplication import producer_number
-from fluxmq.sessions.mqtt.connecting import apply_policy
+from fluxmq.sessions.mqtt.connect_flow import apply_policy
 from fluxmq.sessions.mqtt.queue_properties import QueueOptions
-from fluxmq.sessions.mqtt.settlement import Settlement
+from fluxmq.sessions.mqtt.settlement import SettlementCommand
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.sessions.mqtt.queue_port import QueuePort, Taken
@@ -66,7 +66,7 @@ def test_what_was_permitted_once_is_refused_when_permissions_change(
     assert client.publish("$queue/q", b"1", qos=1) == 0
     assert client.publish("$queue/q", b"2", qos=1) == 0
     publisher = node[0].session("p").client
-    publisher.policy = Policy([], [])
+    publisher.policy = TopicPolicy([], [])
     apply_policy(publisher)
     assert client.publish("$queue/q", b"3", qos=1) == 0x87
     assert [taken.payloads for taken in port.taken] == [[b"1"], [b"2"]]
@@ -150,7 +150,7 @@ def test_orders(node: Node, port: QueuePort, verb: str, qos: int) -> None:
     client = node.connect(0, "c")
     assert client.publish(f"$queue/q/${verb}", b"ignored", qos=qos, props=ORDER) == 0
     node.run()
-    assert port.settled == [("c", Settlement(b"q", b"g", verb, ((5, 5),)))]
+    assert port.settled == [("c", SettlementCommand(b"q", b"g", verb, ((5, 5),)))]
     assert port.taken == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq.auth.policy import Policy
+from fluxmq.auth.policy import TopicPolicy
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.packets import (
     Connack,
@@ -20,7 +20,7 @@ from fluxmq.protocols.mqtt.packets import (
     Suback,
     Subscribe,
     Subscription,
-    Will,
+    WillPacket,
 )
 from fluxmq.protocols.mqtt.properties import Properties
 from tests.unit.net.shard import Peer, Shard
@@ -128,7 +128,7 @@ def test_only_the_broker_speaks_on_system_topics(shard: Shards) -> None:
 
 
 def test_permissions_hold_for_every_topic_of_a_connection(shard: Shards) -> None:
-    one = shard(policy=Policy(["mine/#"], ["#"]))
+    one = shard(policy=TopicPolicy(["mine/#"], ["#"]))
     watcher, peer = one.connect("w", 5), one.connect("p", 5)
     watcher.subscribe(b"#")
     found = said(
@@ -149,7 +149,7 @@ def test_subscriptions_per_session_are_bounded(shard: Shards) -> None:
 
 
 def test_a_filter_must_be_covered(shard: Shards) -> None:
-    one = shard(policy=Policy(["#"], ["a/+"]))
+    one = shard(policy=TopicPolicy(["#"], ["a/+"]))
     peer = one.connect("p", 5)
     filters = [Subscription(topic_filter, 0) for topic_filter in (b"a/b", b"a/#", b"#", b"a/+")]
     assert said(peer, Subscribe(1, filters)) == [Suback(1, [0, 0x87, 0x87, 0])]
@@ -194,7 +194,7 @@ def test_a_will_is_published_unless_the_client_says_goodbye(shard: Shards) -> No
     for goodbye, expected in ((b"", [b"gone"]), (b"\xe0\x00", [])):
         peer = one.open()
         peer.version = 4
-        said(peer, Connect("p", version=4, will=Will(b"w", b"gone", 1)))
+        said(peer, Connect("p", version=4, will=WillPacket(b"w", b"gone", 1)))
         peer.send(goodbye)
         peer.socket.close()
         assert payloads(watcher) == expected

@@ -10,19 +10,24 @@ from hypothesis import strategies as st
 
 from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.routing.queue_addresses import QueueAddress
-from fluxmq.sessions.mqtt.settlement import REASON_BYTES_MAX, Settlement, merged, parse_settlement
+from fluxmq.sessions.mqtt.settlement import (
+    REASON_BYTES_MAX,
+    SettlementCommand,
+    merged,
+    parse_settlement,
+)
 from tests.unit.sessions.mqtt.test_queue_properties import OTHERS, encoded
 
 OFFSET_MAX = (1 << 63) - 1
 
 
-def order(verb: str, *pairs: tuple[str, str]) -> Settlement:
+def order(verb: str, *pairs: tuple[str, str]) -> SettlementCommand:
     """What a control publish to queue q means."""
     return parse_settlement(QueueAddress(b"q", b"", verb), encoded(*pairs, others=OTHERS))
 
 
 def test_one_message() -> None:
-    assert order("ack", ("group-id", "g"), ("message-id", "q:17")) == Settlement(
+    assert order("ack", ("group-id", "g"), ("message-id", "q:17")) == SettlementCommand(
         b"q", b"g", "ack", ((17, 17),)
     )
     assert order("ack", ("message-id", "17"), ("group-id", "g")).ranges == ((17, 17),)
@@ -93,8 +98,8 @@ SPANS = st.tuples(st.integers(0, 30), st.integers(0, 6)).map(lambda pair: (pair[
 
 
 @given(st.lists(SPANS, max_size=12))
-def test_ranges_hold_the_same_offsets_once(spans: list[tuple[int, int]]) -> None:
-    ranges = merged(spans)
+def test_ranges_hold_the_same_offsets_once(intervals: list[tuple[int, int]]) -> None:
+    ranges = merged(intervals)
     offsets = [offset for first, last in ranges for offset in range(first, last + 1)]
-    assert offsets == sorted({n for first, last in spans for n in range(first, last + 1)})
+    assert offsets == sorted({n for first, last in intervals for n in range(first, last + 1)})
     assert all(one[1] + 1 < other[0] for one, other in pairwise(ranges))

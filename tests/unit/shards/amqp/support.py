@@ -26,15 +26,15 @@ from fluxmq.ipc.topology_messages import (
     read_sets,
 )
 from fluxmq.protocols.amqp091.confirms import Confirmation, ConfirmWindow
-from fluxmq.protocols.amqp091.content import Properties, encode_properties
+from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
 from fluxmq.protocols.amqp091.message_properties import to_block
-from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.routing.topology.changes import AddVhost, Bind, Change, DeclareExchange, DeclareQueue
 from fluxmq.routing.topology.names import internal_name
-from fluxmq.routing.topology.records import Binding, Exchange, Queue, Vhost
+from fluxmq.routing.topology.records import Binding, Exchange, QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.routing.topology.topology import Row, Topology
-from fluxmq.sessions.amqp091.ports import ConsumerWanted, Routing
+from fluxmq.routing.topology.topology import Topology, TopologyRow
+from fluxmq.sessions.amqp091.ports import ConsumeRequest, Routing
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.intake import AMQP
 from tests.broker import merged
@@ -109,7 +109,7 @@ class ControlProcess:
         """Make the changes that were asked for, in order, and tell all shards together."""
         asked, self._asked = self._asked, deque()
         previous = self.topology.revision
-        rows: list[Row] = []
+        rows: list[TopologyRow] = []
         answers = []
         for body, answered in asked:
             results = [self._made(each, rows) for each in read_sets(body)]
@@ -123,12 +123,12 @@ class ControlProcess:
     def change(self, *changes: Change) -> None:
         """What an operator asks for."""
         previous = self.topology.revision
-        rows: list[Row] = []
+        rows: list[TopologyRow] = []
         assert self._made(changes, rows) is None
         for amqp in list(self._shards.values()):
             self._tell(amqp, previous, rows)
 
-    def _made(self, changes: Sequence[Change] | Refusal, rows: list[Row]) -> Refusal | None:
+    def _made(self, changes: Sequence[Change] | Refusal, rows: list[TopologyRow]) -> Refusal | None:
         assert not isinstance(changes, Refusal)
         try:
             rows += self.topology.apply_all(changes).rows
@@ -136,10 +136,10 @@ class ControlProcess:
             return refusal
         return None
 
-    def _tell(self, amqp: Amqp, previous: int, rows: Sequence[Row]) -> None:
+    def _tell(self, amqp: Amqp, previous: int, rows: Sequence[TopologyRow]) -> None:
         for part in parts(previous, self.topology.revision, rows):
             answers: list[Any] = []
-            amqp.topology.orders[TOPOLOGY](_travelled(part.to_body()), answers.append)
+            amqp.topology.commands[TOPOLOGY](_travelled(part.to_body()), answers.append)
             assert not isinstance(answers[0], Failure), answers
 
 
@@ -219,12 +219,12 @@ class AmqpNode(QueueNode):
 
     def queue(
         self, name: str, shard: int = 0, vhost: str = "/", durable: bool = True, **values: Any
-    ) -> Queue:
+    ) -> QueueRecord:
         """Declare a queue."""
         kind = values.get("type", "classic")
         exclusive = values.get("exclusive", False)
         group = self.amqp(shard).broker.group_for(name, durable, exclusive, kind)
-        wanted = Queue(vhost, name, durable=durable, group=group, **values)
+        wanted = QueueRecord(vhost, name, durable=durable, group=group, **values)
         assert self.change(DeclareQueue(wanted), shard=shard) is None
         return wanted
 
@@ -233,7 +233,7 @@ class AmqpNode(QueueNode):
         binding = Binding("/", source, queue, routing_key=key, arguments=arguments)
         assert self.change(Bind(binding)) is None
 
-    def delete(self, queue: Queue, shard: int = 0, if_unused: bool = False) -> int | Refusal:
+    def delete(self, queue: QueueRecord, shard: int = 0, if_unused: bool = False) -> int | Refusal:
         """Delete a queue as a client does."""
         answers: list[int | Refusal] = []
         self.amqp(shard).broker.delete(queue, if_unused, False, answers.append)
@@ -283,13 +283,13 @@ class Publisher:
         amqp = self.node.amqp(self.shard)
         found = amqp.topology.topology.exchange("/", exchange)
         assert found is not None
-        properties = encode_properties(Properties(headers=headers))
+        properties = encode_properties(BasicProperties(headers=headers))
         routed = 0
         for payload in payloads:
             first = self.window.publish(1)
             confirmation = Confirmation(self.window, first, 1, lambda: next(self._marks))
             confirmation.hold()
-            run = PublishRun.of(
+            run = AmqpPublishRun.of(
                 1, exchange.encode(), key.encode(), False, False, properties, payload
             )
             block = to_block(properties, exchange, "anna")
@@ -315,13 +315,13 @@ class Publisher:
 class Consumer:
     """A consumer as a channel attaches it."""
 
-    def __init__(self, node: AmqpNode, queue: Queue, shard: int = 0, **values: Any) -> None:
+    def __init__(self, node: AmqpNode, queue: QueueRecord, shard: int = 0, **values: Any) -> None:
         self.node = node
         self.payloads: list[bytes] = []
         self.cancellations = 0
         self.answers: list[Any] = []
         values.setdefault("asker", queue.owner or "some connection")
-        wanted = ConsumerWanted(queue, "tag", "member", 1000, **values)
+        wanted = ConsumeRequest(queue, "tag", "member", 1000, **values)
         node.amqp(shard).broker.consume(wanted, self, self.answers.append)
         node.run()
 
@@ -341,7 +341,7 @@ class Consumer:
         self.node.settle()
 
 
-def contents(node: AmqpNode, queue: Queue, shard: int = 0) -> list[bytes]:
+def contents(node: AmqpNode, queue: QueueRecord, shard: int = 0) -> list[bytes]:
     """What is ready in a queue; it stays there."""
     node.settle()
     consumer = Consumer(node, queue, shard)

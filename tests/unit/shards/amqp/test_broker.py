@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fluxmq.routing.topology.changes import DeclareQueue, DeleteQueue
-from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.shards.amqp.broker import PATIENCE_SECONDS
+from fluxmq.shards.amqp.broker import RETRY_SECONDS
 from tests.unit.shards.amqp.support import AmqpClient, AmqpNode, user
 
 MakeAmqp = Callable[..., AmqpNode]
@@ -41,11 +41,11 @@ def connected(node: AmqpNode, shard: int) -> AmqpClient:
     return client
 
 
-def wish(node: AmqpNode, shard: int, **values: Any) -> Queue:
+def wish(node: AmqpNode, shard: int, **values: Any) -> QueueRecord:
     """A queue as a client of that shard declares it: in memory there, unless it is durable."""
     durable = values.get("durable", False)
     group = node.amqp(shard).broker.group_for("q", durable, False, "classic")
-    return Queue("/", "q", group=group, **values)
+    return QueueRecord("/", "q", group=group, **values)
 
 
 def counts(client: AmqpClient, **values: Any) -> tuple[int, int]:
@@ -120,7 +120,7 @@ def test_another_connections_exclusive_queue_stays_its_own(make_amqp: MakeAmqp) 
     assert (refused.name, refused.fields["reply_code"]) == ("channel.close", 405)
 
 
-def declare(node: AmqpNode, wanted: Queue, shard: int) -> list[Refusal | None]:
+def declare(node: AmqpNode, wanted: QueueRecord, shard: int) -> list[Refusal | None]:
     """Ask for a queue, and go no further than that."""
     answers: list[Refusal | None] = []
     node.amqp(shard).broker.change([DeclareQueue(wanted)], answers.append)
@@ -130,13 +130,13 @@ def declare(node: AmqpNode, wanted: Queue, shard: int) -> list[Refusal | None]:
 
 def pass_patience(node: AmqpNode) -> None:
     """All the time that a host is asked again."""
-    for _ in range(round(PATIENCE_SECONDS * 2) + 2):
+    for _ in range(round(RETRY_SECONDS * 2) + 2):
         node.advance(0.5)
 
 
-def out_of_reach(node: AmqpNode, queue: Queue) -> Queue:
+def out_of_reach(node: AmqpNode, queue: QueueRecord) -> QueueRecord:
     """The same queue in the memory of something that does not answer."""
-    elsewhere = Queue("/", queue.name, auto_delete=queue.auto_delete, group="ephemeral-7")
+    elsewhere = QueueRecord("/", queue.name, auto_delete=queue.auto_delete, group="ephemeral-7")
     node.control.change(DeclareQueue(elsewhere))
     return elsewhere
 
@@ -175,7 +175,7 @@ def test_who_waits_for_a_queue_takes_no_other_for_it(make_amqp: MakeAmqp) -> Non
     node.amqp(0).broker.purge(elsewhere, purged.append)
     answers = declare(node, wanted, 0)
     node.control.change(DeleteQueue("/", "q", by_broker=True))
-    theirs = Queue("/", "q", exclusive=True, owner="1.5", group="ephemeral-1")
+    theirs = QueueRecord("/", "q", exclusive=True, owner="1.5", group="ephemeral-1")
     node.control.change(DeclareQueue(theirs))
     node.settle()
     assert answers == [None], "it was there, and has ended"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq.engine.between import Departed
 from fluxmq.engine.names import QueueInfo, dead_letter_config
+from fluxmq.engine.parked import ParkedGroup
 from fluxmq.ipc.topology_client import AWAY_SECONDS
 from fluxmq.routing.topology.changes import (
     AddVhost,
@@ -20,7 +20,7 @@ from fluxmq.routing.topology.changes import (
     MigrateQueue,
     SetPolicy,
 )
-from fluxmq.routing.topology.records import Policy, Queue, Vhost
+from fluxmq.routing.topology.records import Policy, QueueRecord, Vhost
 from fluxmq.shards.amqp.declared import LEFT_SECONDS, of_clients
 from tests.unit.engine.asking import ask
 from tests.unit.shards.amqp.support import AmqpNode, Consumer, Publisher, contents
@@ -202,7 +202,7 @@ def test_another_owners_queue_is_another(make_amqp: MakeAmqp) -> None:
     one = node.queue("mine", durable=False, exclusive=True, owner="c1")
     Publisher(node).publish("", "mine", b"secret")
     node.settle()
-    two = Queue("/", "mine", exclusive=True, owner="c2", group=one.group)
+    two = QueueRecord("/", "mine", exclusive=True, owner="c2", group=one.group)
     node.control.change(DropOwner("c1"), DeclareQueue(two))
     assert contents(node, two) == []
 
@@ -232,7 +232,7 @@ def test_another_type_takes_the_place_of_what_was_deleted_meanwhile(make_amqp: M
     queue = node.queue("work")
     down = node.hosts("work")
     node.kill(down)
-    stream = Queue("/", "work", "stream", durable=True, group=queue.group)
+    stream = QueueRecord("/", "work", "stream", durable=True, group=queue.group)
     node.control.change(DeleteQueue("/", "work"), DeclareQueue(stream))
     node.start(down)
     node.settle()
@@ -248,7 +248,9 @@ def test_what_was_declared_while_its_shard_was_down_is_made_there(make_amqp: Mak
     broker = node.amqp(1 - down).broker
     for name in others:
         group = broker.group_for(name, True, False, "classic")
-        broker.change([DeclareQueue(Queue("/", name, durable=True, group=group))], done.append)
+        broker.change(
+            [DeclareQueue(QueueRecord("/", name, durable=True, group=group))], done.append
+        )
     node.advance(1)
     assert len(done) < len(others), "some of them wait for their shard"
     node.start(down)
@@ -292,7 +294,7 @@ def test_control_comes_back_with_all_it_knew(make_amqp: MakeAmqp) -> None:
     node.control.held = True
     done: list[object] = []
     group = node.amqp().broker.group_for("late", True, False, "classic")
-    late = Queue("/", "late", durable=True, group=group)
+    late = QueueRecord("/", "late", durable=True, group=group)
     node.amqp().broker.change([DeclareQueue(late)], done.append)
     node.control.die()
     Publisher(node).publish("", "work", b"1")
@@ -311,7 +313,7 @@ def test_nothing_is_asked_of_a_group_that_is_about_to_move(make_amqp: MakeAmqp) 
     node.queue("old")
     group = node.group("old")
     group.leaving = True
-    new = Queue("/", "new", durable=True, group=group.name)
+    new = QueueRecord("/", "new", durable=True, group=group.name)
     node.control.change(DeclareQueue(new), DeleteQueue("/", "old"))
     node.settle()
     assert group.idle
@@ -329,9 +331,9 @@ def test_a_group_that_has_left_is_not_opened_again(make_amqp: MakeAmqp) -> None:
     queues = node[0].queues
     name = node.queue("old").group
     node.checkpoint()
-    queues.handovers.departed[name] = Departed(complete=True)
+    queues.handovers.departed[name] = ParkedGroup(complete=True)
     queues.service.durable.release(name)
-    node.control.change(DeclareQueue(Queue("/", "new", durable=True, group=name)))
+    node.control.change(DeclareQueue(QueueRecord("/", "new", durable=True, group=name)))
     node.settle()
     assert queues.service.find(name) is None
     del queues.handovers.departed[name]  # it stays
@@ -353,11 +355,11 @@ def test_a_group_that_came_here_is_not_changed_by_an_old_topology(make_amqp: Mak
     group = node.group("first")
     group.replicated = True
     node.settle()
-    keeper = node[0].queues.service.groups[group.name].keeper
+    driver = node[0].queues.service.groups[group.name].driver
     control = node.control
     # What happened while another member led: a queue was declared, and one was deleted and declared again.
     old = control.topology.revision
-    late = Queue("/", "late", durable=True, group=group.name)
+    late = QueueRecord("/", "late", durable=True, group=group.name)
     rows = [
         *control.topology.apply(DeclareQueue(late)).rows,
         *control.topology.apply(DeleteQueue("/", "first")).rows,
@@ -367,14 +369,14 @@ def test_a_group_that_came_here_is_not_changed_by_an_old_topology(make_amqp: Mak
     group.declare(config, lambda _result: None)
     Publisher(node).publish("", "first", b"1")
     control.held = True
-    keeper.elections += 1
+    driver.elections += 1
     node.advance(0.3)
     assert node.engine("late") is not None
     control._tell(node.amqp(), old, rows)
     node.advance(0.3)
     assert contents(node, first) == [b"1"], "of the one that was declared again"
     # It is certain now: what the topology does not have is deleted.
-    stray = Queue("/", "stray", durable=True, group=group.name)
+    stray = QueueRecord("/", "stray", durable=True, group=group.name)
     group.declare(node.amqp().declared.config_of(stray), lambda _result: None)
     node.advance(0.3)
     assert node.engine("stray") is not None
@@ -398,7 +400,7 @@ def test_what_a_follower_has_not_is_no_reason_to_delete_it(make_amqp: MakeAmqp) 
     node.control.held = True  # what is asked of it is not heard
     group.delete(queue.name, False, False, lambda _answer: None)
     node.settle()
-    node[0].queues.service.groups[group.name].keeper.leading = False
+    node[0].queues.service.groups[group.name].driver.leading = False
     node.control._asked.clear()
     node.control.held = False
     node.advance(20)
@@ -413,7 +415,7 @@ def test_a_follower_of_the_group_that_a_queue_left_deletes_nothing(make_amqp: Ma
     group = node.group("work")
     group.replicated = True
     node.settle()
-    node[0].queues.service.groups[group.name].keeper.leading = False
+    node[0].queues.service.groups[group.name].driver.leading = False
     node.control.change(MigrateQueue("/", "work", group.name, "elsewhere", "aa"))
     node.control.change(FinishMigration("/", "work", "aa"))
     node.settle()

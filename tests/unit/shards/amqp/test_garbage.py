@@ -18,9 +18,9 @@ from fluxmq.auth.permissions import Permissions
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
 from fluxmq.queues import dispatch
 from fluxmq.replication.shared_log import SyncTimes
-from fluxmq.sessions.amqp091.deliveries import Heads
+from fluxmq.sessions.amqp091.deliveries import DeliveryHeads
 from fluxmq.storage.batch_cache import BatchCache
-from fluxmq.storage.wal_cache import Entry, RecentEntries
+from fluxmq.storage.wal_cache import CachedEntry, RecentEntries
 from tests.differential import wire
 from tests.unit.shards.amqp.conftest import MakeAmqp
 from tests.unit.shards.amqp.support import AmqpClient, AmqpNode, user
@@ -30,7 +30,7 @@ WARM_UP = 10
 ROUNDS = 40
 ALLOWED = 30
 """Objects in cycles that may be found after all rounds: less than one per round."""
-BOUNDED = (BatchCache, ChannelLedger, Heads, Permissions, RecentEntries, SyncTimes)
+BOUNDED = (BatchCache, ChannelLedger, DeliveryHeads, Permissions, RecentEntries, SyncTimes)
 """Keep as many entries as a constant beside them says, whatever queues there were."""
 
 
@@ -248,7 +248,7 @@ def found_grown(before: dict[int, int]) -> list[str]:
 def is_log(container: Any) -> bool:
     """Whether it is what a log keeps of its entries until the next checkpoint."""
     values = container.values() if isinstance(container, dict) else container
-    return any(isinstance(each, Entry) for each in values)
+    return any(isinstance(each, CachedEntry) for each in values)
 
 
 @pytest.mark.uncompiled

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fluxmq.engine.group import Group
-from fluxmq.engine.memory import MemoryKeeper, MemoryStores
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.memory import MemoryDriver, MemoryStores
 from fluxmq.model.outcomes import Outcome
 from fluxmq.queues import migration
-from fluxmq.queues.commands import Kind, Verb
+from fluxmq.queues.commands import CommandKind, Verb
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.consumers import ConsumerTerms
 from fluxmq.queues.results import Code, Result
-from fluxmq.queues.states import Queue as State
+from fluxmq.queues.states import QueueState as State
 from fluxmq.routing.topology.changes import (
     AbortMigration,
     AddVhost,
@@ -25,11 +25,11 @@ from fluxmq.routing.topology.changes import (
     FinishMigration,
     MigrateQueue,
 )
-from fluxmq.routing.topology.records import Queue, Vhost
+from fluxmq.routing.topology.records import QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.shards.amqp import migrations
-from fluxmq.shards.amqp.migrations import FENCED_SECONDS_MAX, LATER_SECONDS, Migrations
+from fluxmq.shards.amqp.migrations import FENCED_SECONDS_MAX, LATER_SECONDS, QueueMigrations
 from tests.unit.queues.support import NOW, singles
 
 MESSAGES = 50
@@ -39,7 +39,7 @@ Done = Callable[[Refusal | None], None]
 class Link:
     """The way to another group: commands wait in it until the test lets them pass."""
 
-    def __init__(self, groups: dict[str, Group]) -> None:
+    def __init__(self, groups: dict[str, ReplicationGroup]) -> None:
         self.waiting: deque[tuple[str, str, int, bytes, Callable[[Result], None]]] = deque()
         self._groups = groups
 
@@ -68,7 +68,7 @@ class Shard:
         self.now = 100.0
         self.topology = Topology()
         self.topology.apply(AddVhost(Vhost("/")))
-        row = Queue("/", "q", "quorum", durable=True, group="hot")
+        row = QueueRecord("/", "q", "quorum", durable=True, group="hot")
         self.topology.apply(DeclareQueue(row))
         self.groups = {name: self._group(name) for name in ("hot", "cold")}
         self.reachable = True
@@ -79,8 +79,8 @@ class Shard:
         self.groups["hot"].declare(QueueConfig("q"))
         self.tick()
 
-    def _group(self, name: str) -> Group:
-        group = Group(
+    def _group(self, name: str) -> ReplicationGroup:
+        group = ReplicationGroup(
             name,
             MemoryStores(),
             lambda _group: None,
@@ -89,15 +89,15 @@ class Shard:
             1,
             1 << 20,
         )
-        group.keeper = MemoryKeeper(group)
-        group.asked.patience_us = group.asked.alone_us = 0
+        group.driver = MemoryDriver(group)
+        group.asked.linger_us = group.asked.alone_us = 0
         group.lead()
         return group
 
     def lead(self) -> None:
         """Begin to lead both: what was known of moves is gone."""
         self.elections += 1
-        self.migrations = Migrations(
+        self.migrations = QueueMigrations(
             lambda: self.topology,
             lambda changes, done: self.waiting.append((changes, done)),
             self._led,
@@ -107,15 +107,15 @@ class Shard:
         )
         self.migrations.changed(self.topology.snapshot().rows)
 
-    def _led(self) -> Iterator[tuple[Group, int]]:
+    def _led(self) -> Iterator[tuple[ReplicationGroup, int]]:
         return iter([(group, self.elections) for group in self.groups.values()])
 
-    def _carrier(self, group: str) -> Link | Group | None:
+    def _carrier(self, group: str) -> Link | ReplicationGroup | None:
         if not self.reachable:
             return None
         return self.link or self.groups[group]
 
-    def _declare(self, row: Queue) -> None:
+    def _declare(self, row: QueueRecord) -> None:
         self.groups[row.group].declare(QueueConfig(row.name))
 
     def tick(self, seconds: float = 0.0) -> None:
@@ -233,7 +233,7 @@ def test_what_is_published_while_it_is_copied_comes_along(
     shard.move()
     link.pass_on()
     shard.tick()
-    assert link.kinds == [Kind.IMPORT]
+    assert link.kinds == [CommandKind.IMPORT]
     assert shard.publish(b"meanwhile") == [0]
     for _ in range(MESSAGES + 2):
         link.pass_on()
@@ -284,7 +284,7 @@ def test_a_move_whose_decision_is_lost_is_gone_on_with(shard: Shard) -> None:
 def test_a_queue_that_waits_for_too_long_is_opened_and_moved_later(shard: Shard) -> None:
     link = shard.link = Link(shard.groups)
     shard.move()
-    while link.kinds != [Kind.INSTALL]:
+    while link.kinds != [CommandKind.INSTALL]:
         link.pass_on()
         shard.tick()
     assert shard.publish(b"held up") == [Outcome.FENCED]
@@ -305,7 +305,7 @@ def test_what_arrived_is_given_up_only_when_it_is_certain_that_it_may(shard: Sha
     cold = shard.groups["cold"]
     config = QueueConfig("q")
     results: list[Result] = []
-    cold.carry("q", Kind.ADOPT, migration.adopt_body(config, 0, 0xBEEF), results.append)
+    cold.carry("q", CommandKind.ADOPT, migration.adopt_body(config, 0, 0xBEEF), results.append)
     shard.tick()
     shard.tick()
     assert results == [Result(Code.OK, 0)]
@@ -323,7 +323,7 @@ def test_what_arrived_is_given_up_only_when_it_is_certain_that_it_may(shard: Sha
 
 def test_what_arrived_of_no_move_goes(shard: Shard) -> None:
     body = migration.adopt_body(QueueConfig("q"), 0, 0xDEAD)
-    shard.groups["cold"].carry("q", Kind.ADOPT, body, lambda _result: None)
+    shard.groups["cold"].carry("q", CommandKind.ADOPT, body, lambda _result: None)
     shard.run()
     assert shard.state("cold") is None
     shard.check("hot")
@@ -361,7 +361,7 @@ def test_what_is_consumed_while_it_is_copied_need_not_be_copied(
             carried += link.kinds
             link.pass_on()
         shard.tick()
-    assert carried == [Kind.IMPORT, Kind.ADOPT, Kind.INSTALL]
+    assert carried == [CommandKind.IMPORT, CommandKind.ADOPT, CommandKind.INSTALL]
     shard.run()
     moved = shard.state("cold")
     assert shard.where == "cold"

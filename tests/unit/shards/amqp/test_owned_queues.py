@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from fluxmq.routing.topology.changes import DropOwner
-from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import RESOURCE_LOCKED, Refusal
-from fluxmq.sessions.amqp091.ports import ConsumerWanted
+from fluxmq.sessions.amqp091.ports import ConsumeRequest
 from tests.conformance import wire
 from tests.unit.shards.amqp.support import AmqpNode, Consumer, Publisher, contents
 from tests.unit.shards.node import messages
@@ -24,7 +24,7 @@ OWNER = "connection 1"
 pytestmark = pytest.mark.parametrize("shard", [0, 1])
 
 
-def exclusive(node: AmqpNode, name: str, shard: int = 0) -> Queue:
+def exclusive(node: AmqpNode, name: str, shard: int = 0) -> QueueRecord:
     return node.queue(name, shard=shard, durable=False, exclusive=True, owner=OWNER)
 
 
@@ -72,7 +72,7 @@ def test_an_exclusive_queue_is_closed_to_other_connections(make_amqp: MakeAmqp, 
     Publisher(node).publish("", "mine", b"1")
     for asker in ("connection 2", ""):
         for taking in (False, True):
-            wanted = ConsumerWanted(queue, "t", "m", 10, taking=taking, asker=asker)
+            wanted = ConsumeRequest(queue, "t", "m", 10, taking=taking, asker=asker)
             answers: list[object] = []
             node.amqp(shard).broker.consume(wanted, port, answers.append)
             node.settle()

@@ -8,7 +8,7 @@ import pytest
 
 from fluxmq.queues.limits import PRODUCERS_MAX
 from fluxmq.routing.topology.changes import Bind, DeclareQueue, SetPolicy
-from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, Binding, Policy, Queue
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, Binding, Policy, QueueRecord
 from fluxmq.shards.amqp.publishing import value_identity
 from tests.conformance import wire
 from tests.unit.engine.support import fill
@@ -312,7 +312,7 @@ def test_new_bindings_hold_for_topics_that_were_published_before(make_amqp: Make
 
 def test_a_captured_topic_is_stored_once_however_it_comes(make_amqp: MakeAmqp) -> None:
     node = make_amqp(2, queues=({"name": "captured", "topics": ("home/#",)},))
-    configured = Queue("/", "captured", durable=True, origin=ORIGIN_SETTINGS)
+    configured = QueueRecord("/", "captured", durable=True, origin=ORIGIN_SETTINGS)
     node.control.change(DeclareQueue(configured))
     node.bind("amq.topic", "captured", "home.*")
     publisher = Publisher(node)

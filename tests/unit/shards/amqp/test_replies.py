@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq.protocols.amqp091.content import Properties, encode_properties
-from fluxmq.protocols.amqp091.run import PublishRun
+from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.shards.amqp.replies import WAIT_SECONDS, shard_in
 from tests.unit.shards.amqp.support import AmqpNode
 
 MakeAmqp = Callable[..., AmqpNode]
-NOTHING = encode_properties(Properties())
+NOTHING = encode_properties(BasicProperties())
 
 
 class Port:
@@ -33,7 +33,7 @@ class Port:
 
 def send(node: AmqpNode, shard: int, address: str, payload: bytes) -> bool:
     """Send a reply."""
-    run = PublishRun.of(
+    run = AmqpPublishRun.of(
         1, b"", b"amq.rabbitmq.reply-to." + address.encode(), False, False, NOTHING, payload
     )
     sent = node.amqp(shard).replies.send(address, run, b"")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from fluxmq.metrics.exposition import Exposition, Source
+from fluxmq.metrics.exposition import Exposition, MetricSource
 from fluxmq.metrics.registry import AMQP_STATES, METRICS, Sample, Scope, find, labels_problem
 from fluxmq.routing.topology.changes import DeclareExchange, SetPolicy
 from fluxmq.routing.topology.records import Exchange, Policy
@@ -63,7 +63,7 @@ def test_every_metric_of_amqp_is_told_and_declared(make_amqp: MakeAmqp) -> None:
     prefixes = ("fluxmq_amqp_", "fluxmq_topology_")
     assert names == {name for name in METRICS if name.startswith(prefixes)}
     exposition = Exposition()
-    exposition.add(Source(Scope.SHARD, samples, 0))
+    exposition.add(MetricSource(Scope.SHARD, samples, 0))
     assert exposition.undeclared == 0
     assert b'fluxmq_amqp_errors_total{code="404",shard="0"} 1' in exposition.text()
 

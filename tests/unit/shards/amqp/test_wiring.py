@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from fluxmq.auth.logins import Authenticated, LoginOutcome
+from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
 from fluxmq.auth.users import User, VhostPermission
-from fluxmq.engine.ports import Status
+from fluxmq.engine.ports import QueueStats
 from fluxmq.ipc.user_messages import Users
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, DeleteVhost, SetVhostLimits
-from fluxmq.routing.topology.records import Queue, Vhost
+from fluxmq.routing.topology.records import QueueRecord, Vhost
 from fluxmq.sessions.amqp091.refusals import refusal_of
-from fluxmq.shards.amqp.consuming import status_of
+from fluxmq.shards.amqp.consumer_requests import status_of
 from tests.unit.shards.amqp.support import (
     EVERYTHING,
     AmqpClient,
@@ -282,7 +282,7 @@ def test_an_exclusive_consumer_keeps_others_away(make_amqp: MakeAmqp) -> None:
 def test_changes_are_refused_as_control_says(make_amqp: MakeAmqp) -> None:
     node = make_amqp()
     group = node.queue("work").group
-    refusal = node.change(DeclareQueue(Queue("/", "work", auto_delete=True, group=group)))
+    refusal = node.change(DeclareQueue(QueueRecord("/", "work", auto_delete=True, group=group)))
     assert refusal is not None
     assert refusal.code == 406
 
@@ -311,10 +311,10 @@ def test_groups_of_new_queues(make_amqp: MakeAmqp) -> None:
     ],
 )
 def test_outcomes_are_reply_codes(outcome: QueueOutcome, code: int) -> None:
-    refusal = refusal_of(Queue("/", "q"), outcome)
+    refusal = refusal_of(QueueRecord("/", "q"), outcome)
     assert refusal.code == code
     assert "queue 'q' in vhost '/'" in refusal.text
-    assert status_of(Status(outcome)) is None
+    assert status_of(QueueStats(outcome)) is None
 
 
 def test_a_consumer_has_one_filter(make_amqp: MakeAmqp) -> None:
@@ -338,8 +338,8 @@ def test_a_certificate_names_its_user(
     client.certificate_name = certificate
     told: list[Any] = []
     broker.authenticate(client, "EXTERNAL", asked, b"", told.append)
-    accepted = Authenticated(LoginOutcome.ACCEPTED, "anna")
-    assert told == [accepted if valid else Authenticated(LoginOutcome.DENIED)]
+    accepted = AmqpAuthResult(LoginOutcome.ACCEPTED, "anna")
+    assert told == [accepted if valid else AmqpAuthResult(LoginOutcome.DENIED)]
 
 
 def test_a_certificate_honours_loopback_users(make_amqp: MakeAmqp) -> None:
@@ -355,8 +355,8 @@ def test_a_certificate_honours_loopback_users(make_amqp: MakeAmqp) -> None:
     broker.authenticate(client, "EXTERNAL", "", b"", told.append)
     client.certificate_name = "nobody"
     broker.authenticate(client, "EXTERNAL", "", b"", told.append)
-    denied = Authenticated(LoginOutcome.DENIED)
-    assert told == [Authenticated(LoginOutcome.ACCEPTED, "guest"), denied, denied]
+    denied = AmqpAuthResult(LoginOutcome.DENIED)
+    assert told == [AmqpAuthResult(LoginOutcome.ACCEPTED, "guest"), denied, denied]
 
 
 def test_what_cannot_be_checked_now_is_not_refused(make_amqp: MakeAmqp) -> None:

@@ -1,0 +1,90 @@
+"""Balance of leaders over nodes, so that none leads many more groups than another: one rule for
+shards, which balance by themselves, and for `fluxmqctl rebalance`. Pure.
+
+Existing leaders move only while one node has at least `APART` more than another; new groups get a
+first leader by rendezvous hashing over their voters, evenly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+APART: Final = 2
+"""Surplus of leaders on one node that makes one of them move: a difference of one is as even as it
+gets."""
+
+
+def first_leaders(groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the first leaders of new groups, by their voters: for each the node that has the
+    fewest so far, of several the one with the highest hash. Equal on every node that knows the same
+    groups."""
+    loads: Counter[str] = Counter()
+    chosen: dict[str, str] = {}
+    for group, voters in sorted(groups.items()):
+        if voters:
+            chosen[group] = min(voters, key=lambda node: (loads[node], _weight(group, node)))
+            loads[chosen[group]] += 1
+    return chosen
+
+
+def _weight(group: str, node: str) -> bytes:
+    return hashlib.sha256(f"{group}\0{node}".encode()).digest()
+
+
+class LeaderPlacement(NamedTuple):
+    """The leader of a group, and the candidates."""
+
+    leader: str
+    voters: tuple[str, ...]
+
+
+def rebalanced(groups: Mapping[str, LeaderPlacement]) -> list[tuple[str, str]]:
+    """Return the groups to transfer, and to whom, so that leaders are spread evenly. Deterministic.
+
+    Leaders move from the node with the most to the one with the fewest while the first has at least
+    `APART` more, over other nodes when no group of the one can be led by the other. Nothing moves
+    without need, and each group once.
+    """
+    leaders = {group: placed.leader for group, placed in groups.items()}
+    loads = Counter({node: 0 for placed in groups.values() for node in placed.voters})
+    loads.update(leaders.values())
+    while path := _path(groups, leaders, loads):
+        for group, to in path:
+            loads[leaders[group]] -= 1
+            loads[to] += 1
+            leaders[group] = to
+    return [(group, to) for group, to in sorted(leaders.items()) if to != groups[group].leader]
+
+
+def _path(
+    groups: Mapping[str, LeaderPlacement], leaders: Mapping[str, str], loads: Mapping[str, int]
+) -> list[tuple[str, str]]:
+    """Return moves that take one leader from a node with many, perhaps over others, to one with
+    few; none when balanced."""
+    for start in sorted(loads, key=lambda node: (-loads[node], node)):
+        reached: dict[str, tuple[str, str] | None] = {start: None}
+        ahead = deque([start])
+        while ahead:
+            node = ahead.popleft()
+            for group in sorted(name for name, leader in leaders.items() if leader == node):
+                for to in groups[group].voters:
+                    if to not in reached:
+                        reached[to] = (group, node)
+                        ahead.append(to)
+        end = min(reached, key=lambda node: (loads[node], node))
+        if loads[start] - loads[end] >= APART:
+            return _back(reached, end)
+    return []
+
+
+def _back(reached: Mapping[str, tuple[str, str] | None], end: str) -> list[tuple[str, str]]:
+    moves: list[tuple[str, str]] = []
+    step = reached[end]
+    while step is not None:
+        group, node = step
+        moves.append((group, end))
+        end, step = node, reached[node]
+    return moves

@@ -1,0 +1,219 @@
+"""Transport of one group's Raft messages, at the group's own address, in the shard that hosts it.
+
+One stream joins two members, dialled by the one whose name is smaller. A stream that ends loses
+what was in flight, which Raft tolerates; the leader is notified and resends what was not
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from fluxmq.cluster.connection import NodeStream, StreamHello
+from fluxmq.cluster.dialer import Dialer
+from fluxmq.cluster.endpoint import CallHandler, Endpoint
+from fluxmq.cluster.raft_messages import decode, encode
+from fluxmq.cluster.security import Security
+from fluxmq.logs import RateLimited, get_logger
+from fluxmq.raft.errors import MalformedMessage
+from fluxmq.raft.types import Message, MessageKind
+from fluxmq.replication.incarnation import Acquaintances, is_control
+from fluxmq.settings.plans import GroupPlan, member_number
+from fluxmq.storage.errors import StorageError
+
+_log = get_logger("fluxmq.cluster")
+
+_VOTES = frozenset(
+    (
+        MessageKind.VOTE,
+        MessageKind.VOTE_ANSWER,
+        MessageKind.PRE_VOTE,
+        MessageKind.PRE_VOTE_ANSWER,
+    )
+)
+
+
+class RaftTransport:
+    """Transports one group's messages. ``step`` takes messages of a member; ``unreachable`` is
+    called with a member whose stream has ended, ``failed`` with the error that kept
+    ``acquaintances`` from saving the members it met. Messages to and from members that
+    ``acquaintances`` does not believe are dropped.
+    """
+
+    def __init__(
+        self,
+        plan: GroupPlan,
+        security: Security,
+        own: StreamHello,
+        step: Callable[[Sequence[Message]], None],
+        unreachable: Callable[[int], None],
+        acquaintances: Acquaintances,
+        failed: Callable[[str], None],
+        now: Callable[[], float],
+        calls: Mapping[str, CallHandler] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.heard: dict[int, float] = {}
+        """Time each member was last heard from, monotonic seconds."""
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._step = step
+        self._unreachable = unreachable
+        self._acquaintances = acquaintances
+        self._failed = failed
+        self._now = now
+        self._numbers = {member.node: member.number for member in plan.nodes}
+        self.number = member_number(own.node)
+        self._own = own._replace(purpose=purpose_of(plan.name))
+        self._connections: dict[int, NodeStream] = {}
+        self.malformed = RateLimited(_log, per_second=1.0, burst=5)
+        self._endpoint = Endpoint(
+            security, plan.bind_addr, self._own, self, self._accept, calls or {}
+        )
+        self._security = security
+        self._started = False
+        self.dialers: dict[int, Dialer] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def hello(self) -> StreamHello:
+        """The greeting of this side."""
+        return self._own
+
+    async def start(self) -> None:
+        """Listen and dial. Raises EndpointError."""
+        await self._endpoint.start()
+        self._started = True
+        for dialer in self.dialers.values():
+            dialer.start()
+
+    def follow(self, members: Collection[int]) -> None:
+        """Maintain streams to these members, dialling those that this member has to dial."""
+        for member in self.plan.nodes:
+            wanted = member.number in members and self._own.node < member.node
+            if wanted and member.number not in self.dialers:
+                dialer = Dialer(self._security, member.address, member.node, self._own, self)
+                self.dialers[member.number] = dialer
+                if self._started:
+                    dialer.start()
+            elif not wanted and member.number in self.dialers:
+                dialer = self.dialers.pop(member.number)
+                if self._started:
+                    task = asyncio.get_running_loop().create_task(dialer.stop())
+                    self._ending.add(task)
+                    task.add_done_callback(self._ending.discard)
+
+    async def stop(self) -> None:
+        """End every stream and free the address."""
+        if not self._started:
+            return
+        self._started = False
+        dialers = (dialer.stop() for dialer in self.dialers.values())
+        await asyncio.gather(self._endpoint.stop(), *dialers, *self._ending)
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send messages to the members that can be reached, and drop the others."""
+        met = self._acquaintances
+        abstains = met.abstains
+        reached: list[NodeStream] = []
+        for message in messages:
+            connection = self._connections.get(message.target)
+            if connection is None or (abstains and message.kind in _VOTES):
+                continue
+            if met.believed(message.target):
+                frame = encode(message)
+                self.sent_bytes += len(frame)
+                connection.put(frame)
+                if connection not in reached:
+                    reached.append(connection)
+        for connection in reached:
+            connection.flush()
+
+    def say(self, member: int, frame: bytes) -> None:
+        """Send a control record to a member."""
+        connection = self._connections.get(member)
+        if connection is not None:
+            connection.send(frame)
+
+    def reaches(self, member: int) -> bool:
+        """Return whether there is a stream to a member."""
+        return member in self._connections
+
+    def _accept(self, hello: StreamHello) -> str:
+        if hello.purpose != self._own.purpose:
+            return f"this is the address of {self._own.purpose}, not of {hello.purpose}"
+        if hello.node not in self._numbers:
+            return f"{hello.node} is not a member of group {self.plan.name}"
+        if hello.node >= self._own.node:
+            return f"{self._own.node} dials {hello.node}, not the other way round"
+        return ""
+
+    # Streams
+
+    def connected(self, connection: NodeStream) -> None:
+        """Register a new stream and greet the member."""
+        if self._acquaintances.closed:
+            connection.close()
+            return
+        number = self._numbers[connection.hello.node]
+        before = self._connections.get(number)
+        self._connections[number] = connection
+        self.heard[number] = self._now()
+        if before is not None:
+            before.close()
+            self._gone(number)
+        connection.send(self._acquaintances.greeting())
+
+    def _gone(self, number: int) -> None:
+        self._unreachable(number)
+        try:
+            self._acquaintances.gone(number)
+        except StorageError as problem:
+            self._failed(str(problem))
+
+    def received(self, connection: NodeStream, records: Sequence[bytes]) -> None:
+        """Handle records that a stream has delivered."""
+        number = self._numbers[connection.hello.node]
+        if self._connections.get(number) is not connection:
+            return  # late records of an earlier stream may be of the member's earlier life
+        self.heard[number] = self._now()
+        try:
+            self._take(number, records)
+        except StorageError as problem:
+            self._failed(str(problem))
+            connection.close()
+        except MalformedMessage as error:
+            self.malformed.event(
+                logging.WARNING,
+                connection.hello.node,
+                "a message was not understood",
+                group=self.plan.name,
+                node=connection.hello.node,
+                problem=str(error),
+            )
+            connection.close()
+
+    def _take(self, number: int, records: Sequence[bytes]) -> None:
+        messages = []
+        for frame in records:
+            self.received_bytes += len(frame)
+            if is_control(frame):
+                self._acquaintances.take(number, frame)
+            elif self._acquaintances.believed(number):
+                messages.append(decode(frame, number, self.number))
+        if messages:
+            self._step(messages)
+
+    def lost(self, connection: NodeStream, why: str) -> None:
+        """Unregister a stream that has ended."""
+        number = self._numbers[connection.hello.node]
+        if self._connections.get(number) is connection:
+            del self._connections[number]
+            self._gone(number)
+
+
+def purpose_of(group: str) -> str:
+    """Return the purpose that a stream for a group's messages states in its greeting."""
+    return f"group:{group}"

@@ -1,0 +1,340 @@
+"""Answers ``fluxmqctl`` for a shard: queues, connections, channels and consumers, row by row.
+
+Columns have the names of ``rabbitmqctl``; an unknown requested column is left out of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.wiring import Queues
+from fluxmq.ipc.messages import ERROR_FAILED, ERROR_NOT_FOUND, Failure
+from fluxmq.ipc.row_messages import (
+    CHANNELS,
+    CONNECTIONS,
+    CONSUMERS,
+    AffectedCount,
+    CloseConnections,
+    CloseSession,
+    QueueRequest,
+    RowsPage,
+    RowsRequest,
+    TableRow,
+    page_of,
+    plain,
+)
+from fluxmq.net.tls import TlsStream
+from fluxmq.queues.migration import is_arriving
+from fluxmq.routing.topology.effective import policy_of
+from fluxmq.routing.topology.names import internal_name, public_name
+from fluxmq.routing.topology.records import QueueRecord
+from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.consume_request import SINGLE_ACTIVE
+from fluxmq.sessions.amqp091.consumers import AmqpConsumer
+from fluxmq.sessions.amqp091.handshake import AmqpStage
+from fluxmq.sessions.mqtt.session import MqttClient
+from fluxmq.shards.amqp.broker import AmqpBroker
+
+PROTOCOL = "AMQP 0-9-1"
+MQTT_PROTOCOLS = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}
+QUEUE_TYPES = {0: "classic", 1: "quorum", 2: "stream", 3: "classic"}
+
+
+class AdminQueries:
+    """Implements control's ``Desk`` for one shard."""
+
+    def __init__(
+        self,
+        broker: AmqpBroker,
+        queues: Queues,
+        migration: Callable[[str], str],
+        end_session: Callable[[str, Callable[[int], None]], None],
+    ) -> None:
+        """`end_session` ends an MQTT session and calls back with the count once that is on disk."""
+        self._migration = migration
+        self._end_session = end_session
+        self._broker = broker
+        self._queues = queues
+
+    def rows(self, wanted: RowsRequest, done: Callable[[RowsPage | Failure], None]) -> None:
+        """Return rows with the requested columns."""
+        if wanted.what == CONNECTIONS:
+            found = self._connections()
+        elif wanted.what == CHANNELS:
+            found = (_channel_row(each) for each in self._channels())
+        elif wanted.what == CONSUMERS:
+            found = self._consumers()
+        else:
+            found = self._queue_rows(wanted.names)
+        columns = wanted.columns
+        cut = ({name: row[name] for name in columns if name in row} for row in found)
+        done(page_of(cut, wanted.after))
+
+    # Queues
+
+    def _queue_rows(self, names: tuple[tuple[str, str], ...]) -> Iterator[TableRow]:
+        if names:
+            for vhost, name in names:
+                internal = internal_name(vhost, name)
+                group = self._queues.service.find(self._queues.names.info(internal).group)
+                if group is not None and group.machine.queue(internal) is not None:
+                    yield self._queue_row(group, internal)
+            return
+        for group in self._queues.service.all_groups():
+            for state in list(group.machine.queues.values()):
+                if not is_arriving(state):
+                    yield self._queue_row(group, state.config.name)
+
+    def _queue_row(self, group: ReplicationGroup, internal: str) -> TableRow:
+        state = group.machine.queue(internal)
+        assert state is not None
+        vhost, name = public_name(internal)
+        ready, unsettled, consumers = group.dispatch.consumers.counts(state.id)
+        memory = group is self._queues.service.ephemeral
+        leader = f"shard-{self._broker.shard}"
+        row: TableRow = {
+            "name": name,
+            "vhost": vhost,
+            "type": QUEUE_TYPES[state.config.type],
+            "messages": ready + unsettled,
+            "messages_ready": ready,
+            "messages_unacknowledged": unsettled,
+            "messages_persistent": 0 if memory else ready + unsettled,
+            "consumers": consumers,
+            "group": group.name,
+            "leader": leader,
+            "members": [leader],
+            "online": [] if group.failed else [leader],
+            "pid": f"<{group.name}.{state.id}>",
+            "state": "stopped" if group.failed else "running",
+            "migration": self._migration(internal),
+        }
+        known = self._broker.topology.queue(vhost, name)
+        if known is not None:
+            row.update(self._declared_columns(known))
+        return row
+
+    def _declared_columns(self, queue: QueueRecord) -> TableRow:
+        policy = policy_of(self._broker.topology, queue)
+        operator = policy_of(self._broker.topology, queue, operator=True)
+        return {
+            "type": queue.type,
+            "durable": queue.durable,
+            "auto_delete": queue.auto_delete,
+            "exclusive": queue.exclusive,
+            "owner_pid": queue.owner,
+            "arguments": plain(queue.arguments),
+            "policy": policy.name if policy is not None else "",
+            "operator_policy": operator.name if operator is not None else "",
+        }
+
+    # Connections
+
+    def _connections(self) -> Iterator[TableRow]:
+        for connection in list(self._broker.reactor.connections.values()):
+            client = connection.identity
+            if isinstance(client, AmqpClient):
+                # A closed connection may linger until its last bytes are read.
+                if client.counted and client.stage is not AmqpStage.CLOSED:
+                    yield _connection_row(client)
+            elif isinstance(client, MqttClient) and connection.open:
+                yield _mqtt_row(client)
+
+    def _channels(self) -> Iterator[Channel]:
+        for client in list(self._broker.handler.clients):
+            yield from client.channels.values()
+
+    def _consumers(self) -> Iterator[TableRow]:
+        for channel in self._channels():
+            for tag, consumer in channel.consumers.by_tag.items():
+                active = self._active(channel, consumer)
+                yield {
+                    "queue_name": consumer.queue.name,
+                    "vhost": consumer.queue.vhost,
+                    "channel_pid": _channel_pid(channel),
+                    "consumer_tag": tag,
+                    "ack_required": not consumer.automatic,
+                    "exclusive": consumer.exclusive,
+                    "prefetch_count": consumer.prefetch,
+                    "priority": consumer.priority,
+                    "active": active,
+                    "activity_status": self._activity(consumer, active),
+                    "arguments": plain(consumer.arguments or {}),
+                }
+
+    def _active(self, channel: Channel, consumer: AmqpConsumer) -> bool | None:
+        """Return whether a consumer is active; None if another shard has the queue and decides."""
+        if not _is_single_active(consumer.queue):
+            return True
+        queue = consumer.queue
+        internal = queue.internal_name
+        names = self._queues.names
+        group = self._queues.service.find(names.group_of(internal, queue.group))
+        state = group.machine.queue(internal) if group is not None else None
+        if group is None or state is None:
+            return None
+        member = f"{channel.client.owner}:{channel.number}:{consumer.tag}"
+        found = group.dispatch.consumers.consumers_of(state.id)
+        first = next((each for each in found if each.active and each.counts), None)
+        return first is not None and first.member == member
+
+    def _activity(self, consumer: AmqpConsumer, active: bool | None) -> str | None:
+        """Return a consumer's activity status as RabbitMQ names it."""
+        if not _is_single_active(consumer.queue):
+            return "up"
+        return {True: "single_active", False: "waiting", None: None}[active]
+
+    def close_connections(
+        self, wanted: CloseConnections, done: Callable[[AffectedCount | Failure], None]
+    ) -> None:
+        """Close AMQP connections by pid, by vhost, or all."""
+        count = 0
+        for client in list(self._broker.handler.clients):
+            meant = wanted.pid in (None, client.owner)
+            if meant and wanted.vhost in (None, client.vhost) and client.stage is AmqpStage.RUNNING:
+                count += 1
+                client.disconnect(wanted.reason)
+        self._broker.wake()
+        done(AffectedCount(count))
+
+    def close_session(
+        self, wanted: CloseSession, done: Callable[[AffectedCount | Failure], None]
+    ) -> None:
+        """End the session of an MQTT client id, connected or not, if it is here."""
+        self._end_session(wanted.client_id, lambda count: done(AffectedCount(count)))
+
+    # Orders about queues
+
+    def purge_queue(
+        self, request: QueueRequest, done: Callable[[AffectedCount | Failure], None]
+    ) -> None:
+        """Purge a queue, wherever it is."""
+        queue = self._broker.topology.queue(request.vhost, request.name)
+        if queue is None:
+            done(_unknown(request))
+        else:
+            self._broker.purge(queue, _counting(done))
+
+    def delete_queue(
+        self, request: QueueRequest, done: Callable[[AffectedCount | Failure], None]
+    ) -> None:
+        """Delete a queue, wherever it is."""
+        queue = self._broker.topology.queue(request.vhost, request.name)
+        if queue is None:
+            done(_unknown(request))
+            return
+        try:
+            self._broker.topology.check_delete_queue(request.vhost, request.name)
+        except Refusal as refusal:
+            done(Failure(ERROR_FAILED, refusal.text))
+            return
+        self._broker.delete(queue, request.if_unused, request.if_empty, _counting(done))
+
+
+def _counting(done: Callable[[AffectedCount | Failure], None]) -> Callable[[int | Refusal], None]:
+    def answered(answer: int | Refusal) -> None:
+        if isinstance(answer, Refusal):
+            done(Failure(ERROR_FAILED, answer.text))
+        else:
+            done(AffectedCount(answer))
+
+    return answered
+
+
+def _unknown(request: QueueRequest) -> Failure:
+    return Failure(ERROR_NOT_FOUND, f"no queue '{request.name}' in vhost '{request.vhost}'")
+
+
+def _is_single_active(queue: QueueRecord) -> bool:
+    return queue.arguments.get(SINGLE_ACTIVE) is True
+
+
+def _channel_pid(channel: Channel) -> str:
+    return f"<{channel.client.owner}.{channel.number}>"
+
+
+def _connection_row(client: AmqpClient) -> TableRow:
+    connection = client.connection
+    host, _, port = client.local.rpartition(":")
+    peer_host, _, peer_port = client.peer.rpartition(":")
+    return {
+        "pid": client.owner,
+        "name": client.name,
+        "host": host.strip("[]"),
+        "port": int(port),
+        "peer_host": peer_host.strip("[]"),
+        "peer_port": int(peer_port),
+        "ssl": connection.stream is not None,
+        "peer_cert_subject": client.certificate_name,
+        "state": state_of(client),
+        "channels": len(client.channels),
+        "protocol": PROTOCOL,
+        "auth_mechanism": client.mechanism,
+        "user": client.user,
+        "vhost": client.vhost,
+        "timeout": client.heartbeat,
+        "frame_max": connection.frame_max,
+        "channel_max": client.channel_max,
+        "client_properties": plain(client.properties),
+        "send_pend": connection.size,
+        "connected_at": client.connected_at,
+    }
+
+
+def state_of(client: AmqpClient) -> str:
+    """Return a connection's state in RabbitMQ's words: one of ``AMQP_STATES``."""
+    if client.stage is not AmqpStage.RUNNING:
+        return "closing" if client.stage in (AmqpStage.CLOSING, AmqpStage.CLOSED) else "starting"
+    if client.blocked:
+        return "blocked"
+    return "flow" if client.connection.paused else "running"
+
+
+def _mqtt_row(client: MqttClient) -> TableRow:
+    peer_host, _, peer_port = client.peer.rpartition(":")
+    session = client.session
+    return {
+        "pid": session.client_id if session is not None else "",
+        "name": session.client_id if session is not None else client.peer,
+        "peer_host": peer_host.strip("[]"),
+        "peer_port": int(peer_port or 0),
+        "ssl": isinstance(client.connection.stream, TlsStream),
+        "peer_cert_subject": client.certificate_name,
+        "state": "flow" if client.connection.paused else "running",
+        "channels": 0,
+        "protocol": MQTT_PROTOCOLS.get(client.connection.version, "MQTT"),
+        "user": client.username,
+        "vhost": "/",
+        "send_pend": client.connection.size,
+    }
+
+
+def _channel_row(channel: Channel) -> TableRow:
+    client = channel.client
+    window, transaction = channel.publisher.window, channel.publisher.transaction
+    restored = len(transaction.restored) if transaction is not None else 0
+    settled = len(transaction.settled) if transaction is not None else 0
+    publishes = transaction.publishes if transaction is not None else []
+    row: dict[str, Any] = {
+        "pid": _channel_pid(channel),
+        "connection": client.owner,
+        "name": f"{client.name} ({channel.number})",
+        "number": channel.number,
+        "user": client.user,
+        "vhost": client.vhost,
+        "transactional": transaction is not None,
+        "confirm": window is not None,
+        "consumer_count": len(channel.consumers.by_tag),
+        "messages_unacknowledged": channel.ledger.unsettled + restored,
+        "messages_uncommitted": sum(run.count for _, run in publishes),
+        "acks_uncommitted": settled,
+        "messages_unconfirmed": window.unanswered if window is not None else 0,
+        "prefetch_count": channel.consumers.prefetch,
+        "global_prefetch_count": channel.consumers.shared_limit,
+        "state": "running",
+    }
+    return row

@@ -1,0 +1,75 @@
+"""Translation of AMQP consumers into requests to a queue's host, and of its answers into AMQP's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq.engine.ports import Attached, AttachRequest, GroupClient, QueueStats
+from fluxmq.engine.ports import ConsumerHandle as QueueHeld
+from fluxmq.model.outcomes import QueueOutcome
+from fluxmq.routing.topology.refusals import Refusal, precondition
+from fluxmq.sessions.amqp091 import refusals
+from fluxmq.sessions.amqp091.ports import (
+    AmqpConsumerHandle,
+    AmqpConsumerPort,
+    ConsumeRequest,
+    QueueStatus,
+)
+
+QOS = 1
+"""AMQP consumers settle their messages, as MQTT's do at QoS 1."""
+
+
+def consume(
+    host: GroupClient,
+    wanted: ConsumeRequest,
+    port: AmqpConsumerPort,
+    done: Callable[[AmqpConsumerHandle | Refusal], None],
+) -> None:
+    """Attach a consumer to the queue's host."""
+    if len(wanted.filters) > 1:
+        done(precondition("a consumer has one filter at most"))
+        return
+
+    def attached(answer: Attached, handle: QueueHeld | None) -> None:
+        done(handle if handle is not None else refusals.refusal_of(wanted.queue, answer.outcome))
+
+    host.attach(wanted_of(wanted), port, attached)
+
+
+def wanted_of(wanted: ConsumeRequest) -> AttachRequest:
+    """Return the attach request for the queue's host."""
+    stream = wanted.queue.type == "stream"
+    return AttachRequest(
+        queue=wanted.queue.internal_name,
+        group=wanted.group or (wanted.tag if stream else ""),
+        member=wanted.member,
+        pattern=wanted.filters[0].encode() if wanted.filters else b"",
+        start=_start(wanted) if stream else None,
+        limit=wanted.limit,
+        qos=QOS,
+        explicit=not wanted.auto_commit,
+        priority=wanted.priority,
+        exclusive=wanted.exclusive,
+        automatic=wanted.automatic,
+        taking=wanted.taking,
+        temporary=stream and not wanted.group,
+        timeout=0 if stream else wanted.timeout,
+        asker=wanted.asker,
+    )
+
+
+def _start(wanted: ConsumeRequest) -> tuple[str, int] | None:
+    """Return a stream consumer's start: by default a named group resumes, another starts at the
+    end.
+    """
+    if wanted.start is None and not wanted.group:
+        return ("next", 0)
+    return wanted.start
+
+
+def status_of(stats: QueueStats) -> QueueStatus | None:
+    """Return a queue's numbers; None if it could not be asked."""
+    if stats.outcome != QueueOutcome.OK:
+        return None
+    return QueueStatus(stats.ready, stats.consumers)

@@ -1,0 +1,412 @@
+"""The durable part of a live session: which messages are safe, and what waits until they are.
+
+Every message owed to the session has a number, and its packet identifier follows from the number:
+so identifiers need not be stored, and a message resent after a restart has its former one. QoS 1
+messages go to the client at once, and their publisher waits for the client's answer, or for the
+disk if none comes (``CommitWaiter.sweep``); those for an absent client wait for the disk. QoS 2 messages
+go out when they are on disk, and PUBREL when PUBREC is: exactly once holds over a restart.
+
+Source: MQTT 3.1.1 and 5.0 sections 4.1, 4.3, 4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fluxmq.model.outcomes import Outcome
+from fluxmq.protocols.mqtt.inflight_range import InflightRange
+from fluxmq.protocols.mqtt.pending_acks import PendingAck
+from fluxmq.protocols.mqtt.run import PublishRun
+from fluxmq.protocols.mqtt.window import PACKET_ID_MAX
+from fluxmq.sessions.mqtt.session import Session
+from fluxmq.shards.durable.row_router import RowHome
+from fluxmq.shards.durable.rows import grant_values, message_values, pack, session_values
+from fluxmq.storage.state_store import (
+    ANSWERED,
+    HEARD,
+    LIFE,
+    MESSAGES,
+    RECEIVED,
+    RELEASED,
+    SESSIONS,
+    SUBSCRIPTIONS,
+)
+
+if TYPE_CHECKING:
+    from fluxmq.shards.durable.commit_waiter import CommitWaiter, RunOrigin
+
+
+class Undelivered:
+    """Neighbouring messages owed to a session, one row when written; settled by the delivery.
+
+    ``number``: of the first; ``front``: of the first unanswered; ``written``: a row may be on disk.
+    ``pending_ack``: the publisher's, held until the messages are safe or answered.
+    """
+
+    __slots__ = (
+        "_early",
+        "_noted",
+        "count",
+        "finished",
+        "front",
+        "group",
+        "journal",
+        "number",
+        "pending_ack",
+        "qos",
+        "retain",
+        "run",
+        "since",
+        "subscription_ids",
+        "written",
+    )
+
+    def __init__(
+        self,
+        journal: SessionJournal,
+        number: int,
+        count: int,
+        run: PublishRun | None,
+        qos: int,
+        retain: int,
+        subscription_ids: bytes,
+        group: Any,
+    ) -> None:
+        self.journal = journal
+        self.number = number
+        self.count = count
+        self.run = run
+        self.qos = qos
+        self.retain = retain
+        self.subscription_ids = subscription_ids
+        self.group = group
+        self.front = number
+        self.since = 0.0
+        self.pending_ack: PendingAck | None = None
+        self.written = False
+        self.finished = False
+        self._early: set[int] | None = None
+        self._noted = False
+
+    def acknowledged(self, first: int, count: int) -> None:
+        """Note messages that were answered or dropped; a message may be noted twice."""
+        if self.finished:
+            return
+        if first <= self.front:
+            self.front = max(self.front, first + count)
+        else:
+            if self._early is None:
+                self._early = set()
+            self._early.update(range(first, first + count))
+        if self._early:
+            while self.front in self._early:
+                self._early.remove(self.front)
+                self.front += 1
+        if self.front >= self.number + self.count:
+            self.finish()
+        elif self.written:
+            self._noted = True
+            journal = self.journal
+            journal.home.put(ANSWERED, (journal.client_id, self.number, self.front - self.number))
+            journal.commit_waiter.lazily()
+
+    def refused(self, number: int) -> None:
+        """Finish a message that the client has refused or cannot take."""
+        self.acknowledged(number, 1)
+
+    def write(self) -> None:
+        """Write the messages; the publisher's pending ack ends when they are safe."""
+        if self.written or self.finished or self.run is None:
+            return
+        journal, run = self.journal, self.run
+        self.written = True
+        offset = run.start
+        if self.front > self.number:
+            offset = run.skip(offset, self.front - self.number)
+            self.count -= self.front - self.number
+            self.number = self.front
+        data = message_values(
+            run,
+            offset,
+            self.count,
+            self.qos,
+            self.retain,
+            self.subscription_ids,
+            self.group,
+            journal.commit_waiter.clock,
+        )
+        journal.home.put(MESSAGES, (journal.client_id, self.number, data))
+        journal.home.when_safe(self.safe)
+        journal.commit_waiter.wake()
+
+    def safe(self, reason: int) -> None:
+        """End the publisher's wait: the messages are on disk, or, with a ``reason``, are not."""
+        self.run = None
+        pending_ack, self.pending_ack = self.pending_ack, None
+        if pending_ack is not None:
+            pending_ack.done(reason)
+
+    def finish(self) -> None:
+        """Finish the messages: all are answered."""
+        self.finished = True
+        journal = self.journal
+        if self.written and not journal.ended:
+            key = (journal.client_id, self.number)
+            journal.home.remove(MESSAGES, key)
+            if self._noted:
+                journal.home.remove(ANSWERED, key)
+            if self.qos == 2:
+                journal.home.remove(RELEASED, (journal.client_id, identifier_of(self.number)))
+            journal.commit_waiter.lazily()
+        self.safe(0)
+
+
+class ReleasedMessage:
+    """A QoS 2 message that lacks only PUBCOMP, restored after a restart of the shard."""
+
+    __slots__ = ("_journal", "_packet_id")
+
+    def __init__(self, journal: SessionJournal, packet_id: int) -> None:
+        self._journal = journal
+        self._packet_id = packet_id
+
+    def acknowledged(self, _first: int, _count: int) -> None:
+        """Handle PUBCOMP."""
+        journal = self._journal
+        journal.home.remove(RELEASED, (journal.client_id, self._packet_id))
+        journal.commit_waiter.lazily()
+
+
+def identifier_of(number: int) -> int:
+    """Return the packet identifier of a message; the hot path computes the same."""
+    return number % PACKET_ID_MAX + 1
+
+
+class SessionJournal:
+    """The ``durable`` of a session's delivery. ``number``: of the next message owed."""
+
+    def __init__(self, commit_waiter: CommitWaiter, home: RowHome, session: Session) -> None:
+        self.commit_waiter = commit_waiter
+        self.home = home
+        self.session = session
+        self.client_id = session.client_id
+        self.number = 0
+        self.ended = False
+        self.heard: dict[int, tuple[int, int, int]] = {}
+        """By link: the rest of its row in ``HEARD``."""
+        self.heard_before: dict[int, tuple[int, int, int]] = {}
+        """The same as this shard found it when it started."""
+        self.held: dict[InflightRange, None] = {}
+        """QoS 2 messages that go to the client when they are on disk."""
+
+    # Messages owed
+
+    def keep(
+        self, run: PublishRun, qos: int, retain: int, subscription_ids: bytes, group: object
+    ) -> None:
+        """Deliver a run, and answer its publisher once it is safe. Takes ownership of the run."""
+        delivery = self.session.delivery
+        if qos == 2:
+            self._keep_single(run, retain, subscription_ids, group)
+            return
+        away = delivery.connection is None
+        pending_ack = self.commit_waiter.hold()
+        if away and self.home.refusing:
+            self.commit_waiter.count_drop("not_stored", run.count)
+            pending_ack.done(self.home.refusing)
+            return
+        undelivered = Undelivered(
+            self, self.number, run.count, run, qos, retain, subscription_ids, group
+        )
+        undelivered.pending_ack = pending_ack
+        inflight = InflightRange(run, run.start, run.count, qos, retain, subscription_ids, group)
+        inflight.settle = undelivered
+        inflight.base = self.number
+        self.number += run.count
+        if away:
+            undelivered.write()
+            self.commit_waiter.fresh(pending_ack, self.home)
+        else:
+            self.commit_waiter.watch(undelivered)
+        delivery.enqueue_inflight(inflight)
+
+    def _keep_single(
+        self, run: PublishRun, retain: int, subscription_ids: bytes, group: object
+    ) -> None:
+        """Keep a QoS 2 run with a row per message, since each is released on its own."""
+        pending_ack = self.commit_waiter.hold()
+        source = self.commit_waiter.source
+        if source is not None and self._repeated(source):
+            self.home.when_safe(pending_ack.done)
+            self.commit_waiter.wake()
+            return
+        refusing = self.home.refusing
+        if source is not None:
+            self._note(source, bool(refusing))
+        if refusing:
+            self.commit_waiter.count_drop("not_stored", run.count)
+            pending_ack.done(refusing)
+            return
+        batch: list[InflightRange] = []
+        offset = run.start
+        for _ in range(run.count):
+            end = run.skip(offset, 1)
+            piece = run.part(offset, end, 1)
+            undelivered = Undelivered(
+                self, self.number, 1, piece, 2, retain, subscription_ids, group
+            )
+            inflight = InflightRange(piece, offset, 1, 2, retain, subscription_ids, group)
+            inflight.settle = undelivered
+            inflight.base = self.number
+            self.number += 1
+            self.held[inflight] = None
+            undelivered.write()
+            batch.append(inflight)
+            offset = end
+
+        def safe(reason: int) -> None:
+            if reason and source is not None and not self.ended:
+                self._note(source, True)
+            pending_ack.done(reason)
+            self._deliver(batch, reason)
+
+        self.commit_waiter.fresh(pending_ack, self.home)
+        self.home.when_safe(safe)
+
+    def _repeated(self, source: RunOrigin) -> bool:
+        """Return whether a run came before this shard restarted and reached the disk then."""
+        epoch, refused, number = self.heard_before.get(source.link, (0, 0, 0))
+        return epoch == source.epoch and refused < source.number <= number
+
+    def _note(self, source: RunOrigin, refused: bool) -> None:
+        """Write a run's receipt with its rows; refused runs, and those before known ones, count as
+        not received.
+        """
+        number = source.number
+        epoch, below, last = self.heard.get(source.link, (0, 0, 0))
+        if epoch != source.epoch:
+            below, last = number - 1, number
+        below = max(below, number) if refused else below
+        self.heard[source.link] = (source.epoch, below, max(last, number))
+        self.home.put(HEARD, (self.client_id, source.link, *self.heard[source.link]))
+        self.commit_waiter.lazily()
+
+    def _deliver(self, inflight_ranges: list[InflightRange], reason: int) -> None:
+        """Deliver QoS 2 messages that are on disk; drop those that are not (``reason``)."""
+        for inflight in inflight_ranges:
+            if inflight in self.held:
+                del self.held[inflight]
+                if reason:
+                    inflight.settle.finish()
+                else:
+                    self.session.delivery.enqueue_inflight(inflight)
+
+    def release_held(self) -> None:
+        """Pass on what waits for the disk, since the session leaves this shard."""
+        held, self.held = self.held, {}
+        for inflight in held:
+            self.session.delivery.enqueue_inflight(inflight)
+
+    def undelivered(self) -> list[Undelivered]:
+        """Return the messages of this journal that the detached delivery has."""
+        delivery = self.session.delivery
+        found: dict[Undelivered, None] = {}
+        for queue in (delivery.unanswered_ranges, delivery.resend, delivery.pending):
+            for inflight in queue or ():
+                if isinstance(inflight.settle, Undelivered):
+                    found[inflight.settle] = None
+        return list(found)
+
+    # The session's state
+
+    def write_session(self) -> None:
+        """Write the session's own row: expiry, will, whether it is connected."""
+        if self.ended:
+            return
+        session = self.session
+        sent = self.number
+        for inflight in session.delivery.pending or ():
+            if isinstance(inflight.settle, Undelivered):
+                sent = inflight.base
+                break
+        data = session_values(session, self.commit_waiter.clock, self.number, sent)
+        self.home.put(SESSIONS, (self.client_id, data))
+        self.home.put(LIFE, (self.commit_waiter.shard, self.commit_waiter.clock.wall()))
+        self.commit_waiter.lazily()
+
+    def write_subscription(self, written: bytes) -> None:
+        """Write one subscription in its present state, or its removal."""
+        grant = self.session.subscriptions.get(written)
+        if grant is None:
+            self.home.remove(SUBSCRIPTIONS, (self.client_id, written))
+            return
+        topics = grant.queue is None and not grant.shared
+        topic = self.session.filter_of(written) if topics else None
+        row = (self.client_id, written, topic, pack(grant_values(grant)))
+        self.home.put(SUBSCRIPTIONS, row)
+
+    def write_everything(self) -> None:
+        """Write the session without its messages."""
+        self.write_session()
+        for written in self.session.subscriptions:
+            self.write_subscription(written)
+
+    def left(self) -> None:
+        """Write what the client, which has gone, has not answered."""
+        for undelivered in self.undelivered():
+            undelivered.write()
+        self.write_session()
+
+    def end(self) -> None:
+        """End the session and delete everything kept of it."""
+        self.ended = True
+        for undelivered in self.undelivered():
+            undelivered.finish()
+        self.held.clear()
+        self.home.wipe(self.client_id)
+        self.commit_waiter.lazily()
+
+    # QoS 2, of publishers and of subscribers
+
+    def unwritten(self) -> set[int]:
+        """Return received identifiers whose messages are not known to be safe."""
+        return self.commit_waiter.unwritten(self)
+
+    def received(self, packet_ids: set[int]) -> None:
+        """Delay PUBREC for new QoS 2 messages of the client until their receipt is on disk."""
+        self.commit_waiter.gate(self, packet_ids, self.commit_waiter.hold())
+
+    def repeated(self, packet_ids: set[int]) -> None:
+        """Delay PUBREC for repeated QoS 2 messages if that of the first is delayed."""
+        self.commit_waiter.repeated(self, packet_ids)
+
+    def completed(self, packet_id: int, answer: Callable[[], None]) -> None:
+        """Handle PUBREL: its identifier is free when that is on disk, and ``answer`` reports it."""
+        self.home.remove(RECEIVED, (self.client_id, packet_id))
+        self._then(answer)
+
+    def released(self, packet_id: int, answer: Callable[[], None]) -> None:
+        """Handle PUBREC: its message is never resent once that is on disk; ``answer`` is PUBREL."""
+        wanted = (self.session.delivery.released or {}).get(packet_id)
+        if wanted is None or not isinstance(wanted[0], Undelivered):
+            answer()
+            return
+        self.home.remove(MESSAGES, (self.client_id, wanted[0].number))
+        self.home.put(RELEASED, (self.client_id, packet_id))
+        self._then(answer)
+
+    def _then(self, answer: Callable[[], None]) -> None:
+        client = self.session.client
+
+        def safe(reason: int) -> None:
+            # With a full disk the change waits for room, ahead of everything that could contradict
+            # it.
+            if (
+                reason in (Outcome.OK, Outcome.OVER_LIMIT)
+                and client is self.session.client is not None
+            ):
+                answer()
+
+        self.home.when_safe(safe)
+        self.commit_waiter.wake()
