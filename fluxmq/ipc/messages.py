@@ -111,7 +111,7 @@ def _encode(value: object) -> object:
         return value.args
     if isinstance(value, Mapping):
         return dict(value)
-    raise NotImplementedError(f"{type(value).__name__} is no part of a message")
+    raise TypeError(f"a message cannot hold a {type(value).__name__}")
 
 
 def _decode(shape: type, value: object) -> object:

@@ -6,6 +6,7 @@ The children know which messages wait, and whether handing them out is claimed (
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -81,7 +82,7 @@ class RoundRobin:
         self._ranks.remove(-priority)
 
 
-class GroupDispatcher:
+class GroupDispatcher(ABC):
     """One group of one queue, as its leader serves it."""
 
     def __init__(self, queue: QueueState, group: ConsumerGroup, read: Read) -> None:
@@ -110,9 +111,8 @@ class GroupDispatcher:
     def remove(self, consumer: GroupConsumer) -> None:
         """Remove a consumer that is gone."""
         self.consumers.pop(consumer.holder, None)
-        if (
-            consumer in self.waiting
-        ):  # it is not queued while served, and an error may have ended that
+        # It is not queued while it is served, and an error may have ended that.
+        if consumer in self.waiting:
             self.waiting.remove(consumer)
         consumer.active = consumer.waiting = False
         consumer.unacked.clear()
@@ -152,17 +152,17 @@ class GroupDispatcher:
             step.more = step.more or self.can_give()
         return given
 
+    @abstractmethod
     def next_due(self) -> int | None:
         """Return when something is due."""
-        raise NotImplementedError
 
     def rest(self) -> None:
         """End the run: a waiting group keeps no batch in memory."""
         self._batch = None
 
+    @abstractmethod
     def can_give(self) -> bool:
         """Return whether a consumer has room and there may be something to give at once."""
-        raise NotImplementedError
 
     def spare(self) -> int:
         """Return how many messages beyond those present would be handed out at once."""
@@ -172,9 +172,9 @@ class GroupDispatcher:
         """Return how many messages a consumer may be given now."""
         return consumer.available_credit
 
+    @abstractmethod
     def _serve(self, step: Step, consumer: GroupConsumer, share: int, now: int) -> int:
         """Give one consumer up to `share` messages; return how many."""
-        raise NotImplementedError
 
     def batch_at(self, offset: int) -> Batch:
         """Return the batch that holds an offset."""

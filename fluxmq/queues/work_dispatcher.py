@@ -11,6 +11,7 @@ claimed, so a stale hint does no harm.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -206,9 +207,9 @@ class WorkDispatcher(GroupDispatcher):
                 self._let_run_out(state.holder, first, last)
             self._take_up(first, last, state.attempts)
 
+    @abstractmethod
     def _take_up(self, first: int, last: int, attempts: int) -> None:
         """Queue messages for ready consumers: returned ones, and delayed ones (no attempts)."""
-        raise NotImplementedError
 
     def _may_run_ahead(self) -> bool:
         return self._inflight_claims.may_reach(
