@@ -89,8 +89,9 @@ MYPYC_MODULES = {
         *("waiting_answers", "wiring", "store_writes"),
     ),
     "fluxmq/sessions/amqp091": (
-        *("access", "channel", "client", "consumers", "basic_consume", "content", "deliveries"),
-        *("handler", "publishing", "direct_reply", "settlements", "transactions"),
+        *("access", "basic_consume", "basic_get", "channel", "channel_methods", "client"),
+        *("connection_info", "content", "deliveries", "direct_reply", "handler", "publish_checks"),
+        *("publishing", "settlements", "takers", "transactions"),
     ),
     "fluxmq/shards/amqp": (
         *(

@@ -252,7 +252,8 @@ class Machine:
         if existing is not None:
             if existing.config.type != config.type:
                 return Result(Code.CONFLICT, existing.id)
-            if migration.is_arriving(existing) and not migration.activate(self, applied, existing):
+            arriving = migration.is_arriving(existing)
+            if arriving and not migration.activate(self.closed, applied, existing):
                 return Result(Code.CLOSED, existing.id)
             existing.configure(config)
             applied.configured.append(existing.id)
@@ -521,8 +522,14 @@ _COLD: Final[dict[int, Cold]] = {
     CommandKind.SWEEP: Machine._sweep,
     CommandKind.TRIM: Machine._trim,
     CommandKind.TOUCH: Machine._touch,
-    CommandKind.FENCE: migration.fence,
-    CommandKind.UNFENCE: migration.unfence,
-    CommandKind.INSTALL: migration.install,
+    CommandKind.FENCE: lambda machine, applied, queue, _group, _body: migration.fence(
+        machine.closed, applied, queue
+    ),
+    CommandKind.UNFENCE: lambda machine, applied, queue, _group, _body: migration.unfence(
+        machine.closed, applied, queue
+    ),
+    CommandKind.INSTALL: lambda machine, applied, queue, _group, body: migration.install(
+        machine.version, applied, queue, body
+    ),
 }
 _KINDS: Final = frozenset(CommandKind)

@@ -18,7 +18,7 @@ before the fence are carried over, so that a retry is not stored again.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -30,9 +30,6 @@ from fluxmq.queues.moves import QueueMoves
 from fluxmq.queues.origins import Origins
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import QueueState
-
-if TYPE_CHECKING:
-    from fluxmq.queues.machine import Machine
 
 EXACT: Final = 2
 """Machine version from which length limits count as `QueueState.exact` says."""
@@ -105,11 +102,9 @@ def refuse(applied: Applied, kind: int, queue_id: int, group_id: int) -> Result:
     return Result(Code.CLOSED)
 
 
-def fence(
-    machine: Machine, applied: Applied, queue: QueueState, group_id: int, body: Any
-) -> Result:
+def fence(closed: set[int], applied: Applied, queue: QueueState) -> Result:
     """Close a queue in its source group; the value is the fence's number. Unacked messages become
-    ready again."""
+    ready again. ``closed``: ids of the group's closed queues."""
     if is_arriving(queue):
         return Result(Code.CONFLICT)
     if not queue.closed:
@@ -121,7 +116,7 @@ def fence(
         queue.move = queue.move or QueueMoves()
         queue.move.fenced = applied.index
         queue.closed = True
-        machine.closed.add(queue.id)
+        closed.add(queue.id)
         applied.voided.append(queue.id)
     return Result(Code.OK, fenced_at(queue))
 
@@ -140,21 +135,19 @@ def _leave_all(applied: Applied, queue: QueueState, group: ConsumerGroup) -> Non
     group.timeouts.clear()
 
 
-def unfence(
-    machine: Machine, applied: Applied, queue: QueueState, group_id: int, body: Any
-) -> Result:
+def unfence(closed: set[int], applied: Applied, queue: QueueState) -> Result:
     """Open a fenced queue again."""
     if is_arriving(queue):
         return Result(Code.CONFLICT)
     if queue.move is not None and queue.closed:
         queue.move.fenced = 0
-        _open(machine, applied, queue)
+        _open(closed, applied, queue)
     return Result(Code.OK)
 
 
-def _open(machine: Machine, applied: Applied, queue: QueueState) -> None:
+def _open(closed: set[int], applied: Applied, queue: QueueState) -> None:
     queue.closed = False
-    machine.closed.discard(queue.id)
+    closed.discard(queue.id)
     applied.voided.append(queue.id)
     applied.woken[queue.id] = None
 
@@ -177,10 +170,11 @@ def take_in(applied: Applied, queue: QueueState, data: bytes, body: int) -> Resu
     return Result(Code.OK, queue.next_offset)
 
 
-def install(
-    machine: Machine, applied: Applied, queue: QueueState, group_id: int, body: Any
-) -> Result:
-    """Take over the state of the fenced queue. Raises `CommandError` for an invalid one."""
+def install(version: int, applied: Applied, queue: QueueState, body: Any) -> Result:
+    """Take over the state of the fenced queue. Raises `CommandError` for an invalid one.
+
+    ``version``: of the machine.
+    """
     number, fence_number, packed, origins = body
     move = queue.move
     if move is None or not arrives_by(queue, number):
@@ -195,7 +189,7 @@ def install(
     if known.next_offset != queue.next_offset:
         return Result(Code.OUT_OF_RANGE, queue.next_offset)
     _become(queue, known)
-    queue.exact = machine.version >= EXACT
+    queue.exact = version >= EXACT
     move.installed = fence_number
     if known.move is not None:
         came_with.add(known.move.came_with)
@@ -216,12 +210,12 @@ def _become(queue: QueueState, known: QueueState) -> None:
     queue.next_group, queue.nobodys = known.next_group, known.nobodys
 
 
-def activate(machine: Machine, applied: Applied, queue: QueueState) -> bool:
+def activate(closed: set[int], applied: Applied, queue: QueueState) -> bool:
     """Make a complete arriving queue live; return False for an incomplete one."""
     move = queue.move
     if move is None or not move.installed:
         return False
     move.arriving = move.installed = 0
     applied.declared.append(queue.id)
-    _open(machine, applied, queue)
+    _open(closed, applied, queue)
     return True

@@ -44,7 +44,7 @@ MUTATIONS = [
     Mutation(
         "copies_take_permission",
         "Routing keys in CC and BCC are checked like the message's own.",
-        "Publisher._checked",
+        "check_publish",
         "for each in keys:",
         "for each in keys[:1]:",
         "tests/unit/sessions/amqp091/test_copies.py::test_every_routing_key_takes_permission",

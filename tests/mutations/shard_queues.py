@@ -386,8 +386,8 @@ MUTATIONS = [
     Mutation(
         "channel_taken_apart",
         "A channel that is closed is freed without the collector.",
-        "Channel.flush",
-        "del self.consumers.channel, self.publisher.channel",
+        "Channel.let_go",
+        "del self.mark, self.answered",
         "pass",
         OF_GARBAGE + "test_no_cycles_and_nothing_kept[refused]",
     ),

@@ -160,7 +160,7 @@ MUTATIONS = [
     Mutation(
         "amqp_name_forgotten",
         "A message published again under its name is recognised.",
-        "Publisher._checked",
+        "check_publish",
         "identity = identity_in(headers)",
         "identity_in(headers)",
         OF_AMQP + "test_a_name_by_which_queues_recognise_a_message_is_kept_as_a_number",

@@ -21,7 +21,7 @@ from fluxmq.routing.queue_addresses import (
 from fluxmq.routing.topology.arguments import ALTERNATE_KEY, DELAYED
 from fluxmq.routing.topology.policies import applying
 from fluxmq.routing.topology.records import QUEUE, Binding, Exchange, QueueRecord
-from fluxmq.routing.topology.store import Space
+from fluxmq.routing.topology.store import Routed, Space
 from fluxmq.routing.topology.topic_trie import ANY, ONE, words_of
 from fluxmq.routing.topology.topology import Topology
 
@@ -35,18 +35,6 @@ DELAY_MAX: Final = (1 << 32) - 1
 TOPIC_EXCHANGE: Final = "amq.topic"
 """Exchange whose routing keys are MQTT's topics."""
 _PREFIXES: Final = (QUEUE_PREFIX.decode(), DEAD_LETTER_PREFIX.decode())
-
-
-class Routed(NamedTuple):
-    """Targets of a message: ``queues`` at once, ``delayed`` after ``delayed_ms``. No queue is in
-    both.
-
-    Both are sorted by name.
-    """
-
-    queues: tuple[QueueRecord, ...]
-    delayed: tuple[QueueRecord, ...] = ()
-    delayed_ms: int = 0
 
 
 NOWHERE: Final = Routed(())

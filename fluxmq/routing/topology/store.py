@@ -7,7 +7,7 @@ are put after those they need and dropped before them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from fluxmq.routing.topology.records import (
     EXCHANGE,
@@ -25,8 +25,17 @@ from fluxmq.routing.topology.records import (
 )
 from fluxmq.routing.topology.tables import BindingTable, Destination, table_for
 
-if TYPE_CHECKING:
-    from fluxmq.routing.topology.routing import Routed
+
+class Routed(NamedTuple):
+    """Targets of a message: ``queues`` at once, ``delayed`` after ``delayed_ms``. No queue is in
+    both.
+
+    Both are sorted by name.
+    """
+
+    queues: tuple[QueueRecord, ...]
+    delayed: tuple[QueueRecord, ...] = ()
+    delayed_ms: int = 0
 
 
 class Space:

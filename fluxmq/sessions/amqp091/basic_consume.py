@@ -1,21 +1,21 @@
-"""Consuming: basic.consume, cancel, get and qos, and deliveries that wait for room in a channel.
+"""Consuming: basic.consume, cancel and qos, and deliveries that wait for room in a channel.
 
 Queues deliver up to each consumer's limit. Messages are written at once unless the connection has
 no room, or the limit that the channel's consumers share is reached; then they wait in the channel,
-in order. That is bounded: a consumer that waits for the connection is throttled at its queue. A
-getter stays attached to its queue for the next basic.get, unless the channel gets from many queues.
+in order. That is bounded: a consumer that waits for the connection is throttled at its queue. Direct
+replies go straight to the requester's channel, past all queues.
 
-Source: AMQP 0-9-1 sections 1.8.3.1 (qos), 1.8.3.3 (consume), 1.8.3.5 (cancel), 1.8.3.10 (get),
-RabbitMQ's consumer prefetch, cancellation notifications and direct reply-to.
+Source: AMQP 0-9-1 sections 1.8.3.1 (qos), 1.8.3.3 (consume), 1.8.3.5 (cancel), RabbitMQ's consumer
+prefetch, cancellation notifications and direct reply-to.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
+from fluxmq.model.batch_format import Batch
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import HardError
 from fluxmq.protocols.amqp091.methods import (
@@ -23,52 +23,185 @@ from fluxmq.protocols.amqp091.methods import (
     BasicCancelOk,
     BasicConsume,
     BasicConsumeOk,
-    BasicGet,
-    BasicGetEmpty,
     BasicQos,
     BasicQosOk,
-    Method,
 )
-from fluxmq.routing.topology.arguments import QUORUM, STREAM
-from fluxmq.routing.topology.records import QUEUE
-from fluxmq.routing.topology.refusals import Refusal, named
-from fluxmq.sessions.amqp091 import direct_reply, refusals
-from fluxmq.sessions.amqp091.consume_request import SINGLE_ACTIVE, consumer_wanted
-from fluxmq.sessions.amqp091.consumers import AmqpConsumer, Getter
-from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, ConsumeRequest
+from fluxmq.queues.commands import Verb
+from fluxmq.routing.topology.records import QUEUE, QueueRecord
+from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.sessions.amqp091 import direct_reply
+from fluxmq.sessions.amqp091.basic_get import Getters
+from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.consume_request import consumer_wanted
+from fluxmq.sessions.amqp091.declarations import Entities
+from fluxmq.sessions.amqp091.deliveries import DeliveryHeads
+from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, AmqpConsumerHandle, Range
+from fluxmq.sessions.amqp091.publishing import Publisher
 from fluxmq.sessions.amqp091.refusals import error_from, not_implemented, precondition
-
-if TYPE_CHECKING:
-    from fluxmq.model.batch_format import Batch
-    from fluxmq.sessions.amqp091.channel import Channel
-    from fluxmq.sessions.amqp091.client import AmqpClient
-    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
-    from fluxmq.sessions.amqp091.settlements import Settlements
+from fluxmq.sessions.amqp091.settlements import Settlements
+from fluxmq.sessions.amqp091.takers import Taker, attach, merged
 
 CANCEL_NOTIFY: Final = "consumer_cancel_notify"
-GETTERS_MAX: Final = 64
-"""Maximum getters without unacked messages that a channel keeps."""
+THROTTLE_FROM: Final = 256
+"""Limit above which a consumer is throttled when its connection does not keep up."""
+
+
+class AmqpConsumer(Taker):
+    """One basic.consume. ``prefetch``: its own limit, 0 for none.
+
+    ``stopped``: the client has cancelled it. ``throttled``: its queue was told to wait.
+    ``written``: messages written but not settled yet, when it is ``automatic``.
+    """
+
+    __slots__ = (
+        "arguments",
+        "consumers",
+        "exclusive",
+        "prefetch",
+        "priority",
+        "stopped",
+        "throttled",
+        "written",
+    )
+
+    def __init__(
+        self,
+        consumers: Consumers,
+        queue: QueueRecord,
+        tag: str,
+        automatic: bool,
+        prefetch: int,
+        exclusive: bool,
+        priority: int,
+        arguments: Any,
+    ) -> None:
+        super().__init__(queue, automatic, tag)
+        self.consumers: Consumers | None = consumers
+        self.prefetch = prefetch
+        self.exclusive = exclusive
+        self.priority = priority
+        self.arguments = arguments
+        self.stopped = False
+        self.throttled = False
+        self.written: list[Range] = []
+
+    def limit(self) -> int:
+        """Return the maximum of unacked messages: the lower of its own and the channel's limit; 0
+        for none."""
+        consumers = self.consumers
+        shared = 0 if consumers is None or self.automatic else consumers.shared_limit
+        own = 0 if self.automatic else self.prefetch
+        return min(own, shared) if own and shared else own or shared
+
+    def throttle(self) -> None:
+        """Pause the queue's deliveries until those here are written."""
+        if not self.throttled and self.handle is not None:
+            limit = self.limit()
+            if not limit or limit > THROTTLE_FROM:
+                self.throttled = True
+                self.handle.set_limit(1)
+
+    def unthrottle(self) -> None:
+        """Resume deliveries: there is room again."""
+        if self.throttled:
+            self.throttled = False
+            if self.handle is not None:
+                self.handle.set_limit(self.limit())
+
+    def deliver(
+        self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
+    ) -> None:
+        """Take messages from the queue."""
+        consumers = self.consumers
+        if consumers is None or self.stopped:
+            self.release(batch, first, count)  # they crossed the cancellation
+            return
+        consumers.delivered(self, batch, first, count, attempts)
+
+    def leave(self) -> None:
+        """Detach; the queue requeues unacked messages."""
+        super().leave()
+        self.consumers = None
+
+    def wrote(self, offset: int, count: int) -> None:
+        """Note that messages without acknowledgement were handed to the connection."""
+        written = self.written
+        if written and written[-1][1] == offset - 1:
+            written[-1] = (written[-1][0], offset + count - 1)
+        else:
+            written.append((offset, offset + count - 1))
+
+    def settle_written(self) -> None:
+        """Settle the messages handed to the connection, if it is automatic."""
+        if self.written:
+            written, self.written = self.written, []
+            self.settle(Verb.ACK, merged(written))
+
+    def cancelled(self) -> None:
+        """Handle the end of the queue."""
+        self.handle = None
+        if self.consumers is not None:
+            self.consumers.cancelled(self)
+            self.leave()
+
+
+class ReplyConsumer(Taker):
+    """The consumer of a channel's direct replies, without acknowledgements. ``address``: the
+    broker's name for it."""
+
+    __slots__ = ("address", "channel", "heads")
+
+    def __init__(self, channel: Channel, heads: DeliveryHeads, tag: str) -> None:
+        queue = QueueRecord(channel.client.info.vhost, direct_reply.PSEUDO_QUEUE)
+        super().__init__(queue, automatic=True, tag=tag)
+        self.channel = channel
+        self.heads = heads
+        self.address = channel.broker.reply_open(self)
+
+    def deliver(
+        self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
+    ) -> None:
+        """Write replies to the client."""
+        if not self.attached:
+            return
+        if self.channel.client.connection.room() <= 0:
+            self.channel.broker.count_drop("reply_slow", count)
+            return
+        self.heads.write(self.channel, self, batch, first, count, attempts)
+
+    def cancelled(self) -> None:
+        """Do nothing: only its channel cancels it."""
 
 
 class Consumers:
-    """A channel's consumers and getters. Methods raise AmqpError.
+    """A channel's consumers. Methods raise AmqpError.
 
     ``prefetch``: of new consumers; ``shared_limit``: of all consumers together; 0 for none.
     ``leaving``: consumers cancelled by the client with unacked messages. ``deferred``: deliveries
     that wait for room, in order, with their consumer.
     """
 
-    __deletable__ = ("channel",)
-
-    def __init__(self, channel: Channel) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        heads: DeliveryHeads,
+        entities: Entities,
+        publisher: Publisher,
+        settlements: Settlements,
+        getters: Getters,
+    ) -> None:
         self.channel = channel
         self.client: AmqpClient = channel.client
         self.broker: AmqpBrokerPort = channel.broker
-        self.settlements: Settlements = channel.settlements
+        self.heads = heads
+        self.entities = entities
+        self.publisher = publisher
+        self.settlements = settlements
+        self.getters = getters
         self.by_tag: dict[str, AmqpConsumer] = {}
         self.leaving: list[AmqpConsumer] = []
-        self.getters: OrderedDict[tuple[str, bool], Getter] = OrderedDict()
-        self.reply: direct_reply.ReplyConsumer | None = None
+        self.reply: ReplyConsumer | None = None
         self.deferred: deque[tuple[AmqpConsumer, Batch, int, int, int]] = deque()
         self.prefetch = 0
         self.shared_limit = 0
@@ -102,45 +235,25 @@ class Consumers:
         if len(self.by_tag) + len(self.leaving) >= most:
             text = f"reached maximum ({most}) of consumers per channel"
             raise HardError(ReplyCode.NOT_ALLOWED, text)
-        name = channel.entities.expanded(method.queue)
+        name = self.entities.expanded(method.queue)
         self.client.access.read(QUEUE, name)
-        queue = channel.entities.existing(name)
+        queue = self.entities.existing(name)
         tag = tag or f"amq.ctag-{self.broker.unique()}"
-        wanted = consumer_wanted(channel, method, queue, tag)
+        prefetch, shared = self.prefetch, self.shared_limit
+        wanted = consumer_wanted(channel, method, queue, tag, prefetch, shared)
         consumer = AmqpConsumer(
-            channel,
+            self,
             queue,
             tag,
             method.no_ack,
-            self.prefetch,
+            prefetch,
             method.exclusive,
             wanted.priority,
             method.arguments,
         )
         self.by_tag[tag] = consumer
-        self._attach(method, wanted, consumer, partial(self._attached, consumer, method.no_wait))
-
-    def _attach(
-        self,
-        method: Method,
-        wanted: ConsumeRequest,
-        taker: AmqpConsumer | Getter,
-        then: Callable[[AmqpConsumerHandle | Refusal], None],
-    ) -> None:
-        """Attach to a queue; both the channel and the queue may end before it answers."""
-        channel = self.channel
-        answer = channel.later(method, then)
-
-        def done(handle: AmqpConsumerHandle | Refusal) -> None:
-            if channel.is_open and taker.channel is not None:
-                answer(handle)
-                return
-            if not isinstance(handle, Refusal):
-                handle.detach()
-            if channel.is_open:
-                answer(refusals.queue_gone(wanted.queue))
-
-        self.broker.consume(wanted, taker, done)
+        then = partial(self._attached, consumer, method.no_wait)
+        attach(channel, method, wanted, consumer, then)
 
     def _attached(
         self, consumer: AmqpConsumer, no_wait: bool, handle: AmqpConsumerHandle | Refusal
@@ -148,7 +261,7 @@ class Consumers:
         """Complete basic.consume with the queue's answer."""
         if isinstance(handle, Refusal):
             self.by_tag.pop(consumer.tag, None)
-            consumer.channel = None
+            consumer.leave()
             raise error_from(handle)
         consumer.handle = handle
         if not no_wait:
@@ -161,17 +274,10 @@ class Consumers:
         if self.reply is not None:
             raise precondition("reply consumer already set")
         tag = method.consumer_tag or f"amq.ctag-{self.broker.unique()}"
-        self.reply = direct_reply.ReplyConsumer(self.channel, tag)
-        self.reply.address = self.broker.reply_open(self.reply)
+        self.reply = ReplyConsumer(self.channel, self.heads, tag)
+        self.publisher.answer_to(direct_reply.PREFIX + self.reply.address)
         if not method.no_wait:
             self.channel.send(BasicConsumeOk(tag))
-
-    def reply_to(self) -> str:
-        """Return the address that replaces the pseudo-queue in ``reply_to``. Raises SoftError 406
-        when the channel consumes no replies."""
-        if self.reply is None:
-            raise precondition("fast reply consumer does not exist")
-        return direct_reply.PREFIX + self.reply.address
 
     # --- cancellation ---
 
@@ -191,7 +297,7 @@ class Consumers:
         """Stop deliveries to a consumer."""
         # Earlier acknowledgements take effect first: unacked messages are requeued when the
         # consumer leaves.
-        self.settlements.pass_on()
+        self._pass_on()
         consumer.stopped = True
         consumer.settle_written()
         for _ in range(len(self.deferred)):
@@ -211,7 +317,7 @@ class Consumers:
 
     def cancelled(self, consumer: AmqpConsumer) -> None:
         """Handle the end of a consumer's queue: notify a client with the capability."""
-        channel, entities = self.channel, self.channel.entities
+        channel, entities = self.channel, self.entities
         channel.ledger.forget(consumer)
         # There may be room for other consumers now.
         channel.mark()
@@ -220,7 +326,7 @@ class Consumers:
         if self.by_tag.get(consumer.tag) is not consumer:
             return
         del self.by_tag[consumer.tag]
-        if CANCEL_NOTIFY in self.client.capabilities:
+        if CANCEL_NOTIFY in self.client.info.capabilities:
             cancel = BasicCancel(consumer.tag, True)
             if entities.deleting and entities.deleting == consumer.queue.name:
                 entities.cancels.append(cancel)  # the client expects delete-ok first
@@ -230,89 +336,21 @@ class Consumers:
     def _close_replies(self) -> None:
         reply, self.reply = self.reply, None
         if reply is not None:
-            reply.close()
+            reply.leave()
+            self.publisher.answer_to("")
+            self.broker.reply_close(reply.address)
 
     def release(self) -> None:
         """Release the consumers of a closing channel: pass on acknowledgements, requeue everything
         else."""
-        self.settlements.pass_on()
+        self._pass_on()
         self.deferred.clear()
-        takers = [*self.by_tag.values(), *self.leaving, *self.getters.values()]
+        consumers = [*self.by_tag.values(), *self.leaving]
         self.by_tag.clear()
         self.leaving.clear()
-        self.getters.clear()
-        for taker in takers:
-            taker.leave()
+        for consumer in consumers:
+            consumer.leave()
         self._close_replies()
-
-    # --- basic.get ---
-
-    def on_get(self, method: BasicGet) -> None:
-        """Take one message, or answer get-empty."""
-        channel = self.channel
-        name = channel.entities.expanded(method.queue)
-        self.client.access.read(QUEUE, name)
-        queue = channel.entities.existing(name)
-        if queue.type == STREAM:
-            what = named(QUEUE, name, queue.vhost)
-            raise not_implemented(f"basic.get not supported by stream queues {what}")
-        if queue.type == QUORUM and queue.arguments.get(SINGLE_ACTIVE) is True:
-            raise error_from(refusals.single_active(queue))
-        key = (queue.name, method.no_ack)
-        getter = self.getters.get(key)
-        if getter is not None and getter.handle is not None:
-            self.getters.move_to_end(key)
-            self._take(method, getter, getter.handle)
-            return
-        self._trim()
-        getter = self.getters[key] = Getter(channel, queue, method.no_ack)
-        wanted = ConsumeRequest(
-            queue,
-            "",
-            f"{self.client.owner}:{channel.number}",
-            limit=0,
-            taking=True,
-            automatic=method.no_ack,
-            asker=self.client.owner,
-        )
-        self._attach(method, wanted, getter, partial(self._getter_attached, method, getter))
-
-    def _getter_attached(
-        self, method: BasicGet, getter: Getter, handle: AmqpConsumerHandle | Refusal
-    ) -> None:
-        """Complete the attachment with the queue's answer."""
-        if isinstance(handle, Refusal):
-            self.getters.pop((getter.queue.name, getter.automatic), None)
-            getter.channel = None
-            raise error_from(handle)
-        getter.handle = handle
-        self._take(method, getter, handle)
-
-    def _take(self, method: BasicGet, getter: Getter, handle: AmqpConsumerHandle) -> None:
-        """Request one message, after passing on acknowledgements, so that the queue's limits count
-        them."""
-        self.settlements.pass_on()
-        handle.take(self.channel.later(method, partial(self._taken, getter)))
-
-    def _taken(self, getter: Getter, found: bool, ready: int) -> None:
-        """Answer the client with the message, or with get-empty."""
-        message, getter.taken = getter.taken, None
-        if not found or message is None:
-            self.client.connection.tally.amqp_got_empty += 1
-            self.channel.send(BasicGetEmpty())
-            return
-        batch, index, attempts = message
-        heads = self.client.handler.heads
-        heads.write_get_ok(self.channel, getter, batch, index, attempts, ready)
-
-    def _trim(self) -> None:
-        """Detach the least recently used getters without unacked messages."""
-        for key, getter in list(self.getters.items()):
-            if len(self.getters) < GETTERS_MAX:
-                return
-            if not self.settlements.has_unacked(getter):
-                del self.getters[key]
-                getter.leave()
 
     # --- deliveries ---
 
@@ -332,10 +370,10 @@ class Consumers:
         if self.client.connection.room() <= 0:
             return 0
         if self.shared_limit and not consumer.automatic:
-            count = min(count, self.shared_limit - self.settlements.outstanding())
+            count = min(count, self.shared_limit - self._outstanding())
             if count <= 0:
                 return 0
-        self.client.handler.heads.write(self.channel, consumer, batch, first, count, attempts)
+        self.heads.write(self.channel, consumer, batch, first, count, attempts)
         if consumer.automatic:
             consumer.wrote(batch.base_offset + first, count)
             self.channel.mark()
@@ -353,7 +391,7 @@ class Consumers:
         deferred = self.deferred
         while deferred and self.channel.is_open:
             consumer, batch, first, count, attempts = deferred[0]
-            if consumer.channel is None:
+            if not consumer.attached:
                 deferred.popleft()
                 continue
             written = self._give(consumer, batch, first, count, attempts)
@@ -370,7 +408,7 @@ class Consumers:
     def flush(self) -> None:
         """Pass on acknowledgements, detach cancelled consumers without unacked messages, continue
         writing; once per tick."""
-        self.settlements.pass_on()
+        self._pass_on()
         if self.leaving:
             for consumer in [
                 each for each in self.leaving if not self.settlements.has_unacked(each)
@@ -379,3 +417,18 @@ class Consumers:
                 consumer.leave()
         if self.deferred:
             self.pump()
+
+    def _pass_on(self) -> None:
+        """Report acknowledgements to the queues, and deliveries that need none."""
+        self.settlements.pass_on()
+        for consumer in self.by_tag.values():
+            consumer.settle_written()
+
+    def _outstanding(self) -> int:
+        """Return the unacked messages that count towards the shared limit: not those of
+        basic.get."""
+        count = self.channel.ledger.unsettled - self.getters.unacked()
+        transaction = self.publisher.transaction
+        if transaction is not None:
+            count += len(transaction.settled) + len(transaction.restored)
+        return count

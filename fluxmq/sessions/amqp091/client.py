@@ -1,207 +1,119 @@
-"""One AMQP 0.9.1 connection: channel 0, its errors, its heartbeat and its end.
+"""The client of one AMQP 0.9.1 connection: its output, its errors, its heartbeat and its end.
 
-Client errors are AmqpError up to here, where they become channel.close or connection.close with
-code, text and offending method. Lives in one shard and is accessed only there.
+The parts of a connection (handshake, channels and what they execute) share it. Lives in one shard
+and is accessed only there.
 
-Source: AMQP 0-9-1 sections 1.4.2 to 1.4.3 (connection, channel) and 4.2.7 (heartbeats).
+Source: AMQP 0-9-1 sections 1.4.2 (connection) and 4.2.7 (heartbeats), RabbitMQ's blocked connection
+notifications.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
 
 from fluxmq.net.reactor import PAUSED_OUTPUT
-from fluxmq.protocols.amqp091.constants import FRAME_METHOD, HEARTBEAT, ReplyCode
-from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError, octets
-from fluxmq.protocols.amqp091.method_codec import decode, frame, ids
+from fluxmq.protocols.amqp091.constants import HEARTBEAT, ReplyCode
+from fluxmq.protocols.amqp091.errors import AmqpError, HardError
+from fluxmq.protocols.amqp091.method_codec import frame, ids
 from fluxmq.protocols.amqp091.methods import (
-    ChannelClose,
-    ChannelCloseOk,
-    ChannelOpen,
-    ChannelOpenOk,
+    ConnectionBlocked,
     ConnectionClose,
     ConnectionCloseOk,
-    ConnectionUpdateSecret,
-    ConnectionUpdateSecretOk,
+    ConnectionUnblocked,
     Method,
 )
 from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.amqp091.access import Access
 from fluxmq.sessions.amqp091.budget import Budget
-from fluxmq.sessions.amqp091.channel import Channel, ChannelState
-from fluxmq.sessions.amqp091.handshake import AmqpStage, Handshake
+from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 from fluxmq.sessions.amqp091.refusals import close_text
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler
-    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
-
+BLOCKED: Final = "connection.blocked"
 SILENT_INTERVALS: Final = 2
 """Heartbeat intervals of silence after which a client is considered dead (section 4.2.7)."""
 
 
-class AmqpClient:
-    """One connection. ``peer`` and ``local``: "address:port". ``owner``: globally unique id of the
-    connection, which its exclusive queues carry.
+class AmqpStage(Enum):
+    """Progress of a connection: the awaited method, or open, closing, closed."""
 
-    ``certificate_name``: of a verified client certificate, else empty. ``properties`` and
-    ``capabilities``: from connection.start-ok. ``heartbeat``: seconds, 0 for none. ``exclusive``:
-    it has declared exclusive queues. ``counted``: counted into its vhost. ``blocked``: it was told
-    not to publish. ``held``: reasons not to read it. ``budget``: for its channels' incomplete
-    messages and uncommitted transactions; ``backlog_bytes``: in their backlogs. Times are monotonic
-    seconds: ``deadline`` of the handshake or of the answer to connection.close, ``heartbeat_at`` of
-    the next heartbeat, ``heard``: earliest start of the present silence. ``connected_at``:
-    milliseconds since the epoch.
+    HEADER = 0
+    START_OK = 1
+    SECURE_OK = 2
+    AUTHENTICATING = 3
+    TUNE_OK = 4
+    OPEN = 5
+    RUNNING = 6
+    CLOSING = 7
+    CLOSED = 8
+
+
+class ResourceAlarm:
+    """The shard's resource alarm. ``reason``: why nobody may publish, empty when all may."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+
+class AmqpClient:
+    """The client of one connection.
+
+    ``on_release``: called when it closes or ends, to release its channels and exclusive queues.
+    ``blocked``: it was told not to publish. ``held``: reasons not to read it. ``budget``: for its
+    channels' incomplete messages and uncommitted transactions; ``backlog_bytes``: in their
+    backlogs. Times are monotonic seconds: ``deadline`` of the handshake or of the answer to
+    connection.close, ``heartbeat_at`` of the next heartbeat, ``heard``: earliest start of the
+    present silence.
     """
+
+    __deletable__ = ("on_release",)
 
     def __init__(
         self,
-        handler: AmqpConnectionHandler,
+        broker: AmqpBrokerPort,
         connection: Connection,
-        peer: str,
-        local: str,
-        listener: int,
-        owner: str,
+        info: ConnectionInfo,
+        alarm: ResourceAlarm,
+        on_release: Callable[[], None],
     ) -> None:
-        self.handler = handler
+        self.broker = broker
         self.connection = connection
-        self.peer = peer
-        self.local = local
-        self.listener = listener
-        self.owner = owner
+        self.info = info
+        self.alarm = alarm
+        self.on_release = on_release
         self.stage = AmqpStage.HEADER
-        self.certificate_name = ""
-        self.mechanism = ""
-        self.user = ""
-        self.vhost = ""
-        self.access = Access(handler.broker, "", "")
-        self.properties: Mapping[str, object] = {}
-        self.capabilities: frozenset[str] = frozenset()
-        self.channel_max = 0
-        self.connected_at = 0
-        self.heartbeat = 0
+        self.access = Access(broker, "", "")
         self.heartbeat_at = 0.0
         self.deadline = 0.0
         self.heard = 0.0
-        self.channels: dict[int, Channel] = {}
-        self.exclusive = False
-        self.counted = False
         self.blocked = False
         self.budget = Budget()
         self.backlog_bytes = 0
         self.held = 0
 
-    @property
-    def broker(self) -> AmqpBrokerPort:
-        """The port to the shard."""
-        return self.handler.broker
-
-    @property
-    def name(self) -> str:
-        """RabbitMQ's name of a connection."""
-        return f"{self.peer} -> {self.local}"
-
     def send(self, method: Method) -> None:
         """Send a method on channel 0."""
         self.connection.append(frame(0, method))
 
-    # --- frames that are not an open channel's ---
-
-    def frame(self, kind: int, number: int, payload: bytes) -> None:
-        """Handle a frame on channel 0, or on any before connection.open-ok."""
-        method: Method | None = None
-        try:
-            if kind != FRAME_METHOD or number:
-                text = f"type {kind}, all octets = {octets(payload)}"
-                raise HardError(ReplyCode.UNEXPECTED_FRAME, text)
-            method = decode(payload)
-            self.broker.count_method(type(method).__name__)
-            if self.stage is AmqpStage.RUNNING:
-                self._execute(method)
-            else:
-                Handshake(self).on_method(method)
-        except AmqpError as error:
-            self.fail(None, error, method)
-
-    def _execute(self, method: Method) -> None:
-        """Execute a method on channel 0 of an open connection. Raises HardError 504 for others."""
-        if isinstance(method, ConnectionClose):
-            self.closed_by_client()
-        elif isinstance(method, ConnectionUpdateSecret):
-            # For backends with expiring credentials; a verified password needs no renewal, and
-            # RabbitMQ's internal backend ignores the new one as well. The client's secret is not
-            # stored.
-            self.send(ConnectionUpdateSecretOk())
-        else:
-            text = "unexpected method in connection state running"
-            raise HardError(ReplyCode.CHANNEL_ERROR, text)
-
-    def unopened_frame(self, number: int, kind: int, payload: bytes) -> None:
-        """Handle a frame on a closed channel: channel.open, or one that crossed our close."""
-        channel = self.channels.get(number)
-        method: Method | None = None
-        try:
-            if kind == FRAME_METHOD:
-                method = decode(payload)
-                self.broker.count_method(type(method).__name__)
-            opens = isinstance(method, ChannelOpen)
-            if channel is not None and not (channel.state is ChannelState.CROSSED and opens):
-                if isinstance(method, ChannelCloseOk):
-                    del self.channels[number]
-                elif isinstance(method, ChannelClose):
-                    channel.state = ChannelState.CROSSED
-                    channel.send(ChannelCloseOk())
-                return
-            if not opens:
-                raise HardError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
-            self._open_channel(number)
-        except AmqpError as error:
-            self.fail(None, error, method)
-
-    def _open_channel(self, number: int) -> None:
-        """Open a channel. Raises HardError 530 when channel-max is reached."""
-        most = self.channel_max
-        if number not in self.channels and len(self.channels) >= most:
-            text = f"number of channels opened ({most}) has reached the negotiated channel_max ({most})"
-            raise HardError(ReplyCode.NOT_ALLOWED, text)
-        channel = Channel(self, number)
-        self.channels[number] = channel
-        if self.connection.ledgers is None:
-            self.connection.ledgers = {}
-        self.connection.ledgers[number] = channel.ledger
-        channel.send(ChannelOpenOk())
-
-    def closing_frame(self, kind: int, number: int, payload: bytes) -> None:
-        """Handle a frame after our connection.close; only close-ok and close count."""
-        if kind != FRAME_METHOD or number:
-            return
-        try:
-            method = decode(payload)
-        except AmqpError:
-            return
-        if isinstance(method, ConnectionClose):
-            self.send(ConnectionCloseOk())
-            self.end("error", linger=True)
-        elif isinstance(method, ConnectionCloseOk):
-            self.end("error", linger=True)
-
     # --- errors and ends ---
 
-    def fail(
-        self, channel: Channel | None, error: AmqpError, method: Method | type[Method] | None
-    ) -> None:
-        """Answer an error: close the channel, or the connection."""
+    def count_error(self, error: AmqpError, method: Method | type[Method] | None) -> bool:
+        """Count an error, caused by ``method``; return whether it is to be answered: not once the
+        connection closes."""
         if self.stage in (AmqpStage.CLOSING, AmqpStage.CLOSED):
-            return
+            return False
         if method is not None and not error.class_id:
             error.class_id, error.method_id = ids(method)
-        self.broker.count_error(self, error.code, error.text)
-        if isinstance(error, SoftError) and channel is not None:
-            if channel.is_open:
-                channel.fail(error)
-        elif self.stage in (AmqpStage.OPEN, AmqpStage.RUNNING):
+        self.broker.count_error(self.info, error.code, error.text)
+        return True
+
+    def fail(self, error: AmqpError, method: Method | type[Method] | None) -> None:
+        """Answer an error by closing the connection."""
+        if not self.count_error(error, method):
+            return
+        if self.stage in (AmqpStage.OPEN, AmqpStage.RUNNING):
             self.send_close(error)
         else:
             self.end("handshake")
@@ -209,7 +121,7 @@ class AmqpClient:
     def send_close(self, error: AmqpError) -> None:
         """Close from our side: release everything, send the reason, and await the answer."""
         self.stage = AmqpStage.CLOSING
-        self._release()
+        self.on_release()
         text = close_text(error)
         self.send(ConnectionClose(error.code, text, error.class_id, error.method_id))
         self.deadline = self.broker.now() + self.broker.limits.close_timeout
@@ -228,7 +140,7 @@ class AmqpClient:
 
     def closed_by_client(self) -> None:
         """Handle connection.close."""
-        self._release()
+        self.on_release()
         self.send(ConnectionCloseOk())
         self.end("client", linger=True)
 
@@ -237,22 +149,37 @@ class AmqpClient:
         if self.stage is AmqpStage.CLOSED:
             return
         self.stage = AmqpStage.CLOSED
-        self._release()
+        self.on_release()
+        # It refers back to the client, and the garbage collector does not run during traffic.
+        del self.on_release
         self.held = 0
         self.connection.feeding = False
-        self.handler.clients.pop(self, None)
-        self.broker.count_closed(self, reason)
+        self.broker.count_closed(self.info, reason)
         self.broker.close(self.connection, linger)
 
-    def _release(self) -> None:
-        """Release what the channels hold; delete exclusive queues."""
-        for channel in list(self.channels.values()):
-            channel.release()
-        self.channels.clear()
-        self.connection.ledgers = None
-        if self.exclusive:
-            self.exclusive = False
-            self.handler.drop_owner(self.owner)
+    # --- resource alarms ---
+
+    def began(self) -> None:
+        """Note the client's first publish."""
+        self.connection.publishing = True
+        if self.alarm.reason:
+            self.block()
+
+    def block(self) -> None:
+        """Stop reading a publisher during an alarm; notify it once, if it has the capability."""
+        if self.stage is not AmqpStage.RUNNING:
+            return
+        self.broker.hold_publisher(self.connection)
+        if not self.blocked and BLOCKED in self.info.capabilities:
+            self.send(ConnectionBlocked(self.alarm.reason))
+        self.blocked = True
+
+    def unblock(self) -> None:
+        """Notify a blocked publisher that the alarm is over; the shard resumes reading."""
+        if self.blocked:
+            self.blocked = False
+            if self.stage is AmqpStage.RUNNING and BLOCKED in self.info.capabilities:
+                self.send(ConnectionUnblocked())
 
     # --- reading and time ---
 
@@ -274,7 +201,7 @@ class AmqpClient:
         """Schedule a call for the next deadline."""
         times = [at for at in (self.deadline, self.heartbeat_at) if at]
         if self.stage is not AmqpStage.CLOSED and times:
-            self.broker.schedule(self, min(times))
+            self.broker.schedule(self.connection, min(times))
 
     def due(self) -> None:
         """Handle a scheduled deadline."""
@@ -293,13 +220,13 @@ class AmqpClient:
         if self.stage is not AmqpStage.RUNNING:
             self.heartbeat_at = 0.0
             return
-        connection = self.connection
+        connection, interval = self.connection, self.info.heartbeat
         if connection.paused & ~PAUSED_OUTPUT:
             self.heard = now  # reading was paused for reasons that are not the client's
-        if now - max(self.heard, connection.active) > SILENT_INTERVALS * self.heartbeat:
-            text = f"missed heartbeats from client, timeout: {self.heartbeat}s"
-            self.broker.count_error(self, ReplyCode.CONNECTION_FORCED, text)
+        if now - max(self.heard, connection.active) > SILENT_INTERVALS * interval:
+            text = f"missed heartbeats from client, timeout: {interval}s"
+            self.broker.count_error(self.info, ReplyCode.CONNECTION_FORCED, text)
             self.end("heartbeat")
             return
         connection.append(HEARTBEAT)
-        self.heartbeat_at = now + self.heartbeat / 2
+        self.heartbeat_at = now + interval / 2

@@ -10,7 +10,7 @@ Source: RabbitMQ's consumer priorities, single active consumers and streams.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.errors import SoftError
@@ -20,11 +20,9 @@ from fluxmq.routing.topology.records import QUEUE, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, named
 from fluxmq.routing.topology.values import type_name
 from fluxmq.sessions.amqp091 import refusals
+from fluxmq.sessions.amqp091.channel import Channel
 from fluxmq.sessions.amqp091.ports import ConsumeRequest
 from fluxmq.sessions.amqp091.refusals import error_from, not_implemented, precondition
-
-if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.channel import Channel
 
 PRIORITY_MAX: Final = (1 << 31) - 1
 """Consumer priorities are clamped to 32 bits, above and below zero."""
@@ -69,10 +67,12 @@ def stream_start(value: object, queue: QueueRecord) -> tuple[str, int] | None:
 
 
 def consumer_wanted(
-    channel: Channel, method: BasicConsume, queue: QueueRecord, tag: str
+    channel: Channel, method: BasicConsume, queue: QueueRecord, tag: str, prefetch: int, shared: int
 ) -> ConsumeRequest:
-    """Return the request of basic.consume. Raises AmqpError for what this queue does not
-    support."""
+    """Return the request of basic.consume. Raises AmqpError for what this queue does not support.
+
+    ``prefetch``: limit of the consumer; ``shared``: of all consumers of the channel; 0 for none.
+    """
     arguments = method.arguments
     what = named(QUEUE, queue.name, queue.vhost)
     priority = arguments.get("x-priority", 0)
@@ -81,7 +81,6 @@ def consumer_wanted(
         raise _invalid("x-priority", what, found)
     _flag(arguments.get("x-cancel-on-ha-failover", False), "x-cancel-on-ha-failover", what)
     stream = queue.type == STREAM
-    prefetch, shared = channel.consumers.prefetch, channel.consumers.shared_limit
     if stream and not prefetch:
         raise precondition(f"consumer prefetch count is not set for '{what}'")
     if stream and method.no_ack:
@@ -96,7 +95,7 @@ def consumer_wanted(
         raise error_from(refusal) from None
     if method.no_ack:
         prefetch = shared = 0
-    owner = channel.client.owner
+    owner = channel.client.info.owner
     return ConsumeRequest(
         queue,
         tag,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import SoftError
@@ -57,13 +57,11 @@ from fluxmq.routing.topology.names import is_reserved
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, default_exchange, named, not_found, reserved
 from fluxmq.sessions.amqp091 import direct_reply, refusals
-from fluxmq.sessions.amqp091.ports import QueueStatus
+from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, QueueStatus
 from fluxmq.sessions.amqp091.refusals import error_from, not_implemented, precondition
-
-if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.channel import Channel
-    from fluxmq.sessions.amqp091.client import AmqpClient
-    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 DEAD_LETTER_KEY = "x-dead-letter-exchange"
 
@@ -77,11 +75,10 @@ class Entities:
     method deletes, and ``cancels``: notifications to its consumers here, sent after the answer.
     """
 
-    __deletable__ = ("channel",)
-
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.client: AmqpClient = channel.client
+        self.info: ConnectionInfo = channel.client.info
         self.broker: AmqpBrokerPort = channel.broker
         self.last_queue = ""
         self.deleting = ""
@@ -101,9 +98,8 @@ class Entities:
     def existing(self, name: str) -> QueueRecord:
         """Return the queue. Raises SoftError 404, or 405 when it is exclusive to another
         connection."""
-        client = self.client
-        topology = self.broker.topology
-        return _asked(lambda: topology.require_queue(client.vhost, name, client.owner))
+        info, topology = self.info, self.broker.topology
+        return _asked(lambda: topology.require_queue(info.vhost, name, info.owner))
 
     def _change(self, method: Method, changes: Sequence[Change], answer: Method | None) -> None:
         """Change the topology, then answer."""
@@ -118,7 +114,7 @@ class Entities:
 
     def on_exchange_declare(self, method: ExchangeDeclare) -> None:
         """Declare an exchange, or with ``passive`` check that it exists."""
-        vhost, access, topology = self.client.vhost, self.client.access, self.broker.topology
+        vhost, access, topology = self.info.vhost, self.client.access, self.broker.topology
         name = _clean(method.exchange)
         answer = None if method.no_wait else ExchangeDeclareOk()
         if method.passive:
@@ -148,7 +144,7 @@ class Entities:
 
     def on_exchange_delete(self, method: ExchangeDelete) -> None:
         """Delete an exchange."""
-        vhost, topology = self.client.vhost, self.broker.topology
+        vhost, topology = self.info.vhost, self.broker.topology
         name, unused = _clean(method.exchange), method.if_unused
         answer = None if method.no_wait else ExchangeDeleteOk()
         if name and not is_reserved(name):
@@ -172,7 +168,7 @@ class Entities:
 
     def _declare_queue(self, method: QueueDeclare, name: str) -> None:
         """Create a queue unless there is an equal one."""
-        client, broker, access = self.client, self.broker, self.client.access
+        info, broker, access = self.info, self.broker, self.client.access
         topology = broker.topology
         if not name:
             asked_for = queue_type(method.arguments, CLASSIC)
@@ -183,21 +179,21 @@ class Entities:
         elif is_reserved(name):
             raise error_from(reserved(QUEUE, name))
         access.configure(QUEUE, name)
-        vhost = topology.vhost(client.vhost)
+        vhost = topology.vhost(info.vhost)
         default = CLASSIC
         if vhost is not None and method.durable and not (method.exclusive or method.auto_delete):
             default = vhost.default_queue_type  # others are always classic
         kind = queue_type(method.arguments, default)
         placed = (name, method.durable, method.exclusive, kind, method.arguments)
         wanted = QueueRecord(
-            client.vhost,
+            info.vhost,
             name,
             kind,
             method.durable,
             method.exclusive,
             method.auto_delete,
             method.arguments,
-            client.owner if method.exclusive else "",
+            info.owner if method.exclusive else "",
             _asked(lambda: broker.group_for(*placed)),
         )
         known = _asked(lambda: topology.check_queue(wanted))
@@ -211,7 +207,7 @@ class Entities:
             access.read(QUEUE, name)
             access.write(EXCHANGE, exchange)
         if method.exclusive:
-            client.exclusive = True
+            info.exclusive = True
         answer = partial(self._declared, method, name)
         broker.change([DeclareQueue(wanted)], self.channel.later(method, answer))
 
@@ -219,7 +215,7 @@ class Entities:
         """Answer once the queue was created, or an equal one found, or neither."""
         if refusal is not None:
             raise error_from(refusal)
-        queue = self.broker.topology.queue(self.client.vhost, name)
+        queue = self.broker.topology.queue(self.info.vhost, name)
         if queue is None:
             self._described(method, name, True, None)
         else:
@@ -238,11 +234,11 @@ class Entities:
     ) -> None:
         """Answer with the queue's status, None when it is gone or unreachable."""
         if status is None:
-            queue = self.broker.topology.queue(self.client.vhost, name)
+            queue = self.broker.topology.queue(self.info.vhost, name)
             if queue is not None:
                 raise error_from(refusals.unavailable(queue, self.broker.limits.node_name))
             if method.passive:
-                raise error_from(not_found(QUEUE, name, self.client.vhost))
+                raise error_from(not_found(QUEUE, name, self.info.vhost))
             if not made:
                 self._declare_queue(method, name)
                 return
@@ -258,7 +254,7 @@ class Entities:
 
         def answered(exists: bool) -> None:
             if not exists:
-                raise error_from(not_found(QUEUE, name, self.client.vhost))
+                raise error_from(not_found(QUEUE, name, self.info.vhost))
             self.last_queue = name
             if not method.no_wait:
                 self.channel.send(QueueDeclareOk(name, 0, 1))
@@ -284,11 +280,11 @@ class Entities:
 
     def on_queue_delete(self, method: QueueDelete) -> None:
         """Delete a queue."""
-        client = self.client
+        info = self.info
         name = self.expanded(method.queue)
-        client.access.configure(QUEUE, name)
+        self.client.access.configure(QUEUE, name)
         topology = self.broker.topology
-        if not _asked(lambda: topology.check_delete_queue(client.vhost, name, client.owner)):
+        if not _asked(lambda: topology.check_delete_queue(info.vhost, name, info.owner)):
             self.channel.answer(None if method.no_wait else QueueDeleteOk(0))
             return
         queue = self.existing(name)
@@ -350,11 +346,11 @@ class Entities:
         if not key and not method.queue:
             key = name
         exchange = _clean(method.exchange)
-        return Binding(self.client.vhost, exchange, name, QUEUE, key, method.arguments)
+        return Binding(self.info.vhost, exchange, name, QUEUE, key, method.arguments)
 
     def _exchange_binding(self, method: ExchangeBind | ExchangeUnbind) -> Binding:
         source, destination = _clean(method.source), _clean(method.destination)
-        key, vhost = method.routing_key, self.client.vhost
+        key, vhost = method.routing_key, self.info.vhost
         return Binding(vhost, source, destination, EXCHANGE, key, method.arguments)
 
     def _check(self, binding: Binding) -> None:
@@ -370,7 +366,7 @@ class Entities:
 
     def _bind(self, method: Method, binding: Binding, answer: Method | None) -> None:
         self._check(binding)
-        owner, topology = self.client.owner, self.broker.topology
+        owner, topology = self.info.owner, self.broker.topology
         if _asked(lambda: topology.check_bind(binding, owner)):
             self.channel.answer(answer)
         else:
@@ -378,7 +374,7 @@ class Entities:
 
     def _unbind(self, method: Method, binding: Binding, answer: Method | None) -> None:
         self._check(binding)
-        owner, topology = self.client.owner, self.broker.topology
+        owner, topology = self.info.owner, self.broker.topology
         if _asked(lambda: topology.check_unbind(binding, owner)):
             self._change(method, [Unbind(binding, owner)], answer)
         else:

@@ -6,7 +6,7 @@ Neighbouring messages of a batch with the same key and properties are written at
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, Batch
 from fluxmq.model.properties import PropertyError
@@ -14,11 +14,8 @@ from fluxmq.protocols.amqp091.content import NO_PROPERTIES
 from fluxmq.protocols.amqp091.delivery import encode_deliveries, encode_get_ok
 from fluxmq.protocols.amqp091.message_properties import address_of, from_block, stream_properties
 from fluxmq.protocols.amqp091.tables import FieldTableError
-
-if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.channel import Channel
-    from fluxmq.sessions.amqp091.consumers import AmqpConsumer, Getter, Taker
-    from fluxmq.sessions.amqp091.direct_reply import ReplyConsumer
+from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.takers import Taker
 
 HEADS_MAX: Final = 512
 """Maximum number of heads a shard caches; then the cache is cleared."""
@@ -65,7 +62,7 @@ class DeliveryHeads:
     def write(
         self,
         channel: Channel,
-        consumer: AmqpConsumer | ReplyConsumer,
+        consumer: Taker,
         batch: Batch,
         first: int,
         count: int,
@@ -102,7 +99,7 @@ class DeliveryHeads:
     def write_get_ok(
         self,
         channel: Channel,
-        getter: Getter,
+        getter: Taker,
         batch: Batch,
         index: int,
         attempts: int,

@@ -12,8 +12,7 @@ authentication failure notification.
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fluxmq import __version__
 from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
@@ -32,26 +31,11 @@ from fluxmq.protocols.amqp091.methods import (
 )
 from fluxmq.protocols.amqp091.server import LOCALES, announced, mechanisms, server_properties
 from fluxmq.sessions.amqp091.access import Access
-
-if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.client import AmqpClient
-    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
+from fluxmq.sessions.amqp091.client import AmqpClient, AmqpStage
+from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 AUTHENTICATION_FAILURE_CLOSE: Final = "authentication_failure_close"
-
-
-class AmqpStage(Enum):
-    """Progress of a connection: the awaited method, or open, closing, closed."""
-
-    HEADER = 0
-    START_OK = 1
-    SECURE_OK = 2
-    AUTHENTICATING = 3
-    TUNE_OK = 4
-    OPEN = 5
-    RUNNING = 6
-    CLOSING = 7
-    CLOSED = 8
 
 
 class Handshake:
@@ -59,12 +43,13 @@ class Handshake:
 
     def __init__(self, client: AmqpClient) -> None:
         self.client = client
+        self.info: ConnectionInfo = client.info
         self.broker: AmqpBrokerPort = client.broker
         self.limits = client.broker.limits
 
     def begin(self) -> None:
         """Answer the protocol header of 0-9-1 with connection.start."""
-        client, limits = self.client, self.limits
+        client, info, limits = self.client, self.info, self.limits
         client.stage = AmqpStage.START_OK
         if not client.deadline:  # otherwise it counts from accept, by the listener's own setting
             client.deadline = self.broker.now() + limits.handshake_timeout
@@ -72,7 +57,7 @@ class Handshake:
         properties = server_properties(
             limits.product, limits.product_version, __version__, limits.node_name
         )
-        offered = mechanisms(external=bool(client.certificate_name))
+        offered = mechanisms(external=bool(info.certificate_name))
         client.send(ConnectionStart(0, 9, properties, offered, LOCALES))
 
     def on_method(self, method: Method) -> None:
@@ -92,11 +77,11 @@ class Handshake:
 
     def _start_ok(self, method: ConnectionStartOk) -> None:
         """Start checking the credentials. The connection is not read meanwhile."""
-        client = self.client
-        client.properties = method.client_properties
-        client.capabilities = announced(method.client_properties)
-        client.mechanism = method.mechanism
-        if method.mechanism == sasl.EXTERNAL and not client.certificate_name:
+        client, info = self.client, self.info
+        info.properties = method.client_properties
+        info.capabilities = announced(method.client_properties)
+        info.mechanism = method.mechanism
+        if method.mechanism == sasl.EXTERNAL and not info.certificate_name:
             text = f"unknown authentication mechanism '{method.mechanism}'"
             raise HardError(ReplyCode.COMMAND_INVALID, text)
         try:
@@ -104,7 +89,7 @@ class Handshake:
         except HardError as error:
             if error.code is not ReplyCode.ACCESS_REFUSED:
                 raise
-            self._refuse(sasl.refused(client.mechanism), "authentication")
+            self._refuse(sasl.refused(info.mechanism), "authentication")
             return
         user = credentials.user
         if not user and method.mechanism == sasl.EXTERNAL:
@@ -117,13 +102,13 @@ class Handshake:
                 client.resume()
 
         client.pause()
-        self.broker.authenticate(client, method.mechanism, user, credentials.password, done)
+        self.broker.authenticate(info, method.mechanism, user, credentials.password, done)
 
     def _authenticated(self, result: AmqpAuthResult) -> None:
         """Propose limits once the credentials are verified, or refuse."""
-        client, limits = self.client, self.limits
+        client, info, limits = self.client, self.info, self.limits
         if result.outcome is LoginOutcome.ACCEPTED:
-            client.user = result.username
+            info.user = result.username
             client.stage = AmqpStage.TUNE_OK
             client.send(ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
         elif result.outcome in (LoginOutcome.UNAVAILABLE, LoginOutcome.BUSY):
@@ -131,12 +116,12 @@ class Handshake:
             text = "the login cannot be checked now, try again later"
             self._refuse(HardError(ReplyCode.CONNECTION_FORCED, text), "busy")
         else:
-            self._refuse(sasl.refused(client.mechanism), "authentication")
+            self._refuse(sasl.refused(info.mechanism), "authentication")
 
     def _refuse(self, error: AmqpError, reason: str) -> None:
         """Refuse credentials that are invalid, or cannot be checked."""
-        self.broker.count_error(self.client, error.code, error.text)
-        if AUTHENTICATION_FAILURE_CLOSE in self.client.capabilities:
+        self.broker.count_error(self.info, error.code, error.text)
+        if AUTHENTICATION_FAILURE_CLOSE in self.info.capabilities:
             self.client.send_close(error)
         else:
             self.client.end(reason)
@@ -144,43 +129,43 @@ class Handshake:
     def _tune_ok(self, method: ConnectionTuneOk) -> None:
         """Take the client's limits, which may be lower than ours but not higher; any heartbeat is
         allowed."""
-        client, limits = self.client, self.limits
+        client, info, limits = self.client, self.info, self.limits
         _check_agreed("frame_max", method.frame_max, limits.frame_max, FRAME_MIN_SIZE)
         _check_agreed("channel_max", method.channel_max, limits.channel_max, 1)
         client.connection.frame_max = method.frame_max or limits.frame_max
-        client.channel_max = method.channel_max
-        client.heartbeat = method.heartbeat
+        info.channel_max = method.channel_max
+        info.heartbeat = method.heartbeat
         client.stage = AmqpStage.OPEN
 
     def _open(self, method: ConnectionOpen) -> None:
         """Enter a vhost. Raises HardError 530 if it is missing, forbidden or full; 506 when memory
         is low."""
-        client, broker = self.client, self.broker
+        client, info, broker = self.client, self.info, self.broker
         vhost = method.virtual_host
         if broker.short_of_memory:
             broker.refused_for_memory("connection")
             raise HardError(ReplyCode.RESOURCE_ERROR, "the node is low on memory")
         if broker.topology.vhost(vhost) is None:
             raise HardError(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
-        refused = f"access to vhost '{vhost}' refused for user '{client.user}'"
-        if broker.permissions(client.user, vhost) is None:
+        refused = f"access to vhost '{vhost}' refused for user '{info.user}'"
+        if broker.permissions(info.user, vhost) is None:
             raise HardError(ReplyCode.NOT_ALLOWED, refused)
-        client.vhost = vhost
-        limit = broker.enter(client)
+        info.vhost = vhost
+        limit = broker.enter(info)
         if limit is not None:
             text = f"{refused}: connection limit ({limit}) is reached"
             raise HardError(ReplyCode.NOT_ALLOWED, text)
-        client.counted = True
-        client.access = Access(broker, client.user, vhost)
+        info.counted = True
+        client.access = Access(broker, info.user, vhost)
         now = broker.now()
         client.stage = AmqpStage.RUNNING
         client.deadline = 0.0
         client.heard = now
-        if client.heartbeat:
-            client.heartbeat_at = now + client.heartbeat / 2
+        if info.heartbeat:
+            client.heartbeat_at = now + info.heartbeat / 2
         client.reschedule()
         client.send(ConnectionOpenOk())
-        broker.count_opened(client)
+        broker.count_opened(info)
 
 
 def _check_agreed(name: str, wanted: int, ours: int, least: int) -> None:

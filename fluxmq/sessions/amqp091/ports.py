@@ -4,7 +4,7 @@ Defined here, because the consumer of an interface knows its needs. Every method
 what takes time takes a callback, which is called on the shard's loop, possibly before the method
 returns, and exactly once unless the connection is closed first (then it may be left out).
 
-The shard calls ``handler.Handler``. For a new connection it makes a ``client.Client``, sets
+The shard calls the handler. For a new connection it makes a ``handler.AmqpSession``, sets
 ``connection.identity`` to it and ``connection.handler`` to the handler; the parser hands over the
 protocol header and then frames and runs.
 """
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from fluxmq.routing.topology.records import Exchange, QueueRecord
     from fluxmq.routing.topology.refusals import Refusal
     from fluxmq.routing.topology.topology import Topology
-    from fluxmq.sessions.amqp091.channel import Channel
-    from fluxmq.sessions.amqp091.client import AmqpClient
+    from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
 
 Range = tuple[int, int]
 """First and last offset, inclusive."""
@@ -193,7 +192,7 @@ class AmqpBrokerPort(Protocol):
 
     def authenticate(
         self,
-        client: AmqpClient,
+        client: ConnectionInfo,
         mechanism: str,
         user: str,
         password: bytes,
@@ -206,7 +205,7 @@ class AmqpBrokerPort(Protocol):
         """Return a user's current permissions; None: no access to the vhost. Cheap; the same object
         until changed."""
 
-    def enter(self, client: AmqpClient) -> int | None:
+    def enter(self, client: ConnectionInfo) -> int | None:
         """Count an authenticated connection into ``client.vhost``; return the vhost's connection
         limit if reached.
 
@@ -249,7 +248,7 @@ class AmqpBrokerPort(Protocol):
 
     def publish(
         self,
-        channel: Channel,
+        connection: Connection,
         run: AmqpPublishRun,
         routing: Routing,
         confirmation: PendingConfirm | None,
@@ -288,9 +287,9 @@ class AmqpBrokerPort(Protocol):
 
     # Connections
 
-    def schedule(self, client: AmqpClient, at: float) -> None:
-        """Call the handler's ``due`` at this monotonic time or soon after; a later call replaces an
-        earlier one."""
+    def schedule(self, connection: Connection, at: float) -> None:
+        """Call the handler's ``due`` at this monotonic time or soon after, unless the connection is
+        closed by then; a later call replaces an earlier one."""
 
     def mark(self) -> None:
         """Call the handler's ``flush_marked`` before this tick ends, or in the next one."""
@@ -319,13 +318,13 @@ class AmqpBrokerPort(Protocol):
         """Close once output is written; ``linger``: let the client read it before the socket
         goes."""
 
-    def count_opened(self, client: AmqpClient) -> None:
+    def count_opened(self, client: ConnectionInfo) -> None:
         """Count a connection that reached connection.open-ok."""
 
-    def count_closed(self, client: AmqpClient, reason: str) -> None:
+    def count_closed(self, client: ConnectionInfo, reason: str) -> None:
         """Count the end of a connection."""
 
-    def count_error(self, client: AmqpClient, code: int, text: str) -> None:
+    def count_error(self, client: ConnectionInfo, code: int, text: str) -> None:
         """Count a protocol error and log it at a bounded rate."""
 
     def count_drop(self, reason: str, count: int) -> None:

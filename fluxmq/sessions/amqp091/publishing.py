@@ -14,23 +14,12 @@ confirms, validated user-id, per-message TTL, and sender-selected distribution (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final
 
-from fluxmq.auth.permissions import Permissions
-from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.confirms import NACK, REFUSED_MIN, Confirmation, ConfirmWindow
 from fluxmq.protocols.amqp091.constants import ReplyCode
-from fluxmq.protocols.amqp091.content import (
-    HEADERS,
-    TIMESTAMP,
-    BasicProperties,
-    read_fields,
-    write_fields,
-)
 from fluxmq.protocols.amqp091.delivery import encode_return
-from fluxmq.protocols.amqp091.errors import HardError, SoftError
-from fluxmq.protocols.amqp091.message_properties import to_block
 from fluxmq.protocols.amqp091.methods import (
     ConfirmSelect,
     ConfirmSelectOk,
@@ -42,29 +31,14 @@ from fluxmq.protocols.amqp091.methods import (
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import Tally
 from fluxmq.queues.commands import Verb
-from fluxmq.routing.topology.records import EXCHANGE, Exchange
-from fluxmq.routing.topology.refusals import not_found
-from fluxmq.sessions.amqp091 import direct_reply
-from fluxmq.sessions.amqp091.access import TOPIC
+from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.client import AmqpClient
 from fluxmq.sessions.amqp091.content import check_size
-from fluxmq.sessions.amqp091.headers import (
-    BCC,
-    CC,
-    DEDUPLICATION_ID,
-    Headers,
-    all_keys,
-    expiry_of,
-    identity_in,
-)
-from fluxmq.sessions.amqp091.ports import PendingConfirm, Routing
-from fluxmq.sessions.amqp091.refusals import error_from, not_implemented, precondition
-from fluxmq.sessions.amqp091.settlements import REQUEUE, grouped
+from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, PendingConfirm
+from fluxmq.sessions.amqp091.publish_checks import Prepared, check_publish
+from fluxmq.sessions.amqp091.refusals import not_implemented, precondition
+from fluxmq.sessions.amqp091.takers import REQUEUE, grouped, note_settled
 from fluxmq.sessions.amqp091.transactions import Transaction
-
-if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.channel import Channel
-    from fluxmq.sessions.amqp091.client import AmqpClient
-    from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 UNANSWERED_MAX: Final = 65_536
 """Maximum unconfirmed publishes of a channel in confirm mode: beyond it the connection is not
@@ -81,41 +55,11 @@ _MULTIPLE_AT: Final = 19
 """Size of a basic.ack or basic.nack frame, and offsets in it: low byte of the method, number,
 ``multiple``."""
 
-_CORRELATION_ID: Final = BasicProperties._fields.index("correlation_id")
-_DELIVERY_MODE: Final = BasicProperties._fields.index("delivery_mode")
-_DELIVERY_MODES: Final = (b"\x01", b"\x02")
-"""Transient and persistent."""
-_REPLY_TO: Final = BasicProperties._fields.index("reply_to")
-_EXPIRATION: Final = BasicProperties._fields.index("expiration")
-_MESSAGE_ID: Final = BasicProperties._fields.index("message_id")
-_USER_ID: Final = BasicProperties._fields.index("user_id")
-_PSEUDO_QUEUE: Final = direct_reply.PSEUDO_QUEUE.encode()
-
-
-class Prepared(NamedTuple):
-    """Result of checking a run, and the run it belongs to.
-
-    ``reply``: address of direct replies that the messages are for, None for routed messages.
-    ``returned``: properties of returned messages, without BCC. ``singly``: some messages of a run
-    may be refused, so that each is confirmed by itself.
-    """
-
-    exchange_name: bytes
-    routing_key: bytes
-    given: bytes
-    revision: int
-    permissions: Permissions
-    routing: Routing
-    returned: bytes
-    reply: str | None
-    singly: bool
-
 
 class Publisher:
     """Publishes of a channel. ``window``: numbers of publishes in confirm mode. ``paced``: too many
-    are unanswered, which is a reason not to read the connection."""
-
-    __deletable__ = ("channel",)
+    are unanswered, which is a reason not to read the connection. ``reply_to``: address of the
+    channel's consumer of direct replies, empty without one."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -126,6 +70,7 @@ class Publisher:
         self.transaction: Transaction | None = None
         self.prepared: Prepared | None = None
         self.paced = False
+        self.reply_to = ""
 
     def publish(self, run: AmqpPublishRun) -> None:
         """Publish a run. Raises AmqpError; then nothing of the run was published."""
@@ -136,7 +81,7 @@ class Publisher:
         prepared = self._prepare(run)
         self.tally.published(run.count, run.payload_bytes)
         if not client.connection.publishing:
-            client.handler.began(client)
+            client.began()
         if self.transaction is not None:
             self._hold(self.transaction, prepared, run)
             return
@@ -169,7 +114,7 @@ class Publisher:
                 broker.count_drop("reply_gone", run.count)
             if run.mandatory:
                 self._return(prepared, run)
-        elif not broker.publish(self.channel, run, prepared.routing, confirmation):
+        elif not broker.publish(self.client.connection, run, prepared.routing, confirmation):
             if run.mandatory:
                 self._return(prepared, run)
             else:
@@ -236,7 +181,7 @@ class Publisher:
             self.transaction = Transaction(self.broker.limits, share)
             # The parser passes everything on frame by frame: it must not settle past the
             # transaction.
-            self.channel.put_in_order()
+            self.channel.ledger.direct = False
         self.channel.send(TxSelectOk())
 
     def _required(self) -> Transaction:
@@ -286,7 +231,7 @@ class Publisher:
             confirmation.done()
         for verb in (Verb.ACK, Verb.REJECT, REQUEUE):
             told = [(each.taker, each.offset, each.offset) for each in settled if each.verb is verb]
-            self.channel.settlements.note(verb, len(told))
+            note_settled(self.tally, verb, len(told))
             for taker, ranges in grouped(told):
                 parts += 1
                 taker.reserved -= sum(last - first + 1 for first, last in ranges)
@@ -310,6 +255,12 @@ class Publisher:
 
     # --- checks ---
 
+    def answer_to(self, address: str) -> None:
+        """Put this address in the place of the pseudo-queue for direct replies from now on; empty:
+        refuse messages that name it."""
+        self.reply_to = address
+        self.prepared = None
+
     def _prepare(self, run: AmqpPublishRun) -> Prepared:
         """Check a run, or reuse the result of a similar one. Raises AmqpError."""
         permissions = self.client.access.permissions()
@@ -323,73 +274,9 @@ class Publisher:
             and prepared.given == run.properties
         ):
             return prepared
-        prepared = self._checked(run, permissions)
+        prepared = check_publish(self.client, run, permissions, self.reply_to)
         self.prepared = prepared if len(run.properties) <= PREPARED_BYTES_MAX else None
         return prepared
-
-    def _checked(self, run: AmqpPublishRun, permissions: Permissions | None) -> Prepared:
-        """Make all of RabbitMQ's checks, in its order. Raises AmqpError."""
-        client, broker = self.client, self.broker
-        name, key = _text(run.exchange), _text(run.routing_key)
-        if permissions is None or not permissions.write(name):
-            raise client.access.refused(EXCHANGE, name)
-        exchange = self._exchange(name)
-        fields = read_fields(run.properties)
-        given = run.properties
-        if fields[_REPLY_TO] == _PSEUDO_QUEUE:
-            fields[_REPLY_TO] = self.channel.consumers.reply_to().encode()
-            given = write_fields(fields)
-        _check_user(fields[_USER_ID], client.user)
-        expiration = fields[_EXPIRATION]
-        expiry_ms = None if expiration is None else expiry_of(_shown(expiration))
-        keys: tuple[str, ...] = (key,)
-        drop: tuple[str, ...] = ()
-        returned = given
-        raw_headers = fields[HEADERS]
-        headers = Headers(raw_headers) if raw_headers else None
-        if headers is not None and (headers.may_have(CC) or headers.may_have(BCC)):
-            keys = all_keys(key, headers)
-            if BCC in headers:
-                drop = (BCC,)
-                fields[HEADERS] = headers.without(BCC)
-                returned = write_fields(fields)
-        if exchange.type == TOPIC:
-            for each in keys:
-                if not permissions.topic_write(name, each):
-                    raise client.access.topic_refused(name, each)
-        identity = None
-        if headers is not None and headers.may_have(DEDUPLICATION_ID):
-            identity = identity_in(headers)
-            if identity is not None:
-                drop += (DEDUPLICATION_ID,)
-        mode = fields[_DELIVERY_MODE]
-        if mode is not None and mode not in _DELIVERY_MODES:
-            raise precondition(f"invalid message: {{delivery_mode_unknown,{mode[0]}}}")
-        reply = direct_reply.address_in(name, key)
-        block = to_block(given, name, client.user, drop=drop)
-        routing = Routing(exchange, block, keys, headers, _hashed(fields), expiry_ms, identity)
-        return Prepared(
-            run.exchange,
-            run.routing_key,
-            run.properties,
-            broker.topology.revision,
-            permissions,
-            routing,
-            returned,
-            reply,
-            reply is None and broker.may_refuse(routing),
-        )
-
-    def _exchange(self, name: str) -> Exchange:
-        """Return the exchange to publish to. Raises SoftError 404, or 403 for an internal one."""
-        vhost = self.client.vhost
-        exchange = self.broker.topology.exchange(vhost, name)
-        if exchange is None:
-            raise error_from(not_found(EXCHANGE, name, vhost))
-        if exchange.internal:
-            text = f"cannot publish to internal exchange '{name}' in vhost '{vhost}'"
-            raise SoftError(ReplyCode.ACCESS_REFUSED, text)
-        return exchange
 
 
 def _each_of(run: AmqpPublishRun) -> Iterator[AmqpPublishRun]:
@@ -438,36 +325,3 @@ def count_nacked(answers: bytes, answered: int) -> int:
     return min(
         sum(count for count, kind in zip(counts, kinds, strict=True) if kind == NACK), answered
     )
-
-
-def _check_user(user_id: bytes | None, user: str) -> None:
-    """Raise SoftError 406 for a user-id other than the sender's."""
-    if user_id is not None and user_id != user.encode():
-        text = f"user_id property set to '{_shown(user_id)}' but authenticated user was '{user}'"
-        raise precondition(text)
-
-
-def _text(raw: bytes) -> str:
-    """Decode a name or routing key. Raises HardError 501 unless it is UTF-8."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise HardError(ReplyCode.FRAME_ERROR, "Malformed UTF-8 in shortstr") from None
-
-
-def _shown(raw: bytes) -> str:
-    """Return a property's text, with invalid UTF-8 replaced."""
-    return raw.decode("utf-8", "replace")
-
-
-def _hashed(fields: Sequence[bytes | None]) -> Mapping[str, object] | None:
-    """Return the properties that an exchange may hash."""
-    hashed: dict[str, object] = {}
-    for index in (_CORRELATION_ID, _MESSAGE_ID):
-        raw = fields[index]
-        if raw is not None:
-            hashed[BasicProperties._fields[index]] = raw.decode("utf-8", "surrogateescape")
-    moment = fields[TIMESTAMP]
-    if moment is not None:
-        hashed["timestamp"] = Timestamp.from_bytes(moment, "big")
-    return hashed or None

@@ -7,19 +7,16 @@ Source: AMQP 0-9-1 section 1.9 (tx), RabbitMQ's notes on transactions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fluxmq.protocols.amqp091.ledger import ChannelLedger
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.queues.commands import Verb
 from fluxmq.sessions.amqp091.budget import HELD_BYTES, Share
-from fluxmq.sessions.amqp091.consumers import Taker
 from fluxmq.sessions.amqp091.ports import AmqpLimits
+from fluxmq.sessions.amqp091.publish_checks import Prepared
 from fluxmq.sessions.amqp091.refusals import precondition
-from fluxmq.sessions.amqp091.settlements import SettledCallback, check_refusable, unknown_tag
-
-if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.publishing import Prepared
+from fluxmq.sessions.amqp091.takers import SettledCallback, Taker, check_refusable, unknown_tag
 
 
 class Settled(NamedTuple):

@@ -31,11 +31,12 @@ from fluxmq.routing.topology.effective import policy_of
 from fluxmq.routing.topology.names import internal_name, public_name
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.sessions.amqp091.basic_consume import AmqpConsumer
 from fluxmq.sessions.amqp091.channel import Channel
-from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.channel_methods import ChannelMethods
+from fluxmq.sessions.amqp091.client import AmqpClient, AmqpStage
 from fluxmq.sessions.amqp091.consume_request import SINGLE_ACTIVE
-from fluxmq.sessions.amqp091.consumers import AmqpConsumer
-from fluxmq.sessions.amqp091.handshake import AmqpStage
+from fluxmq.sessions.amqp091.handler import AmqpSession
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.shards.amqp.broker import AmqpBroker
 
@@ -136,21 +137,23 @@ class AdminQueries:
 
     def _connections(self) -> Iterator[TableRow]:
         for connection in list(self._broker.reactor.connections.values()):
-            client = connection.identity
-            if isinstance(client, AmqpClient):
+            session = connection.identity
+            if isinstance(session, AmqpSession):
+                client = session.client
                 # A closed connection may linger until its last bytes are read.
-                if client.counted and client.stage is not AmqpStage.CLOSED:
-                    yield _connection_row(client)
-            elif isinstance(client, MqttClient) and connection.open:
-                yield _mqtt_row(client)
+                if client.info.counted and client.stage is not AmqpStage.CLOSED:
+                    yield _connection_row(session)
+            elif isinstance(session, MqttClient) and connection.open:
+                yield _mqtt_row(session)
 
-    def _channels(self) -> Iterator[Channel]:
-        for client in list(self._broker.handler.clients):
-            yield from client.channels.values()
+    def _channels(self) -> Iterator[ChannelMethods]:
+        for session in list(self._broker.handler.clients.values()):
+            yield from session.channels.values()
 
     def _consumers(self) -> Iterator[TableRow]:
-        for channel in self._channels():
-            for tag, consumer in channel.consumers.by_tag.items():
+        for methods in self._channels():
+            channel = methods.channel
+            for tag, consumer in methods.consumers.by_tag.items():
                 active = self._active(channel, consumer)
                 yield {
                     "queue_name": consumer.queue.name,
@@ -177,7 +180,7 @@ class AdminQueries:
         state = group.machine.queue(internal) if group is not None else None
         if group is None or state is None:
             return None
-        member = f"{channel.client.owner}:{channel.number}:{consumer.tag}"
+        member = f"{channel.client.info.owner}:{channel.number}:{consumer.tag}"
         found = group.dispatch.consumers.consumers_of(state.id)
         first = next((each for each in found if each.active and each.counts), None)
         return first is not None and first.member == member
@@ -194,8 +197,9 @@ class AdminQueries:
         """Close AMQP connections by pid, by vhost, or all."""
         count = 0
         for client in list(self._broker.handler.clients):
-            meant = wanted.pid in (None, client.owner)
-            if meant and wanted.vhost in (None, client.vhost) and client.stage is AmqpStage.RUNNING:
+            meant = wanted.pid in (None, client.info.owner)
+            meant = meant and wanted.vhost in (None, client.info.vhost)
+            if meant and client.stage is AmqpStage.RUNNING:
                 count += 1
                 client.disconnect(wanted.reason)
         self._broker.wake()
@@ -254,34 +258,34 @@ def _is_single_active(queue: QueueRecord) -> bool:
 
 
 def _channel_pid(channel: Channel) -> str:
-    return f"<{channel.client.owner}.{channel.number}>"
+    return f"<{channel.client.info.owner}.{channel.number}>"
 
 
-def _connection_row(client: AmqpClient) -> TableRow:
-    connection = client.connection
-    host, _, port = client.local.rpartition(":")
-    peer_host, _, peer_port = client.peer.rpartition(":")
+def _connection_row(session: AmqpSession) -> TableRow:
+    client, info, connection = session.client, session.client.info, session.client.connection
+    host, _, port = info.local.rpartition(":")
+    peer_host, _, peer_port = info.peer.rpartition(":")
     return {
-        "pid": client.owner,
-        "name": client.name,
+        "pid": info.owner,
+        "name": info.name,
         "host": host.strip("[]"),
         "port": int(port),
         "peer_host": peer_host.strip("[]"),
         "peer_port": int(peer_port),
         "ssl": connection.stream is not None,
-        "peer_cert_subject": client.certificate_name,
+        "peer_cert_subject": info.certificate_name,
         "state": state_of(client),
-        "channels": len(client.channels),
+        "channels": len(session.channels),
         "protocol": PROTOCOL,
-        "auth_mechanism": client.mechanism,
-        "user": client.user,
-        "vhost": client.vhost,
-        "timeout": client.heartbeat,
+        "auth_mechanism": info.mechanism,
+        "user": info.user,
+        "vhost": info.vhost,
+        "timeout": info.heartbeat,
         "frame_max": connection.frame_max,
-        "channel_max": client.channel_max,
-        "client_properties": plain(client.properties),
+        "channel_max": info.channel_max,
+        "client_properties": plain(info.properties),
         "send_pend": connection.size,
-        "connected_at": client.connected_at,
+        "connected_at": info.connected_at,
     }
 
 
@@ -313,28 +317,28 @@ def _mqtt_row(client: MqttClient) -> TableRow:
     }
 
 
-def _channel_row(channel: Channel) -> TableRow:
-    client = channel.client
-    window, transaction = channel.publisher.window, channel.publisher.transaction
+def _channel_row(methods: ChannelMethods) -> TableRow:
+    channel, info = methods.channel, methods.client.info
+    window, transaction = methods.publisher.window, methods.publisher.transaction
     restored = len(transaction.restored) if transaction is not None else 0
     settled = len(transaction.settled) if transaction is not None else 0
     publishes = transaction.publishes if transaction is not None else []
     row: dict[str, Any] = {
         "pid": _channel_pid(channel),
-        "connection": client.owner,
-        "name": f"{client.name} ({channel.number})",
+        "connection": info.owner,
+        "name": f"{info.name} ({channel.number})",
         "number": channel.number,
-        "user": client.user,
-        "vhost": client.vhost,
+        "user": info.user,
+        "vhost": info.vhost,
         "transactional": transaction is not None,
         "confirm": window is not None,
-        "consumer_count": len(channel.consumers.by_tag),
+        "consumer_count": len(methods.consumers.by_tag),
         "messages_unacknowledged": channel.ledger.unsettled + restored,
         "messages_uncommitted": sum(run.count for _, run in publishes),
         "acks_uncommitted": settled,
         "messages_unconfirmed": window.unanswered if window is not None else 0,
-        "prefetch_count": channel.consumers.prefetch,
-        "global_prefetch_count": channel.consumers.shared_limit,
+        "prefetch_count": methods.consumers.prefetch,
+        "global_prefetch_count": methods.consumers.shared_limit,
         "state": "running",
     }
     return row

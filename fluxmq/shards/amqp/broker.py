@@ -30,8 +30,7 @@ from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091 import refusals
-from fluxmq.sessions.amqp091.channel import Channel
-from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
 from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler
 from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
@@ -75,7 +74,7 @@ class ShardHandler(AmqpConnectionHandler):
         if isinstance(stream, TlsStream):
             identity = stream.peer_identity()
             if identity is not None:
-                connection.identity.certificate_name = identity.common_name or ""
+                connection.identity.client.info.certificate_name = identity.common_name or ""
         super().protocol_header(connection, header)
 
 
@@ -101,7 +100,7 @@ class AmqpBroker:
         self.closed: Counter[str] = Counter()
         self.errors: Counter[int] = Counter()
         self.methods: Counter[str] = Counter()
-        self.timers: DueTimes[AmqpClient] = DueTimes()
+        self.timers: DueTimes[Connection] = DueTimes()
         self.log = RateLimited(_log, per_second=1, burst=10)
         self._broker = broker
         self.reactor = self._reactor = broker.reactor
@@ -151,7 +150,7 @@ class AmqpBroker:
 
     def authenticate(
         self,
-        client: AmqpClient,
+        client: ConnectionInfo,
         mechanism: str,
         user: str,
         password: bytes,
@@ -183,7 +182,7 @@ class AmqpBroker:
             made = self._known[user, vhost] = permissions_of(authentication.user(user), vhost)
             return made
 
-    def enter(self, client: AmqpClient) -> int | None:
+    def enter(self, client: ConnectionInfo) -> int | None:
         """Count a connection into its vhost, or return the vhost's limit if it is reached."""
         vhost = self.topology.vhost(client.vhost)
         limit = vhost.limits.get("max-connections", -1) if vhost is not None else -1
@@ -354,7 +353,7 @@ class AmqpBroker:
 
     def publish(
         self,
-        channel: Channel,
+        connection: Connection,
         run: AmqpPublishRun,
         routing: Routing,
         confirmation: PendingConfirm | None,
@@ -362,7 +361,7 @@ class AmqpBroker:
         """Route and store a run."""
         routed = self._publishing.publish(run, routing, confirmation)
         if self._reactor.link_full:
-            self._broker.link_full(channel.client.connection)
+            self._broker.link_full(connection)
         return routed
 
     def may_refuse(self, routing: Routing) -> bool:
@@ -401,13 +400,13 @@ class AmqpBroker:
 
     # Connections
 
-    def schedule(self, client: AmqpClient, at: float) -> None:
+    def schedule(self, connection: Connection, at: float) -> None:
         """Call the handler's ``due`` at a time."""
-        self.timers.set(client, at)
+        self.timers.set(connection, at)
 
     def run_timers(self) -> None:
         """Run due timers; called every tenth of a second."""
-        self.timers.due(self.now(), AmqpClient.due)
+        self.timers.due(self.now(), self.handler.due)
 
     def wake(self) -> None:
         """Schedule the sending of written output."""
@@ -452,17 +451,17 @@ class AmqpBroker:
 
     def close(self, connection: Connection, linger: bool) -> None:
         """Close a connection once its output is written."""
+        self.timers.cancel(connection)
         self._broker.close(connection, linger)
 
-    def count_opened(self, client: AmqpClient) -> None:
+    def count_opened(self, client: ConnectionInfo) -> None:
         """Count a connection that has reached connection.open-ok."""
         self.opened += 1
         self.log_connection(logging.DEBUG, client, "opened", "connection opened")
 
-    def count_closed(self, client: AmqpClient, reason: str) -> None:
-        """Count the end of a connection, and forget it."""
+    def count_closed(self, client: ConnectionInfo, reason: str) -> None:
+        """Count the end of a connection."""
         self.closed[reason] += 1
-        self.timers.cancel(client)
         # Errors of a client were logged as such; a connection lost without one is logged here.
         level = logging.INFO if reason == "lost" and client.counted else logging.DEBUG
         self.log_connection(level, client, f"closed-{reason}", "connection closed: %s", reason)
@@ -470,7 +469,7 @@ class AmqpBroker:
             self._vhost_connections.leave(client.vhost)
 
     def log_connection(
-        self, level: int, client: AmqpClient, key: str, message: str, *arguments: str
+        self, level: int, client: ConnectionInfo, key: str, message: str, *arguments: str
     ) -> None:
         """Log an event of a connection, at a bounded rate."""
         if _log.isEnabledFor(level):
@@ -484,7 +483,7 @@ class AmqpBroker:
                 vhost=client.vhost,
             )
 
-    def count_error(self, client: AmqpClient, code: int, text: str) -> None:
+    def count_error(self, client: ConnectionInfo, code: int, text: str) -> None:
         """Count a protocol error and log some."""
         self.errors[code] += 1
         self.log.event(

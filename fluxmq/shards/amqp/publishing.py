@@ -28,7 +28,8 @@ from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.routing.topology.records import QueueRecord
-from fluxmq.routing.topology.routing import Routed, route
+from fluxmq.routing.topology.routing import route
+from fluxmq.routing.topology.store import Routed
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.ports import PendingConfirm, Routing
 

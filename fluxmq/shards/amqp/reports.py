@@ -17,7 +17,7 @@ from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.metrics.registry import AMQP_STATES, Sample
 from fluxmq.protocols.connection import Tally
 from fluxmq.routing.topology.topology import Topology
-from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.handler import AmqpSession
 from fluxmq.shards.amqp.admin_queries import state_of
 from fluxmq.shards.amqp.broker import AmqpBroker
 
@@ -40,26 +40,26 @@ class AmqpCensus:
 
     def __init__(self, broker: AmqpBroker) -> None:
         self._broker = broker
-        self._left: list[AmqpClient] = []
+        self._left: list[AmqpSession] = []
         self._count = AmqpCount()
         self.result = AmqpCount()
 
     def step(self) -> None:
         """Continue counting; after the last connection the count becomes the result."""
         if not self._left:
-            self._left = list(self._broker.handler.clients)
+            self._left = list(self._broker.handler.clients.values())
             self._count = AmqpCount()
         count = self._count
         work = 0
         while self._left and work < CENSUS_STEP:
-            client = self._left.pop()
-            work += 1 + len(client.channels)
-            count.states[state_of(client)] += 1
-            count.channels += len(client.channels)
-            for channel in client.channels.values():
-                consumers = channel.consumers
+            session = self._left.pop()
+            work += 1 + len(session.channels)
+            count.states[state_of(session.client)] += 1
+            count.channels += len(session.channels)
+            for each in session.channels.values():
+                consumers = each.consumers
                 count.consumers += len(consumers.by_tag) + (consumers.reply is not None)
-                count.unsettled += channel.ledger.unsettled
+                count.unsettled += each.channel.ledger.unsettled
         if not self._left:
             self.result = count
 

@@ -16,7 +16,8 @@ from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
-from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.handler import AmqpSession
 from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import reason_of
@@ -121,13 +122,14 @@ class Amqp:
             sock.detach()
         local = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         owner = connection_id(self._shard, os.getpid(), next(self._numbers), self._node)
-        client = AmqpClient(self.handler, connection, peer, local, connection.listener, owner)
+        info = ConnectionInfo(peer, local, connection.listener, owner)
+        info.connected_at = self.broker.now_us() // 1000
+        session = AmqpSession(self.handler, connection, info)
         connection.handler = self.handler
-        connection.identity = client
+        connection.identity = session
         connection.wire = WIRE
-        client.connected_at = self.broker.now_us() // 1000
-        client.deadline = self._reactor.tally.now + seconds
-        self.broker.schedule(client, client.deadline)
+        session.client.deadline = self._reactor.tally.now + seconds
+        session.client.reschedule()
 
     def _changed(self, delta: Delta) -> None:
         """Follow a change of the topology."""
@@ -135,8 +137,9 @@ class Amqp:
         self.migrations.changed(delta.rows)
         topology = self.topology.topology
         for client in list(self.handler.clients):
-            if client.counted and topology.vhost(client.vhost) is None:
-                client.disconnect(f"vhost '{client.vhost}' is down")
+            info = client.info
+            if info.counted and topology.vhost(info.vhost) is None:
+                client.disconnect(f"vhost '{info.vhost}' is down")
         self._broker.schedule()
 
     def _routes_changed(self) -> None:
@@ -145,12 +148,13 @@ class Amqp:
     def users_changed(self) -> None:
         """Disconnect clients whose user no longer has access."""
         for client in list(self.handler.clients):
-            if not client.user:
+            info = client.info
+            if not info.user:
                 continue
-            if self._broker.authentication.user(client.user) is None:
-                client.disconnect(f"user '{client.user}' is deleted or disabled")
-            elif client.counted and self.broker.permissions(client.user, client.vhost) is None:
-                client.disconnect(f"access to vhost '{client.vhost}' of user '{client.user}' ended")
+            if self._broker.authentication.user(info.user) is None:
+                client.disconnect(f"user '{info.user}' is deleted or disabled")
+            elif info.counted and self.broker.permissions(info.user, info.vhost) is None:
+                client.disconnect(f"access to vhost '{info.vhost}' of user '{info.user}' ended")
 
     def _dead_letter_route(
         self, vhost: str, exchange: str, routing_key: str, headers: Mapping[str, object]
@@ -184,6 +188,6 @@ class Amqp:
     def shut_down(self) -> None:
         """Tell every client that the node shuts down."""
         for connection in list(self._reactor.connections.values()):
-            if isinstance(connection.identity, AmqpClient):
+            if isinstance(connection.identity, AmqpSession):
                 text = "broker forced connection closure with reason 'shutdown'"
-                connection.identity.disconnect(text)
+                connection.identity.client.disconnect(text)

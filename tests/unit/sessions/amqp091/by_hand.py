@@ -27,7 +27,7 @@ def start_ok(
 def greeted(broker: MemoryBroker, certificate: str = "") -> Peer:
     """Up to connection.start."""
     peer = Peer(broker, opened=False)
-    peer.client.certificate_name = certificate
+    peer.client.info.certificate_name = certificate
     peer.raw(PROTOCOL_HEADER)
     start = peer.one(0)
     assert isinstance(start, ConnectionStart)

@@ -25,8 +25,7 @@ from fluxmq.routing.topology.records import QueueRecord, Vhost
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Refusal, Topology
 from fluxmq.sessions.amqp091 import refusals
-from fluxmq.sessions.amqp091.channel import Channel
-from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
 from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler
 from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
@@ -72,9 +71,9 @@ class MemoryBroker:
         )
         self.connection_limit: int | None = None
         self.busy = False
-        self.counted: list[AmqpClient] = []
+        self.counted: list[ConnectionInfo] = []
         self.replies: dict[str, AmqpConsumerPort] = {}
-        self.schedules: dict[AmqpClient, float] = {}
+        self.schedules: dict[Connection, float] = {}
         self.closed: list[tuple[str, str]] = []
         self.errors: list[tuple[int, str]] = []
         self.drops: list[tuple[str, int]] = []
@@ -117,17 +116,17 @@ class MemoryBroker:
         """Let time pass, with every timer that is due on the way."""
         end = self.time + seconds
         while True:
-            due = [(at, client) for client, at in self.schedules.items() if at <= end]
+            due = [(at, connection) for connection, at in self.schedules.items() if at <= end]
             if not due:
                 break
-            at, client = min(due, key=lambda item: item[0])
+            at, connection = min(due, key=lambda item: item[0])
             self.time = max(self.time, at)
-            del self.schedules[client]
-            client.due()
+            del self.schedules[connection]
+            self.handler.due(connection)
         self.time = end
 
-    def schedule(self, client: AmqpClient, at: float) -> None:
-        self.schedules[client] = at
+    def schedule(self, connection: Connection, at: float) -> None:
+        self.schedules[connection] = at
 
     def mark(self) -> None:
         pass
@@ -164,7 +163,7 @@ class MemoryBroker:
 
     def authenticate(
         self,
-        client: AmqpClient,
+        client: ConnectionInfo,
         mechanism: str,
         user: str,
         password: bytes,
@@ -183,7 +182,7 @@ class MemoryBroker:
     def permissions(self, user: str, vhost: str) -> Permissions | None:
         return self.grants.get((user, vhost))
 
-    def enter(self, client: AmqpClient) -> int | None:
+    def enter(self, client: ConnectionInfo) -> int | None:
         if self.connection_limit is not None and len(self.counted) >= self.connection_limit:
             return self.connection_limit
         self.counted.append(client)
@@ -271,7 +270,7 @@ class MemoryBroker:
 
     def publish(
         self,
-        channel: Channel,
+        connection: Connection,
         run: AmqpPublishRun,
         routing: Routing,
         confirmation: PendingConfirm | None,
@@ -368,15 +367,15 @@ class MemoryBroker:
         if connection in self.paused:
             self.paused.remove(connection)
 
-    def count_opened(self, client: AmqpClient) -> None:
+    def count_opened(self, client: ConnectionInfo) -> None:
         pass
 
-    def count_closed(self, client: AmqpClient, reason: str) -> None:
+    def count_closed(self, client: ConnectionInfo, reason: str) -> None:
         self.closed.append((client.peer, reason))
         if client.counted:
             self.counted.remove(client)
 
-    def count_error(self, client: AmqpClient, code: int, text: str) -> None:
+    def count_error(self, client: ConnectionInfo, code: int, text: str) -> None:
         self.errors.append((code, text))
 
     def count_drop(self, reason: str, count: int) -> None:

@@ -30,7 +30,8 @@ from fluxmq.protocols.amqp091.methods import (
     Method,
 )
 from fluxmq.protocols.connection import Connection
-from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.handler import AmqpSession
 
 if TYPE_CHECKING:
     from tests.unit.sessions.amqp091.memory import MemoryBroker
@@ -65,15 +66,11 @@ class Peer:
         self.connection.handler = broker.handler
         self.connection.active = broker.time
         broker.names += 1
-        self.client = AmqpClient(
-            broker.handler,
-            self.connection,
-            f"127.0.0.1:{broker.names}",
-            "127.0.0.1:5672",
-            0,
-            f"owner-{broker.names}",
-        )
-        self.connection.identity = self.client
+        peer, owner = f"127.0.0.1:{broker.names}", f"owner-{broker.names}"
+        info = ConnectionInfo(peer, "127.0.0.1:5672", 0, owner)
+        self.session = AmqpSession(broker.handler, self.connection, info)
+        self.client = self.session.client
+        self.connection.identity = self.session
         self.received = b""
         if opened:
             table: dict[str, object] = {"capabilities": dict.fromkeys(capabilities, True)}

@@ -251,7 +251,7 @@ def test_a_cancelled_consumer_may_still_settle() -> None:
     peer.receive()
     assert queue.settled == [(Verb.ACK, 0), (Verb.NACK, 1)]
     assert queue.ready == [1, 2]
-    assert peer.client.channels[1].consumers.leaving == []
+    assert peer.session.channels[1].consumers.leaving == []
 
 
 def test_a_cancelled_consumers_waiting_deliveries_go_back() -> None:

@@ -165,9 +165,9 @@ def test_long_properties_are_not_remembered_by_each_channel() -> None:
     """Review finding 14: a frame's length of them, several times over, on each of two thousand channels."""
     _, peer = connect()
     peer.publish("", "q", correlation_id="x")
-    assert peer.client.channels[1].publisher.prepared is not None
+    assert peer.session.channels[1].publisher.prepared is not None
     peer.publish("", "q", headers={"x": bytes(PREPARED_BYTES_MAX)})
-    assert peer.client.channels[1].publisher.prepared is None
+    assert peer.session.channels[1].publisher.prepared is None
 
 
 def test_a_message_that_begins_makes_a_publisher() -> None:

@@ -20,7 +20,7 @@ from fluxmq.protocols.amqp091.methods import (
     Method,
     QueueDeclare,
 )
-from fluxmq.sessions.amqp091.handshake import AmqpStage
+from fluxmq.sessions.amqp091.client import AmqpStage
 from fluxmq.sessions.amqp091.ports import AmqpLimits
 from tests.unit.sessions.amqp091.by_hand import body, greeted, opened, start_ok
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
@@ -80,8 +80,9 @@ def test_a_connection_is_tuned_and_opened(method: ConnectionStartOk) -> None:
         ConnectionOpenOk(),
     ]
     assert [client.user for client in broker.counted] == ["guest"]
-    client = broker.counted[0]
-    assert (client.channel_max, client.connection.frame_max, client.heartbeat) == (10, 8192, 7)
+    (client,) = broker.handler.clients
+    info = client.info
+    assert (info.channel_max, client.connection.frame_max, info.heartbeat) == (10, 8192, 7)
     assert client.connection.frame_max == 8192
     assert client.stage is AmqpStage.RUNNING
 
@@ -90,14 +91,14 @@ def test_external_is_offered_with_a_certificate_and_names_its_user() -> None:
     broker = MemoryBroker()
     broker.users["carol"] = b""
     peer = Peer(broker, opened=False)
-    peer.client.certificate_name = "carol"
+    peer.client.info.certificate_name = "carol"
     peer.raw(PROTOCOL_HEADER)
     start = peer.one(0)
     assert isinstance(start, ConnectionStart)
     assert start.mechanisms == b"PLAIN AMQPLAIN EXTERNAL"
     peer.send(0, start_ok("EXTERNAL", b""))
     assert isinstance(peer.one(0), ConnectionTune)
-    assert peer.client.user == "carol"
+    assert peer.client.info.user == "carol"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,7 @@ def test_a_greeting_may_not_take_long() -> None:
     assert not peer.connection.closing
     broker.pass_time(0.2)
     assert peer.connection.closing
-    assert broker.closed == [(peer.client.peer, "handshake_timeout")]
+    assert broker.closed == [(peer.client.info.peer, "handshake_timeout")]
 
 
 def test_a_client_may_close_before_it_has_opened() -> None:
@@ -240,7 +241,7 @@ def test_after_our_close_only_its_answer_counts() -> None:
     peer.raw(body(b"x"))
     peer.raw(frame(0, ConnectionCloseOk())[:-1] + b"\xce")
     assert peer.receive() == []
-    assert broker.closed == [(peer.client.peer, "error")]
+    assert broker.closed == [(peer.client.info.peer, "error")]
     assert not list(broker.topology.queues())
 
 
@@ -251,7 +252,7 @@ def test_both_ends_close() -> None:
     peer.receive()
     peer.send(0, ConnectionClose(200, "", 0, 0))
     assert peer.one(0) == ConnectionCloseOk()
-    assert broker.closed == [(peer.client.peer, "error")]
+    assert broker.closed == [(peer.client.info.peer, "error")]
 
 
 def test_a_client_that_does_not_answer_our_close() -> None:
@@ -261,7 +262,7 @@ def test_a_client_that_does_not_answer_our_close() -> None:
     broker.pass_time(broker.limits.close_timeout - 0.1)
     assert not peer.connection.closing
     broker.pass_time(0.2)
-    assert broker.closed == [(peer.client.peer, "close_timeout")]
+    assert broker.closed == [(peer.client.info.peer, "close_timeout")]
 
 
 def test_an_operator_closes() -> None:
@@ -279,9 +280,9 @@ def test_a_connection_that_ends_leaves_nothing_behind() -> None:
     peer.send(1, QueueDeclare("q", exclusive=True))
     broker.handler.lost(peer.connection)
     broker.handler.lost(peer.connection)
-    assert broker.closed == [(peer.client.peer, "lost")]
+    assert broker.closed == [(peer.client.info.peer, "lost")]
     assert (broker.handler.clients, broker.counted, broker.queues) == ({}, [], {})
-    assert (peer.client.channels, peer.connection.ledgers) == ({}, None)
+    assert (peer.session.channels, peer.connection.ledgers) == ({}, None)
     peer.send(1, QueueDeclare("q"))
     assert not broker.queues
 
@@ -298,7 +299,7 @@ def test_heartbeats_are_sent_and_missed() -> None:
     broker.pass_time(20)
     assert not peer.connection.closing
     broker.pass_time(6)
-    assert broker.closed == [(peer.client.peer, "heartbeat")]
+    assert broker.closed == [(peer.client.info.peer, "heartbeat")]
 
 
 def test_a_connection_that_is_not_read_is_not_taken_for_gone() -> None:

@@ -198,7 +198,7 @@ def test_bytes_that_are_no_frame() -> None:
     assert isinstance(answer, ConnectionClose)
     assert answer.reply_code == 501
     assert peer.connection.closing
-    assert broker.closed == [(peer.client.peer, "protocol_error")]
+    assert broker.closed == [(peer.client.info.peer, "protocol_error")]
 
 
 def test_as_many_channels_as_agreed() -> None:

@@ -134,7 +134,7 @@ def test_get(script: Script) -> None:
 
 @pytest.mark.uncompiled
 def test_getters_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fluxmq.sessions.amqp091.basic_consume.GETTERS_MAX", 3)
+    monkeypatch.setattr("fluxmq.sessions.amqp091.basic_get.GETTERS_MAX", 3)
     broker = MemoryBroker()
     peer = Peer(broker)
     names = [f"q{number}" for number in range(6)]
@@ -144,7 +144,7 @@ def test_getters_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -
     for name in names:
         peer.send(1, BasicGet(name))
     peer.receive()
-    getters = peer.client.channels[1].consumers.getters
+    getters = peer.session.channels[1].getters.by_queue
     assert [name for name, _ in getters] == ["q0", "q4", "q5"], "what is owed something stays"
     peer.send(1, BasicAck(1))
     peer.receive()

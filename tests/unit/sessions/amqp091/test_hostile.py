@@ -38,7 +38,7 @@ from fluxmq.protocols.amqp091.methods import (
     TxRollback,
     TxSelect,
 )
-from fluxmq.sessions.amqp091.handshake import AmqpStage
+from fluxmq.sessions.amqp091.client import AmqpStage
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 
 SEQUENCES: Final = 4 * int(os.environ.get("FLUXMQ_EXAMPLES", "100"))
@@ -182,7 +182,7 @@ class Sender:
 
 def ready_to_go_on(peer: Peer) -> bool:
     """Whether the channel is closed after a mistake."""
-    channel = peer.client.channels.get(1)
+    channel = peer.session.channels.get(1)
     return channel is None or not channel.is_open
 
 
@@ -205,7 +205,7 @@ def run(seed: int) -> int:
             data = sender.piece()
         if ready_to_go_on(peer) and sender.flag(0.7):
             opened = frame(1, ChannelOpen())
-            data = opened if 1 not in peer.client.channels else frame(1, ChannelCloseOk()) + opened
+            data = opened if 1 not in peer.session.channels else frame(1, ChannelCloseOk()) + opened
         peer.raw(data)
         if not broker.slow:
             broker.release()

@@ -259,7 +259,7 @@ def run_model(steps: list[object], transaction: bool) -> None:
             model.pending.clear()
             peer.send(1, step)
         model.take(item for number, item in peer.receive(tick=step == "tick") if number == 1)
-        assert peer.client.channels[1].is_open
+        assert peer.session.channels[1].is_open
     broker.handler.lost(peer.connection)
     broker.tick()
     gone = [
@@ -298,7 +298,7 @@ def test_acknowledgements_do_not_overtake_what_waits() -> None:
     for number in range(7):
         peer.publish("", "q", b"%d" % number)
     peer.receive()
-    channel = peer.client.channels[1]
+    channel = peer.session.channels[1].channel
     answered = channel.later(QueueDeclare, lambda: None)
     peer.send(1, BasicNack(5, True, False), BasicAck(7, True))
     broker.handler.flush_marked()

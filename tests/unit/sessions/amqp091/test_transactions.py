@@ -290,7 +290,7 @@ def test_a_cancelled_consumer_leaves_when_nothing_is_left_to_roll_back(
     peer = Peer(broker)
     play(peer, [*BEGIN, Publish("", "q"), TxCommit(), BasicConsume("q", "t"), BasicCancel("t")])
     play(peer, [BasicAck(1), TxRollback()])
-    channel = peer.client.channels[1]
+    channel = peer.session.channels[1]
     assert [consumer.tag for consumer in channel.consumers.leaving] == ["t"]
     play(peer, [end])
     if isinstance(end, BasicAck):

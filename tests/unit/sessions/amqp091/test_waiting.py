@@ -109,7 +109,7 @@ def test_a_client_that_does_not_take_its_output_is_taken_for_gone() -> None:
     peer = Peer(broker, heartbeat=10)
     peer.connection.paused |= PAUSED_OUTPUT
     broker.pass_time(30)
-    assert broker.closed == [(peer.client.peer, "heartbeat")]
+    assert broker.closed == [(peer.client.info.peer, "heartbeat")]
 
 
 def test_exclusive_queues_go_as_soon_as_something_can_be_changed() -> None:

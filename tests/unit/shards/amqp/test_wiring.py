@@ -231,7 +231,7 @@ def test_a_connections_id_names_its_shard(make_amqp: MakeAmqp) -> None:
     for shard in (0, 1):
         AmqpClient(node, shard)
         AmqpClient(node, shard)
-        owners = [client.owner for client in node.amqp(shard).handler.clients]
+        owners = [client.info.owner for client in node.amqp(shard).handler.clients]
         assert len(set(owners)) == 2
         assert all(owner.startswith(f"{shard}.") or f"{shard}" in owner for owner in owners)
 
@@ -335,9 +335,9 @@ def test_a_certificate_names_its_user(
     AmqpClient(node)
     broker = node.amqp().broker
     (client,) = node.amqp().handler.clients
-    client.certificate_name = certificate
+    client.info.certificate_name = certificate
     told: list[Any] = []
-    broker.authenticate(client, "EXTERNAL", asked, b"", told.append)
+    broker.authenticate(client.info, "EXTERNAL", asked, b"", told.append)
     accepted = AmqpAuthResult(LoginOutcome.ACCEPTED, "anna")
     assert told == [accepted if valid else AmqpAuthResult(LoginOutcome.DENIED)]
 
@@ -348,13 +348,13 @@ def test_a_certificate_honours_loopback_users(make_amqp: MakeAmqp) -> None:
     AmqpClient(node)
     broker = node.amqp().broker
     (client,) = node.amqp().handler.clients
-    client.certificate_name = "guest"
+    client.info.certificate_name = "guest"
     told: list[Any] = []
-    broker.authenticate(client, "EXTERNAL", "", b"", told.append)
-    client.peer = "203.0.113.9:5000"
-    broker.authenticate(client, "EXTERNAL", "", b"", told.append)
-    client.certificate_name = "nobody"
-    broker.authenticate(client, "EXTERNAL", "", b"", told.append)
+    broker.authenticate(client.info, "EXTERNAL", "", b"", told.append)
+    client.info.peer = "203.0.113.9:5000"
+    broker.authenticate(client.info, "EXTERNAL", "", b"", told.append)
+    client.info.certificate_name = "nobody"
+    broker.authenticate(client.info, "EXTERNAL", "", b"", told.append)
     denied = AmqpAuthResult(LoginOutcome.DENIED)
     assert told == [AmqpAuthResult(LoginOutcome.ACCEPTED, "guest"), denied, denied]
 
@@ -369,12 +369,12 @@ def test_what_cannot_be_checked_now_is_not_refused(make_amqp: MakeAmqp) -> None:
     told: list[Any] = []
     for _ in range(20):
         authentication.guessing.failed("bert", "127.0.0.1", node.loop.time())
-    client.peer = "127.0.0.1:1"
-    broker.authenticate(client, "PLAIN", "bert", b"x", told.append)
+    client.info.peer = "127.0.0.1:1"
+    broker.authenticate(client.info, "PLAIN", "bert", b"x", told.append)
     authentication.revision = -1
-    client.certificate_name = "anna"
-    broker.authenticate(client, "EXTERNAL", "", b"", told.append)
-    broker.authenticate(client, "PLAIN", "anna", b"x", told.append)
+    client.info.certificate_name = "anna"
+    broker.authenticate(client.info, "EXTERNAL", "", b"", told.append)
+    broker.authenticate(client.info, "PLAIN", "anna", b"x", told.append)
     outcomes = [each.outcome for each in told]
     assert outcomes == [LoginOutcome.BUSY, LoginOutcome.UNAVAILABLE, LoginOutcome.UNAVAILABLE]
 
