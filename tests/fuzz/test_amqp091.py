@@ -92,11 +92,12 @@ def _seconds(run: Callable[[], None]) -> float:
 
 @pytest.mark.parametrize("name", CASES)
 def test_time_is_linear_in_the_input(name: str) -> None:
-    """Eight times the input, about eight times the time; a quadratic path would take 64 times."""
+    """Eight times the input, about eight times the time; a quadratic path would always take 64 times."""
     small, large = 1 << 13, 1 << 16
     assert large // 4 <= ENTRIES_MAX, "the larger input is refused before it is read"
-    base = _seconds(CASES[name](small))
-    assert _seconds(CASES[name](large)) < 24 * base + 0.005
+    assert any(
+        _seconds(CASES[name](large)) < 24 * _seconds(CASES[name](small)) + 0.005 for _ in range(5)
+    )
 
 
 def test_lengths_that_lie_cost_nothing() -> None:
