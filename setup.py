@@ -1,15 +1,17 @@
 """The optional compiled hot path: which modules are extensions, and how they are built.
 
-Everything else about the project is in setup.cfg. What is compiled, and by which compiler, is said here and nowhere
-else. ``CYTHON_MODULES`` run once per packet, run, tick or connection: ordinary Python that Cython compiles with the C
-types of the ``.pxd`` beside each, and a few ``.pyx`` that have no other form. ``MYPYC_MODULES``, through which every
-message of a queue passes with its batch, are compiled by mypyc from their annotations. All of it is optional: without a
-C compiler, or with ``FLUXMQ_PURE=1``, the same files run uncompiled and only speed is lost.
+Everything else about the project is in setup.cfg. What is compiled, and by which compiler, is said
+here and nowhere else. ``CYTHON_MODULES`` run once per packet, run, tick or connection: ordinary
+Python that Cython compiles with the C types of the ``.pxd`` beside each, and a few ``.pyx`` that
+have no other form. ``MYPYC_MODULES``, through which every message of a queue passes with its batch,
+are compiled by mypyc from their annotations. All of it is optional: without a C compiler, or with
+``FLUXMQ_PURE=1``, the same files run uncompiled and only speed is lost.
 
-Building in place removes extensions that are older than their source or have none, before anything is compiled: a
-stale one would otherwise be imported instead of the newer source. What mypyc compiles knows the layout of each other's
-objects, so one that is stale makes all of it stale, and if one cannot be built none is kept. The load generator's inner
-loop is compiled in place as well; it is no part of what is installed.
+Building in place removes extensions that are older than their source or have none, before anything
+is compiled: a stale one would otherwise be imported instead of the newer source. What mypyc
+compiles knows the layout of each other's objects, so one that is stale makes all of it stale, and
+if one cannot be built none is kept. The load generator's inner loop is compiled in place as well;
+it is no part of what is installed.
 """
 
 import os
@@ -67,26 +69,11 @@ MYPYC_MODULES = {
         *("wal_options", "wal_records", "wal_supply", "wal_writer"),
     ),
     "fluxmq/engine": (
-        *(
-            "answers",
-            "proposal_buffer",
-            "clients",
-            "consumers",
-            "group_requests",
-            "counts",
-            "ephemeral",
-        ),
-        *(
-            "leader_handle",
-            "migration_fence",
-            "group",
-            "group_time",
-            "group_server",
-            "group_clients",
-            "state_ports",
-        ),
-        *("leader_client", "memory", "names", "replica_client", "service", "queue_targets"),
-        *("waiting_answers", "wiring", "store_writes"),
+        *("answers", "clients", "consumers", "counts", "ephemeral", "group", "group_client"),
+        *("group_clients", "group_requests", "group_server", "group_time", "leader_handle"),
+        *("memory", "migration_fence", "names", "node_groups", "proposal_buffer"),
+        *("queue_targets", "replica_client", "service", "state_ports", "store_writes"),
+        *("waiting_answers", "wiring"),
     ),
     "fluxmq/sessions/amqp091": (
         *("access", "basic_consume", "basic_get", "channel", "channel_methods", "client"),
@@ -94,20 +81,14 @@ MYPYC_MODULES = {
         *("publishing", "settlements", "takers", "transactions"),
     ),
     "fluxmq/shards/amqp": (
-        *(
-            "broker",
-            "consumer_requests",
-            "admin_queries",
-            "vhost_connections",
-            "publishing",
-            "replies",
-            "wiring",
-        ),
+        *("admin_queries", "broker", "consumer_requests", "publishing", "replies"),
+        *("vhost_connections", "wiring"),
     ),
 }
 """Modules for mypyc, by folder. Errors are left out: their classes are made to be derived from."""
 LIBRARY = "fluxmq._mypyc"
-"""What they become: one shared library, beside a stub for each, so that they call each other directly."""
+"""The shared library that they become, beside a stub for each, so that they call each other
+directly."""
 NOT_FOR_MYPYC = {"__init__", "errors"}
 MYPYC_CONFIG = """
 [mypy]
@@ -116,7 +97,8 @@ always_false = compiled
 [mypy-cython]
 follow_untyped_imports = True
 """
-"""What Cython compiles is read as the checker reads it: its C numbers are int, its C is not looked at."""
+"""Modules that Cython compiles are read as the type checker reads them: C numbers are int, C code
+is not looked at."""
 ROOT = Path(__file__).resolve().parent
 DIRECTIVES = {
     "language_level": 3,
@@ -132,7 +114,8 @@ PROBE = "#include <Python.h>\nint main(void) { return 0; }\n"
 
 
 def cython_sources() -> dict[str, Path]:
-    """Modules for Cython to compile, by dotted name, each with its source relative to the project."""
+    """Modules for Cython to compile, by dotted name, each with its source relative to the
+    project."""
     found = {}
     for folder, names in CYTHON_MODULES.items():
         for name in names:
@@ -144,7 +127,8 @@ def cython_sources() -> dict[str, Path]:
 
 
 def mypyc_sources() -> dict[str, Path]:
-    """Modules for mypyc to compile, by dotted name, each with its source relative to the project."""
+    """Modules for mypyc to compile, by dotted name, each with its source relative to the
+    project."""
     found = {}
     for folder, names in MYPYC_MODULES.items():
         for name in names:
@@ -155,7 +139,8 @@ def mypyc_sources() -> dict[str, Path]:
 
 
 def mypyc_is_stale() -> bool:
-    """Whether something that mypyc should have compiled in the tree is absent, or older than any of its sources."""
+    """Return whether a module that mypyc should have compiled in the tree is absent, or older than
+    one of its sources."""
     sources = mypyc_sources()
     built = [built_path(name) for name in (*sources, f"{LIBRARY}__mypyc")]
     if not sources:
@@ -167,13 +152,13 @@ def mypyc_is_stale() -> bool:
 
 
 def built_path(name: str) -> Path:
-    """Where the extension of this module stands when built in place for the running interpreter."""
+    """Return the path of a module's extension, built in place for the running interpreter."""
     folder, _, module = name.rpartition(".")
     return ROOT.joinpath(*folder.split(".")) / (module + sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def is_stale(source: Path, built: Path) -> bool:
-    """Whether an extension is older than the source, or the declarations beside it, that it was built from."""
+    """Return whether an extension is older than its source or the declarations beside that."""
     inputs = [ROOT / source, (ROOT / source).with_suffix(".pxd")]
     return any(path.exists() and path.stat().st_mtime > built.stat().st_mtime for path in inputs)
 
@@ -212,7 +197,8 @@ class BuildHotPath(build_ext):
         self.failed: list[Extension] = []
 
     def run(self) -> None:
-        """Build in the order: clear what is stale, look for a compiler, translate all, compile all."""
+        """Build in the order: clear what is stale, look for a compiler, translate all, compile
+        all."""
         self._remove_stale()
         if not self.extensions:
             return
@@ -233,12 +219,14 @@ class BuildHotPath(build_ext):
         self._keep_all_or_none()
 
     def build_extensions(self) -> None:
-        """Compile the files of one extension side by side: what mypyc makes is one with over a hundred."""
+        """Compile the files of one extension side by side: what mypyc makes is one with over a
+        hundred."""
         self.compiler.compile = self._compile
         super().build_extensions()
 
     def build_extension(self, ext: Extension) -> None:
-        """Note what could not be built: a library of an earlier build lies where the new one would."""
+        """Note what could not be built: a library of an earlier build lies where the new one
+        would."""
         try:
             super().build_extension(ext)
         except BaseException:
@@ -256,7 +244,8 @@ class BuildHotPath(build_ext):
         extra_postargs: list[str] | None = None,
         depends: list[str] | None = None,
     ) -> list[str]:
-        """Compile as ``CCompiler.compile`` does, each file in a compiler process of its own; the object files."""
+        """Compile as ``CCompiler.compile`` does, each file in a compiler process of its own; the
+        object files."""
         compiler = self.compiler
         _, objects, extra, preprocessing, build = compiler._setup_compile(
             output_dir, macros, include_dirs, sources, depends, extra_postargs
@@ -306,7 +295,7 @@ class BuildHotPath(build_ext):
         self.extensions += self.by_mypyc
 
     def _keep_all_or_none(self) -> None:
-        """What mypyc compiled works together or not at all."""
+        """Keep the modules that mypyc compiled all together or not at all."""
         built = [Path(self.get_ext_fullpath(each.name)) for each in self.by_mypyc]
         failed = any(each in self.failed for each in self.by_mypyc)
         if not failed and all(path.exists() for path in built):

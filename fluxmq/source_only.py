@@ -28,7 +28,8 @@ class SourceOnly(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's source; ModuleNotFoundError for one that has none. Packages are found as usual."""
+        """The module's source; ModuleNotFoundError for one that has none. Packages are found as
+        usual."""
         if not fullname.startswith(PACKAGE) or path is None:
             return None
         name = fullname.rpartition(".")[2]

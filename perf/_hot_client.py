@@ -158,7 +158,7 @@ class Sender:
         return place
 
     def room(self) -> cython.Py_ssize_t:
-        """How many messages may be prepared now."""
+        """Return the number of messages that may be prepared now."""
         if self.pid_at and self.capacity > self.window - self.in_flight:
             return self.window - self.in_flight
         return self.capacity
@@ -179,7 +179,7 @@ class Sender:
 
 
 class Receiver:
-    """What one MQTT connection received: counters, sequence checks, replies due.
+    """Traffic received on one MQTT connection: counters, sequence checks, replies due.
 
     ``inbound`` and ``outbound`` may be shared by all receivers of a process, because each call of ``feed``
     ends with its replies taken. ``outbound`` is at least as large as ``inbound``: a reply is never longer

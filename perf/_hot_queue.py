@@ -48,7 +48,7 @@ class TagSender(Sender):
         self.low = 1
 
     def room(self) -> cython.Py_ssize_t:
-        """How many messages may be prepared now."""
+        """Return the number of messages that may be prepared now."""
         count: cython.Py_ssize_t = self.capacity
         if count > self.window - self.in_flight:
             count = self.window - self.in_flight
@@ -125,7 +125,7 @@ class TagSender(Sender):
 
 
 class AmqpReceiver(Receiver):
-    """What one AMQP 0.9.1 connection with a single channel received.
+    """Messages and confirms received on one AMQP 0.9.1 connection with a single channel.
 
     ``every``: so many deliveries get one ``basic.ack``, with ``multiple`` where they are several; 0: one with
     ``multiple`` ends every read.
@@ -271,7 +271,8 @@ class AmqpReceiver(Receiver):
 
 
 class JetStreamReceiver(NatsReceiver):
-    """What one JetStream client received: a publisher's acknowledgements or a consumer's deliveries."""
+    """Traffic received by one JetStream client: a publisher's acknowledgements or a consumer's
+    deliveries."""
 
     def message(
         self,

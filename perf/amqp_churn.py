@@ -29,7 +29,7 @@ CHANNEL = 2
 """Of channel churn; 1 is the one that stays."""
 
 Step = tuple[bytes, Method]
-"""What is sent, and the method that answers it."""
+"""A method to send, and the method that answers it."""
 
 
 def ask(channel: int, name: Method, arguments: bytes) -> Step:

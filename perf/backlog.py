@@ -48,7 +48,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class BacklogMeasurement:
-    """What the backlog cost. Memory is that of the process that grew most, which is the shard, in bytes.
+    """Cost of the backlog. Memory is that of the process that grew most, which is the shard, in bytes.
 
     ``memory_growth`` counts resident pages of all kinds, ``anonymous_growth`` those that no file backs.
     ``empty_start_s``: to readiness with nothing stored, just before.
@@ -149,7 +149,7 @@ def grown(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]])
 
 
 def filling(payload: int) -> Workload:
-    """What fills the backlog of MQTT's case."""
+    """Return the workload that fills the backlog of MQTT's case."""
     return Workload(
         protocol="queue", version=5, qos=1, shape="pairs", payload=payload, window=WINDOW
     )
@@ -229,7 +229,7 @@ def measure(
         try:
             began = node.start()
             empty = time.monotonic() - began
-            # What the first messages set up once is not the backlog's.
+            # The first messages allocate once; that is not part of the backlog.
             work = filling(payload)
             fill(node.port, min(messages, 10 * WINDOW), work)
             before = node.memory()

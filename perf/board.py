@@ -53,7 +53,7 @@ class Board:
 
     @property
     def workers(self) -> int:
-        """How many rows are in use."""
+        """Number of rows in use."""
         return len(self.wake_fds)
 
     def place(self, worker: int, word: int) -> int:
@@ -66,7 +66,7 @@ class Board:
         return sum(words[self.place(worker, word)] for worker in range(len(self.wake_fds)))
 
     def reached(self, state: int) -> bool:
-        """Whether every worker is in this state or beyond."""
+        """Return whether every worker is in this state or beyond."""
         return all(self.words[self.place(w, STATE)] >= state for w in range(self.workers))
 
     def wake_others(self, worker: int) -> None:

@@ -65,7 +65,7 @@ class BrokerError(RuntimeError):
 
 
 def executable(name: str) -> str | None:
-    """Where a peer's binary is, also in the directories that are not on every user's path."""
+    """Return the path of a peer's binary, also in directories that are not on every user's path."""
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
 
 
@@ -92,7 +92,7 @@ class Prepared:
 
 
 class Running(Protocol):
-    """What a comparison needs of a broker, or of a cluster of them."""
+    """Interface of a broker, or of a cluster of them, to a comparison."""
 
     name: str
 

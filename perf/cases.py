@@ -45,7 +45,7 @@ class Goal:
     aim: float
 
     def met(self, value: float, bound: float) -> bool:
-        """Whether a figure is on the right side of a bound."""
+        """Return whether a figure is on the right side of a bound."""
         return value <= bound if self.metric in AT_MOST else value >= bound
 
 

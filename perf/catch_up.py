@@ -38,7 +38,7 @@ LOAD_MESSAGES = 2_000_000
 """Bound on the load, half an hour of it."""
 
 PHASE_S, QUICK_PHASE_S = 10.0, 2.0
-"""How long the load is watched before and after."""
+"""Seconds for which the load is watched before and after."""
 
 BEFORE_PHASES = 4
 """So many times that long before, since all else is compared with it: a disk that takes its time once in half a minute does
@@ -105,7 +105,7 @@ class CatchUp:
 
     @property
     def bytes_per_s(self) -> float:
-        """How fast it caught up, from what that took longer than a mere restart."""
+        """Messages per second caught up, in the time beyond that of a mere restart."""
         return self.appended / max(WATCH_S, self.seconds - self.restart_s)
 
     def p99(self, phase: str) -> float:
@@ -123,7 +123,7 @@ class CatchUp:
         return self.p99(RESTART) / self.p99(BEFORE)
 
     def faults(self) -> list[str]:
-        """What was asked and is not so."""
+        """Requirements that are not met."""
         found = []
         if self.p99_factor > P99_MAX:
             found.append(f"p99 of confirms {self.p99_factor:.2f} times that before")
@@ -161,7 +161,7 @@ def loopback_bytes(table: str | None = None) -> int:
 
 
 class Meter:
-    """What crosses the loopback interface beyond what the load needs."""
+    """Traffic on the loopback interface beyond what the load needs."""
 
     def __init__(self, load_per_s: float) -> None:
         self._load = load_per_s

@@ -45,7 +45,7 @@ TOGETHER, COPIED, COLD, HOT = "one", "copied", "cold", "hot"
 """Names of queues beside ``perf-0`` ...: all in one group; delivered from copies; measured beside the hot one."""
 
 COPIER = "copier"
-"""What else a cold queue is measured beside: ``perf.copier``."""
+"""Another load that a cold queue is measured beside: ``perf.copier``."""
 
 CORES_APART = 8
 """Cores from which on a hot and a cold queue have shards with cores of their own on every node, with some left for generators.
@@ -54,7 +54,7 @@ From two on, the hot shards of all nodes share one core with the clients of the 
 HOT_LOAD = Workload(
     protocol="queue", version=5, qos=1, shape="pairs", window=500, outstanding=4000, topic=HOT
 )
-"""What the cold queue is measured beside."""
+"""Load that the cold queue is measured beside."""
 
 
 class Cluster(Protocol):
@@ -100,7 +100,7 @@ class Fluxmq:
         return [leaders[group].index for group in wanted]
 
     def ports(self, protocol: str) -> list[int]:
-        """Where clients of a protocol find each node."""
+        """Return each node's address for clients of a protocol."""
         if protocol not in ("amqp", "queue"):
             raise RunError(f"{protocol} is not measured with FluxMQ's cluster")
         found = [node.addresses for node in self.nodes.nodes]
@@ -234,7 +234,7 @@ def hot_and_cold(workers: int) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a name means: which cluster, and where its clients are."""
+    """Meaning of a name: the cluster, and the nodes of its clients."""
 
     held: str
     start: Callable[[], Cluster]

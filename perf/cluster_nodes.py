@@ -32,7 +32,7 @@ TOPIC = "perf"
 """Queues are called ``perf-0`` and so on."""
 
 PORTS_FROM, PORTS_TO = 23_000, 24_000
-"""Where blocks of ports are looked for."""
+"""Ports among which free blocks are searched for."""
 
 TRANSPORT_PORTS = 64
 """A node's transport claims as many, one for each shard it may have."""
@@ -60,7 +60,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the cluster is to hold. ``queues`` queues are spread over ``groups`` groups named ``g0``, ``g1`` ...; with no
+    """Content of the cluster. ``queues`` queues are spread over ``groups`` groups named ``g0``, ``g1`` ...; with no
     groups they are in ``default``. ``named`` are further queues, by name, with the group of each. Consumers on nodes that
     do not lead get messages from the leader, and those of the queues in ``copied`` out of their node's copy. ``workers``:
     shards of a node; ``pins``: groups that have a certain one of them."""
@@ -226,7 +226,8 @@ def samples(page: str) -> list[Sample]:
 
 
 def leading(told: Mapping[str, Sequence[Sample]]) -> dict[str, str]:
-    """Who leads each group, from the nodes' samples; of two that say so, the one with the higher term."""
+    """Return each group's leader by the nodes' samples; of two that claim it, the one with the higher
+    term."""
     found: dict[str, tuple[float, str]] = {}
     for node, listed in told.items():
         terms = {lab["group"]: value for name, lab, value in listed if name == "fluxmq_raft_term"}
@@ -250,12 +251,12 @@ class Node:
 
     @property
     def name(self) -> str:
-        """What the others call it."""
+        """Name by which the others know it."""
         return node_name(self.index)
 
     @property
     def log(self) -> Path:
-        """What its processes print; of the last start alone."""
+        """File with the output of its processes since the last start."""
         return self.folder / "output"
 
     @property
@@ -264,7 +265,7 @@ class Node:
         return self.folder / "fluxmq.yaml"
 
     def command(self, shape: Shape) -> list[str]:
-        """What starts its processes."""
+        """Command that starts its processes."""
         arguments = ["--config", str(self.config), "--workers", str(shape.workers)]
         if shape.pins:
             assert self.cores is not None, "groups are pinned to cores of the node's own"
@@ -283,7 +284,7 @@ class Node:
         self.process = brokers.spawn(command, self.folder, durable.environment(), self.log)
 
     def ready(self) -> bool:
-        """Whether it takes clients and all its groups are led."""
+        """Return whether it accepts clients and all its groups have leaders."""
         try:
             self.page("ready")
         except OSError:
@@ -308,7 +309,7 @@ class Node:
             return []
 
     def alive(self) -> bool:
-        """Whether its supervisor runs."""
+        """Return whether its supervisor runs."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
@@ -390,13 +391,13 @@ class Nodes:
         return tuple(node.process.pid for node in self.nodes if node.process is not None)
 
     def leaders(self) -> dict[str, Node]:
-        """Who leads each group now, as far as the nodes tell."""
+        """Return each group's current leader, as far as the nodes report it."""
         told = {node.name: node.metrics() for node in self.nodes if node.alive()}
         named = {node.name: node for node in self.nodes}
         return {group: named[name] for group, name in leading(told).items()}
 
     def leader(self, group: str, timeout_s: float = LEADERS_S) -> Node:
-        """Who leads a group. Raises ``RunError`` when nobody does for so long."""
+        """Return a group's leader. Raises ``RunError`` if it has none until the timeout."""
         deadline = time.monotonic() + timeout_s
         while True:
             found = self.leaders()

@@ -61,7 +61,7 @@ class RabbitMQ:
         return leaders
 
     def ports(self, protocol: str) -> list[int]:
-        """Where clients of a protocol find each node."""
+        """Return each node's address for clients of a protocol."""
         if protocol != "amqp":
             raise RunError(f"{protocol} is not measured with RabbitMQ's cluster")
         return [node.amqp_port for node in self.nodes]
@@ -73,7 +73,7 @@ class RabbitMQ:
     def stop(self) -> None:
         """End all of them: the first last, whose port mapper the others use."""
         for node in reversed(self.nodes):
-            # What is stored is of no use any more.
+            # The stored data is not needed any more.
             node.broker.stop_timeout_s = 0.0
             node.broker.stop()
 
@@ -148,7 +148,7 @@ class Nats:
         return leaders
 
     def ports(self, protocol: str) -> list[int]:
-        """Where clients of a protocol find each server."""
+        """Return each server's address for clients of a protocol."""
         if protocol != "jetstream":
             raise RunError(f"{protocol} is not measured with NATS's cluster")
         return [member.port for member in self.members]

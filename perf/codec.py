@@ -75,7 +75,7 @@ __all__ = [
 ]
 
 FILLER = b"The quick brown fox jumps over the lazy dog. "
-"""What payloads are filled with."""
+"""Content of payloads."""
 
 
 def variable_integer(value: int) -> bytes:

@@ -70,7 +70,7 @@ class CaseResult:
     disk: dict[str, Any] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
-        """What the subject did wrong whatever its speed: messages lost or out of order."""
+        """Faults of the subject apart from its speed: messages lost or out of order."""
         runs = [r for r in self.results.get(self.case.subject, ()) if isinstance(r, Measurement)]
         lost = sum(run.lost for run in runs)
         reordered = sum(run.counts.get("reordered", 0) for run in runs)
@@ -109,8 +109,8 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a comparison runs. ``peers`` limits which other brokers take part; ``pin`` puts brokers on core 0
-    and the generator on core 1."""
+    """Runs of a comparison. ``peers`` limits the other brokers that take part; ``pin`` puts brokers on
+    core 0 and the generator on core 1."""
 
     names: tuple[str, ...]
     peers: tuple[str, ...]

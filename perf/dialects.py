@@ -1,4 +1,4 @@
-"""How each protocol opens a connection, what its one repeated message looks like, who reads its answers.
+"""Dialects of the protocols: opening a connection, the one repeated message, reading the answers.
 
 A dialect is all that the generator's loop needs to know of a protocol before the clock runs; while it runs
 there are only senders and receivers. Waits are blocking and bounded (``perf.handshake``).
@@ -30,7 +30,8 @@ GROUP = "perf"
 
 LEFT_OVER_QUIET_S = 0.3
 LEFT_OVER_MAX_S = 30.0
-"""What a run before left in a queue is taken first: until nothing came for so long, at most for so long."""
+"""Leftovers of an earlier run are consumed first: until nothing arrives for the shorter time, at most
+for the longer."""
 
 Buffers = tuple[bytearray, bytearray]
 """Inbound and outbound, shared by all receivers of a process."""

@@ -1,4 +1,4 @@
-"""What a sync costs on a file system, because every figure of a durable queue depends on it.
+"""Cost of a sync on a file system, because every figure of a durable queue depends on it.
 
 Measured as a write-ahead log writes: into a file filled with zeros and synced before, so that a sync has data
 to flush and no metadata. A file system in memory is refused: a figure taken there is no figure.

@@ -39,7 +39,7 @@ RESUME_S = 30.0
 """Without a confirm for so long after a kill, the run is given up."""
 
 AFTERWARDS_S = 1.0
-"""How long after confirms have come again a pause still counts for the kill."""
+"""Seconds after confirms have resumed in which a pause still counts for the kill."""
 
 RATE_MIN = 1_000.0
 """Messages per second below which a run is given up."""
@@ -79,7 +79,8 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a consumer group got. ``lost`` never came; ``late`` came first after a later one of its publisher."""
+    """Messages of a consumer group. ``lost`` never arrived; ``late`` arrived for the first time after a
+    later one of their publisher."""
 
     group: str
     received: int
@@ -92,8 +93,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a publisher did. ``repeated``: messages published again; ``refused``: answered that they were not kept;
-    ``opening_s``: how long its newest connection took until it could publish."""
+    """Result of a publisher. ``repeated``: messages published again; ``refused``: answered with a
+    refusal; ``opening_s``: seconds that its newest connection took until it could publish."""
 
     publisher: str
     repeated: int
@@ -115,7 +116,7 @@ class Failover:
     problems: list[str] = field(default_factory=list)
 
     def faults(self) -> list[str]:
-        """What was asked and is not so."""
+        """Requirements that are not met."""
         found = [f"{each.group}: {each.lost} messages lost" for each in self.taken if each.lost]
         found += [f"{each.group}: {each.late} out of order" for each in self.taken if each.late]
         if self.kill.gap_s > GAP_MAX_S:
@@ -149,7 +150,7 @@ def log_in(nodes: Nodes) -> None:
 
 
 def ports(nodes: Nodes, first: Node, protocol: str) -> list[int]:
-    """Where a client turns to: a node, then the others."""
+    """Return the addresses that a client tries: a node, then the others."""
     order = [nodes.nodes[(first.index + step) % NODES] for step in range(NODES)]
     return [n.addresses.amqp if protocol == "amqp" else n.addresses.mqtt for n in order]
 
@@ -304,7 +305,7 @@ def pair(quantiles: dict[str, float]) -> str:
 
 
 def tables(rounds: Sequence[Failover]) -> list[tuple[list[str], list[list[str]]]]:
-    """What is shown."""
+    """Return the report's tables."""
     kills, published, consumed = [], [], []
     for number, found in enumerate(rounds, 1):
         each = found.kill

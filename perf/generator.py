@@ -136,7 +136,7 @@ class Generator:
         self.epoll.register(self.board.wake_fds[self.worker], select.EPOLLIN)
 
     def _ports(self, index: int) -> tuple[int, int]:
-        """Where publisher and subscriber ``index`` connect."""
+        """Return the ports to which publisher and subscriber ``index`` connect."""
         return (
             self.pair_ports[index] if self.pair_ports else (self.address[1], self.subscriber_port)
         )
@@ -267,7 +267,8 @@ class Generator:
             self.runnable.append(link)
 
     def _room(self) -> int:
-        """How many messages may be published before the bound on deliveries under way is reached."""
+        """Return the number of messages that may be published before the bound on deliveries in flight is
+        reached."""
         board = self.board
         sent, settled = self.sent, self.received + self.missed
         if board.workers > 1:
@@ -367,7 +368,7 @@ class Generator:
     # --- after publishing --------------------------------------------------------------------------------------
 
     def _drained(self, now: int) -> bool:
-        """Whether everything arrived, or nothing did for ``DRAIN_QUIET_NS``."""
+        """Return whether everything arrived, or nothing did for ``DRAIN_QUIET_NS``."""
         board = self.board
         expected = board.total(words.SENT) * self.fan_out
         total = self._settled_deliveries()

@@ -21,7 +21,7 @@ DIGITS = 10
 
 
 def inbox(index: int) -> str:
-    """Where publisher ``index`` gets its acknowledgements, without the number."""
+    """Return the subject of publisher ``index``'s acknowledgements, without the number."""
     return f"_INBOX.perf{index}"
 
 

@@ -1,4 +1,4 @@
-"""What processes cost, read from /proc: processor time, memory, and the processes below one.
+"""Cost of processes, read from /proc: processor time, memory, and the processes below one.
 
 Everything is a sum over a broker's whole process tree, so that a broker with helpers is charged for them.
 Kernel memory of sockets belongs to no process and is read for the whole machine.

@@ -32,7 +32,7 @@ QUICK = Timing(0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """What a command runs. ``name``: of the files written."""
+    """Runs of a command. ``name``: of the files written."""
 
     name: str
     title: str
@@ -192,7 +192,7 @@ def idle_rows(result: CaseResult) -> list[list[str]]:
 
 
 def faults(result: CaseResult) -> list[str]:
-    """What FluxMQ did wrong whatever its speed, in every role it has in a case."""
+    """Return FluxMQ's faults apart from its speed, in every role that it has in a case."""
     found = result.faults()
     for name in result.missing:
         if name.startswith(cases.SUBJECT):

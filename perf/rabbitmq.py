@@ -79,7 +79,7 @@ def answers_amqp(port: int) -> None:
 
 
 def installed() -> bool:
-    """Whether there is a RabbitMQ to start."""
+    """Return whether RabbitMQ is installed."""
     return SERVER.exists() and shutil.which("epmd") is not None
 
 
@@ -152,7 +152,7 @@ def _environment(folder: Path, ports: dict[str, int]) -> dict[str, str]:
 
 
 def _write_cookie(folder: Path) -> None:
-    """What nodes know each other by; Erlang wants it readable by its owner alone."""
+    """Write the cookie by which nodes know each other; Erlang wants it readable by its owner alone."""
     path = folder / ".erlang.cookie"
     path.touch(0o600)
     path.write_text(secrets.token_hex(20))

@@ -22,13 +22,13 @@ from perf.idle import IdleMeasurement
 from perf.run import Measurement
 
 RESULTS = Path(__file__).resolve().parent / "results"
-"""Where results go unless told otherwise."""
+"""Default directory of results."""
 
 SIGNS = {"aim": "aim reached", "pass": "pass", "fail": "FAIL", "": ""}
 
 
 def machine(peers: Sequence[str] = ("mosquitto", "nats")) -> dict[str, Any]:
-    """What the figures were measured on, and the peers' versions."""
+    """Describe the machine that the figures were measured on, and the peers' versions."""
     model = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -81,7 +81,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Measurement:
-    """What one run showed. Rates are per second; a message is a delivery (for churn, a connection; with a
+    """Result of one run. Rates are per second; a message is a delivery (for churn, a connection; with a
     durable queue between, what was both confirmed to its publisher and acknowledged by its consumer).
 
     ``delivery_us`` and ``acknowledgement_us`` are quantiles in microseconds, the latter from publish to the

@@ -13,7 +13,7 @@ from perf.run import Measurement, Run, RunError, Target, Timing
 from perf.workload import Workload
 
 MARGIN_S = 4.0
-"""How much longer it lasts than what is measured: that one's processes take time to start and to connect."""
+"""Seconds that it outlasts the measured load, whose processes take time to start and connect."""
 
 POLL_S = 0.01
 

@@ -74,7 +74,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         return f"{self.source}, {self.columns}"
 
 
@@ -94,7 +94,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Goal:
-    """How much of another case's rate a case has to reach in the median of rounds; `least` 0: for information."""
+    """Share of another case's rate that a case has to reach in the median of rounds; `least` 0: for
+    information."""
 
     case: Case
     against: Case

@@ -69,7 +69,7 @@ class Round:
 
     @property
     def shard_mb(self) -> float:
-        """What each further shard adds."""
+        """Memory that each further shard adds."""
         return (self.more_megabytes - self.total_mb) / MORE_SHARDS
 
 
@@ -238,6 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = page(asked.workers, measured)
     print(text)
     if asked.results is not None:
+        asked.results.mkdir(parents=True, exist_ok=True)
         (asked.results / "start.md").write_text(text)
     return int(any(value > goal for value, goal in figures(measured).values()))
 

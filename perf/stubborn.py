@@ -37,7 +37,7 @@ CONFIRMED_QUIET_S = 10.0
 
 @dataclass(slots=True)
 class Confirms:
-    """When confirms came: the pauses between them that began within a time that is watched."""
+    """Arrival of confirms: the pauses between them that began within the watched time."""
 
     last: float = 0.0
     since: float = 0.0
@@ -90,7 +90,8 @@ def spoken(workload: Workload) -> str:
 
 
 class Client(threading.Thread, ABC):
-    """What both have: nodes to turn to, an end, a count of connections. ``ports``: the nodes', the first at first."""
+    """Common part of both: nodes to connect to, an end, a count of connections. ``ports``: the nodes',
+    beginning with the first to try."""
 
     def __init__(self, name: str, workload: Workload, index: int, ports: Sequence[int]) -> None:
         super().__init__(name=name, daemon=True)
@@ -98,7 +99,7 @@ class Client(threading.Thread, ABC):
         self.workload, self.index, self.ports = workload, index, list(ports)
         self.connections = 0
         self.opening_s = 0.0
-        """How long the newest connection took until messages could flow."""
+        """Seconds that the newest connection took until messages could flow."""
         self.problems: list[str] = []
         self.ended, self.connected = threading.Event(), threading.Event()
         self._turn = 0
@@ -111,7 +112,7 @@ class Client(threading.Thread, ABC):
     @property
     @abstractmethod
     def done(self) -> bool:
-        """Whether there is nothing left to do."""
+        """True when nothing is left to do."""
 
     @abstractmethod
     def session(self, port: int) -> None:
@@ -158,7 +159,7 @@ class Publisher(Client):
 
     @property
     def done(self) -> bool:
-        """Whether every message was confirmed."""
+        """True when every message was confirmed."""
         return self._finished
 
     def begin_phase(self) -> None:
@@ -203,7 +204,7 @@ class Publisher(Client):
         self._began = self._began or time.monotonic() - self.next / (self.rate or 1e9)
         while not self.ended.is_set():
             if sender.refused != refused and not sender.in_flight:
-                # What was refused is published again before anything newer is.
+                # Refused messages are published again before newer ones.
                 self.refused += sender.refused - refused
                 refused = sender.refused
                 self._rewind(sender)
@@ -234,7 +235,7 @@ class Publisher(Client):
         return self.messages - sequence
 
     def _due(self, sender: Sender) -> int:
-        """How many may be sent now."""
+        """Return the number of messages that may be sent now."""
         count = min(sender.room(), self._left(sender))
         if self.rate:
             due = int((time.monotonic() - self._began) * self.rate) + 1 - sender.sequence
@@ -265,7 +266,7 @@ class Consumer(Client):
 
     @property
     def done(self) -> bool:
-        """Whether the last message of every publisher has come; whether all have, ``marks`` tell."""
+        """True when the last message of every publisher has arrived; ``marks`` tell whether all have."""
         return all(expected >= self.messages for expected in self._expected)
 
     def missing(self) -> int:

@@ -1,4 +1,5 @@
-"""What to generate: one immutable description per run, which travels to the generator processes as JSON.
+"""Workloads: the load to generate, one immutable description per run, passed to the generator
+processes as JSON.
 
 A workload says who publishes to whom, how messages leave (many in one send, or each in its own), and what
 bounds the unfinished ones. It knows no broker, address or process; those are ``perf.run``'s.
@@ -28,7 +29,7 @@ SUBSCRIBERS_MAX = 10_000
 
 
 PROTOCOLS = ("mqtt", "nats", "queue", "amqp", "jetstream")
-"""What publishers and subscribers may speak. ``queue`` is MQTT to and from ``$queue/<name>``."""
+"""Protocols of publishers and subscribers. ``queue`` is MQTT to and from ``$queue/<name>``."""
 
 DURABLE = frozenset({"queue", "amqp", "jetstream"})
 """Protocols whose messages go through a durable queue: confirmed when kept, acknowledged when taken."""
@@ -38,7 +39,7 @@ QUEUE_TYPES = ("classic", "quorum", "stream")
 """Kinds of queues that AMQP declares."""
 
 CHURNS = ("connection", "channel", "consumer", "queue", "binding")
-"""What may come and go over AMQP."""
+"""Kinds of AMQP churn."""
 
 ACK_EVERY_MAX = 1000
 """Deliveries before an acknowledgement: fewer than a consumer's prefetch."""
@@ -136,12 +137,12 @@ class Workload:
                 raise WorkloadError(sentence)
 
     def consumes(self) -> str:
-        """What the subscribers speak."""
+        """Return the subscribers' protocol."""
         return self.subscriber_protocol or self.protocol
 
     @property
     def durable(self) -> bool:
-        """Whether a durable queue is between publishers and subscribers."""
+        """Return whether a durable queue is between publishers and subscribers."""
         return self.kind == "messages" and self.consumes() in DURABLE
 
     def queue_name(self, index: int) -> str:
@@ -158,12 +159,12 @@ class Workload:
         return max(self.fan_out, min(self.outstanding, OUTSTANDING_BYTES // self.payload))
 
     def publisher_topic(self, index: int) -> str:
-        """Where a publisher publishes: one topic for a lone publisher, else each its own."""
+        """Return a publisher's topic: the topic itself for a lone publisher, else one of its own."""
         separator = "." if self.protocol == "nats" else "/"
         return f"{self.topic}{separator}{index}"
 
     def subscriber_filter(self, index: int) -> str:
-        """What a subscriber subscribes to: the exact topic where there is one, else a wildcard."""
+        """Return a subscriber's filter: the exact topic where there is one, else a wildcard."""
         separator = "." if self.protocol == "nats" else "/"
         if self.shape == "pairs":
             return self.publisher_topic(index)

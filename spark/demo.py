@@ -1,9 +1,9 @@
 """Spark over a broker at work: ``make spark-demo``, or ``python spark/demo.py --help``.
 
-Starts a broker in a directory of its own, publishes a million messages of several shapes over MQTT and AMQP, lets
-consumer groups take some and reject a few, and then, while the broker runs, reports on the queues, looks at the dead
-letters, exports everything to Parquet, reads it back, and audits the files. The broker is stopped and its directory
-removed at the end; reports and pictures stay.
+Starts a broker in a directory of its own, publishes a million messages of several shapes over MQTT
+and AMQP, lets consumer groups take some and reject a few, and then, while the broker runs, reports
+on the queues, looks at the dead letters, exports everything to Parquet, reads it back, and audits
+the files. The broker is stopped and its directory removed at the end; reports and pictures stay.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """What AMQP clients connect to."""
+        """URL for AMQP clients."""
         return f"amqp://guest:guest@{HOST}:{self.amqp}/"
 
 
@@ -117,7 +117,8 @@ def broker(folder: Path) -> Iterator[Broker]:
 
 
 def is_ready(port: int, process: subprocess.Popen[bytes]) -> bool:
-    """Whether the broker says that it can serve. Raises `RuntimeError` when it has ended."""
+    """Return whether the broker reports that it is ready. Raises `RuntimeError` when it has
+    exited."""
     if process.poll() is not None:
         raise RuntimeError(f"the broker ended with exit code {process.returncode}")
     with (
@@ -201,7 +202,8 @@ def publish_packet(identifier: int, message: Message) -> bytes:
 
 
 def publish_mqtt(port: int, client: str, messages: Iterator[Message]) -> int:
-    """Publish at QoS 1 and return how many were acknowledged, which is all. Raises `RuntimeError` for a refusal."""
+    """Publish at QoS 1 and return how many were acknowledged, which is all. Raises `RuntimeError`
+    for a refusal."""
     sent = acknowledged = 0
     rest = b""
     with socket.create_connection((HOST, port)) as connection:
@@ -226,7 +228,7 @@ def publish_mqtt(port: int, client: str, messages: Iterator[Message]) -> int:
 
 
 def acknowledgements(data: bytes) -> tuple[bytes, int]:
-    """What is left of received bytes, and how many PUBACKs were in them."""
+    """Return the rest of received bytes, and the number of PUBACKs in them."""
     at = count = 0
     while at + 2 <= len(data) and at + 2 + data[at + 1] <= len(data):
         size = data[at + 1]
@@ -243,7 +245,8 @@ def acknowledgements(data: bytes) -> tuple[bytes, int]:
 
 
 def publish_amqp(url: str, messages: Iterator[Message]) -> int:
-    """Publish to the default exchange in transactions of a chunk each; returns how many, when all are on disk."""
+    """Publish to the default exchange in transactions of a chunk each; returns how many, when all
+    are on disk."""
     done = 0
     with contextlib.closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
         channel = connection.channel()
@@ -333,7 +336,7 @@ def fill(console: Console, running: Broker, count: int) -> int:
 
 
 def committed(data: Path) -> int:
-    """How many messages the queues' files hold."""
+    """Return the number of messages in the queues' files."""
     storage, root = storage_of(str(data))
     logs = [read_log(storage, files) for files in find_queues(storage, root)]
     return sum(log.head.committed for log in logs if log is not None)

@@ -21,7 +21,7 @@ class LoginOutcome(Enum):
 
 
 @dataclass(slots=True, frozen=True)
-class AmqpAuthResult:
+class AuthResult:
     """Result of a login: its outcome and, if it is accepted, the principal; empty for an anonymous
     client."""
 

@@ -43,7 +43,7 @@ class TextTable:
     colours: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def with_remarks(self, remarks: Sequence[str], *, colour: bool) -> list[str]:
-        """Return the table's lines, and below them what does not fit into it."""
+        """Return the table's lines, followed by values that do not fit into it."""
         return [*self.lines(colour=colour), *(["", *remarks] if remarks else [])]
 
     def lines(self, *, colour: bool) -> list[str]:

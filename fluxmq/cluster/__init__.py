@@ -1,1 +1,1 @@
-"""Transport between nodes, and the formats of what it carries."""
+"""Transport between nodes, and the formats of its messages."""

@@ -40,15 +40,16 @@ STREAMS_PER_SOCKET_MAX: Final = 128
 """Streams and calls on one connection; a node opens one stream on each, or one fetch's calls."""
 
 SOCKETS_MAX: Final = 2048
-"""Connections to one endpoint: of nine other nodes with 64 shards each, for streams and calls, with
-a margin.
+"""Connections to one endpoint: of nine other nodes with 64 shards each, for streams of two purposes
+and calls, with a margin.
 """
 
 STRANGERS_MAX: Final = 512
 """Share of those from addresses of no configured member: the rest is reserved for members."""
 
 HANDSHAKES_MAX: Final = 1024
-"""Pending TLS handshakes at one endpoint: all shards of nine returning nodes, with a margin."""
+"""Pending TLS handshakes at one endpoint: all shards of nine returning nodes, with a margin; what
+is beyond it tries again."""
 
 STRANGERS_HANDSHAKES_MAX: Final = 128
 """Share of those with addresses of no member: each costs CPU time, up to `GREETING_SECONDS`."""
@@ -63,8 +64,9 @@ MESSAGE_LIMIT: Final = MESSAGE_BYTES_MAX + (
     64 << 10
 )  # the limited content comes with a little overhead
 
-STREAMS_MAX: Final = 1024
-"""Streams to one endpoint: of nine other nodes with 64 shards each, and their replacements."""
+STREAMS_MAX: Final = 2048
+"""Streams to one endpoint: of nine other nodes with 64 shards each, for two purposes, and their
+replacements."""
 
 CALLS_MAX: Final = 64
 """Calls answered at once by one endpoint: nine fetching followers with some chunks each."""

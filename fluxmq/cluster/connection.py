@@ -23,8 +23,9 @@ class StreamHello(NamedTuple):
     """Introduction of a stream's sender, and the stream's purpose.
 
     ``node``: cluster.node_id. ``shard``: the node's process. ``workers``: how many shards it has.
-    ``epoch``: random 63-bit number of the process's life. ``purpose``: "shard", or "group:" and the
-    name of a replication group. ``tells_time``: whether it understands clock readings.
+    ``epoch``: random 63-bit number of the process's life. ``purpose``: one of those at a shard's
+    address (`fluxmq.cluster.shard_endpoint`), or "group:" and the name of a replication group.
+    ``tells_time``: whether it understands clock readings.
     """
 
     node: str

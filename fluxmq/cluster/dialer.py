@@ -91,7 +91,7 @@ class Dialer:
             self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def stop(self) -> None:
-        """End the stream and all calls. The listener has been told on return."""
+        """End the stream and all calls, and notify the listener before returning."""
         task, self._task = self._task, None
         socket, self._asking = self._asking, None
         if task is not None:

@@ -38,7 +38,7 @@ class Dialled:
         self._connection: NodeStream | None = None
 
     async def stop(self) -> None:
-        """End the stream; the listener has been told on return."""
+        """End the stream, and notify the listener before returning."""
         if self._connection is not None:
             self._connection.broken("stopped")
             await asyncio.wait([self._connection.ended])

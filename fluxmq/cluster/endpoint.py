@@ -2,7 +2,7 @@
 
 A connection is admitted by its source address (`door`). The speaker is identified before anything
 it says is read: by its certificate if there is TLS, by its greeting, by the list of nodes, and by
-the purpose of the address.
+the purposes of the address.
 """
 
 from __future__ import annotations
@@ -61,14 +61,19 @@ class Question(NamedTuple):
 
 
 class Endpoint:
-    """Listens on one address. ``refused``: streams and calls refused since the start."""
+    """Listens on one address. ``refused``: streams and calls refused since the start.
+
+    ``own``: this side's introduction; a stream's answer states the stream's purpose.
+    ``listeners``: by purpose, each for the streams of its own; calls of other purposes are refused
+    as well. ``accept``: returns the reason to refuse a stream of one of these, empty for none.
+    """
 
     def __init__(
         self,
         security: Security,
         address: str,
         own: StreamHello,
-        listener: StreamListener,
+        listeners: Mapping[str, StreamListener],
         accept: Callable[[StreamHello], str],
         calls: Mapping[str, CallHandler] | None = None,
     ) -> None:
@@ -76,7 +81,7 @@ class Endpoint:
         self.refused = 0
         self._security = security
         self._own = own
-        self._listener = listener
+        self._listeners = listeners
         self._accept = accept
         self._calls = dict(calls or {})
         self.door = Door(security.hosts)
@@ -110,7 +115,7 @@ class Endpoint:
         self._serving = loop.create_task(self._serve(listening))
 
     async def stop(self) -> None:
-        """End every stream and call, and free the address. Listeners have been told on return."""
+        """End every stream and call, free the address, and notify listeners before returning."""
         serving, self._serving = self._serving, None
         if serving is not None:
             self._stopping.set()
@@ -232,9 +237,10 @@ class Endpoint:
         if why:
             self.refuse(wire, hello.node, why)
             return
-        wire.headers(answer(greeting.as_metadata(self._own)))
+        own = self._own._replace(purpose=hello.purpose)
+        wire.headers(answer(greeting.as_metadata(own)))
         wire.widen()
-        connection = NodeStream(hello, False, self._listener, wire)
+        connection = NodeStream(hello, False, self._listeners[hello.purpose], wire)
         self._streams.add(connection)
         connection.ended.add_done_callback(lambda _: self._streams.discard(connection))
         wire.stream.owner = _AcceptedStream(connection)
@@ -250,8 +256,9 @@ class Endpoint:
         why = self._security.problem_with(hello.node, wire.socket.certificate())
         if why:
             why = f"{hello.node} is not trusted: {why}"
-        elif hello.purpose != self._own.purpose:
-            why = f"this is the address of {self._own.purpose}, not of {hello.purpose}"
+        elif hello.purpose not in self._listeners:
+            purposes = " and ".join(sorted(self._listeners))
+            why = f"this is the address of {purposes}, not of {hello.purpose}"
         elif not self._open:
             why = f"{self._own.node} is stopping"
         if why:

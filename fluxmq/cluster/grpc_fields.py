@@ -53,7 +53,7 @@ def answer(metadata: Metadata) -> Fields:
 
 
 def trailers(status: GrpcStatus, why: str = "") -> Fields:
-    """Return the end of an answer that has begun."""
+    """Return the trailers of an answer whose headers were sent."""
     fields = [("grpc-status", str(int(status)))]
     if why:
         fields.append(("grpc-message", quote(why, safe=_UNQUOTED)))

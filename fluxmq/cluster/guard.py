@@ -15,8 +15,8 @@ from fluxmq.cluster.channels import PROBLEM_CHARS_MAX
 from fluxmq.logs import RateLimited, get_logger
 
 UNREAD_TOTAL_MAX: Final = 512 << 20
-"""Bytes written but not read by the other sides, over all connections of a process: twice what nine
-nodes of 64 shards hold that have just stopped reading, one message for each stream.
+"""Bytes written but not read by the other sides, over all connections of a process: what nine nodes
+of 64 shards hold that have just stopped reading, one message for each stream of two purposes.
 """
 
 CONNECTION: Final = "connection"

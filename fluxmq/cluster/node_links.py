@@ -1,27 +1,25 @@
-"""Links to the shards of other nodes: one stream for each pair of shards, for the traffic between
-queues.
+"""Links to the shards of other nodes: streams of one purpose, one for each pair of shards.
 
-Of two nodes the one whose name is smaller dials. Shard 0 of a node is dialled first; its greeting
-contains the number of shards. A stream that ends loses what was in flight; the next one begins with
-everything that the other side has to know.
+Of two nodes the one whose name is smaller dials. A greeting contains the number of the other node's
+shards, from which both sides derive the pairs (`fluxmq.cluster.shard_pairs`). A stream that ends
+loses what was in flight; the next one begins with everything that the other side has to know.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 from fluxmq.cluster.connection import NodeStream, StreamHello
 from fluxmq.cluster.dialer import Dialer
-from fluxmq.cluster.endpoint import Endpoint
-from fluxmq.cluster.security import Security
+from fluxmq.cluster.shard_endpoint import GREETING, ShardEndpoint
+from fluxmq.cluster.shard_pairs import Pairs, first_shard
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net import frames
 from fluxmq.net.links import SHARDS_MAX
 from fluxmq.settings.listen_addresses import shifted
-
-PURPOSE = "shard"
 
 _log = get_logger("fluxmq.cluster")
 
@@ -48,9 +46,20 @@ class NodeLink:
         return self.connection is not None and self.connection.hello.tells_time
 
     @property
+    def epoch(self) -> int:
+        """Number of the other process's life, which differs once that has restarted; 0 without a
+        stream."""
+        return 0 if self.connection is None else self.connection.hello.epoch
+
+    @property
     def backlog_bytes(self) -> int:
         """Bytes that wait to be sent."""
         return 0 if self.connection is None else self.connection.backlog_bytes
+
+    def close(self) -> None:
+        """End the stream; the next one begins soon."""
+        if self.connection is not None:
+            self.connection.close()
 
     def send_control(self, name: str, *arguments: object) -> None:
         """Send a control frame."""
@@ -63,94 +72,132 @@ class NodeLink:
             self.connection.send(frame)
 
 
-class NodeLinks:
-    """This shard's links to other nodes.
+class NodeLinkObserver(Protocol):
+    """Receives the events and frames of links."""
 
-    ``added`` is called with a link before its first frame, ``came`` when it is up, ``gone`` when it
-    goes down; ``handlers`` take control frames, ``received`` all others; ``wake`` ends the shard's
-    tick after frames were received.
+    def added(self, link: NodeLink) -> None:
+        """Note a link, before its first frame. Called once for each."""
+
+    def came(self, link: NodeLink) -> None:
+        """Handle a new stream, which may be sent to."""
+
+    def gone(self, link: NodeLink) -> None:
+        """Handle the end of the stream."""
+
+    def handlers(self) -> Mapping[str, Callable[..., None]]:
+        """Return the handlers of control frames by name; each gets the link first. Called once."""
+
+    def received(self, link: NodeLink, frame: bytes) -> None:
+        """Handle a frame that is not a control frame. An exception ends the stream."""
+
+
+class NodeLinks:
+    """This shard's links to other nodes, for one purpose.
+
+    ``pairs`` names the shards that this one has streams with; ``wake`` ends the shard's tick after
+    frames were received. ``links`` has them by ``peer``, a number that this node gives to a shard
+    of another node, the same for all purposes; a link stays when its stream is lost, even if the
+    other node restarts without that shard.
     """
 
     def __init__(
         self,
-        security: Security,
-        address: str,
-        own: StreamHello,
-        peers: Mapping[str, str],
-        added: Callable[[NodeLink], None],
-        came: Callable[[NodeLink], None],
-        gone: Callable[[NodeLink], None],
-        handlers: Mapping[str, Callable[..., None]],
-        received: Callable[[Any, bytes], None],
+        endpoint: ShardEndpoint,
+        purpose: str,
+        pairs: Pairs,
+        observer: NodeLinkObserver,
         wake: Callable[[], None],
     ) -> None:
+        """Register with the endpoint, which is started afterwards."""
         self.links: dict[int, NodeLink] = {}
-        self._security = security
-        self._own = own
-        self._peers = dict(peers)
-        self._numbers = {node: number for number, node in enumerate(sorted(peers), 1)}
-        self._added = added
-        self._came = came
-        self._gone = gone
-        self._handlers = dict(handlers)
-        self._received = received
+        self._endpoint = endpoint
+        self._own = endpoint.own._replace(purpose=purpose)
+        self._numbers = {node: number for number, node in enumerate(sorted(endpoint.peers), 1)}
+        self._pairs = pairs
+        self._observer = observer
+        self._handlers = dict(observer.handlers())
         self._wake = wake
+        self._started = False
         self._dialers: dict[tuple[str, int], Dialer] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        """Dialers of shards that are no longer paired with this one."""
         self.malformed = RateLimited(_log, per_second=1.0, burst=5)
-        # Each shard of a node has its own port, one after another.
-        self._endpoint = Endpoint(security, shifted(address, own.shard), own, self, self._accept)
+        endpoint.register(purpose, self)
 
-    async def start(self) -> None:
-        """Listen, and dial the nodes that this one has to dial. Raises EndpointError."""
-        await self._endpoint.start()
-        for node in self._peers:
-            if self._own.node < node:
-                self._dial(node, 0)
+    def start(self) -> None:
+        """Dial the nodes that this one has to dial. The endpoint listens already, or will."""
+        self._started = True
+        for node in self._numbers:
+            self._follow(node)
 
     async def stop(self) -> None:
-        """End every stream."""
-        for dialer in self._dialers.values():
-            await dialer.stop()
-        await self._endpoint.stop()
+        """End the dialled streams; the endpoint ends the accepted ones."""
+        self._started = False
+        dialers = [dialer.stop() for dialer in self._dialers.values()]
+        await asyncio.gather(*dialers, *self._ending)
 
     def of(self, node: str) -> list[NodeLink]:
         """Return the links to a node that are up."""
         return [link for link in self.links.values() if link.node == node and link.up]
 
-    def _dial(self, node: str, shard: int) -> None:
-        if (node, shard) not in self._dialers:
-            address = shifted(self._peers[node], shard)
-            dialer = Dialer(self._security, address, node, self._own, self)
-            self._dialers[node, shard] = dialer
-            dialer.start()
+    # Pairs
 
-    def _accept(self, hello: StreamHello) -> str:
-        if hello.purpose != PURPOSE:
-            return f"this is the address of a shard, not of {hello.purpose}"
-        if hello.node not in self._peers:
-            return f"{hello.node} is not among cluster.transport.peers"
-        if hello.node > self._own.node:
-            return f"{self._own.node} dials {hello.node}, not the other way round"
-        return "" if 0 <= hello.shard < SHARDS_MAX else f"there is no shard {hello.shard}"
+    def problem_with(self, hello: StreamHello) -> str:
+        """Return the reason to refuse a stream; empty if its two shards are a pair, and this one
+        has started."""
+        own = self._own
+        others = min(hello.workers, SHARDS_MAX)
+        if hello.shard in self._pairs(own.shard, own.workers, others):
+            return "" if self._started else f"streams of {own.purpose} are not accepted yet"
+        return (
+            f"there is no stream of {own.purpose} between shard {hello.shard} of {hello.workers}"
+            f" and shard {own.shard} of {own.workers}"
+        )
+
+    def resized(self, node: str) -> None:
+        """Handle a change of the number of another node's shards."""
+        self._follow(node)
+
+    def _follow(self, node: str) -> None:
+        """Dial the shards of a node that this one is paired with, and no others."""
+        own = self._own
+        if not self._started or node <= own.node:
+            return
+        wanted = self._pairs(own.shard, own.workers, self._endpoint.shards_of(node))
+        for shard in wanted:
+            if (node, shard) not in self._dialers:
+                self._dial(node, shard)
+        for each in [each for each in self._dialers if each[0] == node and each[1] not in wanted]:
+            task = asyncio.get_running_loop().create_task(self._dialers.pop(each).stop())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    def _dial(self, node: str, shard: int) -> None:
+        endpoint = self._endpoint
+        address = shifted(endpoint.peers[node], shard)
+        dialer = Dialer(endpoint.security, address, node, self._own, self)
+        self._dialers[node, shard] = dialer
+        dialer.start()
 
     # Streams
 
     def connected(self, connection: NodeStream) -> None:
         """Register a new stream."""
         hello = connection.hello
+        self._endpoint.met(hello)
         peer = self._numbers[hello.node] * SHARDS_MAX + hello.shard
         link = self.links.get(peer)
         if link is None:
             link = self.links[peer] = NodeLink(peer, hello.node, hello.shard)
-            self._added(link)
+            self._observer.added(link)
         elif link.connection is not None:
             self._lose(link)
         link.connection = connection
-        if self._own.node < hello.node:
-            for shard in range(1, min(hello.workers, SHARDS_MAX)):
-                self._dial(hello.node, shard)
-        _log.info("connected", extra={"node": hello.node, "shard": hello.shard})
-        self._came(link)
+        _log.info(
+            "connected",
+            extra={"node": hello.node, "shard": hello.shard, "purpose": hello.purpose},
+        )
+        self._observer.came(link)
         self._wake()
 
     def received(self, connection: NodeStream, records: Sequence[bytes]) -> None:
@@ -166,7 +213,7 @@ class NodeLinks:
             self.malformed.event(
                 logging.WARNING,
                 link.node,
-                "a frame was not understood",
+                "closing a stream: a frame from another node is malformed",
                 node=link.node,
                 problem=repr(error),
             )
@@ -178,22 +225,50 @@ class NodeLinks:
             name, *arguments = frames.decode_control(frame)
             self._handlers[str(name)](link, *arguments)
         else:
-            self._received(link, frame)
+            self._observer.received(link, frame)
 
     def lost(self, connection: NodeStream, why: str) -> None:
         """Unregister a stream that has ended."""
         link = self._link_of(connection)
         if link is not None:
-            _log.info("connection lost", extra={"node": link.node, "shard": link.shard, "why": why})
+            place = {"node": link.node, "shard": link.shard, "purpose": self._own.purpose}
+            _log.info("connection lost", extra={**place, "why": why})
             self._lose(link)
             self._wake()
 
     def _lose(self, link: NodeLink) -> None:
         link.connection = None
-        self._gone(link)
+        self._observer.gone(link)
 
     def _link_of(self, connection: NodeStream) -> NodeLink | None:
         hello = connection.hello
         peer = self._numbers.get(hello.node, 0) * SHARDS_MAX + hello.shard
         link = self.links.get(peer)
         return link if link is not None and link.connection is connection else None
+
+
+class SilentLinks:
+    """Observer of links that carry nothing."""
+
+    def added(self, link: NodeLink) -> None:
+        """Need nothing of it."""
+
+    def came(self, link: NodeLink) -> None:
+        """Send nothing: the greeting has been sent."""
+
+    def gone(self, link: NodeLink) -> None:
+        """Keep what its greeting said."""
+
+    def handlers(self) -> Mapping[str, Callable[..., None]]:
+        """Handle no frame."""
+        return {}
+
+    def received(self, link: NodeLink, frame: bytes) -> None:
+        """Refuse a frame. Raises ValueError, which ends the stream."""
+        raise ValueError("a stream of greetings carries no frames")
+
+
+def greetings(endpoint: ShardEndpoint) -> NodeLinks:
+    """Return links that only tell the number of the other nodes' shards, for clusters in which no
+    other purpose connects every shard with each node's first one."""
+    return NodeLinks(endpoint, GREETING, first_shard, SilentLinks(), lambda: None)

@@ -1,4 +1,5 @@
-"""Protobuf's encoding of the four messages between nodes (``proto/fluxmq/cluster/v1/cluster.proto``).
+"""Protobuf's encoding of the four messages between nodes
+(``proto/fluxmq/cluster/v1/cluster.proto``).
 
 As in proto3, fields with their default value are not sent, and unknown ones are skipped. Source:
 https://protobuf.dev/programming-guides/encoding. Messages of this size do not pay for the library,

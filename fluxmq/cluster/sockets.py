@@ -76,7 +76,7 @@ class StreamOwner(Protocol):
         """Handle the loss of the stream. Nothing follows."""
 
     def writable(self) -> None:
-        """Handle room: what waited was sent."""
+        """Handle room for output: waiting data was sent."""
 
 
 class SocketStream:

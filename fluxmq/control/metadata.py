@@ -395,7 +395,7 @@ class MetadataStore:
         return permissions, topics
 
     def put_user(self, user: User) -> None:
-        """Write a user within the open transaction, replacing the one of its name."""
+        """Write a user within the open transaction, replacing one of the same name."""
         keys = user.scram
         self._database.execute(
             f"INSERT OR REPLACE INTO users ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

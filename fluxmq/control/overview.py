@@ -133,7 +133,7 @@ def readiness(
 
 
 def alarm_of(numbers: ProcessNumbers) -> str | None:
-    """Return what is wrong although a process serves, None for nothing."""
+    """Return the alarm of a process that serves; None if there is none."""
     if numbers.clocks_apart:
         return f"clocks of {numbers.clocks_apart} other nodes differ from this node's: check NTP"
     return None

@@ -1,4 +1,4 @@
-"""Turns a password into what is stored: an argon2id hash and SCRAM-SHA-256 keys, with fresh salts.
+"""Derives the stored form of a password: an argon2id hash and SCRAM-SHA-256 keys, with fresh salts.
 
 Runs in fluxmqctl, so that passwords never leave the process they were typed into.
 """

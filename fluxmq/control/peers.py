@@ -217,7 +217,7 @@ class Peer(asyncio.Protocol):
             self._listener.log.event(
                 logging.WARNING,
                 "output",
-                "%s does not read its connection, which is closed",
+                "closing the connection of %s: it does not read",
                 self.name,
             )
             transport.abort()

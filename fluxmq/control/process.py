@@ -319,7 +319,7 @@ class ControlProcess:
     def _greeted(self, peer: Peer) -> None:
         hello = peer.hello
         assert hello is not None
-        _log.debug("control connection", extra={"peer": peer.name, "pid": hello.pid})
+        _log.debug("control connection opened", extra={"peer": peer.name, "pid": hello.pid})
         # A restarted process may reconnect before its old connection is seen to end.
         for other in self._processes():
             if other is not peer and other.name == peer.name:

@@ -90,7 +90,7 @@ class Scraper:
             self._limited.event(
                 logging.WARNING,
                 "undeclared",
-                "samples left out of the scrape",
+                "scrape omits samples of undeclared metrics",
                 samples=exposition.undeclared,
             )
         exposition.add(MetricSource(Scope.NODE, [*stale, *self._own(), *self._node(rows)]))

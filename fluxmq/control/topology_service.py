@@ -265,7 +265,7 @@ class TopologyService:
             try:
                 await self._restore()
             except Exception:  # noqa: BLE001 - as in _write_some; the next change tries again
-                _log.exception("the topology could not be read again")
+                _log.exception("cannot reload the topology")
         for request in requests:
             if not request.done.done():
                 refusal = RequestError(ERROR_FAILED, "the change could not be written")
@@ -342,7 +342,7 @@ class TopologyService:
                 async with self._writing:
                     await self._follow()
         except Exception:  # noqa: BLE001 - a task's outermost frame: the next change tries again
-            _log.exception("the topology could not be read again")
+            _log.exception("cannot reload the topology")
         finally:
             self._follower = None
 
@@ -444,7 +444,7 @@ class TopologyService:
         # Not while the topology is ahead of the disk.
         async with self._writing:
             if self._damaged:
-                raise PeerError("the topology could not be read again")
+                raise PeerError("cannot reload the topology")
             snapshot = await self._thread.run(self.topology.snapshot)
             return FROM_NOTHING, self.revision, snapshot.rows
 

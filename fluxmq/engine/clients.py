@@ -1,6 +1,7 @@
 """Clients' use of queues on this shard: publishes by topic or address, subscriptions, settlements.
 
-The queue's group determines its host: this shard's own service, or the link to the group's shard.
+The queue's group determines where requests go: to this shard's own service, or to a client of the
+group.
 Consumers are attached while their session is connected.
 """
 
@@ -12,7 +13,7 @@ from typing import Protocol
 
 from fluxmq.engine.consumers import QueueConsumer
 from fluxmq.engine.names import QueueNames
-from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle, GroupClient
+from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle, GroupTarget
 from fluxmq.engine.queue_targets import Blocks, QueueTarget
 from fluxmq.model.outcomes import Outcome
 from fluxmq.net.reactor import Reactor
@@ -26,7 +27,7 @@ from fluxmq.sessions.mqtt.settlement import SettlementCommand
 from fluxmq.settings.schema import Settings
 
 TARGETS_MAX = 65_536
-"""Maximum number of cached sinks; one without publishes in flight can be recreated at any time."""
+"""Maximum number of cached targets; one without publishes in flight can be recreated at any time."""
 
 DEFAULT_UNSETTLED = 1000
 """Default prefetch limit of a consumer of a queue that is not configured."""
@@ -38,10 +39,10 @@ VERBS = {"ack": Verb.ACK, "nack": Verb.NACK, "reject": Verb.REJECT}
 
 
 class GroupLookup(Protocol):
-    """Lookup of groups' hosts."""
+    """Lookup of groups' clients."""
 
-    def host(self, group: str) -> GroupClient:
-        """Return the host of a group."""
+    def client(self, group: str) -> GroupTarget:
+        """Return the client of a group."""
 
     def hold(self, connection: Connection) -> bool:
         """Pause a connection until there is room for appends; return False if there is."""
@@ -54,14 +55,14 @@ class QueueClients:
         self,
         settings: Settings,
         names: QueueNames,
-        hosts: GroupLookup,
+        groups: GroupLookup,
         reactor: Reactor,
         clock: Callable[[], int],
         wake: Callable[[], None],
         dropped: Callable[[str, int], None],
     ) -> None:
         self.names = names
-        self._hosts = hosts
+        self._groups = groups
         self._reactor = reactor
         self._clock = clock
         self._wake = wake
@@ -127,14 +128,14 @@ class QueueClients:
         self._reactor.routes.clear()
 
     def target(self, name: str, by_address: bool = False) -> QueueTarget:
-        """Return the sink of a queue that publishers name, or whose topics they name."""
+        """Return the target for a queue that publishers name, or whose topics they name."""
         target = self._targets.get((name, by_address))
         if target is None:
             if len(self._targets) >= TARGETS_MAX:
                 self._targets.clear()
             target = QueueTarget(
                 self.names.info(name),
-                self._hosts.host,
+                self._groups.client,
                 self._reactor,
                 self._blocks,
                 self._clock,
@@ -193,7 +194,7 @@ class QueueClients:
                 consumer.primary = answer.primary.encode()
                 done(Outcome.OK)
 
-        self._hosts.host(info.group).attach(asked, consumer, attached)
+        self._groups.client(info.group).attach(asked, consumer, attached)
 
     def _limit(self, session: Session, wanted: QueueSubscription) -> int:
         """Return a consumer's prefetch limit.
@@ -266,7 +267,7 @@ class QueueClients:
                 del self._consumers[session]
 
     def _cancelled(self, written: bytes, consumer: QueueConsumer) -> None:
-        """Schedule a new attach, wherever the queue is now, after the host cancelled the
+        """Schedule a new attach, wherever the queue is now, after the group cancelled the
         consumer."""
         session = consumer.session
         self._forget(session, written, consumer)
@@ -274,7 +275,7 @@ class QueueClients:
         self._orphans[session, written] = 0
 
     def housekeeping(self) -> None:
-        """Reattach consumers that lost their host."""
+        """Reattach consumers that their group has cancelled."""
         now = self._clock()
         due = [key for key, at in self._orphans.items() if not now < at <= now + RETRY_US]
         for session, written in due:

@@ -34,7 +34,8 @@ SLACK_US = round(CLOCK_SLACK * 1_000_000)
 
 
 class QueueConsumer:
-    """A session's subscription to a queue. ``handle`` is None until the queue's host has attached it.
+    """A session's subscription to a queue. ``handle`` is None until the queue's group has attached
+    it.
 
     ``limit``: prefetch limit (maximum number of unacked messages).
     """
@@ -185,7 +186,7 @@ class QueueConsumer:
         return inflight
 
     def cancelled(self) -> None:
-        """Handle the loss of the queue or its host."""
+        """Handle the loss of the queue, or of the shard that serves it."""
         if not self.ended:
             self.handle = None
             self._cancel(self)
@@ -295,5 +296,6 @@ class QueueConsumer:
 
 
 def seconds_left(microseconds: int) -> int:
-    """Return the remaining Message Expiry Interval: rounded up, never 0 (`inflight.CLOCK_SLACK`)."""
+    """Return the remaining Message Expiry Interval: rounded up, never 0
+    (`inflight.CLOCK_SLACK`)."""
     return min(max((microseconds - SLACK_US) // 1_000_000 + 1, 1), EXPIRY_MAX)

@@ -14,7 +14,7 @@ from fluxmq.engine import x_death
 from fluxmq.engine.counts import QueueCounts
 from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.names import QueueInfo, QueueNames
-from fluxmq.engine.ports import GroupClient
+from fluxmq.engine.ports import GroupTarget
 from fluxmq.model.batch_format import Batch, parse
 from fluxmq.model.message_batch import build_message
 from fluxmq.model.outcomes import Outcome
@@ -79,11 +79,11 @@ class DeadLetters:
     def __init__(
         self,
         names: QueueNames,
-        host: Callable[[str], GroupClient],
+        client_of: Callable[[str], GroupTarget],
         clock: Callable[[], int],
     ) -> None:
         self._names = names
-        self._host = host
+        self._client_of = client_of
         self._clock = clock
         self.route: Route = _nowhere
         self.counts = QueueCounts()
@@ -113,7 +113,7 @@ class DeadLetters:
             # be lost.
             answered(Outcome.FAILED)
             return
-        self._host(target.group).append(dead.target, data, answered)
+        self._client_of(target.group).append(dead.target, data, answered)
 
     def _ended(
         self, group: ReplicationGroup, config: QueueConfig, dead: DeadLetter, again_us: int
@@ -172,7 +172,7 @@ class DeadLetters:
                 self._ended(group, config, dead, RETRY_US if worst else 0)
 
         for target, data in copies:
-            self._host(target.group).append(target.name, data, answered)
+            self._client_of(target.group).append(target.name, data, answered)
 
     def refused(self, config: QueueConfig, data: bytes) -> None:
         """Publish to the exchange what a full queue rejected; nothing keeps it meanwhile."""
@@ -185,7 +185,7 @@ class DeadLetters:
             )
             self.dropped += not copies
             for target, copy in copies or ():
-                self._host(target.group).append(target.name, copy, None)
+                self._client_of(target.group).append(target.name, copy, None)
 
     def _copies(
         self,

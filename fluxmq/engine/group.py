@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from fluxmq.engine.answers import ResultCallback, answering, worst_of
 from fluxmq.engine.batch_slices import apart, is_timed, shifted
@@ -46,6 +47,47 @@ RUN_MESSAGES_MAX = 4096
 """Maximum number of messages delivered from one queue before others get their turn."""
 
 _log = get_logger("fluxmq.queues")
+
+
+class GroupEvents(Protocol):
+    """Follows a group and its queues."""
+
+    def leads(self, group: ReplicationGroup, /) -> None:
+        """Note that the group leads here."""
+
+    def declared(self, group: ReplicationGroup, config: QueueConfig, /) -> None:
+        """Note a queue that is declared, or declared again with other arguments."""
+
+    def deleted(self, group: ReplicationGroup, queue: str, /) -> None:
+        """Note a queue that is deleted."""
+
+    def refused(self, config: QueueConfig, batch: bytes, /) -> None:
+        """Take a batch that a full queue rejected, for its dead-letter exchange."""
+
+    def unused(self, queue: str, /) -> None:
+        """Note a queue whose last consumer has left."""
+
+
+class UnobservedGroup:
+    """Implements ``GroupEvents`` for a group that nothing follows."""
+
+    def leads(self, group: ReplicationGroup, /) -> None:
+        """Ignore."""
+
+    def declared(self, group: ReplicationGroup, config: QueueConfig, /) -> None:
+        """Ignore."""
+
+    def deleted(self, group: ReplicationGroup, queue: str, /) -> None:
+        """Ignore."""
+
+    def refused(self, config: QueueConfig, batch: bytes, /) -> None:
+        """Ignore."""
+
+    def unused(self, queue: str, /) -> None:
+        """Ignore."""
+
+
+UNOBSERVED_GROUP = UnobservedGroup()
 
 
 class ReplicationGroup(GroupRequests):
@@ -92,13 +134,7 @@ class ReplicationGroup(GroupRequests):
         self.leaving = False
         """True while the group prepares to move to another shard; nothing is delivered any more."""
         self.counts = QueueCounts()
-        self.on_leading: Callable[[ReplicationGroup], None] = lambda _group: None
-        self.on_declared: Callable[[ReplicationGroup, QueueConfig], None] = lambda _group, _config: (
-            None
-        )
-        self.on_refused: Callable[[QueueConfig, bytes], None] = lambda _config, _batch: None
-        """Called with a batch that a full queue rejected, for its dead-letter exchange."""
-        self.on_deleted: Callable[[ReplicationGroup, str], None] = lambda _group, _name: None
+        self.events: GroupEvents = UNOBSERVED_GROUP
         self._mark = mark
         self._dead_letter = dead_letter
         self._uncommitted_max = uncommitted_max
@@ -215,11 +251,15 @@ class ReplicationGroup(GroupRequests):
 
         def applied(result: Result) -> None:
             if result.code == Code.FULL:
-                self.on_refused(config, batch)
+                self.events.refused(config, batch)
             if done is not None:
                 done(result)
 
         return applied
+
+    def _unused(self, queue: str) -> None:
+        """Report a queue whose last consumer has left."""
+        self.events.unused(queue)
 
     def refusal(self, state: QueueState | None, batch: bytes) -> int:
         """Return the outcome of an append that is rejected up front; 0 to accept it."""
@@ -249,7 +289,7 @@ class ReplicationGroup(GroupRequests):
         self.submit_quietly(self.dispatch.lead(self.applied_term, others))
         self._attach_early()
         self._mark(self)
-        self.on_leading(self)
+        self.events.leads(self)
         self._ask_early()
 
     def when_applied(self, done: Callable[[], None]) -> None:
@@ -475,7 +515,7 @@ class ReplicationGroup(GroupRequests):
                 if migration.is_arriving(state):
                     self.logs[queue_id].begin_at(state.kept)
                 else:
-                    self.on_declared(self, state.config)
+                    self.events.declared(self, state.config)
         for queue_id in applied.configured:
             if queue_id not in gone:
                 self._bound(queue_id)
@@ -488,7 +528,7 @@ class ReplicationGroup(GroupRequests):
             self.stores.delete(queue_id, name)
         if self.migration_fence.busy:
             self.migration_fence.forget(name)
-        self.on_deleted(self, name)
+        self.events.deleted(self, name)
 
     def write(self) -> bool:
         """Write buffered data; return False if some waits for space. A disk error fails the

@@ -76,8 +76,6 @@ class GroupRequests(ABC):
         self._changing = 0
         """Number of unapplied commands, except appends, that change ready counts."""
         self.migration_fence = MigrationFence()
-        self.on_unused: Callable[[str], None] = lambda _queue: None
-        """Called with a queue's name when its last consumer leaves."""
 
     @property
     def absent(self) -> bool:
@@ -97,6 +95,10 @@ class GroupRequests(ABC):
     def next_due(self) -> int | None:
         """Time of the next timer in µs of the node's steady clock; None unless this node leads."""
         return None if self.closed else self.time.of_node(self.dispatch.next_due())
+
+    @abstractmethod
+    def _unused(self, queue: str) -> None:
+        """Report a queue whose last consumer has left."""
 
     @abstractmethod
     def submit(
@@ -306,7 +308,7 @@ class GroupRequests(ABC):
         if state is None or consumer.taking:
             return
         if not self.dispatch.consumers.in_use(consumer.queue_id):
-            self.on_unused(state.config.name)
+            self._unused(state.config.name)
 
     # Getting and counting
 

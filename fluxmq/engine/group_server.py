@@ -1,4 +1,4 @@
-"""This shard as the host of queues for clients on other shards.
+"""This shard as the server of groups for clients on other shards.
 
 Control frames from the clients' shard: ``attach``, ``settle``, ``commit``, ``limit``, ``take``,
 ``stop``, ``detach``, ``status``, ``purge``, ``delete queue``; to it: ``appended``, ``attached``,
@@ -20,11 +20,11 @@ from fluxmq.engine.ports import (
     Attached,
     AttachRequest,
     ConsumerHandle,
-    GroupClient,
+    GroupTarget,
     QueueStats,
     StatusCallback,
 )
-from fluxmq.engine.remote_client import APPEND_HEAD, DELIVER_HEAD, REFER
+from fluxmq.engine.remote_shards import APPEND_HEAD, DELIVER_HEAD, REFER
 from fluxmq.engine.replica_client import ReplicaClient
 from fluxmq.engine.service import QueueService
 from fluxmq.model.batch_format import Batch
@@ -141,12 +141,12 @@ class GroupServer:
         links: Mapping[int, FrameLink],
         service: QueueService,
         names: QueueNames,
-        host: Callable[[str], GroupClient],
+        target_of: Callable[[str], GroupTarget],
     ) -> None:
         self._links = dict(links)
         self._service = service
         self._names = names
-        self._host = host
+        self._arrived = target_of
         self._consumers: dict[int, dict[int, RemotePort]] = {peer: {} for peer in links}
         self._slow: dict[RemotePort, None] = {}
         """Consumers whose messages wait for room in a link."""
@@ -154,8 +154,7 @@ class GroupServer:
         self._refused: dict[int, list[int]] = {}
         self._epochs = dict.fromkeys(links, 0)
         """Number of times each peer was lost: requests from before a loss get no answer."""
-        service.after_groups = self.flush
-        service.told = self.tell
+        service.observers.append(self)
 
     def add(self, peer: int, link: FrameLink) -> None:
         """Add a shard of another node."""
@@ -199,22 +198,22 @@ class GroupServer:
 
         identity = Identity(*origin) if origin[0] else None
         by_address = kind == frames.APPEND_BY_ADDRESS
-        self._host_of(queue).append(queue, frame[at:], answered, identity, by_address)
+        self._target_of(queue).append(queue, frame[at:], answered, identity, by_address)
 
-    def _host_of(self, queue: str) -> GroupClient:
-        """Return the host of a queue. A moving queue may be here before this shard learns of it."""
-        host = self._host(self._names.info(queue).group)
+    def _target_of(self, queue: str) -> GroupTarget:
+        """Return the target of a queue. A moving queue may be here before this shard learns of it."""
+        target = self._arrived(self._names.info(queue).group)
         if (
-            isinstance(host, ReplicationGroup)
-            and not host.absent
-            and host.machine.queue(queue) is not None
+            isinstance(target, ReplicationGroup)
+            and not target.absent
+            and target.machine.queue(queue) is not None
         ):
-            return host
+            return target
         for hosted in self._service.groups.values():
             group = hosted.group
             if group.replicated and not group.closed and group.machine.queue(queue) is not None:
                 return group
-        return host
+        return target
 
     def flush(self) -> None:
         """Send this tick's answers and messages that waited for room."""
@@ -244,8 +243,10 @@ class GroupServer:
         *kind: Any,
     ) -> None:
         peer = link.peer
-        host = self._host_of(queue)
-        if not isinstance(host, (ReplicationGroup, ReplicaClient)):  # it has moved, or is about to
+        target = self._target_of(queue)
+        if not isinstance(
+            target, (ReplicationGroup, ReplicaClient)
+        ):  # it has moved, or is about to
             link.send_control("attached", number, *astuple(Attached(Outcome.MOVED)))
             return
         where = None if start is None else (str(start[0]), int(start[1]))
@@ -271,7 +272,7 @@ class GroupServer:
                 self._forget(peer, number)
             link.send_control("attached", number, *astuple(answer))
 
-        host.attach(wanted, port, attached)
+        target.attach(wanted, port, attached)
 
     def _forget(self, peer: int, number: int) -> RemotePort | None:
         port = self._consumers[peer].pop(number, None)
@@ -350,16 +351,16 @@ class GroupServer:
     # Queues
 
     def _on_status(self, link: FrameLink, request: int, queue: str) -> None:
-        self._host_of(queue).status(queue, self._told(link, request))
+        self._target_of(queue).status(queue, self._told(link, request))
 
     def _on_purge(self, link: FrameLink, request: int, queue: str) -> None:
-        self._host_of(queue).purge(queue, self._told(link, request))
+        self._target_of(queue).purge(queue, self._told(link, request))
 
     def _on_delete(
         self, link: FrameLink, request: int, queue: str, if_unused: bool, if_empty: bool
     ) -> None:
-        host = self._host_of(queue)
-        host.delete(queue, if_unused, if_empty, self._told(link, request))
+        target = self._target_of(queue)
+        target.delete(queue, if_unused, if_empty, self._told(link, request))
 
     def _on_carry(
         self, link: FrameLink, request: int, group: str, queue: str, kind: int, body: bytes
@@ -401,16 +402,22 @@ class GroupServer:
             link.send_control("queues", here[at : at + QUEUES_PER_FRAME], False)
         link.send_control("queues", [], True)
 
-    def tell(self, name: str, config: QueueConfig | None) -> None:
-        """Announce a queue's declaration or deletion on this shard to the peers."""
+    def queue_declared(self, config: QueueConfig) -> None:
+        """Announce a queue of this shard to the peers."""
+        own = is_own(self._names.info(config.name).group)
         for link in self._links.values():
-            if not link.up:
-                continue
-            abroad = link.peer >= SHARDS_MAX
-            if config is None and not abroad:
-                link.send_control("no queue", name, self._names.info(name).group)
-            elif config is not None and not (abroad and is_own(self._names.info(name).group)):
-                link.send_control("queue", *self._described(name))
+            if link.up and not (own and link.peer >= SHARDS_MAX):
+                link.send_control("queue", *self._described(config.name))
+
+    def queue_deleted(self, queue: str, by_leader: bool) -> None:
+        """Announce to this node's shards that a queue is deleted."""
+        group = self._names.info(queue).group
+        for link in self._links.values():
+            if link.up and link.peer < SHARDS_MAX:
+                link.send_control("no queue", queue, group)
+
+    def queue_unused(self, queue: str) -> None:
+        """Ignore: only the shard that has the queue needs to know."""
 
     def _is_here(self, group: str) -> bool:
         return self._service.find(group) is not None

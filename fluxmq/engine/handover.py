@@ -21,12 +21,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
 
 from fluxmq.engine.group import ReplicationGroup
-from fluxmq.engine.parked import ParkedGroup, ParkedRequests
-from fluxmq.engine.ports import GroupClient
-from fluxmq.engine.remote_client import RemoteClients
+from fluxmq.engine.node_groups import NodeGroups
 from fluxmq.engine.service import QueueService
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_NOT_FOUND, Body, Failure
@@ -124,11 +121,11 @@ class Handovers:
         shard: int,
         places: Places,
         service: QueueService,
+        node_groups: NodeGroups,
         known: Callable[[], list[str]],
         is_elsewhere: Callable[[str], bool],
         files: Files,
         paths: DataPaths,
-        executor: Executor,
     ) -> None:
         self._shard = shard
         self._places = places
@@ -138,14 +135,8 @@ class Handovers:
         self._durable = service.durable
         self._files = files
         self._paths = paths
-        self._executor = executor
-        self.remote: RemoteClients
-        self.departed: dict[str, ParkedGroup] = {
-            name: ParkedGroup(complete=True)
-            for name in places.placement.moving
-            if places.shard_of(name) == shard
-        }
-        self.crossings: dict[str, ParkedRequests] = {}
+        self._node_groups = node_groups
+        self._leaving = node_groups.leaving
         self._coming: dict[str, ReleasedGroup] = {}
         """Groups whose entries are being copied into this shard's log."""
         self.moved = 0
@@ -160,29 +151,6 @@ class Handovers:
             RELEASE: self._on_release,
             RECEIVE: self._on_receive,
         }
-
-    # Hosts
-
-    @property
-    def above_high_watermark(self) -> bool:
-        """True while buffers of moving groups exceed the high watermark."""
-        return any(
-            each.above_high_watermark
-            for each in (*self.departed.values(), *self.crossings.values())
-        )
-
-    def answered(self) -> None:
-        """Schedule work after another shard answered appends."""
-        if self.crossings:
-            self._service.wake()
-
-    def step(self, host: Callable[[str], GroupClient]) -> None:
-        """Release requests whose last awaited answer has come. ``host`` returns a group's host or
-        stand-in."""
-        for name, crossing in list(self.crossings.items()):
-            if crossing.clear:
-                del self.crossings[name]
-                crossing.hand_on(host(name))
 
     # Leaving
 
@@ -209,24 +177,24 @@ class Handovers:
     async def _leave(self, name: str) -> ReleasedGroup:
         """Release a group. Raises HandoverError, after which it stays as it was."""
         hosted = self._durable.groups.get(name)
-        if hosted is None or name in self.departed:
+        if hosted is None or name in self._leaving:
             raise HandoverError(ERROR_NOT_FOUND, f"group {name} is not on this shard")
         await self._checkpoint(hosted)  # so that the last one has little to do
         await self._have_another_lead(hosted)
-        if self._durable.groups.get(name) is not hosted or name in self.departed:
+        if self._durable.groups.get(name) is not hosted or name in self._leaving:
             raise HandoverError(ERROR_NOT_FOUND, f"group {name} is no longer on this shard")
         group = hosted.group
-        departed = self.departed[name] = ParkedGroup(complete=False)
+        self._leaving[name] = False
         begun = time.monotonic()
         group.leaving = True
         try:
             await self._come_to_rest(hosted, begun)
             position = await self._hand_out(hosted)
         except BaseException:
-            self._stay(hosted, departed)
+            self._stay(hosted)
             raise
         self._durable.release(name)
-        departed.complete = True
+        self._leaving[name] = True
         self.moved += 1
         stopped = time.monotonic() - begun
         _log.info(
@@ -248,19 +216,18 @@ class Handovers:
             deadline = time.monotonic() + LEAD_SECONDS_MAX
             await self._until(hosted.group, lambda: not driver.leading, deadline)
 
-    def _stay(self, hosted: OpenGroup[ReplicationGroup], departed: ParkedGroup) -> None:
+    def _stay(self, hosted: OpenGroup[ReplicationGroup]) -> None:
         """Cancel a group's move."""
         group, name = hosted.group, hosted.group.name
         group.leaving = False
-        if self.departed.get(name) is departed:
-            del self.departed[name]
+        self._leaving.pop(name, None)
         if self._durable.groups.get(name) is hosted:
             with contextlib.suppress(StorageError):  # then the log accepts nothing else either
                 unmark(hosted.shared.wal, name)
             if hosted.driver.halted:
                 hosted.driver.resume()
-        departed.hand_on(self._service.find(name) or group)
         self._service.mark(group)
+        self._node_groups.changed()
 
     async def _come_to_rest(self, hosted: OpenGroup[ReplicationGroup], begun: float) -> None:
         """Wait until earlier requests are applied, none is accepted, and a snapshot has everything.
@@ -289,7 +256,13 @@ class Handovers:
         try:
             if tail:
                 await asyncio.get_running_loop().run_in_executor(
-                    self._executor, write_tail, self._files, self._paths, name, position, tail
+                    self._service.executor,
+                    write_tail,
+                    self._files,
+                    self._paths,
+                    name,
+                    position,
+                    tail,
                 )
             self._files.reach("handover.tail")
             mark(hosted.shared.wal, name)
@@ -381,15 +354,14 @@ class Handovers:
         before = self._places.learn(placement_from_body(body))
         if before is not None:
             # A cancelled move may change nothing but the group's fate here.
-            for name, shard in {**dict.fromkeys(self.departed, self._shard), **before}.items():
+            for name, shard in {**dict.fromkeys(self._leaving, self._shard), **before}.items():
                 self._settle(name, shard)
         answered({})
 
     def _settle(self, name: str, before: int) -> None:
         """Act on a decision about a group's place, if there is one; ``before``: its former
         shard."""
-        departed = self.departed.get(name)
-        if self._places.is_moving(name) or (departed is not None and not departed.complete):
+        if self._places.is_moving(name) or not self._leaving.get(name, True):
             return
         self._coming.pop(name, None)
         place = self._places.shard_of(name)
@@ -397,14 +369,8 @@ class Handovers:
             self._come(name)
         else:
             self._go(name)
-        if before not in (place, self._shard):
-            self._cross(name, before)
-        if departed is not None:
-            del self.departed[name]
-            host = self._service.find(name) or self.remote.hosts.get(place)
-            if host is not None:
-                departed.hand_on(host)
-        self._service.wake()
+        self._leaving.pop(name, None)
+        self._node_groups.changed()
 
     def _come(self, name: str) -> None:
         if name in self._durable.groups or name not in self._known():
@@ -423,11 +389,6 @@ class Handovers:
         except StorageError as problem:
             # The log keeps the group's entries; the next start tries again.
             _log.error("group not forgotten", extra={"group": name, "problem": str(problem)})
-
-    def _cross(self, name: str, before: int) -> None:
-        host = self.remote.hosts.get(before)
-        if host is not None and host.has_pending(host.last_number):
-            self.crossings.setdefault(name, ParkedRequests()).wait_for(host)
 
 
 def _position(hosted: OpenGroup[ReplicationGroup]) -> LogPosition:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fluxmq.engine.ports import (
     AppendCallback,
@@ -18,31 +18,47 @@ from fluxmq.engine.ports import (
     ConsumerHandle,
     ConsumerPort,
     GetCallback,
-    GroupClient,
+    GroupTarget,
     Range,
 )
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.outcomes import Outcome, QueueOutcome
 
-if TYPE_CHECKING:
-    from fluxmq.engine.leader_client import LeaderClient
-
+UNREACHABLE = Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE)
+"""Answer to a consumer that no shard can attach now."""
 
 Attaching = Callable[[Attached, ConsumerHandle | None], None]
 
 
+class HandleOwner(Protocol):
+    """The client of the group whose consumer a `LeaderHandle` is."""
+
+    @property
+    def of_node(self) -> bool:
+        """Whether the group is this node's own: its consumers do not follow it."""
+
+    def now(self) -> float:
+        """Return the time in seconds."""
+
+    def forget(self, consumer: LeaderHandle) -> None:
+        """Forget a consumer that has gone, or needs its handle no longer."""
+
+
 class LeaderHandle:
-    """A consumer that follows leadership: its client's ``ConsumerHandle``, its leader's ``ConsumerPort``."""
+    """A consumer that follows leadership.
+
+    Its client has it as ``ConsumerHandle``, its leader as ``ConsumerPort``.
+    """
 
     def __init__(
         self,
-        host: LeaderClient,
+        client: HandleOwner,
         wanted: AttachRequest,
         port: ConsumerPort,
         done: Attaching,
         deadline: float,
     ) -> None:
-        self._host = host
+        self._client = client
         self._wanted = wanted
         self._port = port
         self._done: Attaching | None = done
@@ -68,17 +84,17 @@ class LeaderHandle:
 
     def give_up(self) -> None:
         """Refuse the attachment, which no leader has accepted in time."""
-        self._host.forget(self)
+        self._client.forget(self)
         done, self._done = self._done, None
         if done is not None:
-            done(Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
+            done(UNREACHABLE, None)
 
-    def attach(self, target: GroupClient) -> None:
+    def attach(self, target: GroupTarget) -> None:
         """Ask the current leader to attach it."""
         self.waiting = False
         self._life += 1
         life = self._life
-        link = _LeaderPort(self, life)
+        port = self._port if self._client.of_node else _LeaderPort(self, life)
 
         def attached(answer: Attached, handle: ConsumerHandle | None) -> None:
             if life == self._life:
@@ -90,7 +106,10 @@ class LeaderHandle:
         if wanted.temporary and self._last >= 0:
             # Its group went away with the leader that it was attached to.
             wanted = replace(wanted, start=("offset", self._last + 1))
-        target.attach(wanted, link, attached)
+        elif not wanted.temporary and self._done is None:
+            # Its group was moved to the start once; now it goes on from where it is.
+            wanted = replace(wanted, start=None)
+        target.attach(wanted, port, attached)
 
     def ask_anew(self) -> None:
         """Ask again after a change of leadership: the former leader may never answer."""
@@ -98,30 +117,30 @@ class LeaderHandle:
             self._life += 1
             self.waiting = True
 
-    def rehost(self, host: LeaderClient) -> None:
+    def follow(self, client: HandleOwner) -> None:
         """Follow the queue into another group."""
         self._life += 1
-        self._host = host
+        self._client = client
         self.waiting = True
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.detach()
 
     def _attached(self, answer: Attached, handle: ConsumerHandle | None) -> None:
-        if (
-            handle is None
-            and answer.outcome == QueueOutcome.UNAVAILABLE
-            and self._host_may_change()
-        ):
+        if handle is None and answer.outcome == QueueOutcome.UNAVAILABLE and self._may_reattach():
             self.waiting = True
             return
         done, self._done = self._done, None
         if handle is None:
-            self._host.forget(self)
+            self._client.forget(self)
             if done is not None:
                 done(replace(answer, reason=_told(answer.reason)), None)
             else:
                 self._port.cancelled()  # it was attached before, and the new leader refuses it
+            return
+        if done is not None and self._client.of_node:
+            self._client.forget(self)
+            done(answer, handle)
             return
         self._handle = handle
         if self._limit is not None:
@@ -129,8 +148,8 @@ class LeaderHandle:
         if done is not None:
             done(answer, self)
 
-    def _host_may_change(self) -> bool:
-        return self._done is None or self._host.now() < self._deadline
+    def _may_reattach(self) -> bool:
+        return self._done is None or self._client.now() < self._deadline
 
     # Called by the leader
 
@@ -149,7 +168,7 @@ class LeaderHandle:
         self._life += 1
         self._handle = None
         if self._stopped:
-            self._host.forget(self)
+            self._client.forget(self)
             self._port.cancelled()
             return
         self.waiting = True  # if the queue is gone, the next answer says so
@@ -200,7 +219,7 @@ class LeaderHandle:
         """Detach."""
         self._life += 1
         self.waiting = False
-        self._host.forget(self)
+        self._client.forget(self)
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.detach()

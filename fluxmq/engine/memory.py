@@ -1,4 +1,4 @@
-"""What is in place of the disk for queues that live in memory: their batches, and their driver."""
+"""In-memory stand-ins for the disk of transient queues: their batches, and their driver."""
 
 from __future__ import annotations
 

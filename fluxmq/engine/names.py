@@ -1,6 +1,6 @@
 """The durable queues and the group of each; every shard gives the same answer.
 
-Configured queues come from the settings. The host of a group announces its other queues
+Configured queues come from the settings. The shard that serves a group announces its other queues
 (dead-letter queues, queues removed from the file). Any other name is an ephemeral queue, kept in
 memory by the shard that a hash of its name selects.
 """

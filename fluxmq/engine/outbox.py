@@ -27,14 +27,14 @@ from typing import NamedTuple
 
 from fluxmq.engine.answers import reason_of
 from fluxmq.engine.group import ReplicationGroup
-from fluxmq.engine.leader_client import NUMBERS_APART
+from fluxmq.engine.group_client import NUMBERS_APART
 from fluxmq.engine.names import OUTBOX_PREFIX
 from fluxmq.engine.ports import (
     AppendCallback,
     Attached,
     AttachRequest,
     ConsumerHandle,
-    GroupClient,
+    GroupTarget,
     QueueStats,
 )
 from fluxmq.logs import RateLimited, get_logger
@@ -114,12 +114,12 @@ class _Envelope:
 class Carrying(NamedTuple):
     """The services of a shard that its outboxes use.
 
-    ``target`` returns the host that takes a queue's appends to its leader, None while there is
+    ``target`` returns the client that takes a queue's appends to its leader, None while there is
     none; ``is_clear`` returns whether clients of this shard have no earlier appends in flight to
     the queue's leader; ``withdraw`` stops sending those of some origins.
     """
 
-    target: Callable[[str], GroupClient | None]
+    target: Callable[[str], GroupTarget | None]
     is_clear: Callable[[str], bool]
     withdraw: Callable[[str, AbstractSet[int]], None]
     now: Callable[[], float]
@@ -250,7 +250,7 @@ class Outbox:
             held.detach()  # the queue has been deleted meanwhile
 
     def cancelled(self) -> None:
-        """Forget the envelopes of a group that failed or moved: its next host alone sends them."""
+        """Forget the envelopes of a group that failed or moved: its next shard alone sends them."""
         self._held = None
         asked = {each.origin for each in self._envelopes.values() if each.sent and not each.taken}
         self._envelopes.clear()
@@ -284,7 +284,7 @@ class Outbox:
             if not self._send(target, offset, envelope):
                 return
 
-    def _send(self, target: GroupClient, offset: int, envelope: _Envelope) -> bool:
+    def _send(self, target: GroupTarget, offset: int, envelope: _Envelope) -> bool:
         origin = envelope.origin
         floor = min(each.number for each in self._envelopes.values() if each.origin == origin)
 

@@ -1,4 +1,4 @@
-"""Interface between the client side and the host side of queues, on the same shard or not."""
+"""Interface between the clients of groups and the shards that serve them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ConsumerPort(Protocol):
         """
 
     def cancelled(self) -> None:
-        """Stop for good because the queue or its host is gone; nothing can be settled any more."""
+        """Stop for good because the queue is gone, or the shard that serves it; nothing can be settled any more."""
 
 
 class ConsumerHandle(Protocol):
@@ -136,8 +136,8 @@ class ConsumerHandle(Protocol):
         """Detach; messages it holds are requeued."""
 
 
-class GroupClient(Protocol):
-    """Host of a replication group, seen from any shard."""
+class GroupTarget(Protocol):
+    """A replication group as its clients send it requests, wherever it is served."""
 
     def append(
         self,

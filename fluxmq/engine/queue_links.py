@@ -1,21 +1,22 @@
-"""Queues' traffic over links to other shards, as host to clients there and as client to hosts
-there."""
+"""Queues' traffic over links to other shards: as the server of their clients, and as a client of
+their groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from fluxmq.engine.group_server import GroupServer
-from fluxmq.engine.remote_client import RemoteClients
+from fluxmq.engine.remote_shards import RemoteShards
 from fluxmq.net import frames
 from fluxmq.net.links import FrameLink
 from fluxmq.replication.nodes import Nodes
 
 
 class QueueLinks:
-    """Connects ``GroupServer`` and ``RemoteClients`` to the links, and replicated groups, if any."""
+    """Connects ``GroupServer`` and ``RemoteShards`` to the links, and replicated groups, if
+    any."""
 
-    def __init__(self, hosting: GroupServer, remote: RemoteClients, nodes: Nodes) -> None:
+    def __init__(self, hosting: GroupServer, remote: RemoteShards, nodes: Nodes) -> None:
         self._hosting = hosting
         self._remote = remote
         self._nodes = nodes

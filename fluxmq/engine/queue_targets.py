@@ -1,6 +1,6 @@
-"""A queue as the target of a topic: turns publish runs into appends at the queue's host.
+"""A queue as the target of a topic: turns publish runs into appends to the queue's group.
 
-A run of QoS 1 or 2 is acknowledged once the host reports its batches durable. A QoS 0 copy for a
+A run of QoS 1 or 2 is acknowledged once the group reports its batches durable. A QoS 0 copy for a
 queue that merely captures the topic is best effort: it is dropped and counted when too many wait.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluxmq.engine.names import QueueInfo
-from fluxmq.engine.ports import GroupClient
+from fluxmq.engine.ports import GroupTarget
 from fluxmq.model.batch_format import PROTOCOL_MQTT
 from fluxmq.model.message_batch import build_message
 from fluxmq.model.outcomes import Outcome
@@ -56,7 +56,7 @@ class QueueTarget:
     def __init__(
         self,
         info: QueueInfo,
-        host: Callable[[str], GroupClient],
+        client: Callable[[str], GroupTarget],
         reactor: Reactor,
         blocks: Blocks,
         clock: Callable[[], int],
@@ -68,7 +68,7 @@ class QueueTarget:
         self.info = info
         self._by_address = by_address
         self._run_max = run_max
-        self._host = host
+        self._client = client
         self._reactor = reactor
         self._blocks = blocks
         self._clock = clock
@@ -118,7 +118,7 @@ class QueueTarget:
             batches = build_batches(
                 run, run.topic, block, now, expiry, now + options.delay_ms * 1000
             )
-        host = self._host(self.info.group)
+        client = self._client(self.info.group)
         room = True
         for batch in batches:
             done: Callable[[int], object] = self._unanswered
@@ -126,7 +126,7 @@ class QueueTarget:
                 done = self._reactor.hold().done
             else:
                 self._waiting += 1
-            room &= host.append(self.info.name, batch, done, None, self._by_address)
+            room &= client.append(self.info.name, batch, done, None, self._by_address)
         if not room:
             self._reactor.link_full = True
 

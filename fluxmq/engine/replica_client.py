@@ -19,7 +19,7 @@ from fluxmq.engine.ports import (
     ConsumerHandle,
     ConsumerPort,
     GetCallback,
-    GroupClient,
+    GroupTarget,
     QueueStats,
     Range,
     StatusCallback,
@@ -37,10 +37,10 @@ ASTRAY = Attached(Outcome.MOVED, outcome=QueueOutcome.UNAVAILABLE)
 
 
 class ReplicaClient:
-    """Implements ``GroupClient`` for consumers of a replica. ``leader`` returns the group's leader,
+    """Implements ``GroupTarget`` for consumers of a replica. ``leader`` returns the group's leader,
     or None while unknown."""
 
-    def __init__(self, group: ReplicationGroup, leader: Callable[[], GroupClient | None]) -> None:
+    def __init__(self, group: ReplicationGroup, leader: Callable[[], GroupTarget | None]) -> None:
         self._group = group
         self._leader = leader
         self._waiting: dict[ReplicaPort, None] = {}
@@ -81,7 +81,8 @@ class ReplicaClient:
         self._ports[reading] = None
 
         def attached(answer: Attached, handle: ConsumerHandle | None) -> None:
-            if self._closed and handle is not None:
+            if handle is not None and reading not in self._ports:
+                # It was let go meanwhile: this replica is closed, or damaged.
                 handle.detach()
                 done(ASTRAY, None)
                 return
@@ -149,8 +150,8 @@ class ReplicaClient:
 class ReplicaPort:
     """A consumer that reads from the replica. ``handle``: its handle at the leader."""
 
-    def __init__(self, host: ReplicaClient, queue: str, port: ConsumerPort) -> None:
-        self._host = host
+    def __init__(self, replica: ReplicaClient, queue: str, port: ConsumerPort) -> None:
+        self._replica = replica
         self._queue = queue
         self._port = port
         self._told: deque[tuple[int, int, int, int]] = deque()
@@ -165,11 +166,11 @@ class ReplicaPort:
         """Accept references to the consumer's messages."""
         self._told.append((offset, count, attempts, committed))
         if not self.pump():
-            self._host.wait(self)
+            self._replica.wait(self)
 
     def pump(self) -> bool:
         """Deliver the messages that are here; return whether none is missing."""
-        state = self._host.group.machine.queue(self._queue)
+        state = self._replica.group.machine.queue(self._queue)
         while self._told:
             offset, count, attempts, committed = self._told[0]
             if state is None or state.next_offset < offset + count:
@@ -192,7 +193,7 @@ class ReplicaPort:
     def end(self) -> None:
         """Stop deliveries and answer waiting gets with nothing."""
         self._told.clear()
-        self._host.leave(self)
+        self._replica.leave(self)
         behind, self._behind = self._behind, deque()
         for done, _ in behind:
             done(False, 0)
@@ -200,13 +201,13 @@ class ReplicaPort:
     def _hand_on(
         self, queue_id: int, offset: int, count: int, attempts: int, committed: int
     ) -> None:
-        log = self._host.group.logs[queue_id]
+        log = self._replica.group.logs[queue_id]
         end = offset + count
         while offset < end:
             try:
                 batch = log.read(offset)
             except Corruption as damage:
-                self._host.damaged(str(damage))
+                self._replica.damaged(str(damage))
                 return
             except FluxmqError:
                 # Retention has removed it meanwhile: release what is left to others.
@@ -223,8 +224,8 @@ class ReplicaPort:
     def deliver(
         self, batch: object, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """Fail: a host that was asked for references must not send messages."""
-        raise AssertionError("a host that was asked for references sends no messages")
+        """Fail: a leader that was asked for references must not send messages."""
+        raise AssertionError("a leader that was asked for references sends no messages")
 
     def cancelled(self) -> None:
         """Handle the cancellation by the leader."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from fluxmq.engine.cluster_hosts import OWN_GROUPS, GroupObserver
+from fluxmq.engine.cluster_groups import OWN_GROUPS, GroupObserver
 from fluxmq.engine.counts import QueueCounts
 from fluxmq.engine.dead_letters import DeadLetters
 from fluxmq.engine.ephemeral import EphemeralGroup
@@ -19,7 +20,7 @@ from fluxmq.engine.group import ENTRY_BYTES_MAX, ReplicationGroup
 from fluxmq.engine.group_files import GroupFiles
 from fluxmq.engine.memory import MemoryDriver, MemoryStores
 from fluxmq.engine.names import QueueInfo, QueueNames
-from fluxmq.engine.ports import GroupClient
+from fluxmq.engine.ports import GroupTarget
 from fluxmq.logs import get_logger
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.connection import Connection
@@ -48,6 +49,36 @@ OVERHEAD_BYTES = 4096
 _log = get_logger("fluxmq.queues")
 
 
+class QueueObserver(Protocol):
+    """Follows the queues of groups on this shard."""
+
+    def queue_declared(self, config: QueueConfig) -> None:
+        """Note a queue that is declared, or declared again with other arguments."""
+
+    def queue_deleted(self, queue: str, by_leader: bool) -> None:
+        """Note a queue that is deleted; ``by_leader``: this shard leads its group."""
+
+    def queue_unused(self, queue: str) -> None:
+        """Note a queue whose last consumer has left."""
+
+
+class QueueSurroundings(Protocol):
+    """The clients of groups on this shard, and what they do in a tick."""
+
+    def sender(self, group: str) -> GroupTarget:
+        """Return the client for messages that queues themselves send to a group."""
+
+    def before_groups(self) -> None:
+        """Do the first work at the end of a tick."""
+
+    def after_groups(self) -> None:
+        """Do the work that follows that of the groups."""
+
+    @property
+    def remote_above_high_watermark(self) -> bool:
+        """True while unanswered appends to groups elsewhere exceed the high watermark."""
+
+
 class QueueService:
     """The groups that one shard hosts."""
 
@@ -59,7 +90,7 @@ class QueueService:
         shard: int,
         settings: Settings,
         names: QueueNames,
-        hosts: Callable[[str], GroupClient],
+        surroundings: QueueSurroundings,
         reactor: Reactor,
         clock: Callable[[], int],
         call_later: Callable[[float, Callable[[], None]], None],
@@ -69,15 +100,10 @@ class QueueService:
         self.names = names
         self.held: set[Connection] = set()
         """Connections paused because appends in flight exceed the high watermark."""
-        self.dead_letters = DeadLetters(names, hosts, clock)
-        self.before_groups: Callable[[], None] = lambda: None
-        self.after_groups: Callable[[], None] = lambda: None
-        self.remote_above_high_watermark: Callable[[], bool] = lambda: False
-        self.told: Callable[[str, QueueConfig | None], None] = lambda _name, _config: None
-        self.deleted: Callable[[str], None] = lambda _name: None
-        """Called when a queue is deleted from a group here."""
-        self.unused: Callable[[str], None] = lambda _name: None
-        """Called when the last consumer of a queue here leaves."""
+        self.dead_letters = DeadLetters(names, surroundings.sender, clock)
+        self._surroundings = surroundings
+        self.observers: list[QueueObserver] = []
+        """Observers of the queues of groups here."""
         self.counts = self.dead_letters.counts = QueueCounts()
         self.observer: GroupObserver = OWN_GROUPS
         """Learns which groups are open here and lead."""
@@ -124,8 +150,7 @@ class QueueService:
             min(ENTRY_BYTES_MAX, self._settings.storage.wal_file_bytes // 4),
         )
         group.counts = self.counts
-        group.on_refused = self.dead_letters.refused
-        group.on_unused = self._unused
+        group.events = self
         group.migration_fence.owner_of = self.names.owner_of
         return group
 
@@ -135,7 +160,6 @@ class QueueService:
         assert isinstance(group, EphemeralGroup)
         group.driver = MemoryDriver(group)
         group.asked.linger_us = group.asked.alone_us = 0
-        group.on_deleted = self._gone
         group.make(
             lambda name: ephemeral(
                 name,
@@ -153,9 +177,6 @@ class QueueService:
         storage = self._settings.storage
         batch_max = segment_options(self._settings).batch_bytes_max
         group.batch_max = min(storage.wal_file_bytes // 2, batch_max) - OVERHEAD_BYTES
-        group.on_leading = self._declare
-        group.on_declared = self._declared
-        group.on_deleted = self._gone
         group.migration_fence.moved_away = lambda queue: self.names.is_in_another(queue, name)
         if not member.alone:
             group.is_timed = self.durable.nodes.is_timed
@@ -170,15 +191,19 @@ class QueueService:
         self.observer.opened(group)
         for queue in group.machine.queues.values():
             if not is_arriving(queue):
-                self._declared(group, queue.config)
+                self.declared(group, queue.config)
 
     def closed(self, hosted: OpenGroup[ReplicationGroup]) -> None:
         """Drop a group that this shard no longer hosts."""
         self._marked.pop(hosted.group, None)
         self.observer.closed(hosted.group)
 
-    def _declare(self, group: ReplicationGroup) -> None:
+    # Events of groups
+
+    def leads(self, group: ReplicationGroup) -> None:
         """Declare the configured queues of a group that this node now leads."""
+        if isinstance(group, EphemeralGroup):
+            return
         self._undeclared.discard(group.name)
         for config in self.names.configured(group.name):
             state = group.machine.queue(config.name)
@@ -188,25 +213,38 @@ class QueueService:
                     self._undeclared.add(config.name)
         self.observer.leads(group)
 
-    def _declared(self, group: ReplicationGroup, config: QueueConfig) -> None:
-        if self.names.is_hidden(config.name):
+    def declared(self, group: ReplicationGroup, config: QueueConfig) -> None:
+        """Announce a queue that is declared, or declared again with other arguments."""
+        if isinstance(group, EphemeralGroup) or self.names.is_hidden(config.name):
             return
         self._undeclared.discard(config.name)
         topics = tuple(topic.encode() for topic in config.topics)
         self.names.add(QueueInfo(config.name, group.name, config.type, topics))
-        self.told(config.name, config)
+        self.announce(config)
 
-    def _unused(self, queue: str) -> None:
-        self.unused(queue)
+    def announce(self, config: QueueConfig) -> None:
+        """Tell the observers of a queue here."""
+        for observer in self.observers:
+            observer.queue_declared(config)
 
-    def _gone(self, group: ReplicationGroup, queue: str) -> None:
+    def unused(self, queue: str) -> None:
+        """Report a queue whose last consumer has left."""
+        for observer in self.observers:
+            observer.queue_unused(queue)
+
+    def refused(self, config: QueueConfig, batch: bytes) -> None:
+        """Dead-letter a batch that a full queue rejected."""
+        self.dead_letters.refused(config, batch)
+
+    def deleted(self, group: ReplicationGroup, queue: str) -> None:
+        """Forget a queue that is deleted."""
         if self.names.is_hidden(queue) or self.names.is_in_another(queue, group.name):
             return  # a leftover of a queue that moved, or of a move that was cancelled
-        self.told(queue, None)
+        by_leader = group.driver.leading or not group.replicated
+        for observer in self.observers:
+            observer.queue_deleted(queue, by_leader)
         self.names.remove(queue)
         self.counts.dead.pop(queue, None)
-        if group.driver.leading or not group.replicated:
-            self.deleted(queue)
 
     @property
     def ready(self) -> bool:
@@ -257,7 +295,7 @@ class QueueService:
         reactor.unfinished = False
         self._gathers = True
         try:
-            self.before_groups()  # confirms are made there
+            self._surroundings.before_groups()  # confirms are made there
             if reactor.dirty:
                 reactor.flush()
         finally:
@@ -273,9 +311,9 @@ class QueueService:
         for log in logs:
             awaited = max(awaited, log.end_tick())
         reactor.awaited = awaited
-        self.after_groups()
+        self._surroundings.after_groups()
         if self.held:
-            self.let_go(self.remote_above_high_watermark())
+            self._let_go(self._surroundings.remote_above_high_watermark)
         if marked:
             self._set_timer(marked)
 
@@ -336,14 +374,15 @@ class QueueService:
     # Flow
 
     def hold(self, connection: Connection, remote: bool) -> bool:
-        """Pause a connection until groups (``remote_client``: elsewhere) have room; False if they do."""
+        """Pause a connection until groups here, and elsewhere if ``remote``, have room; return False
+        if they have."""
         if not remote and not any(group.above_high_watermark for group in self._all()):
             return False
         self.held.add(connection)
         self._reactor.pause(connection, PAUSED_QUEUE)
         return True
 
-    def let_go(self, remote: bool) -> None:
+    def _let_go(self, remote: bool) -> None:
         """Resume paused connections once all groups are below the low watermark."""
         if remote or not all(group.below_low_watermark for group in self._all()):
             return
@@ -363,7 +402,7 @@ class QueueService:
             self._next_look = now + ROOM_SECONDS
             self._look_for_room()
             self._try_again()
-        elif self.held and not self.remote_above_high_watermark():
+        elif self.held and not self._surroundings.remote_above_high_watermark:
             self.wake()  # answers from other shards make room here
         self.durable.housekeeping()
 

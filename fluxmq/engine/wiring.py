@@ -8,81 +8,31 @@ import time
 from collections.abc import Callable
 
 from fluxmq.engine.clients import QueueClients
-from fluxmq.engine.cluster_hosts import OWN_GROUPS, ClusterHosts
+from fluxmq.engine.cluster_groups import OWN_GROUPS, ClusterGroups
+from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.group_server import GroupServer
 from fluxmq.engine.handover import Handovers
-from fluxmq.engine.listing import GroupListings
 from fluxmq.engine.names import QueueNames
-from fluxmq.engine.ports import (
-    AppendCallback,
-    Attached,
-    AttachRequest,
-    ConsumerHandle,
-    ConsumerPort,
-    GroupClient,
-    QueueStats,
-    StatusCallback,
-)
+from fluxmq.engine.node_groups import NO_GROUP, NodeGroups
+from fluxmq.engine.ports import GroupTarget
 from fluxmq.engine.queue_links import QueueLinks
-from fluxmq.engine.remote_client import RemoteClients
+from fluxmq.engine.remote_shards import RemoteShards
 from fluxmq.engine.service import QueueService
 from fluxmq.ipc.conversation import RequestHandler
 from fluxmq.logs import get_logger
 from fluxmq.model.errors import FluxmqError
-from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.net.links import Link
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.connection import Connection
-from fluxmq.queues.origins import Identity
 from fluxmq.replication.backups import GroupBackups
 from fluxmq.replication.disk import Disk
+from fluxmq.replication.hosted_groups import HostedGroups
 from fluxmq.replication.nodes import Nodes
 from fluxmq.replication.placement import Places
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, Placement, name_of
 
 _log = get_logger("fluxmq.queues")
-
-
-class NoGroupClient:
-    """Stand-in for an absent host: it refuses every request, and callers retry."""
-
-    def append(
-        self,
-        queue: str,
-        batch: bytes,
-        done: AppendCallback | None,
-        identity: Identity | None = None,
-        by_address: bool = False,
-    ) -> bool:
-        """Refuse; MOVED tells callers whose appends have an identity to retry."""
-        if done is not None:
-            done(Outcome.FAILED if identity is None else Outcome.MOVED)
-        return True
-
-    def attach(
-        self,
-        wanted: AttachRequest,
-        port: ConsumerPort,
-        done: Callable[[Attached, ConsumerHandle | None], None],
-    ) -> None:
-        """Refuse."""
-        done(Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
-
-    def status(self, queue: str, done: StatusCallback) -> None:
-        """Refuse."""
-        done(QueueStats(QueueOutcome.UNAVAILABLE))
-
-    def purge(self, queue: str, done: StatusCallback) -> None:
-        """Refuse."""
-        done(QueueStats(QueueOutcome.UNAVAILABLE))
-
-    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: StatusCallback) -> None:
-        """Refuse."""
-        done(QueueStats(QueueOutcome.UNAVAILABLE))
-
-
-NOWHERE = NoGroupClient()
 
 
 def microseconds_now() -> int:
@@ -110,18 +60,16 @@ class Queues:
         self.places = Places(placement)
         self.names = QueueNames(settings, placement.workers, placement.local_groups)
         self.paths = DataPaths(settings.storage.data_dir)
-        self.remote: RemoteClients
         self.service = QueueService(
             shard,
             settings,
             self.names,
-            self.sender,
+            self,
             reactor,
             clock,
             call_later,
             self._disk,
         )
-        self.durable = self.service.durable
         self.clients = QueueClients(
             settings,
             self.names,
@@ -131,31 +79,38 @@ class Queues:
             self.service.wake,
             dropped,
         )
-        self.service.before_groups = self._before_groups
         self.flush_others: Callable[[], None] = lambda: None
         """Turns what clients of protocols other than MQTT answered in this tick into
         settlements."""
-        self.elsewhere: ClusterHosts = OWN_GROUPS
+        self.elsewhere: ClusterGroups = OWN_GROUPS
         """The groups that other nodes have too, if any."""
+        self.node_groups = NodeGroups(
+            shard, self.places, self.service, lambda: self.reactor.tally.now
+        )
         self.handovers = Handovers(
             shard,
             self.places,
             self.service,
+            self.node_groups,
             self.groups_here,
             self._is_elsewhere,
             self._disk.files,
             self.paths,
-            self.service.executor,
         )
         self._backups = GroupBackups(shard, settings, self._disk.files, self.paths, self.durable)
         self._drain_seconds = settings.queue_manager.capture_drain_timeout
+
+    @property
+    def durable(self) -> HostedGroups[ReplicationGroup]:
+        """The groups on disk."""
+        return self.service.durable
 
     @property
     def nodes(self) -> Nodes:
         """The cluster's other nodes, if any."""
         return self.durable.nodes
 
-    def share(self, nodes: Nodes, elsewhere: ClusterHosts) -> None:
+    def share(self, nodes: Nodes, elsewhere: ClusterGroups) -> None:
         """Share groups with other nodes. Called before `join` and `open`."""
         self.durable.nodes = nodes
         self.elsewhere = self.service.observer = elsewhere
@@ -186,12 +141,11 @@ class Queues:
         """Return whether this node is a member of a group."""
         return "@" not in group and self.nodes.is_member(group)
 
-    def commands(self, core: int) -> dict[str, RequestHandler]:
-        """Return the control process's commands for this shard, which is bound to ``core``."""
+    def commands(self) -> dict[str, RequestHandler]:
+        """Return the control process's commands for this shard."""
         return {
             **self.handovers.commands(),
             **self._backups.commands(),
-            **GroupListings(self, core).commands(),
             **self.nodes.commands(),
         }
 
@@ -214,84 +168,74 @@ class Queues:
                 self.durable.open(name)
                 beat()
 
-    # Where groups live
+    # Clients of groups
 
-    def host(self, group: str) -> GroupClient:
-        """Return the host of a group, for clients of this shard."""
-        found = self.elsewhere.host(group)
-        if found is not None:
-            return found
-        handovers = self.handovers
-        if handovers.crossings and group in handovers.crossings:
-            return handovers.crossings[group]
-        return self.arrived(group)
+    def client(self, group: str) -> GroupTarget:
+        """Return the client of a group, for connections of this shard."""
+        return self.elsewhere.client(group) or self.node_groups.client(group)
+
+    def sender(self, group: str) -> GroupTarget:
+        """Return the client for messages that queues themselves send: it forwards them to the
+        group's leader, also where clients are refused."""
+        return self.elsewhere.sender(group) or self.client(group)
+
+    def arrived(self, group: str) -> GroupTarget:
+        """Return the target of requests that other shards forwarded."""
+        group = self.elsewhere.own_name(group)
+        if "@" in group:
+            return NO_GROUP  # another node's own group
+        found = self.node_groups.arrived(group)
+        if isinstance(found, ReplicationGroup):
+            return self.elsewhere.copy_of(found) or found
+        return found
 
     def moved(self, queue: str, before: str, after: str) -> None:
         """Redirect this shard's requests and consumers of a queue that has moved to another
         group."""
         self.elsewhere.moved(queue, before, after)
+        self.node_groups.moved(queue, before, self.client(after))
 
-    def sender(self, group: str) -> GroupClient:
-        """Return the target for what queues themselves send to a group: its leader, also where
-        clients are refused."""
-        return self.elsewhere.sender(group) or self.host(group)
-
-    def arrived(self, group: str) -> GroupClient:
-        """Return the host of a group for forwarded requests, which may not wait for their own
-        answers."""
-        handovers = self.handovers
-        if handovers.departed and group in handovers.departed:
-            return handovers.departed[group]
-        group = self.elsewhere.own_name(group)
-        if "@" in group:
-            return NOWHERE  # another node's own group
-        found = self.service.find(group)
-        if found is not None:
-            return self.elsewhere.copy_of(found) or found
-        return self.remote.hosts.get(self.places.shard_of(group), NOWHERE)
-
-    def join(self, links: dict[int, Link]) -> QueueLinks:
-        """Connect to the other shards, as host and as client."""
-        self.remote = self.handovers.remote = RemoteClients(
-            links, self.names, lambda: self.reactor.tally.now, self.host
-        )
-        self.remote.answered = self.handovers.answered
-        self.service.remote_above_high_watermark = self._remote_above_high_watermark
-        self.elsewhere.join(self.remote)
-        hosting = GroupServer(links, self.service, self.names, self.arrived)
-        found = QueueLinks(hosting, self.remote, self.nodes)
+    def join(self, links: dict[int, Link], origin: int) -> QueueLinks:
+        """Connect to the other shards, as server and as client; ``origin``: a number of this
+        shard's life."""
+        groups = self.node_groups
+        remote = RemoteShards(links, self.names, lambda: self.reactor.tally.now, groups)
+        groups.join(remote, origin)
+        self.elsewhere.join(remote)
+        self._server = GroupServer(links, self.service, self.names, self.arrived)
+        found = QueueLinks(self._server, remote, self.nodes)
         self.nodes.join(links, found)
         return found
 
-    def _remote_above_high_watermark(self) -> bool:
-        return (
-            self.remote.above_high_watermark
-            or self.handovers.above_high_watermark
-            or self.elsewhere.above_high_watermark
-        )
+    @property
+    def remote_above_high_watermark(self) -> bool:
+        """True while unanswered appends to groups elsewhere exceed the high watermark."""
+        return self.node_groups.above_high_watermark or self.elsewhere.above_high_watermark
 
     def hold(self, connection: Connection) -> bool:
         """Pause a connection until there is room for its appends; return False if there is."""
-        return self.service.hold(connection, self._remote_above_high_watermark())
+        return self.service.hold(connection, self.remote_above_high_watermark)
 
-    def _before_groups(self) -> None:
+    def before_groups(self) -> None:
         """Do the first work at the end of a tick."""
         self.clients.flush()
         self.flush_others()
-        if self.handovers.crossings:
-            self.handovers.step(self.arrived)
+        self.node_groups.step()
+
+    def after_groups(self) -> None:
+        """Send the answers to other shards."""
+        self._server.flush()
 
     # Time
 
     def housekeeping(self) -> None:
         """Do periodic work; runs every tenth of a second."""
         self.clients.housekeeping()
-        self.handovers.answered()
-        self.remote.housekeeping()
+        self.node_groups.housekeeping()
         self.elsewhere.housekeeping()
         self.nodes.housekeeping()
         self.service.housekeeping()
-        self.service.after_groups()
+        self.after_groups()
 
     async def drain(self, tick: Callable[[], None]) -> None:
         """Wait, for a bounded time, until appends in flight are durable and their publishers

@@ -67,7 +67,9 @@ class _Connection(asyncio.Protocol):
         assert transport is not None
         if transport.get_write_buffer_size() + len(answers) > OUTPUT_BYTES_MAX:
             self._log.event(
-                logging.WARNING, "output", "control connection ended: control does not read"
+                logging.WARNING,
+                "output",
+                "control connection closed: the control process does not read",
             )
             transport.abort()
             return
@@ -130,7 +132,10 @@ class ControlClient:
         except (OSError, TimeoutError) as problem:
             if attempt >= REPORTED_ATTEMPT:
                 self._log.event(
-                    logging.INFO, "connect", "control not reachable, trying again: %s", problem
+                    logging.INFO,
+                    "connect",
+                    "cannot reach the control process, retrying: %s",
+                    problem,
                 )
             return False
         try:

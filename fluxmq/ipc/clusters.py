@@ -34,7 +34,7 @@ RollingHash = Annotated[str, Meta(max_length=16)]
 MEMBERS_LISTED_MAX: Final = 64
 """Members of one group, the maximum a group may have."""
 UNKNOWN: Final = -1
-"""Stands for a number that only the leader knows, or nobody."""
+"""Stands for a number that at most the leader knows."""
 
 VOTER: Final = "voter"
 LEARNER: Final = "learner"
@@ -99,7 +99,7 @@ class OfGroup(MessageBody, frozen=True):
 
 
 class Leaving(MessageBody, frozen=True):
-    """Question to a group's leader whether the group can go on without a node."""
+    """Question to a group's leader whether the group can continue without a node."""
 
     group: Name
     node: Name

@@ -1,8 +1,9 @@
 """One connection to the control process, as seen by a shard or the acceptor: no socket, no clock.
 
 Bytes received go in, bytes to send come out, and the process's own functions are called in between.
-The adapters (`client` for asyncio, `polling_client` for an epoll loop) only move bytes. A process answers
-from its state at that moment; nothing waits here, so control can never stall a shard by asking.
+The adapters (`client` for asyncio, `polling_client` for an epoll loop) only move bytes. A process
+answers from its state at that moment; nothing waits here, so control can never stall a shard by
+asking.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ state, snapshots being written and sent, administration, spare descriptors."""
 RESERVE_PER_SHARD: Final = 4
 """Rings and wake-ups between two shards, both ways."""
 RESERVE_PER_NODE: Final = 4
-"""Sockets between a shard and one of another node, both ways, and their replacements during a
-switch."""
+"""Sockets between a shard and one of another node, for queues and for publishing, and their
+replacements during a switch."""
 LIMIT_MIN: Final = 256
 """Lower limits leave little for connections."""
 

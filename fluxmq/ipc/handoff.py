@@ -5,9 +5,9 @@ as SCM_RIGHTS and, in the same order, a description of each::
 
     u16 count | count x ( u8 listener | u8 length of peer | u16 length of data | peer | data )
 
-``net.accept.ConnectionBatch`` writes it, this module reads it. ``data`` is what the acceptor has already
-read; the shard treats it as the first bytes received. Nothing here blocks: a full socket is an
-outcome, not an error, and the acceptor keeps what did not fit.
+``net.accept.ConnectionBatch`` writes it, this module reads it. ``data`` is what the acceptor has
+already read; the shard treats it as the first bytes received. Nothing here blocks: a full socket is
+an outcome, not an error, and the acceptor keeps what did not fit.
 """
 
 from __future__ import annotations

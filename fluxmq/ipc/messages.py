@@ -1,8 +1,8 @@
 """Messages between the processes of one node and its control process.
 
-A frame (`control_frames`) holds ``[version, kind, id, body]``. Requests flow both ways; each side numbers
-its own. A *reply* or an *error* carries the id of the request it answers. A peer of another version
-gets an error with the code ``version`` and is disconnected.
+A frame (`control_frames`) holds ``[version, kind, id, body]``. Requests flow both ways; each side
+numbers its own. A *reply* or an *error* carries the id of the request it answers. A peer of another
+version gets an error with the code ``version`` and is disconnected.
 
     shard, acceptor -> control   hello
     control -> shard             users (after hello and at each change), collect, status
@@ -143,7 +143,7 @@ def from_plain(value: object, shape: type[Shape]) -> Shape:
 
 
 class MessageBody(Struct, frozen=True):
-    """Base of all bodies: what a field may hold is its annotation's to say, bounds included.
+    """Base of all bodies: annotations say which values a field may have, bounds included.
 
     A field with a default may be absent. Unknown fields are ignored.
     """

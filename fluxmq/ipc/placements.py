@@ -92,8 +92,8 @@ def placement_from_body(body: Body) -> Placement:
 
 
 class Release(MessageBody, frozen=True):
-    """Command for a group to leave the shard, answered with `ReleasedGroup` once all of it is durable
-    for the next shard."""
+    """Command for a group to leave the shard, answered with `ReleasedGroup` once all of it is
+    durable for the next shard."""
 
     group: Name
 

@@ -84,7 +84,10 @@ class PollingClient:
         except OSError as problem:
             if self._attempt >= REPORTED_ATTEMPT:
                 self._log.event(
-                    logging.INFO, "connect", "control not reachable, trying again: %s", problem
+                    logging.INFO,
+                    "connect",
+                    "cannot reach the control process, retrying: %s",
+                    problem,
                 )
             return
         self._socket = connection
@@ -115,7 +118,7 @@ class PollingClient:
         self.on_writable(now)
 
     def on_writable(self, now: float) -> None:
-        """Send what the socket takes."""
+        """Send as much as the socket accepts."""
         if self._socket is None or not self._output:
             return
         try:
@@ -159,7 +162,7 @@ class ControlCaller:
     """A blocking connection for one caller: `call` sends a request and waits for its answer."""
 
     def __init__(self, path: Path, timeout: float) -> None:
-        """Connect. `timeout` in seconds bounds each call. Raises OSError when nobody listens."""
+        """Connect. `timeout` in seconds bounds each call. Raises OSError if there is no listener."""
         self._timeout = timeout
         self._decoder = FrameDecoder()
         self._next_id = 1

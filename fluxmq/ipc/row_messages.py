@@ -54,7 +54,7 @@ TableRow = dict[str, Any]
 Rows = Annotated[tuple[TableRow, ...], Meta(max_length=PAGE_ROWS_MAX)]
 Columns = Annotated[tuple[Name, ...], Meta(max_length=COLUMNS_MAX)]
 Place = Annotated[tuple[Natural, ...], Meta(max_length=2)]
-"""Where a list continues: a shard, and a row's number there."""
+"""Position at which a list continues: a shard, and a row's number there."""
 
 
 def plain(value: Any) -> Any:
@@ -141,8 +141,8 @@ class CloseConnections(MessageBody, frozen=True):
 
 
 class CloseSession(MessageBody, frozen=True):
-    """End the session of an MQTT client id, connected or not. Answered with `AffectedCount`: 1 if it
-    existed, else 0."""
+    """End the session of an MQTT client id, connected or not. Answered with `AffectedCount`: 1 if
+    it existed, else 0."""
 
     client_id: Annotated[str, Meta(max_length=CLIENT_ID_CHARACTERS_MAX)]
 
@@ -197,7 +197,7 @@ class ShardQueries(Protocol):
 
 
 def handlers_of(queries: ShardQueries) -> dict[str, RequestHandler]:
-    """Return the `conversation.Handlers.orders` for a object with the queries."""
+    """Return the `conversation.Handlers.orders` for an object with the queries."""
 
     def request(
         body: type[RequestBody], act: Callable[[RequestBody, _Done], None]

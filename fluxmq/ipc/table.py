@@ -12,7 +12,7 @@ Layout, in little-endian signed 64-bit words; a row is 512 bytes and row 0 start
                  7 last exit (negative: signal)    8 heartbeat, CLOCK_MONOTONIC ns
                  9 ready  10..17 connections per listener
                 18 last exit known (0 or 1)       19 memory held, bytes
-                20 alarms, as bits of ``ALARMS``
+                20 alarms, as bits of ``ALARMS``  21 taking connections
             bytes 256..511: reason of the last failure, length byte then UTF-8
 """
 
@@ -44,8 +44,9 @@ _CONNECTIONS = 10
 _EXIT_KNOWN = _CONNECTIONS + LISTENERS_MAX
 _MEMORY = _EXIT_KNOWN + 1
 _ALARMS = _MEMORY + 1
+_TAKING = _ALARMS + 1
 
-assert (_ALARMS + 1) * 8 <= REASON_OFFSET
+assert (_TAKING + 1) * 8 <= REASON_OFFSET
 assert REASON_BYTES_MAX <= 255
 
 MEMORY, DISK = "memory", "disk"
@@ -76,7 +77,8 @@ class ProcessRow:
 
     ``started_at`` is in seconds since the epoch, 0 when never started; ``heartbeat`` is
     CLOCK_MONOTONIC in nanoseconds, 0 before the first beat; ``last_exit`` is an exit code, negative
-    for a signal, None while the child has never ended; ``connections`` is indexed by listener.
+    for a signal, None while the child has never ended; ``connections`` is indexed by listener;
+    ``reason`` explains the last failure, if the child has explained it.
     """
 
     slot: int
@@ -160,6 +162,7 @@ class ProcessTable:
         self._words[base + _READY] = 0
         self._words[base + _MEMORY] = 0
         self._words[base + _ALARMS] = 0
+        self._words[base + _TAKING] = 0
         for listener in range(LISTENERS_MAX):
             self._words[base + _CONNECTIONS + listener] = 0
         self.set_reason(slot, "")
@@ -187,6 +190,11 @@ class ProcessTable:
         assert 0 <= listener < LISTENERS_MAX
         self._words[self._base(slot) + _CONNECTIONS + listener] = count
 
+    def set_taking(self, slot: int, taking: bool) -> None:
+        """Publish that this shard receives connections which ``set_connections`` does not include
+        yet."""
+        self._words[self._base(slot) + _TAKING] = int(taking)
+
     def set_memory(self, slot: int, held: int) -> None:
         """Publish the bytes that this process holds."""
         self._words[self._base(slot) + _MEMORY] = held
@@ -206,11 +214,6 @@ class ProcessTable:
 
     # Read by everybody.
 
-    def heartbeat(self, slot: int) -> int:
-        """Return the last heartbeat in ``slot``, CLOCK_MONOTONIC in nanoseconds, 0 before the
-        first."""
-        return self._words[self._base(slot) + _BEAT]
-
     def ready(self, slot: int) -> bool:
         """Return whether the child in ``slot`` serves."""
         return self._words[self._base(slot) + _READY] != 0
@@ -220,6 +223,10 @@ class ProcessTable:
         words = self._words
         first = ROW_WORDS + _CONNECTIONS + listener
         return sum(words[first + slot * ROW_WORDS] for slot in range(self.slots))
+
+    def taking(self, slot: int) -> bool:
+        """Return whether the shard in ``slot`` may hold connections that its row does not count."""
+        return self._words[self._base(slot) + _TAKING] != 0
 
     def memory(self) -> int:
         """Return the bytes that the processes of all rows hold."""
@@ -234,12 +241,6 @@ class ProcessTable:
         for slot in range(self.slots):
             bits |= words[(slot + 1) * ROW_WORDS + _ALARMS]
         return tuple(kind for bit, kind in enumerate(ALARMS) if bits >> bit & 1)
-
-    def reason(self, slot: int) -> str:
-        """Return why the child in ``slot`` failed last; empty when it left no reason."""
-        self._base(slot)
-        start = (slot + 1) * ROW_BYTES + REASON_OFFSET
-        return self._map[start + 1 : start + 1 + self._map[start]].decode("utf-8", "replace")
 
     def row(self, slot: int) -> ProcessRow:
         """Read one row."""
@@ -260,12 +261,16 @@ class ProcessTable:
             heartbeat=words[_BEAT],
             ready=words[_READY] != 0,
             connections=tuple(words[_CONNECTIONS : _CONNECTIONS + LISTENERS_MAX]),
-            reason=self.reason(slot),
+            reason=self._reason(slot),
         )
 
     def rows(self) -> list[ProcessRow]:
         """Read every row, in the order of the slots."""
         return [self.row(slot) for slot in range(self.slots)]
+
+    def _reason(self, slot: int) -> str:
+        start = (slot + 1) * ROW_BYTES + REASON_OFFSET
+        return self._map[start + 1 : start + 1 + self._map[start]].decode("utf-8", "replace")
 
     def _base(self, slot: int) -> int:
         assert 0 <= slot < self.slots, slot

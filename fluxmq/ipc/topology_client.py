@@ -123,7 +123,7 @@ class TopologyClient:
         self.established()
 
     def established(self) -> None:
-        """Send what waits: control is connected (again)."""
+        """Send waiting changes: control is connected (again)."""
         self._away = False
         self._send()
 
@@ -147,7 +147,7 @@ class TopologyClient:
         self._send()
 
     def tick(self) -> None:
-        """Refuse what waits too long, and send what could not be sent."""
+        """Refuse changes that have waited too long, and retry those that could not be sent."""
         now = self._now()
         late = [each for each in self._waiting if each.deadline <= now]
         if late:
@@ -280,4 +280,4 @@ class TopologyClient:
 
 
 def _forget(_refusal: Refusal | None) -> None:
-    """Ignore the answer: nobody waits for it."""
+    """Ignore the answer, for which no caller waits."""

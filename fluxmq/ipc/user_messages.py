@@ -64,7 +64,7 @@ class Users(MessageBody, frozen=True):
     users: Annotated[tuple[User, ...], Meta(max_length=USERS_MAX)]
 
     def unusable(self) -> str | None:
-        """Return what is wrong with a record.
+        """Return the fault of a record.
 
         Control compiled the patterns when they were entered; thousands would stop a shard for a
         while.
@@ -85,7 +85,7 @@ class UserAdd(MessageBody, frozen=True):
     user: User
 
     def unusable(self) -> str | None:
-        """Return what is wrong with the record."""
+        """Return the record's fault."""
         return user_problem(self.user)
 
 
@@ -97,7 +97,7 @@ class UserPassword(MessageBody, frozen=True):
     scram: StoredKeys | None
 
     def unusable(self) -> str | None:
-        """Return what is wrong, by the rules for a whole record."""
+        """Return the fault, by the rules for a whole record."""
         return user_problem(User(self.name, self.hash, self.scram, (), (), enabled=True))
 
 

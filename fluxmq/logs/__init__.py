@@ -1,4 +1,4 @@
-"""Logs: one line per event, fit for a machine or for a person, and never at a shard's expense.
+"""Logs: one line per event, for machines or people; a shard never waits for them.
 
 Responsible for the format of a line (JSON or text), its destination (standard error, one write per
 line) and the rate of repetitions. The place of an event decides whether to log it. Nothing here can

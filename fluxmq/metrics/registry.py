@@ -356,6 +356,36 @@ _DECLARED: Final = (
         "Appends refused because no leader answered within ack_timeout; they may have been stored.",
     ),
     Metric(
+        "fluxmq_cluster_publish_sent_total",
+        _C,
+        "MQTT messages sent to another node for its subscribers, once for each node.",
+    ),
+    Metric(
+        "fluxmq_cluster_publish_received_total",
+        _C,
+        "MQTT messages received from other nodes for subscribers of this one.",
+    ),
+    Metric(
+        "fluxmq_cluster_publish_repeated_total",
+        _C,
+        "Groups of MQTT messages that another node sent again and that had come before.",
+    ),
+    Metric(
+        "fluxmq_cluster_publish_dropped_total",
+        _C,
+        "MQTT messages not sent to another node, which is behind or cannot be reached.",
+    ),
+    Metric(
+        "fluxmq_cluster_publish_refused_total",
+        _C,
+        "MQTT messages refused because too many wait for another node's persistent sessions.",
+    ),
+    Metric(
+        "fluxmq_cluster_publish_slow_nodes_total",
+        _C,
+        "Connections to other nodes begun again because they did not confirm a subscription.",
+    ),
+    Metric(
         "fluxmq_outboxes", _G, "Queues with appends accepted on this node (write_policy local)."
     ),
     Metric(

@@ -92,7 +92,7 @@ _OFFSET_MAX = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class BatchError(ValueError):
-    """The bytes are not a batch; the text says what is wrong with them."""
+    """The bytes are not a valid batch; the text names the fault."""
 
 
 class Batch:

@@ -185,8 +185,8 @@ class _Cursor:
 def columns(data: bytes | memoryview, start: int = 0, *, verify: bool = True) -> Columns:
     """Return the batch that begins at `data[start]`; following bytes are ignored.
 
-    Raises `BatchError` as `fluxmq.protocols.mqtt.batches.parse` does, and with `verify` when the payload
-    check is wrong. The arrays are views of `data`, which must not change.
+    Raises `BatchError` as `fluxmq.protocols.mqtt.batches.parse` does, and with `verify` when the
+    payload check is wrong. The arrays are views of `data`, which must not change.
     """
     header = read_header(data, start)
     flags, count = header.flags, header.count
@@ -256,9 +256,9 @@ def encode(messages: Sequence[BatchMessage], base_offset: int = 0, term: int = 0
     """Encode a batch of any messages; the first one's time is the base time.
 
     Columns exist only where messages differ or have a value, so that equal messages give the same
-    bytes as `fluxmq.protocols.mqtt.batches.build_batches`. Raises `ValueError` for no or too many messages,
-    for more payload than `PAYLOAD_BYTES_MAX` unless it is one message's, and for numbers outside
-    the layout's range.
+    bytes as `fluxmq.protocols.mqtt.batches.build_batches`. Raises `ValueError` for no or too many
+    messages, for more payload than `PAYLOAD_BYTES_MAX` unless it is one message's, and for numbers
+    outside the layout's range.
     """
     count = len(messages)
     if not 1 <= count <= MESSAGES_MAX:

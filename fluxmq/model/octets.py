@@ -1,5 +1,5 @@
-"""Bytes as a loop reads them, and little-endian numbers, uncompiled: compiled modules take both from
-``octets.pxd``."""
+"""Bytes as a loop reads them, and little-endian numbers, uncompiled: compiled modules take both
+from ``octets.pxd``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _U64 = struct.Struct("<Q")
 
 
 def pointer(buffer: Octets) -> Octets:
-    """Return what a loop reads a buffer by, compiled; uncompiled it is the buffer."""
+    """Return a pointer to a buffer's bytes, compiled; uncompiled, the buffer itself."""
     return buffer
 
 

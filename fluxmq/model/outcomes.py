@@ -30,10 +30,10 @@ class Outcome(IntEnum):
     OVER_LIMIT = 0x97
     """A queue, a buffer or the disk is full, or another limit is reached."""
     MOVED = 0x183
-    """Between hosts only: this host does not (or no longer) lead the queue's group and the
+    """Between shards only: this shard does not (or no longer) lead the queue's group and the
     request's fate is unknown. The caller locates the leader and retries."""
     FENCED = 0x283
-    """Between hosts only: the queue is moving to another group and the request had no effect. The
+    """Between shards only: the queue is moving to another group and the request had no effect. The
     caller retries, there or here."""
 
 

@@ -42,8 +42,8 @@ replicas of a log are equal byte for byte.
 **The hash of a segment** is a chain: xxh3-128 of the page, then for each batch xxh3-128 of the hash
 so far followed by the batch's header. A header holds the check of everything after it, so the chain
 covers every byte, costs 0.1 µs a batch, and resumes after a restart from its 16 bytes; a plain hash
-of the file would require reading it again. The check of an index is a chain as well: xxh3-64 of each
-entry, seeded with the check so far; the last entry's is that of the segment's hash.
+of the file would require reading it again. The check of an index is a chain as well: xxh3-64 of
+each entry, seeded with the check so far; the last entry's is that of the segment's hash.
 
 **Times.** An index entry holds the latest time before it, and the footer the latest of all: with
 these, "the first message not before t" is found exactly even if a clock once went back.
@@ -111,7 +111,7 @@ assert PAGE_BYTES % BATCH_ALIGNMENT == 0
 
 
 class SegmentError(ValueError):
-    """Bytes are invalid; the text says what is wrong with them."""
+    """The bytes are invalid; the text names the fault."""
 
 
 def segment_name(base_offset: int) -> str:

@@ -6,9 +6,9 @@ of the wall clock must not change them. So steady time is taken from the wall cl
 process starts, and from then on follows the clock that counts from boot. It is steered towards the
 wall clock so slowly that no timer suffers.
 
-Only a wall clock can tell how long a machine was off. A `ClockReadings` that an earlier process left beside
-its data allows several answers, and the shortest counts: a message kept too long can still be
-delivered, one that expired too early is gone.
+Only a wall clock can tell how long a machine was off. A `ClockReadings` that an earlier process
+left beside its data allows several answers, and the shortest counts: a message kept too long can
+still be delivered, one that expired too early is gone.
 
 All times are microseconds. Nothing here reads a clock.
 """
@@ -69,7 +69,7 @@ class ClockReadings(NamedTuple):
     boot: str
 
     def encode(self) -> bytes:
-        """Encode it as a line of text with its check."""
+        """Encode the readings as a line of text with a checksum."""
         text = f"{self.steady} {self.wall} {self.elapsed} {self.boot or '-'}".encode()
         return b"%s %s\n" % (text, xxh3_64_hexdigest(text).encode())
 

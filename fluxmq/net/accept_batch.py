@@ -1,7 +1,7 @@
 """The message that carries accepted connections to a shard: their descriptors, and the bytes read
 from them.
 
-Writes the layout that ``control/handoff`` describes and sends it; knows neither shards nor the
+Writes the layout that ``ipc/handoff`` describes and sends it; knows neither shards nor the
 bytes' meaning. A message is built in one reused buffer, so that a connection costs two copies and
 no object.
 """

@@ -12,9 +12,10 @@ A frame is one record: a kind byte, then::
     DEALT     as SHARED, after u8 kind, u64 number
     CONTROL   u8 kind, msgpack array [name, arguments ...]
     PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
-    APPEND, DELIVER  batches for and from queues, see ``queues.remote``; REFER names the messages only
+    APPEND, DELIVER  batches for and from queues, see `fluxmq.engine`; REFER names the messages only
     APPEND_BY_ADDRESS  as APPEND, for an MQTT client's publish to a queue's address
-    REPLY     a batch for an address of direct replies, see ``amqp.replies``
+    REPLY     a batch for an address of direct replies, see `fluxmq.shards.amqp.replies`
+    NODE_RUN, NODE_SHARED  messages for another node, see `fluxmq.shards.node_peers`
 
 Both ends are processes of one node and one version: fields are native little endian, and a frame
 that does not parse is a bug, not an attack. Deadlines are on the node's monotonic clock.
@@ -40,6 +41,8 @@ DEALT = 9
 REPLY = 10
 REFER = 11
 APPEND_BY_ADDRESS = 12
+NODE_RUN = 13
+NODE_SHARED = 14
 FIRST = 1
 LAST = 2
 
@@ -47,6 +50,8 @@ _RUN = struct.Struct("<BBBHIIIIIId")
 _SHARED = struct.Struct("<BHH")
 _RETAINED = struct.Struct("<BqIH")
 _KEPT = struct.Struct("<BQ")
+_NODE = struct.Struct("<BQd")
+NODE_HEAD_BYTES = _NODE.size
 _VERBATIM = 1
 
 
@@ -110,6 +115,26 @@ def encode_retained(stamp: tuple[int, int], run: PublishRun) -> bytes:
     broker."""
     publisher: bytes = run.publisher or b""
     return _RETAINED.pack(RETAINED, *stamp, len(publisher)) + publisher + run_head(run)
+
+
+def encode_node_run(number: int, left: float, run: PublishRun) -> bytes:
+    """Encode the head of a NODE_RUN frame; ``left``: seconds until the run expires, 0 for never."""
+    return _NODE.pack(NODE_RUN, number, left) + run_head(run)
+
+
+def encode_node_shared(
+    number: int, left: float, group: bytes, topic_filter: bytes, run: PublishRun
+) -> bytes:
+    """Encode the head of a NODE_SHARED frame."""
+    return _NODE.pack(NODE_SHARED, number, left) + encode_shared(group, topic_filter, run)
+
+
+def node_head(frame: bytes) -> tuple[int, int, float]:
+    """Return kind, number and seconds to live of a frame from another node. Raises ValueError."""
+    if len(frame) < _NODE.size or frame[0] not in (NODE_RUN, NODE_SHARED):
+        raise ValueError(f"a frame of kind {frame[0]} does not come from another node")
+    kind, number, left = _NODE.unpack_from(frame)
+    return kind, number, left
 
 
 def encode_control(name: str, *arguments: object) -> bytes:

@@ -55,7 +55,7 @@ class LinkTransport(Protocol):
         """Request a wake-up at the next record; return False when there is one already."""
 
     def reset(self) -> None:
-        """Discard what came before this process started."""
+        """Discard records that arrived before this process started."""
 
     def used(self) -> int:
         """Return the bytes sent and not yet taken, 0 where unknown."""
@@ -87,7 +87,7 @@ class RingTransport:
         return bool(self._receive.sleep())
 
     def reset(self) -> None:
-        """Skip what an earlier process of this shard did not read."""
+        """Skip records that an earlier process of this shard left unread."""
         self._receive.reset_reader()
 
     def used(self) -> int:

@@ -1,4 +1,4 @@
-"""What the loop needs of the shard that it belongs to, and of what its routes lead to.
+"""Interfaces of the loop to its shard, and to the targets of its routes.
 
 Packages above implement them. Every method returns at once.
 """
@@ -29,26 +29,26 @@ class RunLink(Protocol):
 
 
 class Inbound(Protocol):
-    """What another shard sends to this one."""
+    """Traffic from another shard to this one."""
 
     def receive(self) -> int:
-        """Handle what has come; return how much there was."""
+        """Handle what has arrived; return the number of records."""
 
     def sleep(self) -> object:
-        """Ask to be woken by what comes next."""
+        """Ask to be woken by the next arrival."""
 
 
 class ReactorHost(Protocol):
     """The shard."""
 
     def route(self, topic: bytes, /) -> Route | None:
-        """Return what a topic leads to; None for an invalid one."""
+        """Return the route of a topic; None for an invalid one."""
 
     def schedule(self) -> object:
-        """Have the loop run again, after others had their turn."""
+        """Schedule another turn of the loop, after other work of the process."""
 
     def finish_tick(self) -> object:
-        """Do what is put off to the end of a tick (`Reactor.unfinished`)."""
+        """Do the work deferred to the end of a tick (`Reactor.unfinished`)."""
 
     def link_full(self, connection: Connection, /) -> object:
         """Stop reading a publisher, as a link has no room (`Reactor.link_full`)."""

@@ -1,7 +1,7 @@
 from fluxmq.protocols.amqp091.parser cimport AmqpParser
 from fluxmq.protocols.connection cimport Connection, Tally
 from fluxmq.protocols.mqtt.delivery cimport SessionDelivery
-from fluxmq.protocols.mqtt.inflight_range cimport Target
+from fluxmq.protocols.mqtt.delivery cimport Target
 from fluxmq.net.route cimport Route
 from fluxmq.protocols.mqtt.run cimport PublishRun
 from fluxmq.protocols.mqtt.scan cimport Scanner

@@ -25,8 +25,7 @@ from fluxmq.net.route import Route
 from fluxmq.net.sockets import receive
 from fluxmq.protocols.amqp091.parser import AmqpParser
 from fluxmq.protocols.connection import Connection, StreamFilter, Tally
-from fluxmq.protocols.mqtt.delivery import SessionDelivery
-from fluxmq.protocols.mqtt.inflight_range import Target
+from fluxmq.protocols.mqtt.delivery import SessionDelivery, Target
 from fluxmq.protocols.mqtt.pending_acks import PendingAck, abandon, respond
 from fluxmq.protocols.mqtt.ports import MqttHandler
 from fluxmq.protocols.mqtt.run import PublishRun
@@ -38,8 +37,7 @@ if cython.compiled:
     from cython.cimports.fluxmq.net.sockets import receive
     from cython.cimports.fluxmq.protocols.amqp091.parser import AmqpParser
     from cython.cimports.fluxmq.protocols.connection import Connection, Tally
-    from cython.cimports.fluxmq.protocols.mqtt.delivery import SessionDelivery
-    from cython.cimports.fluxmq.protocols.mqtt.inflight_range import Target
+    from cython.cimports.fluxmq.protocols.mqtt.delivery import SessionDelivery, Target
     from cython.cimports.fluxmq.protocols.mqtt.pending_acks import PendingAck, abandon, respond
     from cython.cimports.fluxmq.protocols.mqtt.run import PublishRun
     from cython.cimports.fluxmq.protocols.mqtt.scan import Scanner

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluxmq.protocols.mqtt.inflight_range import Target
+from fluxmq.protocols.mqtt.delivery import Target
 
 
 class Route:
-    """``targets`` of this shard, ``links`` (`RunLink`) to other shards, shared ``groups`` and durable
-    ``queues`` (`RunSink`)."""
+    """``targets`` of this shard, ``links`` (`RunLink`) to other shards, shared ``groups`` and
+    durable ``queues`` (`RunSink`)."""
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ def server_context(settings: TlsListener) -> ssl.SSLContext:
 
 
 class TlsStream:
-    """The server's side of one TLS connection (see ``streams.Stream``)."""
+    """The server's side of one TLS connection (see `streams.ByteFilter`)."""
 
     __slots__ = ("_closed", "_error", "_fed", "_incoming", "_outgoing", "_tls", "handshake_done")
 

@@ -50,7 +50,7 @@ _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)  # noqa: LOG001
 
 
 class WebSocketStream:
-    """The server's side of one WebSocket connection (see ``streams.Stream``).
+    """The server's side of one WebSocket connection (see `streams.ByteFilter`).
 
     ``path``: the request's path must equal it; ``allowed_origins``: see ``page_of``, whose result
     is in ``page``. A request without Origin comes from a program, not from a page, and is not

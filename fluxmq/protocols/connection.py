@@ -36,11 +36,11 @@ frame-min-size."""
 
 
 class StreamFilter(Protocol):
-    """What stands between a socket and a parser: TLS, WebSocket."""
+    """A layer between a socket and a parser: TLS, WebSocket."""
 
     @property
     def closed(self) -> bool:
-        """Whether the other side has ended the stream."""
+        """True once the other side has ended the stream."""
 
     def feed(self, data: bytes, /) -> bytes:
         """Take received bytes; return those for the parser."""
@@ -55,7 +55,7 @@ class StreamFilter(Protocol):
         """Return the bytes that end the stream."""
 
     def release(self) -> None:
-        """Drop what refers to the connection."""
+        """Drop references to the connection."""
 
 
 class Tally:
@@ -123,8 +123,8 @@ class Tally:
     def delivered(
         self, count: cython.Py_ssize_t, size: cython.Py_ssize_t, redelivered: cython.bint
     ) -> cython.int:
-        """Count ``count`` messages given to an AMQP client in frames of ``size`` bytes; ``redelivered``:
-        marked redelivered."""
+        """Count ``count`` messages given to an AMQP client in frames of ``size`` bytes;
+        ``redelivered``: marked redelivered."""
         self.amqp_delivered += count
         self.amqp_delivered_bytes += size
         if redelivered:
@@ -334,7 +334,7 @@ class Connection:
         return done
 
     def flush(self) -> cython.int:  # noqa: C901 - one C function
-        """Write what is due. Return 1: all written, 0: the socket is full, -1: the connection is
+        """Write pending output. Return 1: all written, 0: the socket is full, -1: the connection is
         lost."""
         length: cython.Py_ssize_t
         done: cython.Py_ssize_t

@@ -34,8 +34,8 @@ class CommitError(FluxmqError):
 
 
 class Attachments:
-    """Consumers of a group's queues, and the dispatchers that serve them. ``woken``: ids of the queues to
-    run."""
+    """Consumers of a group's queues, and the dispatchers that serve them. ``woken``: ids of the
+    queues to run."""
 
     def __init__(self, machine: Machine, read: Read, auto_commit_interval: int) -> None:
         self.woken: dict[int, None] = {}
@@ -301,8 +301,8 @@ class Attachments:
             table.pop(queue_id, None)
 
     def served(self, queue: QueueState) -> dict[int, GroupDispatcher]:
-        """Return the dispatchers of a queue's groups, by id in order, creating missing ones. Dispatcher 0 is
-        the ownerless group's."""
+        """Return the dispatchers of a queue's groups, by id in order, creating missing ones.
+        Dispatcher 0 is the ownerless group's."""
         dispatchers = self._dispatchers.get(queue.id)
         if dispatchers is None or self._known[queue.id] != queue.group_changes:
             dispatchers = self._dispatchers.setdefault(queue.id, {})

@@ -303,7 +303,7 @@ def dead_lettered(queue_id: int, group_id: int, ranges: Sequence[Range]) -> byte
 
 
 def sweep(queue_id: int) -> bytes:
-    """Apply what time alone decides: retention by age, expiry of unused groups and of the queue."""
+    """Apply effects of time alone: retention by age, expiry of unused groups and of the queue."""
     return _packed(CommandKind.SWEEP, queue_id, 0, None)
 
 

@@ -14,8 +14,8 @@ from fluxmq.queues.limits import RUN_BYTES_MAX, UNLIMITED, UNSETTLED_MAX
 class ConsumerTerms:
     """Terms on which a consumer attaches.
 
-    `group` is the plain name; with a `filter` the group is `<group>@<filter>`. A new group starts at
-    `start`, by default at the first message; for a stream, `start` also sets the cursor of an
+    `group` is the plain name; with a `filter` the group is `<group>@<filter>`. A new group starts
+    at `start`, by default at the first message; for a stream, `start` also sets the cursor of an
     existing group. `limit`: maximum number of unsettled messages within their timeout, 0 for
     `UNSETTLED_MAX`, which a `taking` consumer always has. `credit`: how many messages it accepts.
     With `auto_commit` false, only `commit` moves a stream's offset. Consumers of higher `priority`
@@ -47,9 +47,9 @@ class ConsumerTerms:
 class GroupConsumer:
     """One attached consumer, on the leader only. Its `holder` number names it in claims.
 
-    `unacked` are the offsets it was given and has not settled, `overdue` those of them whose timeout
-    has passed: it may still settle them until they are given to another. It is `active` once its
-    join was applied; a `stopped` one gets nothing more.
+    `unacked` are the offsets it was given and has not settled, `overdue` those of them whose
+    timeout has passed: it may still settle them until they are given to another. It is `active`
+    once its join was applied; a `stopped` one gets nothing more.
     """
 
     __slots__ = (

@@ -29,8 +29,8 @@ class DeadLettering:
     def hand_out(self, step: Step, now: int, budget: int, batch_at: Callable[[int], Batch]) -> int:
         """Hand out messages for dead-lettering, each once until `retry`; return how many.
 
-        `batch_at` returns the batch that holds an offset. It is not stored: as a method of the dispatcher
-        that owns this object, it would make a reference cycle that outlives their queue.
+        `batch_at` returns the batch that holds an offset. It is not stored: as a method of the
+        dispatcher that owns this object, it would make a reference cycle that outlives their queue.
         """
         dead = self._group.dead
         due = dead.next_due()

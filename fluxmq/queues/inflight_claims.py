@@ -1,7 +1,7 @@
 """Claims and dead-letterings of one group that are proposed and not yet applied, in order.
 
-A dispatcher runs ahead of the machine by these: messages being claimed again are not claimed a second
-time, and the pending ranges that the claims will create count as if they existed.
+A dispatcher runs ahead of the machine by these: messages being claimed again are not claimed a
+second time, and the pending ranges that the claims will create count as if they existed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fluxmq.queues.limits import RUN_AHEAD_MAX
 
 @dataclass(slots=True, init=False)
 class _InflightClaim:
-    """`redelivered`: of messages given before; `ranges`: pending ranges it may create; `target`: the new
-    cursor of a claim of new messages, else -1."""
+    """`redelivered`: of messages given before; `ranges`: pending ranges it may create; `target`:
+    the new cursor of a claim of new messages, else -1."""
 
     redelivered: Sequence[Range]
     ranges: int
@@ -55,7 +55,8 @@ class InflightClaims:
         self.ranges += count
 
     def add_again(self, ranges: Sequence[Range]) -> None:
-        """Add a proposed claim or dead-lettering of messages given before; each range may split in two."""
+        """Add a proposed claim or dead-lettering of messages given before; each range may split in
+        two."""
         for first, last in ranges:
             self._claiming.add(first, last)
         count = 2 * len(ranges)
@@ -75,7 +76,7 @@ class InflightClaims:
 
     def applied(self) -> None:
         """Remove the oldest: it was applied."""
-        assert self._under_way, "a claim that this desk never proposed"
+        assert self._under_way, "a claim that this dispatcher never proposed"
         flight = self._under_way.popleft()
         self.ranges -= flight.ranges
         for first, last in flight.redelivered:

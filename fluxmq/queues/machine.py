@@ -467,7 +467,7 @@ class Machine:
     # --- snapshots ---------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Return everything that decides what later entries do; batches are not included."""
+        """Return all state that later entries depend on; batches are not included."""
         packed: bytes = msgpack.packb(
             [
                 *(SNAPSHOT_VERSION, self.version, self.applied, self.time),

@@ -94,7 +94,7 @@ class PriorityDispatcher(WorkDispatcher):
         self._bands = Bands()
         self._known: dict[bytes, int] = {}
         self._moving_to = 0
-        """Target of an in-flight claim that moves the cursor over messages it gives to nobody."""
+        """Target of an in-flight claim that moves the cursor over messages without delivering them."""
         self._moving = 0
         """Number of those messages that are then ready."""
         super().__init__(queue, group, read)

@@ -84,8 +84,8 @@ class Applied:
     woken: dict[int, None]
     """Queue ids with something to dispatch, each once, in order."""
     claims: list[tuple[int, int, bool]]
-    """Queue id, group id and whether it took effect completely, for every claim and dead-lettering: for
-    `Dispatch`."""
+    """Queue id, group id and whether it took effect completely, for every claim and dead-lettering:
+    for `Dispatch`."""
     voided: list[int]
     """Ids of queues that were closed or opened for a move: their consumers and timers are void."""
     moved: list[tuple[int, int]]

@@ -314,7 +314,7 @@ class QueueState:
     # --- giving way --------------------------------------------------------------------------------------------
 
     def give_way(self, applied: Applied) -> None:
-        """Drop what limits of length and retention no longer allow, after appends."""
+        """Drop messages beyond the limits of length and retention, after appends."""
         config = self.config
         if not self.is_stream and config.overflow == Overflow.DROP_HEAD:
             if self.length_limited or config.max_length_bytes:
@@ -346,7 +346,7 @@ class QueueState:
         )
 
     def make_room_again(self, applied: Applied) -> None:
-        """Drop what limits no longer allow, after messages were returned."""
+        """Drop messages beyond the limits, after messages were returned."""
         if self.exact and self.bounded:
             self.give_way(applied)
 

@@ -2,8 +2,8 @@
 
 The dispatcher runs ahead of the machine: its cursor includes claims that are proposed but not yet
 applied, so that nothing is handed out twice in between. It learns a claim's outcome when it is
-applied; after one that failed in part (a limit dropped the messages, a seek came first), the dispatcher
-waits until no claim is in flight, and then starts again from the machine's state.
+applied; after one that failed in part (a limit dropped the messages, a seek came first), the
+dispatcher waits until no claim is in flight, and then starts again from the machine's state.
 
 Offsets to redeliver are only hints: each is looked up in the machine's pending ranges before it is
 claimed, so a stale hint does no harm.
@@ -72,7 +72,7 @@ class WorkDispatcher(GroupDispatcher):
 
     @property
     def active(self) -> GroupConsumer | None:
-        """With a single active consumer, the one: the oldest that still counts."""
+        """The active consumer under single active consumer: the oldest that still counts."""
         return next((each for each in self.consumers.values() if each.counts), None)
 
     def _available_credit(self, consumer: GroupConsumer) -> int:
@@ -84,7 +84,8 @@ class WorkDispatcher(GroupDispatcher):
     # --- the machine's results ----------------------------------------------------------------------------------
 
     def applied_claim(self, whole: bool) -> None:
-        """Note that the oldest in-flight claim or dead-lettering, always the dispatcher's, was applied."""
+        """Note that the oldest in-flight claim or dead-lettering, always the dispatcher's, was
+        applied."""
         self._inflight_claims.applied()
         if not whole:
             self._refused = True

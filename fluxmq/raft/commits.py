@@ -1,4 +1,4 @@
-"""When entries count: the rule by which a leader commits them, and conditions on answering them."""
+"""Rules by which a leader commits entries, and conditions on answering their proposers."""
 
 from __future__ import annotations
 

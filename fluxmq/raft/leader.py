@@ -199,7 +199,7 @@ class Leadership:
         return False
 
     def flush(self) -> None:
-        """Send each peer what it is owed and has room for."""
+        """Send each peer the entries it lacks, as far as its in-flight limit allows."""
         if self._reads_asked and self._state.log.commit >= self.first_index:
             self._start_read_round()
         for peer, progress in self.peers.items():

@@ -426,7 +426,7 @@ class Node:
         return self._given
 
     def advance(self, persisted: tuple[int, int] | None = None, applied: int | None = None) -> None:
-        """Report what has been done.
+        """Report that a `Ready` has been handled.
 
         `persisted`: the (index, term) of the last entry of a Ready, or of its snapshot's mark, now
         that it and everything returned before it are durable. Entries overwritten meanwhile do not

@@ -1,7 +1,7 @@
 """Shared state of a node's parts: its id, term, vote and role, the log, and outgoing messages.
 
 Data and the three changes of role that any part may cause by a message; the roles' work is in
-``elections``, ``following`` and ``leader``. It knows nothing of peers' progress or of reads.
+``elections``, ``follower`` and ``leader``. It knows nothing of peers' progress or of reads.
 """
 
 from __future__ import annotations

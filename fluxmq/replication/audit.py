@@ -73,6 +73,6 @@ class Audit:
         return self.hashes.recent(index)
 
     def lose(self) -> None:
-        """Discard what members reported to this node as leader, which it no longer is."""
+        """Discard members' reports to this node, which no longer leads."""
         self.comparison = Comparison()
         self._links.clear()

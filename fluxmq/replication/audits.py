@@ -86,7 +86,7 @@ class Audits:
         self.quarantine(group, "it differs from the leader's replica")
 
     def quarantine(self, group: str, why: str) -> None:
-        """Stop using a copy here that is not to be trusted, and fetch it anew."""
+        """Quarantine this node's copy, which cannot be trusted, and fetch it again."""
         replica = self._replicas.get(group)
         if replica is not None and not replica.hosted.group.failed:
             replica.give_up(why)

@@ -70,7 +70,7 @@ class Damages:
         self._files = files
         self._paths = paths
 
-    # When a group is opened
+    # While a group is opened
 
     def mend(self, group: str, damage: Corruption) -> bool:
         """Reset a group that cannot be opened, and is not open; return whether to try again.
@@ -176,7 +176,7 @@ class Damages:
     # While a group is in use
 
     def met(self, group: str, why: str) -> None:
-        """Fetch a copy anew that proved damaged when read; quarantine it if its group failed."""
+        """Fetch a copy again that proved damaged when read; quarantine it if its group failed."""
         replica = self._replicas.get(group)
         if replica is None or not self._refetch(group):
             return

@@ -285,11 +285,11 @@ class GroupCommands:
 
 
 LAG_ENTRIES_MAX = 1000
-"""Maximum lag of a member that counts among those that could go on at once."""
+"""Maximum lag of a member that counts as able to take over at once."""
 
 
 def quorum_problem(row: RaftRow, node: str, contact_seconds: float) -> str:
-    """Return why a group could not go on without a node, by its leader's row; empty if it could."""
+    """Return why a group would not survive without a node, by its leader's row; empty if it would."""
     voters = [member for member in row.members if member.kind == VOTER]
     needed = len(voters) // 2 + 1
     others = [member for member in voters if member.node != node]

@@ -131,7 +131,8 @@ class HostedGroups(Generic[Made]):
         return True
 
     def release(self, name: str) -> None:
-        """Stop hosting a group and close its files. Its log entries stay until `forget_orphaned_groups`."""
+        """Stop hosting a group and close its files. Its log entries stay until
+        `forget_orphaned_groups`."""
         hosted = self.groups.pop(name)
         self.nodes.closed(hosted)
         hosted.group.fail("the group has moved to another shard")

@@ -395,11 +395,11 @@ def _is_number(value: object) -> bool:
 def _known(content: Mapping[str, Any], name: str = "known") -> dict[int, Known]:
     known = content.get(name)
     if not isinstance(known, dict) or len(known) > 2 * MEMBERS_MAX:
-        raise MalformedMessage("a greeting without what it knows")
+        raise MalformedMessage("a greeting without the member's knowledge")
     found: dict[int, Known] = {}
     for number, values in known.items():
         numbers = (number, *values) if isinstance(values, list) else ()
         if len(numbers) != 1 + len(Known._fields) or not all(map(_is_number, numbers)):
-            raise MalformedMessage("a greeting that knows what is no member")
+            raise MalformedMessage("a greeting with a malformed record of a member")
         found[number] = Known(*numbers[1:])
     return found

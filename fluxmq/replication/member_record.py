@@ -40,8 +40,8 @@ class Known(NamedTuple):
 class MemberRecord:
     """This node as a member of a group, as stored in the group's directory.
 
-    ``open_group``: True while it is a member, False after it was removed. ``voters`` and ``learners``:
-    the membership that its log begins with.
+    ``hosted``: True while it is a member, False after it was removed. ``voters`` and
+    ``learners``: the membership that its log begins with.
     """
 
     incarnation: int

@@ -13,7 +13,7 @@ from fluxmq.storage.errors import Corruption
 
 
 class Traffic(Protocol):
-    """What else goes over the links to shards of other nodes."""
+    """Other traffic over the links to shards of other nodes."""
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames by name."""
@@ -25,7 +25,7 @@ class Traffic(Protocol):
         """Add a shard of another node."""
 
     def tell_everything(self, link: FrameLink) -> None:
-        """Announce what is here to a shard that has connected."""
+        """Announce this shard's state to a shard that has connected."""
 
     def lose(self, peer: int) -> None:
         """Handle the loss of a shard."""
@@ -112,7 +112,7 @@ class Nodes(Protocol):
         return iter(())
 
     async def start(self) -> None:
-        """Listen and dial. Raises ClusterError."""
+        """Connect to the other nodes. Raises ClusterError."""
         return
 
     async def hand_over(self, turn: Callable[[], None]) -> None:

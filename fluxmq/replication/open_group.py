@@ -53,7 +53,7 @@ class Member:
     eager_commit: bool = True
     commit_rule: CommitRule = MAJORITY
     wish: Wish = AT_COMMIT
-    """When appends are answered, unless `wishes` has another condition for their queue."""
+    """Condition for answering appends, unless `wishes` has another one for their queue."""
     wishes: Mapping[str, Wish] = field(default_factory=dict)
 
     @property
@@ -88,7 +88,7 @@ class OpenGroup(Generic[Machine]):
     """Entry behind which the log is kept, despite a later checkpoint, for a member that fetches
     that snapshot. 0: none."""
     mending: bool = False
-    """True while its files are fetched anew from another member, so that a failure is not final."""
+    """True while its files are fetched again from another member: a failure is not final then."""
     told_full: bool = False
     """True if the last log line said that appends are refused."""
     pressed: bool = False

@@ -1,8 +1,8 @@
-"""What a group replicates, as the driver sees it, and who learns what becomes of the group.
+"""Interfaces of the driver: the state machine that a group replicates, and the observer of a group.
 
 The driver knows no queue: it has a `StateMachine` apply committed entries and captures its state
-for checkpoints. The state machine gets its `Driver` to propose entries. A `ReplicaObserver` follows the
-group on behalf of its other members; a group of one has none (`UNOBSERVED`).
+for checkpoints. The state machine gets its `Driver` to propose entries. A `ReplicaObserver` follows
+the group on behalf of its other members; a group of one has none (`UNOBSERVED`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Answers(Protocol):
 
 
 class StateMachine(Protocol):
-    """What the members of a group replicate. All members apply the same entries in order."""
+    """State that the members of a group replicate. All members apply the same entries in order."""
 
     @property
     def name(self) -> str:

@@ -125,8 +125,8 @@ class RaftDriver:
         self._guarded(self.node.tick)
 
     def confirm(self, callback: Callable[[bool], None]) -> None:
-        """Confirm leadership with a majority from now on (dissertation section 6.4); ``callback`` gets
-        the result."""
+        """Confirm leadership with a majority from now on (dissertation section 6.4); ``callback``
+        gets the result."""
         self._asked += 1
         if not self.leading or self.node.read_index(self._asked) is not None:
             callback(False)

@@ -70,7 +70,12 @@ class RaftTransport:
         self._connections: dict[int, NodeStream] = {}
         self.malformed = RateLimited(_log, per_second=1.0, burst=5)
         self._endpoint = Endpoint(
-            security, plan.bind_addr, self._own, self, self._accept, calls or {}
+            security,
+            plan.bind_addr,
+            self._own,
+            {self._own.purpose: self},
+            self._accept,
+            calls or {},
         )
         self._security = security
         self._started = False
@@ -142,8 +147,6 @@ class RaftTransport:
         return member in self._connections
 
     def _accept(self, hello: StreamHello) -> str:
-        if hello.purpose != self._own.purpose:
-            return f"this is the address of {self._own.purpose}, not of {hello.purpose}"
         if hello.node not in self._numbers:
             return f"{hello.node} is not a member of group {self.plan.name}"
         if hello.node >= self._own.node:
@@ -188,7 +191,7 @@ class RaftTransport:
             self.malformed.event(
                 logging.WARNING,
                 connection.hello.node,
-                "a message was not understood",
+                "closing a stream: a message from another member is malformed",
                 group=self.plan.name,
                 node=connection.hello.node,
                 problem=str(error),

@@ -1,4 +1,5 @@
-"""A replicated group on a shard: its clock, its streams to the other members, and its leadership."""
+"""A replicated group on a shard: its clock, its streams to the other members, and its
+leadership."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ _log = get_logger("fluxmq.cluster")
 
 
 class Replica:
-    """A replicated group on this shard; implements ``ReplicaObserver``. ``damaged`` is called with the
-    reason not to trust a file, ``wanted`` with a member that needs a snapshot, ``wake`` schedules
-    the end of a tick."""
+    """A replicated group on this shard; implements ``ReplicaObserver``. ``damaged`` is called with
+    the reason not to trust a file, ``wanted`` with a member that needs a snapshot, ``wake``
+    schedules the end of a tick."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Replica:
     # The group's clock
 
     def tick(self, wake: Callable[[], None]) -> None:
-        """Advance the clock by one tick, even if the shard was held up for longer, and go on."""
+        """Advance the clock by one tick, even if the shard was held up for longer."""
         if self.hosted.group.failed:
             return
         self.hosted.driver.tick()
@@ -76,7 +77,7 @@ class Replica:
             if timer is not None:
                 timer.cancel()
 
-    # What the driver reports
+    # Reports of the driver
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages to the other members."""
@@ -105,7 +106,7 @@ class Replica:
         self.audit.lose()
 
     def damaged(self, why: str) -> None:
-        """Have the copy fetched anew."""
+        """Have the copy fetched again."""
         self._damaged(self.plan.name, why)
 
     def snapshot_wanted(self, member: int) -> None:

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from fluxmq.cluster.clock_links import ClockLinks, SteeredClock
-from fluxmq.cluster.connection import StreamHello
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.node_links import NodeLink, NodeLinks
-from fluxmq.cluster.security import Security
+from fluxmq.cluster.shard_endpoint import SHARD, ShardEndpoint
+from fluxmq.cluster.shard_pairs import every_shard
 from fluxmq.ipc.conversation import RequestHandler
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
@@ -62,10 +62,42 @@ _ROUTINE: Final = frozenset(
 _log = get_logger("fluxmq.cluster")
 
 
+class ShardTraffic:
+    """Observer of links to other nodes' shards: exchanges readings of the clocks before the traffic
+    of queues, which depends on the time."""
+
+    def __init__(self, clocks: ClockLinks, traffic: Traffic) -> None:
+        self._clocks = clocks
+        self._traffic = traffic
+
+    def added(self, link: NodeLink) -> None:
+        """Introduce a link."""
+        self._traffic.add(link.peer, link)
+
+    def came(self, link: NodeLink) -> None:
+        """Announce this shard to one that has connected."""
+        self._clocks.tell(link)
+        self._traffic.tell_everything(link)
+
+    def gone(self, link: NodeLink) -> None:
+        """Handle the loss of a shard."""
+        self._clocks.lost(link)
+        self._traffic.lose(link.peer)
+
+    def handlers(self) -> Mapping[str, Callable[..., None]]:
+        """Return the handlers of control frames by name."""
+        return self._traffic.handlers()
+
+    def received(self, link: NodeLink, frame: bytes) -> None:
+        """Handle a frame that is not a control frame."""
+        self._traffic.received(link, frame)
+
+
 class ReplicatedGroups:
     """Groups that other nodes have too. Made only if the settings name any; implements ``Nodes``.
 
-    ``epoch`` identifies this life of the shard.
+    ``endpoint``: the shard's address, which its owner starts after `join` and before `start`, and
+    stops before `stop`.
     """
 
     states: tuple[str, ...] = ("following", "leaderless")
@@ -73,29 +105,26 @@ class ReplicatedGroups:
     def __init__(
         self,
         settings: Settings,
-        shard: int,
-        workers: int,
-        epoch: int,
+        endpoint: ShardEndpoint,
         hosting: AnyHostedGroups,
         places: Places,
         clock: SteeredClock,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        cluster = settings.cluster
+        own = endpoint.own
         self.now = now
         self.plans = GroupPlans(settings)
         self.queue_plans = QueuePlans(settings, self.plans)
         self.leaders = Leaders()
         self.replicas: dict[str, Replica] = {}
-        self.shards = ShardLinks(cluster.node_id, shard, places)
+        self.shards = ShardLinks(own.node, own.shard, places)
         self.news = LeaderNews(self.leaders, self.shards)
         self.links: NodeLinks
         self.is_timed = clock.is_known
         self._settings = settings
         self._hosting = hosting
         self._wake = hosting.wake
-        self._security = Security.of(cluster)
-        self._own = StreamHello(cluster.node_id, shard, workers, epoch, "shard", tells_time=True)
+        self._endpoint = endpoint
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
         """By group: transports of closed replicas that are still releasing their address."""
@@ -121,7 +150,7 @@ class ReplicatedGroups:
         )
         self.offers = SnapshotOffers(replicas, self.served, now)
         self.snapshots = Snapshots(
-            *(replicas, self.leaders, shards, self._security, hosting, self.served),
+            *(replicas, self.leaders, shards, self._endpoint.security, hosting, self.served),
             self._settings,
             now,
         )
@@ -136,26 +165,8 @@ class ReplicatedGroups:
     def join(self, shard_links: Mapping[int, FrameLink], traffic: Traffic) -> None:
         """Use the links to this node's shards, and make those to other nodes, with their
         traffic."""
-        transport = self._settings.cluster.transport
-
-        def added(link: NodeLink) -> None:
-            traffic.add(link.peer, link)
-
-        def came(link: NodeLink) -> None:
-            self.clocks.tell(link)
-            traffic.tell_everything(link)
-
-        def gone(link: NodeLink) -> None:
-            self.clocks.lost(link)
-            traffic.lose(link.peer)
-
-        self.links = NodeLinks(
-            *(self._security, transport.bind_addr, self._own, transport.peers),
-            *(added, came, gone),
-            traffic.handlers(),
-            traffic.received,
-            self._wake,
-        )
+        observer = ShardTraffic(self.clocks, traffic)
+        self.links = NodeLinks(self._endpoint, SHARD, every_shard, observer, self._wake)
         self.shards.own, self.shards.abroad = shard_links, self.links.links
 
     def commands(self) -> dict[str, RequestHandler]:
@@ -178,9 +189,9 @@ class ReplicatedGroups:
         self.orders_here.lost(peer)
 
     async def start(self) -> None:
-        """Listen and dial. Raises ClusterError."""
+        """Dial the shards of other nodes; listen and dial for each group. Raises ClusterError."""
         self._started = True
-        await self.links.start()
+        self.links.start()
         for replica in self.replicas.values():
             await replica.raft_transport.start()
             replica.tick(self._wake)
@@ -258,8 +269,8 @@ class ReplicatedGroups:
         )
         raft_transport = RaftTransport(
             plan,
-            self._security,
-            self._own,
+            self._endpoint.security,
+            self._endpoint.own,
             lambda messages: self._step(hosted, messages),
             lambda number: self._unreachable(hosted, number),
             acquaintances,
@@ -357,7 +368,7 @@ class ReplicatedGroups:
         malformed = self.links.malformed.events
         malformed += sum(replica.raft_transport.malformed.events for replica in replicas)
         yield "fluxmq_cluster_malformed_messages_total", {}, malformed
-        yield from guard_samples(self._security.guard)
+        yield from guard_samples(self._endpoint.security.guard)
         yield "fluxmq_raft_snapshots_installed_total", {}, self.snapshots.installed
         yield "fluxmq_raft_scrubbed_bytes_total", {}, self.scrub.bytes
         yield from self.clocks.samples()

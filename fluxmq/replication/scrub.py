@@ -121,7 +121,7 @@ class Scrub:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End it, at the next rest."""
+        """Stop at the next pause."""
         self._stopping.set()
         if self._task is not None:
             self._task.cancel()

@@ -126,7 +126,7 @@ class SharedLog:
             self._wake()
 
     def flush(self) -> None:
-        """Write what has gathered, unless a sync is in flight."""
+        """Write buffered entries, unless a sync is in flight."""
         if self.busy or self.failed or not self.wal.buffered_bytes:
             return
         try:
@@ -154,7 +154,7 @@ class SharedLog:
             self.tell()
 
     def end_tick(self) -> float:
-        """Write what has gathered; return the time (monotonic seconds) until which to poll for its
+        """Write buffered entries; return the time (monotonic seconds) until which to poll for its
         sync, or 0."""
         self.flush()
         self.gathering = False
@@ -208,7 +208,7 @@ class SharedLog:
 
     def _fail(self, why: str) -> None:
         self.failed = why
-        _log.error("nothing more is acknowledged on this log", extra={"problem": why})
+        _log.error("a log has failed: nothing more is acknowledged on it", extra={"problem": why})
         for group in list(self._members):
             group.log_failed(why)
 
@@ -302,7 +302,7 @@ class BufferedSyncer:
         """
         self.sync()
         if self._failure:
-            raise WriteFailed("what was answered before it was synced may be lost")
+            raise WriteFailed("entries answered before their sync may be lost")
 
     def wake(self) -> None:
         """Make ``fileno`` readable; from any thread."""

@@ -1,4 +1,5 @@
-"""Snapshots that the leaders on this shard offer to members which are behind the start of the log."""
+"""Snapshots that the leaders on this shard offer to members which are behind the start of the
+log."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ again.
 """
 
 SOURCES_SECONDS: Final = 1.0
-"""Interval between two looks for sources that nobody uses any more."""
+"""Interval between checks for sources that are no longer in use."""
 
 
 class SnapshotOffers:

@@ -194,7 +194,10 @@ class Snapshots:
                 await self._put_in_place(replica, target)
                 index = target.index
         except (ClusterError, StorageError) as problem:
-            _log.warning("no snapshot", extra={"group": group, "problem": str(problem)})
+            _log.warning(
+                "cannot fetch or install a snapshot",
+                extra={"group": group, "problem": str(problem)},
+            )
             if isinstance(problem, DamagedSegment):
                 # The transfer is verified, so the sender's segment may be damaged.
                 self._say("damaged", group, source.node, problem.queue, problem.file)
@@ -239,7 +242,7 @@ class Snapshots:
             self._open(group)
         self.installed += 1
         fetched = {"fetched": target.fetched_bytes, "reused": target.reused_bytes}
-        _log.info("snapshot in place", extra={"group": group, "index": target.index, **fetched})
+        _log.info("snapshot installed", extra={"group": group, "index": target.index, **fetched})
 
     def _open(self, group: str) -> None:
         """Open a group after an attempt to replace its files; if that failed, as it was."""

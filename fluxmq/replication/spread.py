@@ -141,7 +141,9 @@ class LeaderSpread:
         voters = {group: self._voters(group) for group in leaders}
         whole = [group for group, replica in self._replicas.items() if self._is_whole(replica, now)]
         for group, node in self._spreading.moves(now, leaders, voters, whole):
-            _log.info("leaders are spread", extra={"group": group, "to": node})
+            _log.info(
+                "transferring leadership to balance leaders", extra={"group": group, "to": node}
+            )
             self._replicas[group].transfer(member_number(node))
 
     def _leaders(self) -> dict[str, Led]:

@@ -1,4 +1,5 @@
-"""A durable group's queues on disk: their logs, and what a checkpoint needs of all of them."""
+"""A durable group's queues on disk: their logs, and the part of a checkpoint that concerns
+all of them."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ class DiskStores:
                 self._left[log.directory] = None
 
     def unsynced(self) -> dict[str, tuple[QueueLog, Unsynced]]:
-        """Return what a checkpoint has to sync, by queue."""
+        """Return the files that a checkpoint has to sync, by queue."""
         found: dict[str, tuple[QueueLog, Unsynced]] = {}
         for directory in list(self._left):
             delete_directory(self._files, directory)
@@ -143,7 +144,7 @@ class DiskStores:
         return sum(log.bytes for log in self.by_number.values())
 
     def close(self) -> None:
-        """Close all files without a sync. What could not be written is in the log of entries."""
+        """Close all files without a sync. Unwritten data is in the log of entries."""
         for log in self.by_number.values():
             with contextlib.suppress(StorageError):
                 log.flush()

@@ -1,9 +1,10 @@
 """Shared subscriptions: distribution over members (MQTT 5 section 4.8.2).
 
 A group is a share name and a filter. Its members are sessions of this shard, connected or not, and
-members on other shards known by number only. Each shard that receives a message deals it out over
-all members of the node: a local member has weight one, another shard the weight of its members
-there, and that shard deals its part among its own (`split_local`) without passing it on.
+members on other shards and other nodes known by number only. Each shard that receives a message
+deals it out over all members: a local member has weight one, another shard or node the weight of
+its members there. That shard deals its part among its own (`split_local`), and that node among its
+shards (`on_node`), without passing it on.
 
 Dealing is a rotation over slots, one per member: a run of messages becomes contiguous parts as even
 as whole numbers allow, and the next run starts where the last one left off, so single messages
@@ -115,6 +116,8 @@ class SharedGroup(Generic[T]):
         self._offline: _Wheel[T] = _Wheel()
         self._remote: dict[int, tuple[int, int]] = {}
         """Other shards: their connected and offline members."""
+        self._nodes: dict[int, tuple[int, int]] = {}
+        """The same for other nodes."""
         self._position = 0
         self._position_here = 0
 
@@ -133,7 +136,7 @@ class SharedGroup(Generic[T]):
     @property
     def is_empty(self) -> bool:
         """True when no member is left on any shard."""
-        return not len(self) and not self._remote
+        return not len(self) and not self._remote and not self._nodes
 
     def members(self) -> list[T]:
         """Return the members on this shard, connected ones first."""
@@ -171,17 +174,29 @@ class SharedGroup(Generic[T]):
         else:
             self._remote.pop(shard, None)
 
-    def split(self, count: int) -> list[tuple[T | int, int]]:
-        """Deal a run of `count` messages out over the whole node.
+    def nodes(self) -> dict[int, tuple[int, int]]:
+        """Return the numbers of connected and offline members on other nodes."""
+        return dict(self._nodes)
 
-        Returns contiguous parts in order: (member or shard number, messages). Empty when the group
-        has no members.
+    def set_node(self, node: int, connected: int, offline: int) -> None:
+        """Set another node's members; zeros remove the node. Its number is no shard's."""
+        if connected or offline:
+            self._nodes[node] = (connected, offline)
+        else:
+            self._nodes.pop(node, None)
+
+    def split(self, count: int, *, on_node: bool = False) -> list[tuple[T | int, int]]:
+        """Deal a run of `count` messages out over all members, or those `on_node`, this one.
+
+        Returns contiguous parts in order: (member, or number of a shard or node; messages). Empty
+        when the group has no members.
         """
+        elsewhere = self._remote if on_node else {**self._remote, **self._nodes}
         members = self._online.members
-        shards = [(shard, online) for shard, (online, _) in self._remote.items() if online]
+        shards = [(shard, online) for shard, (online, _) in elsewhere.items() if online]
         if not members and not shards:
             members = self._offline.members
-            shards = [(shard, offline) for shard, (_, offline) in self._remote.items()]
+            shards = [(shard, offline) for shard, (_, offline) in elsewhere.items()]
         parts, self._position = _deal(members, shards, self._position, count)
         return parts
 

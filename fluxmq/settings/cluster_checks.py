@@ -51,12 +51,8 @@ _OF_META: Final = frozenset(
 )
 """Keys that ``_meta`` may set. Its replicas are on every node, beside the control process's
 data."""
-_NOT_YET: Final = (
-    "route_batch_max_size",
-    "route_batch_max_delay",
-    "route_batch_flush_workers",
-    "route_publish_timeout",
-)
+_NOT_NEEDED: Final = ("route_batch_max_delay", "route_batch_flush_workers")
+"""Settings that a transport needs if it collects messages before it routes them."""
 
 
 # --- problems --------------------------------------------------------------------------------------------------------
@@ -296,7 +292,7 @@ def _directories(settings: Settings, made: list[GroupPlan]) -> Iterator[Settings
 
 
 def cluster_refusals(settings: Settings, workers: int) -> Iterator[str]:
-    """Yield what the cluster section asks for and this version cannot do. ``workers``: number of
+    """Yield requests of the cluster section that this version cannot meet. ``workers``: number of
     shards, 0 when unknown."""
     cluster = settings.cluster
     if not cluster.enabled:
@@ -374,11 +370,11 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
 
 
 def _of_transport(transport: TransportSettings) -> Iterator[str]:
-    unused = [name for name in _NOT_YET if name in transport.model_fields_set]
+    unused = [name for name in _NOT_NEEDED if name in transport.model_fields_set]
     if unused:
         yield (
-            f"cluster.transport.{', '.join(unused)}: accepted, but without effect yet: publishes to subscribers"
-            " are not routed between nodes; queues are."
+            f"cluster.transport.{', '.join(unused)}: not used: a shard routes what one turn of its loop has"
+            " received, without waiting for more, over one stream."
         )
     if transport.allow_plaintext and transport.tls_enabled:
         yield "cluster.transport.allow_plaintext: not used, since tls_enabled is true."

@@ -91,13 +91,16 @@ class TransportSettings(Section):
     """Allow connections to nodes on other machines without TLS, which anyone on the network can
     read and forge."""
     route_batch_max_size: Annotated[int, Field(ge=1, le=65_536)] = 256
-    """Maximum number of messages routed together."""
+    """Maximum number of messages routed to another node together."""
     route_batch_max_delay: Annotated[Duration, Field(ge=0, le=1)] = 0.005
-    """Longest wait for more messages to route together."""
+    """Longest wait for more messages to route together. Not used: a shard never waits, but routes
+    what one turn of its loop has received."""
     route_batch_flush_workers: Annotated[int, Field(ge=1, le=64)] = 4
-    """Batches in flight to one node at once."""
+    """Batches in flight to one node at once. Not used: a shard routes over one stream, without
+    waiting for answers."""
     route_publish_timeout: Timeout = 15.0
-    """Time for another node to accept a routed message."""
+    """Time for which a node that cannot be reached is waited for: until then QoS 1 and 2 messages
+    for its subscribers are kept, and publishers whose messages its persistent sessions want wait."""
     tls_enabled: bool = False
     """Use TLS between nodes, each verifying the other's certificate."""
     tls_cert_file: FilePath | None = None
@@ -172,9 +175,9 @@ class Raft(Section):
     """Replicas that must hold a write before it is confirmed, if more than a majority."""
     ack_timeout: Timeout = 5.0
     """Longest wait for that confirmation."""
-    heartbeat_timeout: Timeout = 1.0
+    heartbeat_timeout: Timeout = 0.25
     """Time between two heartbeats of the leader."""
-    election_timeout: Timeout = 3.0
+    election_timeout: Timeout = 1.0
     """Time without a heartbeat, randomised up to twice as long, after which a follower starts an
     election; above heartbeat_timeout."""
     snapshot_interval: Annotated[Duration, Field(ge=1, le=604_800)] = 300.0

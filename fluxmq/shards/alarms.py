@@ -1,17 +1,21 @@
-"""Resource alarms: while the node is low on memory or disk space, its shards stop reading publishers.
+"""Resource alarms: while the node is low on memory or disk space, its shards stop reading
+publishers.
 
-Every shard measures its own memory, adds the figures that other processes wrote into the process table, and checks whether
-its groups find their disk full. An alarm that one shard raises holds on all shards, through the same table. During an
-alarm a connection that has published is no longer read, and a new one is stopped after its first publish. Consumers,
-other shards and other nodes are served as usual, so that queues can drain. AMQP clients are notified (``on_change``).
-Most MQTT messages need no disk, and those that do are refused one by one, so the disk alarm does not stop MQTT
-publishers. Beyond the critical mark new connections, declarations and transactions are refused as well.
+Every shard measures its own memory, adds the figures that other processes wrote into the process
+table, and checks whether its groups find their disk full. An alarm that one shard raises holds on
+all shards, through the same table. During an alarm a connection that has published is no longer
+read, and a new one is stopped after its first publish. Consumers, other shards and other nodes are
+served as usual, so that queues can drain. AMQP clients are notified (``on_change``). Most MQTT
+messages need no disk, and those that do are refused one by one, so the disk alarm does not stop
+MQTT publishers. Beyond the critical mark new connections, declarations and transactions are refused
+as well.
 
-A publisher that is not read can neither complete a message nor commit a transaction, and the memory these hold may be the
-very cause of the alarm. After ``RELIEF_SECONDS`` they are dropped (``on_relief``), so that the alarm can end.
+A publisher that is not read can neither complete a message nor commit a transaction, and the memory
+these hold may be the very cause of the alarm. After ``RELIEF_SECONDS`` they are dropped
+(``on_relief``), so that the alarm can end.
 
-A busy shard measures itself ten times a second, which bounds the growth between two samples to what its clients can send
-in a tenth of a second. An idle one does so once a second.
+A busy shard measures itself ten times a second, which bounds the growth between two samples to what
+its clients can send in a tenth of a second. An idle one does so once a second.
 
 Source: RabbitMQ's resource alarms.
 """
@@ -32,15 +36,18 @@ from fluxmq.net.reactor import PAUSED_ALARM, Reactor
 from fluxmq.protocols.connection import WIRE_MQTT, Connection
 
 RELIEF_SECONDS = 10.0
-"""Time for which incomplete messages and uncommitted transactions of stopped publishers are kept: it gives consumers a chance
-to make room."""
+"""Time for which incomplete messages and uncommitted transactions of stopped publishers are kept:
+it gives consumers a chance to make room."""
 QUIET_TICKS = 4
-"""Ticks per tenth of a second up to which a shard counts as idle: its timer alone causes one or two."""
+"""Ticks per tenth of a second up to which a shard counts as idle: its timer alone causes one or
+two."""
 TRIM_PAUSE = 20
-"""Pause after a trim, in multiples of its duration: a large heap takes some tenths of a second, and consumers wait for them."""
+"""Pause after a trim, in multiples of its duration: a large heap takes some tenths of a second, and
+consumers wait for them."""
 REFUSED = ("connection", "declaration", "transaction", "budget", "incomplete")
-"""Kinds of refusals for want of memory: new connections, declarations and transactional publishes beyond the critical mark;
-publishes that would take an AMQP connection above ``amqp.max_incomplete_bytes``; incomplete work dropped to end an alarm."""
+"""Kinds of refusals for want of memory: new connections, declarations and transactional publishes
+beyond the critical mark; publishes that would take an AMQP connection above
+``amqp.max_incomplete_bytes``; incomplete work dropped to end an alarm."""
 
 _log = get_logger("fluxmq.alarms")
 
@@ -48,8 +55,8 @@ _log = get_logger("fluxmq.alarms")
 class Alarms:
     """The alarms in force on one shard, and the connections that are not read because of them.
 
-    ``on_change`` is called with the alarms in force, in the order of ``ALARMS``, whenever they change; ``on_relief`` when the
-    memory alarm has lasted for ``RELIEF_SECONDS``.
+    ``on_change`` is called with the alarms in force, in the order of ``ALARMS``, whenever they
+    change; ``on_relief`` when the memory alarm has lasted for ``RELIEF_SECONDS``.
     """
 
     def __init__(self, reactor: Reactor) -> None:
@@ -78,14 +85,16 @@ class Alarms:
                 self._resume(connection)
 
     def hold_publisher(self, connection: Connection) -> None:
-        """Stop reading a connection that has published, or that sends a packet too large to be anything but a publish."""
+        """Stop reading a connection that has published, or that sends a packet too large to be
+        anything but a publish."""
         publishes = connection.publishing or self.is_large(connection)
         if publishes and connection.fd >= 0 and self._stops(connection):
             self.held[connection] = None
             self._reactor.pause(connection, PAUSED_ALARM)
 
     def is_large(self, connection: Connection) -> bool:
-        """Return whether a packet larger than the receive buffer is coming, which therefore has a buffer of its own."""
+        """Return whether a packet larger than the receive buffer is coming, which therefore has a
+        buffer of its own."""
         return connection.gathering is not None and connection.needed > len(self._reactor.buffer)
 
     def release(self, connection: Connection) -> None:
@@ -105,7 +114,7 @@ class Alarms:
         self.log.event(logging.WARNING, what, "refused because memory is low: %s", what)
 
     def relieve(self) -> None:
-        """Drop what stopped publishers hold and cannot complete."""
+        """Drop incomplete input of stopped publishers."""
         for give_up in self.on_relief:
             give_up()
 
@@ -128,8 +137,8 @@ class Alarms:
 class Watch:
     """Measures resources and sets ``Alarms``. One per shard; ``step`` is called ten times a second.
 
-    ``measure`` returns the bytes that this process holds; ``trim`` returns freed memory to the kernel and says how many
-    seconds that took.
+    ``measure`` returns the bytes that this process holds; ``trim`` returns freed memory to the
+    kernel and says how many seconds that took.
     """
 
     def __init__(
@@ -180,7 +189,8 @@ class Watch:
             self._alarms.relieve()
 
     def _use(self, now: float) -> int:
-        """Return the bytes that the node holds, after a trim of this process where they are too many."""
+        """Return the bytes that the node holds, after a trim of this process where they are too
+        many."""
         self._table.set_memory(self._slot, self._measure())
         too_much = self._watermark.above or self._table.memory() >= self._watermark.watermarks.high
         if too_much and now >= self._trim_at:
@@ -211,8 +221,8 @@ def reason_of(raised: tuple[str, ...]) -> str:
 def trim() -> float:
     """Return freed memory to the kernel and return the seconds that took.
 
-    The C library keeps free memory that lies between pieces in use; without a trim the node would stay above the mark
-    after its queues have drained. Does nothing where the C library cannot.
+    The C library keeps free memory that lies between pieces in use; without a trim the node would
+    stay above the mark after its queues have drained. Does nothing where the C library cannot.
     """
     began = time.monotonic()
     give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)

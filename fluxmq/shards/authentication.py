@@ -1,8 +1,8 @@
 """Client authentication: anonymous, by password, by SCRAM, or by certificate.
 
 Users come from the control process as whole snapshots with a revision. A few threads verify
-passwords (`password_verifications`); the queue is bounded, and beyond it clients get "server busy". An unknown
-user costs as much as a known one. Failed logins delay the next ones (`guessing`).
+passwords (`password_verifications`); the queue is bounded, and beyond it clients get "server busy".
+An unknown user costs as much as a known one. Failed logins delay the next ones (`guessing`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from ipaddress import ip_address
 
 from fluxmq.auth.addresses import key_of_peer
 from fluxmq.auth.login_throttle import LoginThrottle, ThrottleLimits
-from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.origins import PageOrigin
 from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.net.tls import TlsStream
+from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.settings.schema import AuthSettings
@@ -45,7 +47,7 @@ INITIAL_USERS = frozenset({"guest"})
 INITIAL_REVISION = 1
 """Users of a node where none was ever added, and their revision, which any change raises for
 good."""
-ANONYMOUS = AmqpAuthResult(LoginOutcome.ACCEPTED)
+ANONYMOUS = AuthResult(LoginOutcome.ACCEPTED)
 
 
 class Authentication:
@@ -116,9 +118,10 @@ class Authentication:
         return user if user is not None and user.enabled else None
 
     def check(
-        self, client: MqttClient, connect: Connect, done: Callable[[AmqpAuthResult], None]
+        self, client: MqttClient, connect: Connect, done: Callable[[AuthResult], None]
     ) -> None:
         """Authenticate a client; ``done`` is called now or after the password was verified."""
+        identify(client)
         if not connect.username or self._nobody_yet(client, connect.username):
             done(self.without_name(client))
             return
@@ -143,7 +146,7 @@ class Authentication:
         username: str,
         password: bytes,
         peer: str,
-        done: Callable[[AmqpAuthResult], None],
+        done: Callable[[AuthResult], None],
     ) -> None:
         """Verify a user's password; ``done`` is called now or after the verification.
 
@@ -154,7 +157,7 @@ class Authentication:
         if self.revision < 0:
             # Users are not known yet: ask to try again, rather than report a wrong password.
             self.results["password", "busy"] += 1
-            done(AmqpAuthResult(LoginOutcome.UNAVAILABLE))
+            done(AuthResult(LoginOutcome.UNAVAILABLE))
             return
         address, now = key_of_peer(peer), self._loop.time()
         if self.guessing.wait_of_user(username, address, now):
@@ -173,14 +176,14 @@ class Authentication:
             return
         self._verifications.add(Login(username, password, address, reachable, done))
 
-    def _delayed(self, method: str, done: Callable[[AmqpAuthResult], None]) -> None:
+    def _delayed(self, method: str, done: Callable[[AuthResult], None]) -> None:
         self.results[method, "delayed"] += 1
-        done(AmqpAuthResult(LoginOutcome.BUSY))
+        done(AuthResult(LoginOutcome.BUSY))
 
-    def _accept(self, username: str, address: str, done: Callable[[AmqpAuthResult], None]) -> None:
+    def _accept(self, username: str, address: str, done: Callable[[AuthResult], None]) -> None:
         self.results["password", "success"] += 1
         self.guessing.succeeded(username, address, self._loop.time())
-        done(AmqpAuthResult(LoginOutcome.ACCEPTED, username))
+        done(AuthResult(LoginOutcome.ACCEPTED, username))
 
     def _failed(self, username: str, address: str) -> None:
         """Record a failed login: it may delay the next ones, and is logged."""
@@ -210,28 +213,28 @@ class Authentication:
         """Return whether a user may log in from a client's address."""
         return username not in self.settings.loopback_users or is_loopback(peer)
 
-    def without_name(self, client: MqttClient) -> AmqpAuthResult:
+    def without_name(self, client: MqttClient) -> AuthResult:
         """Authenticate a client without a user name: by its certificate, or as anonymous."""
         if client.certificate_name:
             return self.by_certificate(client.certificate_name, client.peer)
         if self.anonymous_allowed(client):
             return ANONYMOUS
         self.results["anonymous", "failure"] += 1
-        return AmqpAuthResult(LoginOutcome.DENIED)
+        return AuthResult(LoginOutcome.DENIED)
 
-    def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> AmqpAuthResult:
+    def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> AuthResult:
         """Authenticate the holder of a certificate; its name need not be a user's unless
         ``user_needed``."""
         if self.revision < 0:
             self.results["certificate", "busy"] += 1
-            return AmqpAuthResult(LoginOutcome.UNAVAILABLE)
+            return AuthResult(LoginOutcome.UNAVAILABLE)
         known = self._users.get(name)
         allowed = known.enabled if known is not None else not user_needed
         if not allowed or not self.reachable(name, peer):
             self.results["certificate", "failure"] += 1
-            return AmqpAuthResult(LoginOutcome.DENIED)
+            return AuthResult(LoginOutcome.DENIED)
         self.results["certificate", "success"] += 1
-        return AmqpAuthResult(LoginOutcome.ACCEPTED, name)
+        return AuthResult(LoginOutcome.ACCEPTED, name)
 
     def _begin(self, login: Login) -> bool:
         """Return whether a login whose turn has come still needs verification."""
@@ -248,7 +251,7 @@ class Authentication:
     def _refuse(self, login: Login) -> None:
         """Refuse a login because the queue is full."""
         self.results["password", "busy"] += 1
-        login.done(AmqpAuthResult(LoginOutcome.BUSY))
+        login.done(AuthResult(LoginOutcome.BUSY))
 
     def _finish(self, login: Login, matches: bool) -> None:
         username = login.username
@@ -256,7 +259,7 @@ class Authentication:
         if not matches or user is None or user.hash != login.stored:
             self.results["password", "failure"] += 1
             self._failed(username, login.address)
-            login.done(AmqpAuthResult(LoginOutcome.WRONG))
+            login.done(AuthResult(LoginOutcome.WRONG))
             return
         if len(self._verified_before) >= REMEMBERED_MAX:
             self._verified_before.clear()
@@ -347,6 +350,17 @@ class Authentication:
         """Return the SCRAM keys of a user who may log in from a client's address."""
         user = self.user(username) if self.reachable(username, peer) else None
         return user.scram if user is not None else None
+
+
+def identify(client: MqttClient) -> None:
+    """Note the client's certificate, or in whose web page it runs."""
+    stream = client.connection.stream
+    if isinstance(stream, TlsStream):
+        identity = stream.peer_identity()
+        if identity is not None:
+            client.certificate_name = identity.common_name or ""
+    elif isinstance(stream, WebSocketStream):
+        client.page = stream.page
 
 
 def guessing_limits(settings: AuthSettings) -> ThrottleLimits:

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fluxmq.engine.wiring import Queues
 from fluxmq.net import frames
 from fluxmq.net.reactor import Reactor
+from fluxmq.routing.node_interest import NodeInterest
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.drops import Drops
+from fluxmq.shards.counts import Drops
 from fluxmq.shards.durable.durability import Durability
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.durable.rows import Clock
@@ -23,12 +25,17 @@ from fluxmq.shards.durable.wiring import Durable
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
+from fluxmq.shards.node_peers import NO_NODES, NodePeers, OtherNodes
 from fluxmq.shards.parts import Parts
 from fluxmq.shards.permissions import PermissionUpdates
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.surroundings import Surroundings
 from fluxmq.shards.switch import Switch
+
+if TYPE_CHECKING:
+    from fluxmq.cluster.shard_endpoint import ShardEndpoint
+    from fluxmq.shards.publish_links import PublishLinks
 
 
 class Shard:
@@ -38,10 +45,10 @@ class Shard:
         self,
         settings: Settings,
         around: Surroundings,
-        share: Callable[[Queues], None] = lambda _queues: None,
+        share: Callable[[Queues, ShardEndpoint], None] = lambda _queues, _endpoint: None,
     ) -> None:
-        """Connect the parts; ``share`` has the queues shared with other nodes. Raises StorageError, and errors of opening TLS listeners'
-        certificates."""
+        """Connect the parts; ``share`` has replicated queues shared with other nodes. Raises
+        StorageError, and errors of opening TLS listeners' certificates."""
         certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
         self.authentication = Authentication(settings.auth, around.loop, certificates)
         self.reactor = make_reactor(settings, around)
@@ -56,14 +63,25 @@ class Shard:
             around.times.steady_us,
             around.disk,
         )
-        share(self.queues)
+        self.endpoint = around.endpoint
+        replicated = settings.cluster.raft.enabled
+        if self.endpoint is not None and replicated:
+            share(self.queues, self.endpoint)
         switch = Switch(lambda received, blocked: around.connect(self.reactor, received, blocked))
         parts = self._make_parts(settings, around, drops, switch)
         self.broker = self.reactor.host = ShardBroker(
             self.reactor, settings, around, parts, self.queues.elsewhere.explain
         )
         self.peers = self.broker.peers
-        self.durable = Durable(self.broker.durable, parts.durable_links)
+        self.nodes = parts.nodes
+        self.publish_links: PublishLinks | None = None
+        if self.endpoint is not None and isinstance(parts.nodes, NodePeers):
+            # Imported only where it is used: it costs time and memory.
+            from fluxmq.shards.publish_links import PublishLinks
+
+            wake = self.queues.service.wake
+            self.publish_links = PublishLinks(self.endpoint, parts.nodes, wake, replicated)
+        self.durable = Durable(self.broker.sessions.durable, parts.durable_links)
         self.permissions = PermissionUpdates(self.reactor, self.broker, self.authentication)
         times, links = around.times, switch.links
         replies = Replies(
@@ -85,6 +103,7 @@ class Shard:
             self.amqp.adopt,
             settings,
             around.count_connections,
+            around.take_connections,
         )
 
     def _make_parts(
@@ -102,6 +121,7 @@ class Shard:
             times.call_later,
             drops.count,
         )
+        interest = NodeInterest() if settings.cluster.enabled else None
         routes = RouteTable(
             self.reactor,
             limits.max_topic_bytes,
@@ -110,6 +130,7 @@ class Shard:
             self.queues.clients.targets,
             links,
             durability.kept,
+            interest,
         )
         groups = GroupTable(
             routes.add_group,
@@ -119,7 +140,14 @@ class Shard:
             durability.commit_waiter.pass_on,
             links,
             durability.kept,
+            interest,
         )
+        nodes: OtherNodes = NO_NODES
+        if interest is not None:
+            nodes = NodePeers(
+                *(around.index, routes, groups, interest, self.reactor, durability.commit_waiter),
+                settings.cluster.transport,
+            )
         around.expect_others(routes, groups)
         retained = RetainedMessages(
             around.index,
@@ -135,7 +163,7 @@ class Shard:
         return Parts(
             self.authentication,
             self.queues,
-            self.queues.join(links),
+            self.queues.join(links, around.epoch),
             switch,
             routes,
             groups,
@@ -143,6 +171,7 @@ class Shard:
             durability.commit_waiter,
             DurableLinks(links, durability, routes, groups),
             drops,
+            nodes,
         )
 
     def _tell_peers(self) -> None:

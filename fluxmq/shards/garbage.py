@@ -75,17 +75,19 @@ class Garbage:
         """Number of objects frozen at the last thaw."""
 
     def begin(self) -> None:
-        """Collect and freeze what exists at the start: no collection sees it before a thaw.
+        """Collect and freeze the objects that exist at the start; no collection scans them until a
+        thaw.
 
-        What the supervisor froze before its fork stays untouched: a collection marks every object
-        that it looks at, and each page with a mark is no longer shared between the processes.
+        Objects that the supervisor froze before its fork stay untouched: a collection marks every
+        object that it looks at, and each page with a mark is no longer shared between the
+        processes.
         """
         self._collector.collect(_ALL)
         self._collector.freeze()
         self._held = self._collector.get_freeze_count()
 
     def look(self, *, quiet: bool) -> None:
-        """Collect what is due. ``quiet``: there is hardly any traffic, so that pauses do not
+        """Run due collections. ``quiet``: there is hardly any traffic, so that pauses do not
         matter."""
         young = self._collector.get_count()[0]
         due = young >= YOUNG_OBJECTS

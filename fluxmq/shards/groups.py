@@ -10,20 +10,32 @@ Source: MQTT 5.0 section 4.8.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from fluxmq.net.links import Link
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.run import PublishRun
+from fluxmq.routing.node_interest import OWN_SHARD, InterestChange, NodeInterest
 from fluxmq.routing.shared import SharedGroup, SharedGroups
 from fluxmq.sessions.mqtt.handover import give_up_shared
 from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 
-if TYPE_CHECKING:
-    from fluxmq.shards.durable.persistent_links import PersistentLink
-
 T = TypeVar("T")
+
+
+class SharedLink(Protocol):
+    """A link to another shard's members of shared groups."""
+
+    def send_shared(self, group: bytes, topic_filter: bytes, run: PublishRun, /) -> None:
+        """Send a run to deliver to the members there."""
+
+
+class NodeSharedPaths(NamedTuple):
+    """The paths to another node's members, as in `routes.NodePaths`."""
+
+    prompt: SharedLink
+    kept: SharedLink
 
 
 class SharedSubscription:
@@ -36,21 +48,30 @@ class SharedSubscription:
         self.kept: set[Session] = set()
         """Members with persistent sessions and a QoS above 0."""
         self.kept_at: dict[int, int] = {}
-        """Number of such members by other shard."""
+        """Number of such members by other shard, or other node."""
         self._table = table
 
     def offer(self, run: PublishRun) -> None:
-        """Distribute a run published on this shard over the whole node."""
-        parts = self.core.split(run.count)
+        """Distribute a run published on this shard over all members."""
+        self._offer(run, self.core.split(run.count))
+
+    def offer_on_node(self, run: PublishRun) -> None:
+        """Distribute a part that another node assigned to this one over its shards."""
+        parts = self.core.split(run.count, on_node=True)
+        if not parts:
+            # As in `offer_here`: that node has to know first that nobody is left here.
+            self._table.tell()
+            parts = self.core.split(run.count)
+        self._offer(run, parts)
+
+    def _offer(self, run: PublishRun, parts: list[tuple[Session | int, int]]) -> None:
         if not parts:
             self._table.count_drop("shared_no_member", run.count)
             return
         for target, piece in cut(run, parts):
             if isinstance(target, int):
-                way: Link | PersistentLink = self._table.links[target]
-                if run.qos and target in self.kept_at:
-                    way = self._table.persistent_links[target]
-                way.send_shared(self.core.group, self.filter, piece)
+                path = self._table.path(target, bool(run.qos) and target in self.kept_at)
+                path.send_shared(self.core.group, self.filter, piece)
             else:
                 self.deliver(target, piece)
 
@@ -82,7 +103,8 @@ class SharedSubscription:
         """Return whether another member could take over a member's messages now."""
         online, _ = self.core.counts
         here = online - (1 if session.client is not None else 0)
-        return here > 0 or any(count for count, _ in self.core.remote().values())
+        elsewhere = (*self.core.remote().values(), *self.core.nodes().values())
+        return here > 0 or any(count for count, _ in elsewhere)
 
 
 class GroupTable:
@@ -97,11 +119,15 @@ class GroupTable:
         tell: Callable[[], None],
         pass_on: Callable[[InflightRange], None],
         links: Mapping[int, Link],
-        persistent_links: Mapping[int, PersistentLink],
+        persistent_links: Mapping[int, SharedLink],
+        interest: NodeInterest | None = None,
     ) -> None:
         """``tell`` announces changes to the peers; ``pass_on`` gives a member's remaining messages
         to the others of its group. ``persistent_links`` lead reliably to other shards' persistent
-        members, which acknowledge messages."""
+        members, which acknowledge messages. ``interest`` adds up this node's members, for other
+        nodes; None without any."""
+        self._interest = interest
+        self._nodes: dict[int, NodeSharedPaths] = {}
         self._groups: SharedGroups[Session] = SharedGroups()
         self._by_core: dict[SharedGroup[Session], SharedSubscription] = {}
         self._added = added
@@ -119,6 +145,14 @@ class GroupTable:
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    def path(self, target: int, kept: bool) -> SharedLink:
+        """Return the path to another shard's or node's members; ``kept``: to persistent ones, which
+        acknowledge messages."""
+        node = self._nodes.get(target)
+        if node is not None:
+            return node.kept if kept else node.prompt
+        return self.persistent_links[target] if kept else self.links[target]
 
     def obtain(self, name: bytes, topic_filter: bytes) -> SharedSubscription:
         """Return the group; create it if it is new."""
@@ -144,7 +178,7 @@ class GroupTable:
         else:
             group.kept.discard(session)
         self.member_count += group.core.join(session, connected=session.client is not None)
-        self.changed.add((name, topic_filter))
+        self._note(name, topic_filter)
 
     def leave(self, name: bytes, topic_filter: bytes, session: Session) -> None:
         """Remove a session of this shard from the members."""
@@ -154,7 +188,7 @@ class GroupTable:
         group.grants.pop(session, None)
         group.kept.discard(session)
         self.member_count -= 1
-        self.changed.add((name, topic_filter))
+        self._note(name, topic_filter)
         self._release(group)
 
     def set_connected(
@@ -164,7 +198,18 @@ class GroupTable:
         group = self.find(name, topic_filter)
         if group is not None and session in group.grants:
             group.core.set_connected(session, connected)
-            self.changed.add((name, topic_filter))
+            self._note(name, topic_filter)
+
+    def _note(self, name: bytes, topic_filter: bytes) -> None:
+        """Note that the number of members here has changed, to be announced."""
+        self.changed.add((name, topic_filter))
+        self._tell_node(OWN_SHARD, name, topic_filter, self.counts(name, topic_filter))
+
+    def _tell_node(
+        self, shard: int, name: bytes, topic_filter: bytes, counts: tuple[int, int, int]
+    ) -> None:
+        if self._interest is not None:
+            self._interest.set_members(shard, (name, topic_filter), counts)
 
     def hand_over(self, session: Session, ended: bool) -> None:
         """Hand on a member's unacknowledged messages after its connection, or its session, has
@@ -199,6 +244,7 @@ class GroupTable:
     ) -> None:
         """Set another shard's member counts; ``kept``: number of persistent ones among them."""
         self._former.get(shard, set()).discard((name, topic_filter))
+        self._tell_node(shard, name, topic_filter, (online, offline, kept))
         if online or offline:
             group = self.obtain(name, topic_filter)
             group.core.set_remote(shard, online, offline)
@@ -221,10 +267,47 @@ class GroupTable:
             kept = self._by_core[core].kept_at.get(shard, 0)
             if kept:
                 former.add((core.group, core.filter))
+            if shard in core.remote():
+                self._tell_node(shard, core.group, core.filter, (0, kept, kept))
             return kept
 
         for core in self._groups.drop_shard(shard, staying):
             self._removed(self._by_core.pop(core))
+
+    # Other nodes
+
+    def set_node(self, node: int, paths: NodeSharedPaths, change: InterestChange) -> None:
+        """Follow a change of another node's member counts; ``paths`` lead there."""
+        self._nodes[node] = paths
+        for name, topic_filter, online, offline, kept in change.members:
+            found = (
+                self.obtain(name, topic_filter)
+                if online or offline
+                else self.find(name, topic_filter)
+            )
+            if found is None:
+                continue
+            found.core.set_node(node, online, offline)
+            if kept:
+                found.kept_at[node] = kept
+            else:
+                found.kept_at.pop(node, None)
+            self._release(found)
+
+    def node_members(self, node: int) -> set[tuple[bytes, bytes]]:
+        """Return the groups that have members on another node."""
+        return {(core.group, core.filter) for core in self._groups if node in core.nodes()}
+
+    def drop_node(self, node: int) -> None:
+        """Drop another node's members."""
+        for core in list(self._groups):
+            group = self._by_core[core]
+            core.set_node(node, 0, 0)
+            group.kept_at.pop(node, None)
+            self._release(group)
+        self._nodes.pop(node, None)
+
+    # Shards that start later
 
     def expect(self, shard: int, members: Iterable[tuple[bytes, bytes]]) -> None:
         """Add persistent members (group and filter, one each) of a shard that is yet to start."""

@@ -39,15 +39,18 @@ class Intake:
         amqp: Callable[[Connection, str, float], None],
         settings: Settings,
         counted: Callable[[int, int], None],
+        taking: Callable[[bool], None],
     ) -> None:
         """``amqp`` makes a connection speak AMQP; ``str``: its peer, ``float``: seconds until it
-        must be open. ``counted`` gets the number of connections of a listener."""
+        must be open. ``counted`` gets the number of connections of a listener, ``taking`` whether
+        connections are received that it has not got yet."""
         self._socket = adopt(handoff_fd)
         self._reactor = reactor
         self._broker = broker
-        self.open_now = broker.open_now
+        self.open_now = broker.connections.open_now
         self._settings = settings
         self._counted = counted
+        self._taking = taking
         self._tls: dict[int, ssl.SSLContext] = {}
         self._amqp = amqp
         self.opened = [0] * len(LISTENERS)
@@ -73,11 +76,21 @@ class Intake:
         self._settings = settings
 
     def _ready(self) -> None:
+        # The acceptor must not see an empty socket and the counts from before.
+        self._taking(True)
+        try:
+            self._take()
+        finally:
+            self._taking(False)
+
+    def _take(self) -> None:
         for _ in range(MESSAGES_PER_TURN):
             try:
                 batch = receive(self._socket)
             except HandoffClosedError:
-                self._log.event(logging.ERROR, "closed", "the acceptor's end is closed")
+                self._log.event(
+                    logging.ERROR, "closed", "the acceptor has closed its end of the socket"
+                )
                 self.stop()
                 return
             if not batch:
@@ -94,7 +107,9 @@ class Intake:
     def _adopt(self, fd: int, listener: int, peer: str, data: bytes) -> None:
         settings = self._listeners[listener] if listener < len(self._listeners) else None
         if settings is None:
-            self._log.event(logging.ERROR, "listener", "connection of an unknown listener refused")
+            self._log.event(
+                logging.ERROR, "listener", "refused a connection of an unknown listener"
+            )
             os.close(fd)
             return
         reactor = self._reactor
@@ -127,4 +142,4 @@ class Intake:
         elif data:
             reactor.process(connection, bytearray(data), len(data))
         if client is not None and client.stage is not CONNECTED:
-            self._broker.watch_connect(client, settings.connect_timeout)
+            self._broker.connections.watch_connect(client, settings.connect_timeout)

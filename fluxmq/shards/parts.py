@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from fluxmq.engine.queue_links import QueueLinks
 from fluxmq.engine.wiring import Queues
 from fluxmq.shards.authentication import Authentication
-from fluxmq.shards.drops import Drops
+from fluxmq.shards.counts import Drops
 from fluxmq.shards.durable.commit_waiter import CommitWaiter
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.groups import GroupTable
+from fluxmq.shards.node_peers import OtherNodes
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.switch import Switch
@@ -30,3 +31,4 @@ class Parts:
     commit_waiter: CommitWaiter
     durable_links: DurableLinks
     drops: Drops
+    nodes: OtherNodes

@@ -17,7 +17,7 @@ from functools import partial
 
 from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
 from fluxmq.auth.fair_queue import FairQueue
-from fluxmq.auth.logins import AmqpAuthResult
+from fluxmq.auth.logins import AuthResult
 from fluxmq.settings.schema import AuthSettings
 
 VERIFY_NICENESS = 5
@@ -35,7 +35,7 @@ class Login:
     password: bytes
     address: str
     reachable: bool
-    done: Callable[[AmqpAuthResult], None]
+    done: Callable[[AuthResult], None]
     stored: str | None = None
 
 

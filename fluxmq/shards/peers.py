@@ -23,8 +23,10 @@ from fluxmq.logs import get_logger
 from fluxmq.net import frames
 from fluxmq.net.links import Link
 from fluxmq.net.reactor import PAUSED_LINK, Reactor
+from fluxmq.shards.confirmations import Confirmations
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.groups import GroupTable
+from fluxmq.shards.node_peers import OtherNodes
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.session_ownership import SessionOwnership
@@ -50,6 +52,7 @@ class Subjects:
     retained: RetainedMessages
     durable: DurableLinks
     queues: QueueLinks
+    nodes: OtherNodes
 
 
 class Peers:
@@ -76,13 +79,11 @@ class Peers:
         self._retained = subjects.retained
         self._durable = subjects.durable
         self._queues = subjects.queues
+        self.nodes = subjects.nodes
         self._alive = alive
         self._owned = owned
         self._later = call_later
-        self._sequence = 0
-        self._told: dict[int, int] = {}
-        self._known: dict[int, int] = {}
-        self._waiting: list[tuple[int, set[int], Callable[[], None]]] = []
+        self._confirmations = Confirmations()
         self._epochs: dict[int, int] = {}
         self._heard: dict[int, float] = {}
         """Times of hellos from peers that the process table has not shown alive since."""
@@ -172,17 +173,14 @@ class Peers:
     # Interest
 
     def when_known(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when all peers know the interest noted so far."""
+        """Call ``done`` when all shards, and all connected nodes, know the interest noted so
+        far."""
         self.tell()
-        outstanding = {peer for peer, told in self._told.items() if self._known.get(peer, 0) < told}
-        outstanding = {peer for peer in outstanding if self.links[peer].up}
-        if outstanding:
-            self._waiting.append((self._sequence, outstanding, done))
-        else:
-            done()
+        self._confirmations.when_known(lambda: self.nodes.when_known(done))
 
     def tell(self) -> None:
-        """Announce changes since the last call to the peers."""
+        """Announce changes since the last call to the peers, and to other nodes."""
+        self.nodes.tell()
         changed, members = self._routes.changed, self._groups.changed
         if not changed and not members:
             return
@@ -192,11 +190,10 @@ class Peers:
         kept = self._routes.kept(begun)
         self._routes.changed = {}
         self._groups.changed = set()
-        self._sequence += 1
-        for link in self.links.values():
-            if link.up:
-                self._told[link.peer] = self._sequence
-                link.send_control("interest", self._sequence, begun, ceased, counts, kept)
+        up = [link for link in self.links.values() if link.up]
+        sequence = self._confirmations.announce(link.peer for link in up)
+        for link in up:
+            link.send_control("interest", sequence, begun, ceased, counts, kept)
 
     def _tell_everything(self, link: Link) -> None:
         self._durable.tell_first(link)
@@ -299,28 +296,17 @@ class Peers:
         for group in counts:
             self._groups.set_remote(link.peer, *group)
         if sequence:
+            # The peer's subscriber is answered when the nodes that this shard tells know as well.
+            epoch = link.epoch
+            self.nodes.tell()
+            self.nodes.when_known(lambda: self._confirm(link, epoch, sequence))
+
+    def _confirm(self, link: Link, epoch: int, sequence: int) -> None:
+        if link.up and link.epoch == epoch:
             link.send_control("known", sequence)
 
     def _on_known(self, link: Link, sequence: int) -> None:
-        self._known[link.peer] = sequence
-        self._settle(link.peer, sequence)
-
-    def _settle(self, peer: int, sequence: int | None) -> None:
-        """Handle the peer's confirmation up to ``sequence``, or (None) the end of its
-        confirmations."""
-        remaining = []
-        ready = []
-        for entry in self._waiting:
-            wanted, outstanding, done = entry
-            if sequence is None or wanted <= sequence:
-                outstanding.discard(peer)
-            if outstanding:
-                remaining.append(entry)
-            else:
-                ready.append(done)
-        self._waiting = remaining
-        for done in ready:
-            done()
+        self._confirmations.confirmed(link.peer, sequence)
 
     def _on_synchronised(self, link: Link, complete: bool) -> None:
         """Handle the end of a peer's announcements; ``complete``: it has all retained messages."""
@@ -371,7 +357,9 @@ class Peers:
             self._later(RETRY_SECONDS, self._retry)
 
     def check(self) -> None:
-        """Detect peers that died while they owe an answer; announce changes."""
+        """Detect peers that died while they owe an answer; announce changes. Called every tenth of
+        a second."""
+        self.nodes.housekeeping()
         for link in self.links.values():
             if link.up and self._dead(link.peer):
                 self._lose(link)
@@ -407,7 +395,5 @@ class Peers:
         self._heard.pop(link.peer, None)
         self._complete.discard(link.peer)
         self._sources.discard(link.peer)
-        self._told.pop(link.peer, None)
-        self._known.pop(link.peer, None)
-        self._settle(link.peer, None)
+        self._confirmations.lost(link.peer)
         self._resume(link)

@@ -39,7 +39,7 @@ class PermissionUpdates:
             if name_of(client) in changed and client.stage is not CONNECTED:
                 # Still connecting, under rules that no longer hold: it may try again.
                 self._broker.handler.disconnect(client, Cause.PERMISSIONS)
-        for session in list(self._broker.sessions.values()):
+        for session in list(self._broker.sessions.by_id.values()):
             if session.principal in changed:
                 self._apply(session, before.get(session.principal))
         self._broker.schedule()
@@ -52,7 +52,7 @@ class PermissionUpdates:
         if settings.anonymous == anonymous:
             return
         users = {user.name for user in authentication.users()}
-        for session in list(self._broker.sessions.values()):
+        for session in list(self._broker.sessions.by_id.values()):
             if session.principal not in users:
                 self._apply(session, None)
         self._broker.schedule()
@@ -65,7 +65,7 @@ class PermissionUpdates:
         """Apply the current rules to a session; ``before``: its user's former record."""
         authentication = self._authentication
         user = authentication.record(session.principal)
-        policy = self._broker.policy(session.client_id, session.principal)
+        policy = authentication.policy(session.client_id, session.principal)
         gone = user is None and before is not None
         wanted = all(policy.may_subscribe(written.decode()) for written in session.subscriptions)
         client = session.client
@@ -75,7 +75,7 @@ class PermissionUpdates:
             else:
                 client.policy = policy
                 apply_policy(client)
-        if (gone or not wanted) and self._broker.sessions.get(session.client_id) is session:
+        if (gone or not wanted) and self._broker.sessions.by_id.get(session.client_id) is session:
             self._broker.handler.finish(session)
 
     def _may_stay(self, client: MqttClient, user: User | None, before: User | None) -> bool:

@@ -56,7 +56,7 @@ class Census:
         likewise."""
         self._amqp.census.step()
         if not self._left:
-            self._left = list(self._broker.sessions.values())
+            self._left = list(self._broker.sessions.by_id.values())
             self._count = SessionTotals()
         count = self._count
         for session in self._left[-CENSUS_STEP:]:
@@ -106,8 +106,8 @@ class Reports:
         tally = self._reactor.tally
         return ProcessNumbers(
             connections=sum(self._intake.open_now),
-            sessions=len(self._broker.sessions),
-            subscriptions=self._broker.subscription_count,
+            sessions=len(self._broker.sessions.by_id),
+            subscriptions=self._broker.subscriptions.count,
             retained=len(self._broker.retained.store),
             messages_received=tally.received0
             + tally.received1
@@ -131,6 +131,7 @@ class Reports:
         yield from self._kept()
         yield from self._time()
         yield from self._broker.alarms.samples()
+        yield from self._peers.nodes.samples()
         yield from self._queues.samples()
         yield from message_samples(self._reactor.tally)
         yield from self._amqp.samples()
@@ -146,7 +147,7 @@ class Reports:
             labels = {"listener": listener}
             yield "fluxmq_connections", labels, self._intake.open_now[index]
             yield "fluxmq_connections_opened_total", labels, self._intake.opened[index]
-        for reason, count in self._broker.closed.items():
+        for reason, count in self._broker.counts.closed.items():
             yield "fluxmq_connections_closed_total", {"reason": reason}, count
 
     def _messages(self) -> Iterator[Sample]:
@@ -162,7 +163,7 @@ class Reports:
             yield "fluxmq_messages_sent_total", labels, sent[qos]
             yield "fluxmq_message_bytes_sent_total", labels, sent_bytes[qos]
         drops = dict.fromkeys(DROP_REASONS, 0)
-        drops.update(self._broker.drops.by_reason)
+        drops.update(self._broker.counts.drops.by_reason)
         drops["slow_subscriber"] += tally.dropped_slow
         drops["offline_queue_full"] += tally.dropped_full
         drops["expired"] += tally.dropped_expired
@@ -170,7 +171,7 @@ class Reports:
         drops["link_full"] += sum(link.dropped for link in self._peers.links.values())
         for reason, count in drops.items():
             yield "fluxmq_messages_dropped_total", {"reason": reason}, count
-        for kind, count in self._broker.packets.items():
+        for kind, count in self._broker.counts.packets.items():
             name = PacketType(kind).name.lower()
             yield "fluxmq_packets_received_total", {"type": name}, count
         store = self._broker.retained.store
@@ -179,20 +180,20 @@ class Reports:
 
     def _sessions(self) -> Iterator[Sample]:
         broker = self._broker
-        if len(broker.sessions) <= CENSUS_STEP:
+        if len(broker.sessions.by_id) <= CENSUS_STEP:
             self.census.step()
         census = self.census.result
         yield "fluxmq_sessions", {"state": "connected"}, census.connected
         yield "fluxmq_sessions", {"state": "absent"}, census.absent
-        yield "fluxmq_sessions_expired_total", {}, broker.expired_sessions
-        yield "fluxmq_session_takeovers_total", {}, broker.takeovers
+        yield "fluxmq_sessions_expired_total", {}, broker.sessions.expired
+        yield "fluxmq_session_takeovers_total", {}, broker.takeover.count
         yield "fluxmq_wills_pending", {}, census.wills
-        yield "fluxmq_wills_published_total", {}, broker.wills
+        yield "fluxmq_wills_published_total", {}, broker.counts.wills
         yield "fluxmq_inflight_messages", {}, census.inflight
         yield "fluxmq_pending_messages", {}, census.pending
         yield "fluxmq_pending_bytes", {}, census.pending_bytes
-        yield "fluxmq_subscriptions", {}, broker.subscription_count
-        yield "fluxmq_shared_groups", {}, len(broker.groups)
+        yield "fluxmq_subscriptions", {}, broker.subscriptions.count
+        yield "fluxmq_shared_groups", {}, len(broker.subscriptions.groups)
 
     def _kept(self) -> Iterator[Sample]:
         store = self._store
@@ -218,15 +219,15 @@ class Reports:
 
     def _access(self) -> Iterator[Sample]:
         broker = self._broker
-        for code, count in broker.errors.items():
+        for code, count in broker.counts.errors.items():
             yield "fluxmq_protocol_errors_total", {"code": f"0x{code:02x}"}, count
         authentication = broker.authentication
         for (method, result), count in authentication.results.items():
             labels = {"method": method, "result": result}
             yield "fluxmq_authentications_total", labels, count
         yield "fluxmq_authentications_pending", {}, authentication.pending
-        for operation, count in broker.drops.denied.items():
+        for operation, count in broker.counts.drops.denied.items():
             yield "fluxmq_authorization_denied_total", {"operation": operation}, count
         yield "fluxmq_users_revision", {}, authentication.revision
-        yield "fluxmq_log_lines_suppressed_total", {}, broker.log.suppressed_total
+        yield "fluxmq_log_lines_suppressed_total", {}, broker.counts.log.suppressed_total
         yield "fluxmq_log_lines_dropped_total", {}, logs.dropped_lines()

@@ -186,7 +186,7 @@ def frame_of(run: PublishRun, stamp: tuple[int, int]) -> bytes:
 
 
 def kept_on_disk(topic: bytes) -> bool:
-    """Return whether a topic is kept on disk: the broker's own are published anew all the time."""
+    """Return whether a topic is kept on disk: not the broker's own, which is republished all the time."""
     return not topic.startswith(SYSTEM_PREFIX)
 
 

@@ -94,13 +94,12 @@ class _PendingSession:
 class SessionOwnership:
     """Ownership of client ids, for the claimer, the home and the owner."""
 
-    def __init__(
-        self, shard: int, workers: int, links: dict[int, Link], sessions: Sessions
-    ) -> None:
+    _sessions: Sessions
+
+    def __init__(self, shard: int, workers: int, links: dict[int, Link]) -> None:
         self.shard = shard
         self._workers = workers
         self._links = links
-        self._sessions = sessions
         self._owners: dict[str, int] = {}
         """Owners of this home's ids whose sessions are in other shards."""
         self._pending: dict[str, _PendingSession] = {}
@@ -113,6 +112,10 @@ class SessionOwnership:
         self._claiming: Counter[str] = Counter()
         """Ids with claims of this shard in flight: the end of their old session releases
         nothing."""
+
+    def serve(self, sessions: Sessions) -> None:
+        """Register whoever yields and restores sessions. Nothing is claimed before."""
+        self._sessions = sessions
 
     def home(self, client_id: str) -> int:
         """Return the shard that decides about a client id."""
@@ -205,10 +208,10 @@ class SessionOwnership:
             self._queue(client_id, acquisition)
         return True
 
-    def owned_elsewhere(self, client_id: str) -> bool:
-        """Return whether another shard has, or is about to have, the session of an id of this
-        home."""
-        return client_id in self._owners
+    def is_owned(self, client_id: str) -> bool:
+        """Return whether this shard or another has, or is about to have, the session of an id of
+        this home."""
+        return client_id in self._owners or self._sessions.holds(client_id)
 
     def _queue(self, client_id: str, acquisition: _Acquisition) -> None:
         pending = self._pending.get(client_id)

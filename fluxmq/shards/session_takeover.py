@@ -1,76 +1,93 @@
 """Session takeover: gives a client its session from wherever it is, and exports sessions to other
 shards.
 
-Carries out what ``SessionOwnership`` decides: connections with the same id are closed, sessions move as
-values, and a client whose former session is discarded is let in once that session's end is on disk.
-A session belongs to the principal that created it (a user, a certificate's name, or anonymous):
-others are refused and can neither read nor end it.
+Carries out what ``SessionOwnership`` decides: connections with the same id are closed, sessions
+move as values, and a client whose former session is discarded is let in once that session's end is
+on disk. A session belongs to the principal that created it (a user, a certificate's name, or
+anonymous): others are refused and can neither read nor end it.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fluxmq.protocols.connection import Connection
-from fluxmq.protocols.mqtt.delivery import SessionDelivery
 from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
-from fluxmq.sessions.mqtt.handover import abandon
 from fluxmq.sessions.mqtt.outcomes import Cause
-from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session
+from fluxmq.sessions.mqtt.session import MqttClient, Session
 from fluxmq.shards.authentication import Authentication
-from fluxmq.shards.groups import GroupTable
-from fluxmq.shards.session_ownership import FOREIGN
-from fluxmq.shards.transfer import export_session, import_session
-
-if TYPE_CHECKING:
-    from fluxmq.shards.durable.sessions import DurableSessions
-    from fluxmq.shards.peers import Peers
+from fluxmq.shards.connections import ClientConnections
+from fluxmq.shards.durable.sessions import DurableSessions
+from fluxmq.shards.peers import Peers
+from fluxmq.shards.session_ownership import FOREIGN, SessionOwnership
+from fluxmq.shards.session_table import SessionTable
 
 
 class SessionTakeover:
     """A shard's handling of claimed client ids."""
 
-    sessions: dict[str, Session]
-    handler: MqttConnectionHandler
-    authentication: Authentication
-    groups: GroupTable
-    peers: Peers
-    durable: DurableSessions
-    takeovers: int
-    _arriving: dict[str, MqttClient]
-    pause: Callable[[Connection], None]
-    schedule: Callable[..., None]
-    forget: Callable[[Session], None]
-    new_delivery: Callable[[], SessionDelivery]
-    enter_subscription: Callable[[Session, bytes, bytes, Grant], None]
+    def __init__(
+        self,
+        ownership: SessionOwnership,
+        sessions: SessionTable,
+        durable: DurableSessions,
+        peers: Peers,
+        handler: MqttConnectionHandler,
+        connections: ClientConnections,
+        authentication: Authentication,
+        schedule: Callable[[], None],
+    ) -> None:
+        """``handler`` continues clients' CONNECT, and ends connections and sessions; ``schedule``
+        schedules a tick."""
+        self._ownership = ownership
+        self._sessions = sessions
+        self._durable = durable
+        self._peers = peers
+        self._handler = handler
+        self._connections = connections
+        self._authentication = authentication
+        self._schedule = schedule
+        self._arriving: dict[str, MqttClient] = {}
+        """Clients that are let in once the end of their former session is on disk."""
+        self.count = 0
+        """Number of connections that were closed for a new one of the same client id."""
+        ownership.serve(self)
+
+    def new_client_id(self) -> str:
+        """Return a new client id with this shard as home, so that a plain reconnect comes here."""
+        ownership = self._ownership
+        while True:
+            name = "auto-" + secrets.token_hex(10)
+            if ownership.home(name) == ownership.shard:
+                return name
 
     def acquire(self, client: MqttClient, clean: bool) -> None:
         """Claim the client's id for this shard."""
         assert client.connect is not None
         client_id = client.connect.client_id
-        ownership = self.peers.ownership
+        ownership = self._ownership
         if ownership.undisputed(client_id):
             self._let_in(client, clean, self.take(client_id, clean, client.username))
             return
-        self.pause(client.connection)
+        self._connections.pause(client.connection)
 
         def granted(found: Any, imported: bool) -> None:
-            session = self._import(found) if imported else found
+            session = self._sessions.move_in(found) if imported else found
             if imported and not self._discarded(client, clean, session):
                 # Its subscriptions are here now: continue once every shard knows them.
-                self.peers.when_known(partial(arrived, session))
+                self._peers.when_known(partial(arrived, session))
             else:
                 self._let_in(client, clean, session)
-            self.schedule()
+            self._schedule()
 
         def arrived(session: Session) -> None:
-            if self.sessions.get(client_id) is session and session.client is None:
-                self.handler.claimed(client, session)
+            if self._sessions.by_id.get(client_id) is session and session.client is None:
+                self._handler.claimed(client, session)
             else:  # a later claim of the same id was faster
-                self.handler.end(client, with_will=False, reason="taken_over")
-            self.schedule()
+                self._handler.end(client, with_will=False, reason="taken_over")
+            self._schedule()
 
         ownership.acquire(client_id, clean, client.username, granted)
 
@@ -82,42 +99,42 @@ class SessionTakeover:
     def _foreign(self, owner: str, principal: str | None) -> bool:
         """Return whether ``owner``'s session must not be touched for ``principal``; None may touch
         any."""
-        return principal not in (None, owner) and self.authentication.may_return(owner)
+        return principal not in (None, owner) and self._authentication.may_return(owner)
 
     def _let_in(self, client: MqttClient, clean: bool, session: Session | str | None) -> None:
         """Continue CONNECT; if that ends a durable session, only after its end is on disk."""
         if isinstance(session, str):
-            self.handler.acquire_refused(client)
+            self._handler.acquire_refused(client)
             return
         if session is None or not self._discarded(client, clean, session):
-            self.handler.claimed(client, session)
+            self._handler.claimed(client, session)
             return
         kept = session.delivery.durable is not None
-        self.handler.finish(session)
+        self._handler.finish(session)
         if not kept:
-            self.handler.claimed(client, None)
+            self._handler.claimed(client, None)
             return
 
         client_id = session.client_id
         self._arriving[client_id] = client
-        self.pause(client.connection)
+        self._connections.pause(client.connection)
 
         def gone() -> None:
             if self._arriving.get(client_id) is client:
                 del self._arriving[client_id]
-                self.handler.claimed(client, None)
-                if client_id not in self.sessions:
-                    self.peers.ownership.release(client_id)
+                self._handler.claimed(client, None)
+                if client_id not in self._sessions.by_id:
+                    self._ownership.release(client_id)
             else:  # a later claim of the same id was faster
-                self.handler.end(client, with_will=False, reason="taken_over")
+                self._handler.end(client, with_will=False, reason="taken_over")
 
-        self.durable.when_gone(client_id, gone)
+        self._durable.when_gone(client_id, gone)
 
     def take(self, client_id: str, _clean: bool, principal: str | None) -> Session | str | None:
         """Close this shard's connection of a client id; return its session unless that ended too.
         Return ``FOREIGN``, and close nothing, if it belongs to another principal (None: any)."""
         arriving = self._arriving.get(client_id)
-        session = self.sessions.get(client_id)
+        session = self._sessions.by_id.get(client_id)
         owner = arriving.username if arriving is not None else None
         if session is not None:
             owner = session.principal
@@ -127,9 +144,9 @@ class SessionTakeover:
         if session is None:
             return None
         if session.client is not None:
-            self.takeovers += 1
-            self.handler.disconnect(session.client, Cause.TAKEN_OVER)
-        return self.sessions.get(client_id)
+            self.count += 1
+            self._handler.disconnect(session.client, Cause.TAKEN_OVER)
+        return self._sessions.by_id.get(client_id)
 
     def export(self, client_id: str, clean: bool, principal: str | None) -> list[Any] | str | None:
         """Take a session for another shard, and remove it from this one."""
@@ -137,49 +154,36 @@ class SessionTakeover:
         if session is None or isinstance(session, str):
             return session
         if clean:
-            self.handler.finish(session)
+            self._handler.finish(session)
             return None
-        self.durable.leaving(session)
-        self.forget(session)
-        state = export_session(session)
-        self.durable.moved(session)
-        # The remains must neither wake up (its will!) nor form a cycle.
-        session.expires_at = session.will_at = 0.0
-        session.will = None
-        session.subscriptions.clear()
-        abandon(session.delivery)
-        return state
+        return self._sessions.move_out(session)
 
     def close_session(self, client_id: str, done: Callable[[int], None]) -> None:
         """End a session on an administrator's request; ``done`` gets the number ended here, once on
         disk."""
-        session = self.sessions.get(client_id)
+        session = self._sessions.by_id.get(client_id)
         if session is None:
             done(0)
             return
         if session.client is not None:
-            self.handler.disconnect(session.client, Cause.ADMINISTRATOR)
-        if self.sessions.get(client_id) is session:
-            self.handler.finish(session)
-        self.durable.when_gone(client_id, lambda: done(1))
-        self.schedule()
+            self._handler.disconnect(session.client, Cause.ADMINISTRATOR)
+        if self._sessions.by_id.get(client_id) is session:
+            self._handler.finish(session)
+        self._durable.when_gone(client_id, lambda: done(1))
+        self._schedule()
 
     def keep(self, state: list[Any]) -> None:
         """Import a session that left another shard for a client that is gone by now."""
-        self.schedule(self._import(state))
+        self._sessions.schedule(self._sessions.move_in(state))
 
     def holds(self, client_id: str) -> bool:
         """Return whether a session of this id is here."""
-        return client_id in self.sessions or client_id in self._arriving
+        return client_id in self._sessions.by_id or client_id in self._arriving
 
-    def _import(self, state: list[Any]) -> Session:
-        session = import_session(state, self.new_delivery(), self.groups, self.durable.keep)
-        self.enter(session)
-        self.durable.arrived(session)
-        return session
+    def bring_back(self) -> bool:
+        """Restore the sessions kept on this shard's disk that no shard has; False: call again."""
+        return self._durable.load(self._sessions)
 
-    def enter(self, session: Session) -> None:
-        """Add a session that was elsewhere or was restored."""
-        self.sessions[session.client_id] = session
-        for written, grant in session.subscriptions.items():
-            self.enter_subscription(session, written, session.filter_of(written), grant)
+    def revive(self, client_ids: list[str], done: Callable[[], None]) -> None:
+        """Restore the sessions of a shard that has died."""
+        self._durable.revive(client_ids, self._sessions, done)

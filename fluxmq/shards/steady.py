@@ -109,7 +109,7 @@ class NodeClock:
         """Maps the wall clock's reading to what it ought to show; None if that cannot be known."""
         if self._unseen > TOLD_US or self._drift > TOLD_US:
             _log.info(
-                "time goes on",
+                "steady time resumed",
                 extra={"unseen": self._unseen // 1_000_000, "ahead": self._drift // 1_000_000},
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fluxmq.net.links import Blocked, Link, Received
 from fluxmq.net.reactor import Reactor
@@ -14,13 +15,16 @@ from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.routes import RouteTable
 from fluxmq.storage.directory import Placement
 
+if TYPE_CHECKING:
+    from fluxmq.cluster.shard_endpoint import ShardEndpoint
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
     """The clocks of a shard, and its timer.
 
-    `steady_us`: µs since the epoch, never going back, for queues. `call_later` calls an action after
-    this many seconds, and ticks.
+    `steady_us`: µs since the epoch, never going back, for queues. `call_later` calls an action
+    after this many seconds, and ticks.
     """
 
     monotonic: Callable[[], float]
@@ -37,7 +41,9 @@ class Surroundings:
     `epoch` identifies this life of the shard. `is_alive` returns whether another shard runs and has
     shown it. `expect_others` adds subscriptions of persistent sessions of shards that may start
     later. `schedule` schedules a tick. `count_connections` gets the number of connections per
-    listener; `connected` returns the number of connected clients.
+    listener, `take_connections` whether it has received some not yet in that number; `connected`
+    returns the number of connected clients. `endpoint`: where other nodes reach this shard, in a
+    cluster; not started yet.
     """
 
     index: int
@@ -54,4 +60,6 @@ class Surroundings:
     handoff_fd: int
     schedule: Callable[[], None]
     count_connections: Callable[[int, int], None]
+    take_connections: Callable[[bool], None]
     connected: Callable[[], int]
+    endpoint: ShardEndpoint | None = None

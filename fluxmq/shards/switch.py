@@ -1,4 +1,4 @@
-"""The links to the node's other shards, and who handles what comes over them."""
+"""The links to the node's other shards, and the handlers of their frames."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from fluxmq import __version__
 from fluxmq.protocols.mqtt.run import message_run
+from fluxmq.sessions.mqtt.publishing import retain
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.peers import Peers
 
@@ -42,17 +43,17 @@ class SystemTopics:
         connected = self._connections()
         return {
             "clients/connected": connected,
-            "clients/total": len(broker.sessions),
-            "clients/disconnected": max(len(broker.sessions) - connected, 0),
+            "clients/total": len(broker.sessions.by_id),
+            "clients/disconnected": max(len(broker.sessions.by_id) - connected, 0),
             "messages/received": tally.received0 + tally.received1 + tally.received2,
             "messages/sent": tally.sent0 + tally.sent1 + tally.sent2,
             "messages/publish/received": tally.received0 + tally.received1 + tally.received2,
             "messages/publish/sent": tally.sent0 + tally.sent1 + tally.sent2,
             "bytes/received": tally.received_bytes0 + tally.received_bytes1 + tally.received_bytes2,
             "bytes/sent": tally.sent_bytes0 + tally.sent_bytes1 + tally.sent_bytes2,
-            "subscriptions/count": broker.subscription_count,
-            "errors/protocol": sum(broker.errors.values()),
-            "errors/authz": sum(broker.drops.denied.values()),
+            "subscriptions/count": broker.subscriptions.count,
+            "errors/protocol": sum(broker.counts.errors.values()),
+            "errors/authz": sum(broker.counts.drops.denied.values()),
         }
 
     def tick(self) -> None:
@@ -74,6 +75,6 @@ class SystemTopics:
 
     def _publish(self, name: str, text: str) -> None:
         run = message_run(f"$SYS/broker/{name}".encode(), text.encode(), 0, 1)
-        self._broker.retain(run)
-        route = self._broker.routes.build(run.topic)
+        retain(self._broker, run)
+        route = self._broker.subscriptions.routes.build(run.topic)
         self._broker.reactor.forward(run, route)

@@ -109,7 +109,8 @@ def import_inflight(values: list[Any], groups: GroupTable) -> InflightRange:
 
 
 def export_undelivered(inflight: InflightRange) -> list[Any] | None:
-    """Return the disk row's number, and the part of it, of a in-flight range that is kept on disk."""
+    """Return the disk row's number, and the part of it, of an in-flight range that is kept on
+    disk."""
     undelivered = inflight.settle
     if not isinstance(undelivered, Undelivered):
         return None

@@ -15,11 +15,13 @@ import signal
 import ssl
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from fluxmq import logs
 from fluxmq.cluster.errors import ClusterError
+from fluxmq.engine.listing import GroupListings
 from fluxmq.engine.wiring import Queues
 from fluxmq.ipc import memory
 from fluxmq.ipc.client import ControlClient
@@ -48,6 +50,9 @@ from fluxmq.shards.steady import make_clock
 from fluxmq.shards.surroundings import Surroundings, Times
 from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from fluxmq.cluster.shard_endpoint import ShardEndpoint
 
 TIMER_SECONDS = 0.1
 """Interval of heartbeat, timeouts and housekeeping."""
@@ -142,21 +147,29 @@ class Worker:
             count_connections=lambda listener, count: self.table.set_connections(
                 launch.slot, listener, count
             ),
+            take_connections=lambda taking: self.table.set_taking(launch.slot, taking),
             connected=lambda: self.reports.census.result.connected,
+            endpoint=self._endpoint() if self.settings.cluster.enabled else None,
         )
 
     @property
     def _clustered(self) -> bool:
         return self.settings.cluster.enabled and self.settings.cluster.raft.enabled
 
-    def _share(self, queues: Queues) -> None:
-        """Share this shard's groups with other nodes, if there are any."""
-        if self._clustered:
-            # Imported only where it is used: it costs time and memory.
-            from fluxmq.engine.group_clients import share
+    def _endpoint(self) -> ShardEndpoint:
+        """Return the address at which other nodes reach this shard. Raises SecurityError."""
+        # Imported only where it is used: it costs time and memory.
+        from fluxmq.cluster.shard_endpoint import ShardEndpoint
 
-            epoch = int.from_bytes(os.urandom(7), "big")
-            share(queues, self.settings, self.launch.workers, epoch, self.clock)
+        epoch = int.from_bytes(os.urandom(7), "big")
+        launch = self.launch
+        return ShardEndpoint.of(self.settings.cluster, launch.index, launch.workers, epoch)
+
+    def _share(self, queues: Queues, endpoint: ShardEndpoint) -> None:
+        """Share this shard's groups with other nodes."""
+        from fluxmq.engine.group_clients import share  # as above
+
+        share(queues, self.settings, endpoint, self.clock)
 
     def _time_is_known(self) -> None:
         self.shard.queues.go_on()
@@ -263,6 +276,10 @@ class Worker:
             or not self.shard.durable.loaded
         ):
             return
+        links = self.shard.publish_links
+        if links is not None:
+            links.start(now)  # its sessions are there, and so is their interest
+            told = links.met(now) and told
         told = told and self.shard.amqp.known
         late = is_late(
             now - self._started,
@@ -271,6 +288,8 @@ class Worker:
         )
         if told or late:
             self._ready = True
+            if links is not None:
+                links.ready()
             gc.disable()
             self.garbage.begin()
             self.shard.intake.start()
@@ -290,6 +309,7 @@ class Worker:
         self.shard.peers.start()
         self.loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
         self.loop.add_signal_handler(signal.SIGHUP, self.reload)
+        queues, core = self.shard.queues, launch.cores[0] if launch.cores else NOT_PINNED
         self.control = ControlClient(
             launch.control_socket,
             ProcessHello("shard", launch.index, os.getpid()),
@@ -298,7 +318,8 @@ class Worker:
                 self.reports.status,
                 self.set_users,
                 {
-                    **self.shard.queues.commands(launch.cores[0] if launch.cores else NOT_PINNED),
+                    **queues.commands(),
+                    **GroupListings(queues, core).commands(),
                     **self.shard.amqp.commands,
                 },
                 self.shard.amqp.topology.established,
@@ -309,6 +330,12 @@ class Worker:
         self._started = time.monotonic()  # recovery does not count, however long it took
         self._timer()
         self._await_ready()
+
+    async def meet(self) -> None:
+        """Listen for other nodes, and dial them. Raises ClusterError."""
+        if self.shard.endpoint is not None:
+            await self.shard.endpoint.start()
+        await self.shard.queues.nodes.start()
 
     async def stop(self) -> None:
         """Finish queues' work in flight, notify clients, flush output for a bounded time, and
@@ -331,6 +358,10 @@ class Worker:
         self.shard.authentication.close()
         self.watch.close()
         self.own_memory.close()
+        if self.shard.publish_links is not None:
+            await self.shard.publish_links.stop()
+        if self.shard.endpoint is not None:
+            await self.shard.endpoint.stop()
         await self.shard.queues.close()
 
     def _turn_once(self) -> None:
@@ -379,7 +410,7 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
         fail_boot(f"server.mqtt.tls: {problem}", table, launch.slot)
     try:
         worker.start()
-        await worker.shard.queues.nodes.start()
+        await worker.meet()
     except StorageError as problem:
         fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
     except ClusterError as problem:

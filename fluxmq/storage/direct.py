@@ -43,7 +43,7 @@ def direct_writer(event: int, directory: str) -> DirectWriter | None:
 
 
 def _works(kind: type[DirectWriter], directory: str) -> bool:
-    """Return whether writes proceed while the caller goes on. Raises OSError where they are
+    """Return whether writes proceed while the caller continues. Raises OSError where they are
     refused."""
     while not os.path.isdir(directory):
         above = os.path.dirname(os.path.abspath(directory))

@@ -25,8 +25,8 @@ class HeadFile:
         self._sequence = -1
 
     def write(self, start: int, committed: int, segment: int, position: int, time: int) -> None:
-        """Publish what may be read, see `QueueHead`. Raises StorageError, which leaves the older slot
-        whole."""
+        """Publish what may be read, see `QueueHead`. Raises StorageError, which leaves the older
+        slot whole."""
         fd = self._file.opened()
         if self._sequence < 0:
             newest, whole = self._begin(fd)

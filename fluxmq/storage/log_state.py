@@ -56,7 +56,7 @@ class LogState(NamedTuple):
         return sum(segment.file_bytes for segment in self.segments)
 
     def pack(self) -> list[object]:
-        """Return it as lists, numbers and bytes, for a snapshot."""
+        """Return the state as lists, numbers and bytes, for a snapshot."""
         return [self.start, self.next_offset, [_packed(segment) for segment in self.segments]]
 
     @classmethod

@@ -151,7 +151,7 @@ class OpenFile:
         return self.synced == self.writes and not self._sharers
 
     def shared(self) -> OpenFile:
-        """Return it for another user, for whom it stays open until `give_back`."""
+        """Return the file for another user; it stays open until `give_back`."""
         self._sharers += 1
         return self
 

@@ -133,7 +133,9 @@ def _reserved(files: Files, directory: str) -> Iterator[None]:
         except FileMissing:
             there = None
         if there is None or not os.path.samestat(there, os.fstat(fd)):
-            raise DirectoryError(f"another process has made what {directory} was for")
+            raise DirectoryError(
+                f"another process has already made the copy that {directory} was for"
+            )
         yield
     finally:
         files.close(fd)

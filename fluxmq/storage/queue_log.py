@@ -271,7 +271,7 @@ class QueueLog:
         self._growing = None
 
     def flush(self) -> None:
-        """Write what was appended and move the head; nothing is synced. Raises StorageError.
+        """Write appended batches and move the head; nothing is synced. Raises StorageError.
 
         After Exhausted it may be called again, and completes the rest.
         """
@@ -470,7 +470,7 @@ class QueueLog:
         return LogState(self._start, self._next, (*self._sealed, *growing))
 
     def unsynced(self) -> Unsynced:
-        """Write what was appended, and return the log's state with the files to sync for it. Raises
+        """Write appended batches, and return the log's state with the files to sync for it. Raises
         StorageError.
 
         The caller runs `Unsynced.sync`, possibly in a thread, and then calls `synced`, also after

@@ -135,7 +135,7 @@ class IndexWriter:
         return before * INDEX_ENTRY_BYTES, data
 
     def written(self) -> None:
-        """Forget what is in the file now."""
+        """Forget the bytes that the file now has."""
         self._pending.clear()
 
 

@@ -142,7 +142,7 @@ class SegmentWriter:
         self._index.seal(self.hash)
 
     def flush(self) -> None:
-        """Write what was appended. Raises StorageError; unwritten bytes are kept for the next
+        """Write appended batches. Raises StorageError; unwritten bytes are kept for the next
         flush."""
         if self._pending:
             self.file.write(self._pending, self.written)
@@ -161,7 +161,7 @@ class SegmentWriter:
         return self.length + (FOOTER_BYTES if self.sealed else 0) - self.written
 
     def state(self) -> SegmentState:
-        """Return its state for a checkpoint; all of it must be written."""
+        """Return the segment's state for a checkpoint; all of it must be written."""
         return SegmentState(
             self.base_offset,
             self.next_offset,

@@ -8,9 +8,9 @@
       16 u64 index             40 u64 xxh3-64 over the bytes before it and the content
       48  content
 
-The content is the caller's; this broker uses `GroupSnapshotContent`. A snapshot replaces all log entries up
-to its index. When the newest is damaged the older one is as good, *provided that* the write-ahead
-log still has every later entry; only the caller knows that, and passes it in.
+The content is the caller's; this broker uses `GroupSnapshotContent`. A snapshot replaces all log
+entries up to its index. When the newest is damaged the older one is as good, *provided that* the
+write-ahead log still has every later entry; only the caller knows that, and passes it in.
 """
 
 from __future__ import annotations

@@ -327,7 +327,7 @@ class StateStore:
             raise StorageError(f"{self.path}: {error}") from error
 
     def close(self) -> None:
-        """Write what is left, end the thread, close the file. Raises WriteFailed when something
+        """Write remaining changes, end the thread, close the file. Raises WriteFailed if a change
         could not be written."""
         while not self.failed and not self.full and (self._busy or self._changes or self._waiting):
             self.flush()

@@ -246,7 +246,7 @@ class Syncer:
         return self._helper.fileno()
 
     def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
-        """Sync what was written to `fd` so far; `fd` stays open until `number` is answered.
+        """Sync the writes to `fd` so far; `fd` stays open until `number` is answered.
 
         On success `mark` is written before the answer. Raises WriteFailed when REQUESTS_MAX are in
         flight, without a request.

@@ -116,7 +116,7 @@ class Manifest(NamedTuple):
                 yield MissingSegment(queue, directory, segment)
 
     def encode(self) -> bytes:
-        """Encode it as bytes, with a digest of them."""
+        """Encode the manifest as bytes, with a digest of them."""
         snapshot = self.snapshot
         fields = [MANIFEST_VERSION, self.group, snapshot.index, snapshot.term, snapshot.content]
         packed: bytes = msgpack.packb(fields)

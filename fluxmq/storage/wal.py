@@ -326,7 +326,7 @@ class WriteAheadLog:
         return list(found)
 
     def close(self) -> None:
-        """Write what is buffered, record the orderly close, and close the files. Blocks.
+        """Write buffered records, record the orderly close, and close the files. Blocks.
 
         A log that failed, or whose disk is full, is only closed: unacknowledged writes stay so.
         """

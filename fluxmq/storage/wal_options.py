@@ -35,7 +35,7 @@ class SyncQueue(Protocol):
         """Return a descriptor, readable when something completed."""
 
     def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
-        """Sync what was written to a file, then write `mark`."""
+        """Sync the writes to a file, then write `mark`."""
 
     def begin(self, fd: int) -> None:
         """Direct `write` to this file from now on."""

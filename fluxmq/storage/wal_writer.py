@@ -125,7 +125,7 @@ class LogWriter:
     # Writing
 
     def flush(self) -> int:
-        """See `WriteAheadLog.flush`."""
+        """Write buffered records; see `WriteAheadLog.flush`."""
         if self._syncing or self._row.busy or self._failure is not None:
             self.collect()
         if self._number != self._durable or not self._buffer:
@@ -234,7 +234,7 @@ class LogWriter:
         self._shrink(len(records), end - start)
 
     def _shrink(self, records: int, size: int) -> None:
-        """Evict what need not be kept. What was just given to a syncer that writes is not in the
+        """Evict what need not be kept. Data just given to a syncer that writes is not in the
         file yet."""
         if self._direct:
             size += OVERHEAD_BYTES * records

@@ -121,8 +121,7 @@ class ShardHandoff:
         """Return whether one more connection of ``listener`` stays within ``maximum``.
 
         Counts those in the shards' rows and those on their way, and recounts at most once per turn.
-        A shard counts a connection in the turn in which it receives it; the figure can lag by one
-        batch.
+        A connection that a shard has received counts as on its way until the shard's row has it.
         """
         if self.room(listener, maximum) <= 0 and not self._fresh:
             self.recount()
@@ -151,7 +150,8 @@ class ShardHandoff:
         for shard, sock in enumerate(self._sockets):
             if not self._waiting[shard]:
                 fcntl.ioctl(sock, _QUEUED, queued)
-                if queued[0] == 0:
+                # In this order: a shard that has emptied its socket is taking until its row is true.
+                if queued[0] == 0 and not self._table.taking(self._slots[shard]):
                     self._uncounted[shard] = [0] * len(LISTENERS)
         for listener in range(len(LISTENERS)):
             on_their_way = sum(counts[listener] for counts in self._uncounted)
@@ -175,7 +175,9 @@ class ShardHandoff:
         return True
 
     def flush(self, now: float) -> None:
-        """Send what waits, as far as the sockets take it. Called once per turn of the loop."""
+        """Send waiting connections, as far as the sockets accept them.
+
+        Called once per turn of the loop."""
         self._fresh = False
         for shard, batch in enumerate(self.batches):
             if batch.fds:

@@ -40,7 +40,8 @@ class PendingConnection:
 
 
 class PendingConnections:
-    """The table, by descriptor. `busiest_address` and `full` name the connection to close to make room."""
+    """The table, by descriptor. `busiest_address` and `full` name the connection to close to make
+    room."""
 
     def __init__(self, capacity: int, per_address: int = PENDING_PER_ADDRESS_MAX) -> None:
         assert capacity > 0

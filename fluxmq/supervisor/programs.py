@@ -31,7 +31,7 @@ class Program:
 
 
 def load_common(clustered: bool) -> None:
-    """Import what all roles use."""
+    """Import the modules that all roles use."""
     # Its threads would be left behind by a fork, and nothing here multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with _importing():
@@ -47,14 +47,15 @@ def load_common(clustered: bool) -> None:
 
 
 def load_rest(clustered: bool) -> None:
-    """Import the rest of what shards and the acceptor run."""
+    """Import the other modules of shards and the acceptor."""
     load_common(clustered)
     with _importing():
         import fluxmq.shards.worker
         import fluxmq.supervisor.acceptor
 
         if clustered:
-            import fluxmq.engine.group_clients  # noqa: F401
+            import fluxmq.engine.group_clients
+            import fluxmq.shards.publish_links  # noqa: F401
 
 
 def run_shard(launch: Launch) -> None:

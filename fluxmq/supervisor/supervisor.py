@@ -1,4 +1,4 @@
-"""The supervisor's loop: it waits, looks, asks ``tree`` what to do, and does it.
+"""The supervisor's loop: waits, observes the processes, and carries out the actions of ``tree``.
 
 No event loop, no threads. It sleeps in one poll until a signal arrives (through a pipe) or a
 quarter of a second has passed, reaps ended processes, reads the process table, and carries out the
@@ -173,7 +173,7 @@ class Supervisor:
         table = self._fabric.table
         for slot, code in self._children.reap():
             child = self._by_slot[slot]
-            reason = table.reason(slot)
+            reason = table.row(slot).reason
             expected = self._tree.stopping
             self._tree.exited(child, code, reason, time.monotonic())
             table.set_exited(slot, code)
@@ -196,13 +196,12 @@ class Supervisor:
             if child.phase not in (Phase.STARTING, Phase.READY):
                 continue
             slot = child.slot
-            ready = table.ready(slot)
-            waited_ns = self._children.waited_ns(slot) if ready else 0
-            heartbeat_ns = table.heartbeat(slot)
-            if self._tree.observed(child, ready, heartbeat_ns, clock_ns, now, waited_ns):
+            row = table.row(slot)
+            waited_ns = self._children.waited_ns(slot) if row.ready else 0
+            if self._tree.observed(child, row.ready, row.heartbeat, clock_ns, now, waited_ns):
                 self._show(child)
                 if child.starts > 1:
-                    _log.info("%s is back", child.name, extra={"restarts": child.starts - 1})
+                    _log.info("%s is ready again", child.name, extra={"restarts": child.starts - 1})
                 if slot in self._outdated:
                     self._outdated.discard(slot)
                     self._children.signal(slot, signal.SIGHUP)

@@ -4,7 +4,8 @@ Pure. Time is an argument (seconds, monotonic); ``supervisor`` carries the decis
 rules:
 
 * First start: control, then the shards, and the acceptor when all of these are ready, so that the
-  ports open when something serves them. A child that *cannot boot* (exit code 3) now ends the whole start.
+  ports open when something serves them. A child that *cannot boot* (exit code 3) now ends the whole
+  start.
 * Afterwards the tree never gives up. A child that ends is restarted: at once the first time, then
   after 100 ms, doubling to 10 s; one that stayed up for 10 s starts over with the count.
 * A child whose loop hangs, or that does not become ready, is killed and restarted.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 FIRST = ("codecs", "generator", "ring", "routing")
-"""What a message meets on its way, in that order; the other modules follow by name."""
+"""Modules that a message passes, in that order; the others follow by name."""
 
 REPETITIONS_MAX = 10_000_000
 """Bounds a benchmark whose function does next to nothing."""

@@ -139,20 +139,20 @@ class _Reader:
     def choice(self, name: str, values: tuple[str, ...]) -> str:
         value = self.text(name, values[0]).lower()
         if value not in values:
-            self.wrong(name, f"it is one of {', '.join(values)}")
+            self.wrong(name, f"it must be one of {', '.join(values)}")
         return value
 
     def truth(self, name: str, default: bool) -> bool:
         value = self.text(name, str(default)).lower()
         if value not in ("true", "false"):
-            self.wrong(name, "it is true or false")
+            self.wrong(name, "it must be true or false")
         return value == "true"
 
     def number(self, name: str, default: int, most: int) -> int:
         value = self.text(name, str(default))
         number = int(value) if re.fullmatch(r"[0-9]{1,19}", value) else 0
         if self.has(name) and not 1 <= number <= most:
-            self.wrong(name, f"it is a whole number from 1 to {most}")
+            self.wrong(name, f"it must be a whole number from 1 to {most}")
         return number
 
     def size(self, name: str, default: int, least: int) -> int:
@@ -160,17 +160,17 @@ class _Reader:
         found = _SIZE.fullmatch(value)
         size = int(found[1]) << _SHIFTS[found[2].lower()] if found else 0
         if size < least:
-            self.wrong(name, f"it is a number of bytes such as 64m, of at least {least}")
+            self.wrong(name, f"it must be a number of bytes such as 64m, of at least {least}")
         return size
 
     def json_object(self, name: str) -> dict[str, object]:
         try:
             value = json.loads(self.text(name, "{}"))
         except ValueError as error:
-            self.wrong(name, f"it is a JSON object: {error}")
+            self.wrong(name, f"it must be a JSON object: {error}")
             return {}
         if not isinstance(value, dict):
-            self.wrong(name, "it is a JSON object")
+            self.wrong(name, "it must be a JSON object")
             return {}
         return value
 
@@ -187,7 +187,9 @@ class _Reader:
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.wrong(name, "it is milliseconds since the epoch, or a time as ISO 8601 writes it")
+            self.wrong(
+                name, "it must be milliseconds since the epoch, or a time as ISO 8601 writes it"
+            )
             return None
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return (moment - _EPOCH) // timedelta(microseconds=1)
@@ -200,8 +202,9 @@ class _Reader:
         time = self.time(time_name)
         offset, offsets = self._offsets(offsets_name, default)
         if refused and refused[0] in (offset, *offsets.values()):
+            other = "earliest" if refused[0] == LATEST else "latest"
             self.wrong(
-                offsets_name, f"then nothing is read; {refused[1]} is no place to {side[:-3]}"
+                offsets_name, f"nothing would be read; {side[:-3]} at {other} or at given offsets"
             )
         return Bounds(offset, offsets, time)
 
@@ -219,7 +222,7 @@ class _Reader:
         }
         if len(offsets) < len(given) or not given:
             what = "offsets by queue, -2 for earliest and -1 for latest"
-            self.wrong(name, f"it is earliest, latest, or a JSON object of {what}")
+            self.wrong(name, f"it must be earliest, latest, or a JSON object of {what}")
         return default, offsets
 
 

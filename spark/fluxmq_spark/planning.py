@@ -118,7 +118,7 @@ def select_queues(storage: Storage, root: str, options: ReadOptions) -> list[Que
         twice = next(files for files in found if by_name[files.queue] != files)
         other = by_name[twice.queue].directory
         what = f"{twice.directory} and {other}; give one of them as path"
-        raise OptionError(f"queue {twice.queue!r} is there twice: {what}")
+        raise OptionError(f"queue {twice.queue!r} occurs twice: {what}")
     dead = options.state == STATE_DEAD_LETTERED
     if options.queues is None:
         wanted = [

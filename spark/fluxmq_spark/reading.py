@@ -1,5 +1,5 @@
-"""Execution of a task: reads its segment ranges one after the other, and counts. Shared by batches and
-streams."""
+"""Execution of a task: reads its segment ranges one after the other, and counts. Shared by batches
+and streams."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """A range of a segment's messages as Arrow record batches: windowed reads, handling of damage.
 
-One task reads one segment range: from the index entry before the first wanted message, in windows of a
-few MiB, up to the last. The correctness of a row rests on the segment alone, never on the index:
-each batch has a valid header whose offset follows the one before, and if anything after the header
-is used, a valid check of that. Offset and queue need only headers; the time needs more if messages
-of a batch have times of their own.
+One task reads one segment range: from the index entry before the first wanted message, in windows
+of a few MiB, up to the last. The correctness of a row rests on the segment alone, never on the
+index: each batch has a valid header whose offset follows the one before, and if anything after the
+header is used, a valid check of that. Offset and queue need only headers; the time needs more if
+messages of a batch have times of their own.
 
 Any defect is a ``Damage`` that names file and byte. With ``fail_on_data_loss`` false the batch is
 left out, and after an invalid header, reading continues at the next batch that can be told from

@@ -49,7 +49,7 @@ class FluxmqSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns with these options. Raises OptionError."""
-        # Whether it is for a stream is not known here, so options of streams are accepted.
+        # It is not known here whether this is for a stream, so options of streams are accepted.
         options = read_options(self._given, use=EITHER)
         if options.view == VIEW_MESSAGES:
             return message_schema(options.columns or options.all_columns())

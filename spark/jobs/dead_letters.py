@@ -1,6 +1,8 @@
-"""A report on dead letters: ``spark-submit spark/jobs/dead_letters.py --help``, or the same with ``python``.
+"""A report on dead letters: ``spark-submit spark/jobs/dead_letters.py --help``, or the same with
+``python``.
 
-The job itself is ``fluxmq_spark.jobs.dead_letters``, so that it is there wherever ``fluxmq[spark]`` is installed.
+The job itself is ``fluxmq_spark.jobs.dead_letters``, so that it is there wherever ``fluxmq[spark]``
+is installed.
 """
 
 from fluxmq_spark.jobs.dead_letters import main

@@ -1,4 +1,5 @@
-"""What makes ``spark.read.format("fluxmq")`` work without a call: Spark imports modules named ``pyspark_*`` by itself."""
+"""Registers Spark's data source ``fluxmq``: Spark imports modules named ``pyspark_*`` by itself, so
+that ``spark.read.format("fluxmq")`` works without a call."""
 
 from fluxmq_spark.source import FluxmqSource
 

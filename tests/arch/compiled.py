@@ -1,4 +1,4 @@
-"""What setup.py says is compiled."""
+"""The modules that setup.py compiles."""
 
 from __future__ import annotations
 

@@ -171,7 +171,8 @@ def test_no_extension_is_missing_or_stale() -> None:
 
 
 def modules_under(pure: str) -> dict[str, str]:
-    """Where a fresh interpreter takes the hot path's modules from: name to file, or the error."""
+    """Return the files from which a fresh interpreter takes the hot path's modules, by name, or the
+    error."""
     program = (
         "import importlib, fluxmq.protocols.mqtt.scan as scan\nprint('COMPILED', scan.COMPILED)\n"
         f"for name in {sorted(name for name, source in SOURCES.items() if source.suffix == '.py' and name.partition('.')[0] not in setup.IN_PLACE_ONLY)!r}:\n"

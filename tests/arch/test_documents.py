@@ -1,4 +1,4 @@
-"""What the documents say about the tree is so."""
+"""The documents agree with the tree."""
 
 import configparser
 import re

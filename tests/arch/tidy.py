@@ -55,7 +55,8 @@ def text_files(root: Path = ROOT) -> Iterator[Path]:
 
 
 def is_generated(tree: ast.Module) -> bool:
-    """Whether a module says in its first line that a program wrote it; tables may be long then."""
+    """Return whether a module says in its first line that a program wrote it; tables may be long
+    then."""
     return (ast.get_docstring(tree) or "").startswith("Generated")
 
 
@@ -149,7 +150,7 @@ def imported_modules(text: str, module: str, *, is_package: bool) -> set[str]:
 
 
 def runs_by_itself(text: str) -> bool:
-    """Whether a module can be started with ``python -m``."""
+    """Return whether a module can be started with ``python -m``."""
     return "__name__ ==" in text
 
 

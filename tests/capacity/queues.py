@@ -256,7 +256,7 @@ class Run:
                 os.kill(pid, signal.SIGKILL)
         self.broker.stop(check=not kill, within=TIMEOUT)
         log = self.broker.log()
-        if "has failed" in log or "nothing more is acknowledged" in log:
+        if "has failed" in log or "nothing more is acknowledged on it" in log:
             self._figures.problems.append("a group has failed")
 
 

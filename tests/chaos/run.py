@@ -51,7 +51,9 @@ SILENCE_S = VISIBILITY_S + 10.0
 AUDIT_SILENCE_S = 10.0
 DRAIN_S = 120.0
 POLL_S = 0.1
-SPREAD = re.compile(r"(?P<time>\S+ \S+Z) .* leaders are spread  group=(?P<group>\S+) ")
+SPREAD = re.compile(
+    r"(?P<time>\S+ \S+Z) .* transferring leadership to balance leaders  group=(?P<group>\S+) "
+)
 
 Say = Callable[[str], None]
 

@@ -210,7 +210,7 @@ def test_i3_a_settlement_that_nobody_answers_counts_while_nothing_goes_wrong() -
 def test_nodes_say_when_they_give_leadership_away() -> None:
     log = (
         "2026-11-23 04:17:01.513Z info     shard-0    leading  group=hot term=4\n"
-        "2026-11-23 04:17:41.896Z info     shard-0    leaders are spread  group=default to=node2\n"
+        "2026-11-23 04:17:41.896Z info     shard-0    transferring leadership to balance leaders  group=default to=node2\n"
     )
     assert moves(log, 1795407454.5) == [Moved("default", 7.396)]
 

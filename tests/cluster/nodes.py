@@ -237,13 +237,13 @@ class Cluster:
 
 
 def _ports(nodes: int, each: int) -> list[list[int]]:
-    """Free ports for each node; none of a node's other ports is among those that belong to its shards."""
+    """Free ports for each node; none of them is among those that belong to a node's shards beside its first."""
     while True:
         found = free_ports(nodes * each)
         split = [found[at : at + each] for at in range(0, len(found), each)]
         if not any(
             0 < port - own[3] < SHARD_PORTS or not own[3] + SHARD_PORTS < 1 << 16
             for own in split
-            for port in own
+            for port in found
         ):
             return split

@@ -29,6 +29,7 @@ REFUSED = 0x83
 def test_a_lost_leader_takes_no_confirmed_message_and_no_acknowledgement_along(
     cluster: Cluster,
 ) -> None:
+    """S2-28, S2-29, S2-32."""
     leader = cluster.leader("default")
     mine, theirs = cluster.followers("default")
     with ExitStack() as stack:
@@ -67,6 +68,7 @@ def test_a_lost_leader_takes_no_confirmed_message_and_no_acknowledgement_along(
 def test_settlements_fail_while_nobody_leads_and_are_applied_nowhere(
     cluster: Cluster,
 ) -> None:
+    """S2-31."""
     leader = cluster.leader("default")
     node, gone = cluster.followers("default")
     with ExitStack() as stack:

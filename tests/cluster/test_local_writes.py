@@ -54,6 +54,7 @@ def _take(node: Node, count: int) -> list[bytes]:
 def test_what_one_node_alone_has_confirmed_comes_once_and_in_order_to_the_leader(
     cluster: Cluster,
 ) -> None:
+    """S1-18."""
     leader = cluster.leader()
     alone, other = cluster.followers()
     other.kill()  # first: otherwise the one that is to be alone may be elected in between

@@ -40,6 +40,7 @@ SETTINGS: dict[str, Any] = {
 def test_where_the_leader_is_not_appends_are_refused_and_the_leader_is_named(
     cluster: Cluster,
 ) -> None:
+    """S1-17."""
     leader, (node, _) = cluster.leader(), cluster.followers()
     with ExitStack() as stack:
         here = side("mqtt", node, stack)

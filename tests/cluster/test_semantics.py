@@ -122,6 +122,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 
 def test_what_is_confirmed_is_consumed_once_in_order(case: Case) -> None:
+    """S1-15, S1-19, S2-34."""
     queue = case.queue("work")
     consumer = case.here.consume(queue)
     for body in numbered(20):
@@ -137,6 +138,7 @@ def test_what_is_confirmed_is_consumed_once_in_order(case: Case) -> None:
 
 
 def test_what_is_given_back_comes_again_and_says_so(case: Case) -> None:
+    """S2-34."""
     queue = case.queue("work")
     consumer = case.here.consume(queue)
     assert case.here.publish(queue, b"again")
@@ -241,6 +243,7 @@ def test_competing_consumers_on_two_nodes_share_a_queue(case: Case) -> None:
 def test_a_producer_on_one_node_reaches_a_consumer_on_another_by_a_leader_on_a_third(
     case: Case, producer: str
 ) -> None:
+    """S1-11, S1-16, S2-27, S2-30."""
     queue = case.queue("mixed")
     leader = case.cluster.leader()
     one, two = (node for node in case.cluster.nodes if node is not leader)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
 import pika  # type: ignore[import-untyped]
 import pytest
+from pika.exceptions import ChannelClosedByBroker  # type: ignore[import-untyped]
 
 from fluxmq.cli.main import run as fluxmqctl
 from tests.broker import HOST
@@ -20,6 +22,8 @@ from tests.conformance.client import eventually
 
 SETTINGS: dict[str, Any] = {"queues": [{"name": "of-settings"}]}
 PATIENCE = 60
+AT_ONCE = 5.0
+"""Seconds: half of what a node waits for a queue that is about to be there."""
 
 
 def connected(node: Node, name: str = "guest") -> pika.BlockingConnection:
@@ -130,9 +134,40 @@ def test_a_queue_of_a_connection_is_closed_to_mqtt_on_every_node(cluster: Cluste
         assert bodies == [*(node.name.encode() for node in cluster.nodes), None]
 
 
+def test_the_home_node_of_a_queue_that_cannot_be_reached_is_named_at_once(cluster: Cluster) -> None:
+    """S4-31: for a declaration, and for consuming, getting, purging and deleting."""
+    first, second, _ = cluster.nodes
+    declare(second, "at-home")
+    assert routes(first, "at-home")
+    requests: list[Callable[[Any], object]] = [
+        lambda channel: channel.queue_declare("at-home", passive=True),
+        lambda channel: channel.queue_declare("at-home", durable=True),
+        lambda channel: channel.basic_consume("at-home", print),
+        lambda channel: channel.basic_get("at-home"),
+        lambda channel: channel.queue_purge("at-home"),
+        lambda channel: channel.queue_delete("at-home"),
+    ]
+    second.kill()
+    with connected(first) as connection:
+        for request in requests:
+            began = time.monotonic()
+            with pytest.raises(ChannelClosedByBroker) as refused:
+                request(connection.channel())
+            assert refused.value.reply_code == 404
+            assert refused.value.reply_text == (
+                f"NOT_FOUND - home node '{second.name}' of durable queue 'at-home' in vhost '/'"
+                " is down or inaccessible"
+            )
+            assert time.monotonic() < began + AT_ONCE
+    second.start()
+    cluster.wait_ready()
+    assert routes(first, "at-home")
+
+
 def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """S2-01."""
     first, second, third = cluster.nodes
     declare(first, "replicated", **{"x-queue-type": "quorum"})
     declare(second, "at-second")

@@ -243,7 +243,7 @@ def test_client_identifier_missing(mqtt: Mqtt, version: int) -> None:
 def test_reserved_client_identifiers_are_refused(
     fluxmq: Mqtt, version: int, identifier: str
 ) -> None:
-    """FluxMQ keeps two prefixes to itself: 0x85, in 3.1.1 code 2, and the connection closes."""
+    """FluxMQ keeps two prefixes to itself: 0x85, in 3.1.1 code 2, and the connection closes. S2-22."""
     assert fluxmq.refused(version, identifier) == (0x85 if version == V5 else 2)
 
 

@@ -264,7 +264,7 @@ class Shard:
                 clock,
                 Disk(files, self._syncer, lambda: self.steps, background=False),
             )
-            self.queues.join({})
+            self.queues.join({}, 1)
             self.queues.open(lambda: None)
         except BaseException:
             self._close_descriptors()

@@ -149,7 +149,7 @@ class Workload:
     # Publishing
 
     def _group(self, shard: Shard, queue: str) -> ReplicationGroup | None:
-        host = shard.queues.host(shard.queues.names.info(queue).group)
+        host = shard.queues.client(shard.queues.names.info(queue).group)
         return host if isinstance(host, ReplicationGroup) else None
 
     def _queue(self, shard: Shard) -> tuple[ReplicationGroup, str] | None:

@@ -105,27 +105,28 @@ def shard_with_much_in_flight() -> Iterator[tuple[Shard, Peer]]:
 
 
 def seconds(case: Callable[[int], list[bytes]], size: int) -> float:
-    """Processor time for the input, the best of three."""
-    times = []
-    for _ in range(3):
-        for shard, client in shard_with_much_in_flight():
-            pieces = case(size)
-            started = time.process_time()
-            for piece in pieces:
-                client.send(piece)
-                shard.reactor.tick()
-            shard.settle()
-            times.append(time.process_time() - started)
-            assert not client.closed
-    return min(times)
+    """Return the processor time for the input."""
+    spent = 0.0
+    for shard, client in shard_with_much_in_flight():
+        pieces = case(size)
+        started = time.process_time()
+        for piece in pieces:
+            client.send(piece)
+            shard.reactor.tick()
+        shard.settle()
+        spent = time.process_time() - started
+        assert not client.closed
+    return spent
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_time_is_linear_in_the_input(name: str) -> None:
     """Eight times the input, about eight times the time; a quadratic path would take 64 times."""
     small, large = 1 << 14, 1 << 17
-    base = seconds(CASES[name], small)
-    assert seconds(CASES[name], large) < 24 * base + 0.02
+    case = CASES[name]
+    bound = 24 * min(seconds(case, small) for _ in range(3)) + 0.02
+    # The best of three counts, so the first within the bound decides.
+    assert any(seconds(case, large) < bound for _ in range(3))
 
 
 def test_user_properties_are_linear_too() -> None:

@@ -401,7 +401,7 @@ def test_boot_failure_says_why(start: Start) -> None:
     sentence = f"server.mqtt.tcp.addr: 127.0.0.1:{port} is already in use"
     assert running.process.returncode == EXIT_BOOT_FAILURE
     assert errors == sentence + "\n"
-    assert running.table.reason(WORKERS) == sentence
+    assert running.table.row(WORKERS).reason == sentence
 
 
 def test_sigterm_stops_listening_and_delivers_what_was_decided(start: Start) -> None:
@@ -424,13 +424,13 @@ def test_sigterm_stops_listening_and_delivers_what_was_decided(start: Start) -> 
 
 def test_the_heartbeat_comes_from_the_loop(start: Start) -> None:
     running = start({"tcp": {"addr": f"127.0.0.1:{free_port()}"}}).ready()
-    first = running.table.heartbeat(WORKERS)
+    first = running.table.row(WORKERS).heartbeat
     assert first > 0
-    wait_for(lambda: running.table.heartbeat(WORKERS) > first, "another beat")
+    wait_for(lambda: running.table.row(WORKERS).heartbeat > first, "another beat")
     running.process.send_signal(signal.SIGSTOP)
-    stopped = running.table.heartbeat(WORKERS)
+    stopped = running.table.row(WORKERS).heartbeat
     running.process.send_signal(signal.SIGCONT)
-    wait_for(lambda: running.table.heartbeat(WORKERS) > stopped, "a beat after the pause")
+    wait_for(lambda: running.table.row(WORKERS).heartbeat > stopped, "a beat after the pause")
 
 
 def test_counters_are_given_to_control(start: Start, tmp_path: Path) -> None:

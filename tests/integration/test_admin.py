@@ -434,14 +434,14 @@ def test_an_address_in_use_is_a_boot_failure_that_names_the_setting(node):
         assert node.process.wait(DEADLINE) == EXIT_BOOT_FAILURE
     reason = f"server.http.addr: cannot listen on 127.0.0.1:{node.port}: Address already in use"
     assert reason in node.log.read_text()
-    assert node.table.reason(CONTROL) == reason
+    assert node.table.row(CONTROL).reason == reason
 
 
 def test_a_database_that_cannot_be_used_is_a_boot_failure(node):
     (node.path / "meta.db").write_bytes(b"nonsense" * 100)
     node.start()
     assert node.process.wait(DEADLINE) == EXIT_BOOT_FAILURE
-    assert "meta.db" in node.table.reason(CONTROL)
+    assert "meta.db" in node.table.row(CONTROL).reason
 
 
 def test_half_requests_do_not_keep_others_out(running):

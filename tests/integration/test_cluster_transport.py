@@ -95,7 +95,7 @@ async def listening(
     own: StreamHello = NODE2,
 ) -> AsyncIterator[Endpoint]:
     calls: dict[str, CallHandler] = {"answer": answer}
-    found = Endpoint(safe or security("node2"), address, own, side, accept, calls)
+    found = Endpoint(safe or security("node2"), address, own, {"shard": side}, accept, calls)
     await found.start()
     try:
         yield found
@@ -390,11 +390,13 @@ def test_calls_are_answered_refused_or_fail(monkeypatch: pytest.MonkeyPatch) -> 
 def test_addresses_that_cannot_be_used_are_named() -> None:
     async def scenario() -> None:
         async with listening(Side()) as there:
-            second = Endpoint(security("node2"), there.address, NODE2, Side(), lambda _: "")
+            second = Endpoint(
+                security("node2"), there.address, NODE2, {"shard": Side()}, lambda _: ""
+            )
             with pytest.raises(EndpointError, match=there.address):
                 await second.start()
             await second.stop()
-        away = Endpoint(security("node2"), "0.0.0.0:0", NODE2, Side(), lambda _: "")
+        away = Endpoint(security("node2"), "0.0.0.0:0", NODE2, {"shard": Side()}, lambda _: "")
         with pytest.raises(EndpointError, match=r"0\.0\.0\.0:0 is not a loopback address"):
             await away.start()
         dialer = Dialer(security("node1"), "192.0.2.1:1", "node2", NODE1, Side())
@@ -439,7 +441,7 @@ async def cancelled():
     from tests.integration.test_cluster_transport import NODE2, dialling, security
     from fluxmq.cluster.endpoint import Endpoint
     near, far = Side(), Side()
-    there = Endpoint(security("node2"), "127.0.0.1:0", NODE2, far, lambda _: "")
+    there = Endpoint(security("node2"), "127.0.0.1:0", NODE2, {"shard": far}, lambda _: "")
     await there.start()
     async with dialling(near, there.address):
         (await near.ups.get()).send(b"x")

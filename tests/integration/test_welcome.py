@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -95,7 +96,8 @@ def test_large_connects(node: Broker, mqtt: Mqtt, version: int, transport: str) 
         props=props,
     )
     assert len(large) > 128 << 10
-    refused.send(large)
+    with suppress(ConnectionError, ssl.SSLError):  # the broker closes before it has read all
+        refused.send(large)
     if version == V5:
         connack = refused.next()
         assert (connack.kind, connack.reason) == (wire.CONNACK, 0x95)

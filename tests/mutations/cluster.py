@@ -9,7 +9,7 @@ from tests.mutations.mutation import Mutation
 FOLDER = "tests/unit/replication/"
 ENGINE = "tests/unit/engine/"
 OF_COPIES = ENGINE + "test_replica_client.py::"
-OF_HOSTS = ENGINE + "test_leader_client.py::"
+OF_HOSTS = ENGINE + "test_group_client.py::"
 OF_INCARNATIONS = FOLDER + "test_incarnation.py::"
 OF_SPREAD = FOLDER + "test_spread.py::"
 OF_AUDIT = FOLDER + "test_requested_audit.py::"
@@ -112,8 +112,8 @@ MUTATIONS = [
     Mutation(
         "cluster_moved_is_success",
         "That nobody knows what became of an append is no success.",
-        "LeaderClient._answered",
-        """if reason == Outcome.MOVED:
+        "GroupClient._answered",
+        """if reason == Outcome.MOVED and append.retried:
             append.sent = 0""",
         """if reason == Outcome.MOVED:
             reason = 0
@@ -124,7 +124,7 @@ MUTATIONS = [
     Mutation(
         "cluster_timeout_is_success",
         "A timeout is a refusal.",
-        "LeaderClient._give_up",
+        "GroupClient._give_up",
         "append.done(Outcome.FAILED)",
         "append.done(0)",
         OF_HOSTS + "test_a_timeout_is_a_refusal_and_each_queue_has_its_own",
@@ -132,7 +132,7 @@ MUTATIONS = [
     Mutation(
         "cluster_sent_again_out_of_order",
         "What a former leader has not answered goes before what is newer.",
-        "LeaderClient._led",
+        "GroupClient.leader_changed",
         """for append in self._appends.values():
                 append.sent = 0
             self._unsent = len(self._appends)""",
@@ -142,7 +142,7 @@ MUTATIONS = [
     Mutation(
         "cluster_overtaken",
         "Nothing overtakes an append that came back.",
-        "LeaderClient._send_again",
+        "GroupClient._send_again",
         """if self._unsent >= unsent:
                 return""",
         """if False:
@@ -152,9 +152,9 @@ MUTATIONS = [
     Mutation(
         "cluster_sent_again_as_another",
         "An append that is sent again has the identity it had.",
-        "LeaderClient._send",
-        "identity = Identity(self._origin, number, min(floor, number), self._leader.term)",
-        "identity = Identity(self._origin, number + sending, floor, self._leader.term)",
+        "GroupClient._send",
+        "identity = Identity(self._origin, number, min(floor, number), self._route.term)",
+        "identity = Identity(self._origin, number + sending, floor, self._route.term)",
         OF_HOSTS + "test_it_is_sent_again_with_the_identity_it_had",
     ),
     Mutation(
@@ -351,6 +351,22 @@ MUTATIONS = [
         OF_COPIES + "test_consumers_of_a_copy_that_is_replaced_are_let_go",
     ),
     Mutation(
+        "late_consumer_of_a_damaged_copy",
+        "A consumer whose copy was damaged while it was being attached is attached elsewhere.",
+        "ReplicaClient.attach",
+        "reading not in self._ports",
+        "self._closed",
+        OF_COPIES + "test_a_consumer_that_a_copy_took_too_late_is_attached_to_the_next",
+    ),
+    Mutation(
+        "group_moved_to_its_start_again",
+        "A consumer group is moved to the start that its consumer asked for once.",
+        "LeaderHandle.attach",
+        "elif not wanted.temporary and self._done is None:",
+        "elif False:",
+        OF_HOSTS + "test_a_group_is_moved_to_a_start_once",
+    ),
+    Mutation(
         "damaged_copy_read_again",
         "Messages of a damaged copy come from who leads.",
         "ReplicaClient.damaged",
@@ -436,7 +452,7 @@ MUTATIONS = [
     Mutation(
         "outbox_overtaken",
         "Nothing goes to the leader past what is kept for the same queue.",
-        "LocalClient.append",
+        "LocalPolicy.intercept",
         "if self._is_here() and self._outboxes.is_empty(queue):",
         "if self._is_here():",
         OF_OUTBOX + "test_appends_go_to_the_leader_only_where_it_is_and_behind_what_is_kept",

@@ -96,9 +96,9 @@ MUTATIONS = [
     Mutation(
         "share_kept",
         "A shared group's part for persistent members of another shard is acknowledged when it is safe there.",
-        "SharedSubscription.offer",
-        "if run.qos and target in self.kept_at:",
-        "if False:",
+        "SharedSubscription._offer",
+        "bool(run.qos) and target in self.kept_at",
+        "False",
         OF_DURABLE + "test_a_share_for_another_shard_is_answered_when_it_is_on_disk_there",
     ),
     Mutation(
@@ -125,7 +125,7 @@ MUTATIONS = [
         "no_session_in_vain",
         "No session is begun that is to outlive its connection and cannot be kept.",
         "new_session.refusal",
-        "refusal = broker.refuses_to_keep(connect.client_id) if expiry_of(broker, connect) else 0",
+        "refusal = broker.sessions.refuses_to_keep(connect.client_id) if kept else 0",
         "refusal = 0",
         OF_DURABLE + "test_no_session_is_begun_that_cannot_be_kept",
     ),

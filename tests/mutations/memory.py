@@ -94,7 +94,7 @@ MUTATIONS = [
         "memory_critical",
         "Beyond the critical mark nobody is let in.",
         "connect_flow:check",
-        "if broker.short_of_memory:",
+        "if broker.alarms.critical:",
         "if False:",
         OF_ALARMS + "test_nobody_is_let_in_beyond_the_critical_mark",
     ),

@@ -63,7 +63,7 @@ MUTATIONS = [
     Mutation(
         "migration_renamed_appends",
         "What is not answered moves under the name it had.",
-        "LeaderClient._take_over",
+        "GroupClient._take_over",
         "self._appends = dict(sorted({**self._appends, **appends}.items()))",
         "self._appends.update({next(self._numbers): each for each in appends.values()})",
         OF_HOSTS + "test_what_is_not_answered_moves_with_its_queue_in_order_and_under_its_names",

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ EXAMPLES = 1000
 """Of a property test: the first that fails ends it, so that only a rule that nobody holds costs them all."""
 
 SECONDS_MAX = 120
-"""A mutation may make a test hang; that is noticed as well."""
+"""A mutation may make a test hang; that is noticed as well. Each further test of a run has three seconds more."""
 
 FAILED = 1
 """pytest's exit code when tests ran and some failed; all others mean that nothing was shown."""
@@ -91,7 +91,7 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(source, target / name)
 
 
-def run_tests(root: Path, tests: Iterable[str]) -> tuple[int, str]:
+def run_tests(root: Path, tests: Sequence[str]) -> tuple[int, str]:
     """Exit code and output of pytest on uncompiled code."""
     environ = {**os.environ, "FLUXMQ_PURE": "1", "PYTHONPATH": f"{root}:{root}/spark"}
     environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -100,6 +100,7 @@ def run_tests(root: Path, tests: Iterable[str]) -> tuple[int, str]:
     environ.pop("PYTEST_CURRENT_TEST", None)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
     command += [f"--timeout={SECONDS_MAX // 2}", *tests]
+    seconds = SECONDS_MAX + 3 * (len(tests) - 1)
     try:
         done = subprocess.run(
             command,
@@ -107,7 +108,7 @@ def run_tests(root: Path, tests: Iterable[str]) -> tuple[int, str]:
             env=environ,
             capture_output=True,
             text=True,
-            timeout=SECONDS_MAX,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired as error:

@@ -12,6 +12,14 @@ OF_PLACING = "tests/unit/control/test_placements.py::"
 
 MUTATIONS = [
     Mutation(
+        "kept_requests_overtaken",
+        "Requests kept while a group was away go before those that other shards forward later.",
+        "NodeGroups.arrived",
+        "client.retry()",
+        "pass",
+        OF_HANDOVER + "test_nothing_overtakes_what_is_kept_when_the_group_is_back",
+    ),
+    Mutation(
         "released_before_its_snapshot",
         "A group is released only when a snapshot has everything it has applied.",
         "Handovers._come_to_rest",
@@ -125,8 +133,8 @@ MUTATIONS = [
     Mutation(
         "overtaking",
         "What goes to the new shard directly waits for what goes by way of the old one.",
-        "Handovers._cross",
-        "if host is not None and host.has_pending(host.last_number):",
+        "GroupClient.target",
+        "if self.of_node and any(each.sent > 0 for each in self._appends.values()):",
         "if False:",
         OF_HANDOVER + "test_nothing_overtakes_what_goes_by_way_of_the_old_shard",
     ),
@@ -134,7 +142,7 @@ MUTATIONS = [
         "given_up_and_forgotten",
         "A move that is given up opens the group where it was.",
         "Handovers._on_placement",
-        "{**dict.fromkeys(self.departed, self._shard), **before}",
+        "{**dict.fromkeys(self._leaving, self._shard), **before}",
         "before",
         OF_HANDOVER + "test_a_move_that_is_given_up_leaves_the_group_where_it_was",
     ),

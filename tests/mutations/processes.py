@@ -9,6 +9,14 @@ OF_CHILDREN = "tests/unit/supervisor/test_children.py::"
 
 MUTATIONS = [
     Mutation(
+        "connections_forgotten_on_their_way",
+        "Connections that a shard has received and not counted are on their way.",
+        "ShardHandoff.recount",
+        "and not self._table.taking(self._slots[shard])",
+        "",
+        "tests/unit/supervisor/test_delivery.py::test_connections_just_received_count_as_on_their_way",
+    ),
+    Mutation(
         "descriptors_inherited",
         "A child has no descriptor of the supervisor that its launch description does not name.",
         "_become_child",

@@ -39,7 +39,7 @@ MUTATIONS = [
         "receive_maximum",
         "Unreleased QoS 2 messages are bounded (Receive Maximum of the server).",
         "remember",
-        "if len(received) + len(fresh) > broker.limits.max_inflight:",
+        "if len(received) + len(fresh) > limits.max_inflight:",
         "if False:",
         OF_SESSIONS + "test_unreleased_qos_2_messages_are_bounded",
     ),

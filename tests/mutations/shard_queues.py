@@ -15,7 +15,7 @@ OF_COLLECTING = "tests/unit/shards/test_collecting.py::"
 OF_GARBAGE = "tests/unit/shards/amqp/test_garbage.py::"
 OF_LOG = "tests/unit/replication/test_shared_log.py::"
 OF_MESSAGES = FOLDER + "test_messages.py::"
-OF_REMOTE = FOLDER + "test_remote_client.py::"
+OF_REMOTE = FOLDER + "test_remote_shards.py::"
 OF_SETTINGS = FOLDER + "test_settings.py::"
 OF_WRITING = FOLDER + "test_store_writes.py::"
 
@@ -112,9 +112,9 @@ MUTATIONS = [
         "queue_dead_letter_early",
         "A dead message stays in its queue until its dead-letter append is durable.",
         "DeadLetters.dead_letter",
-        "self._host(target.group).append(dead.target, data, answered)",
+        "self._client_of(target.group).append(dead.target, data, answered)",
         """answered(0)
-        self._host(target.group).append(dead.target, data, None)""",
+        self._client_of(target.group).append(dead.target, data, None)""",
         OF_DISKS + "test_a_dead_letter_waits_for_space",
     ),
     Mutation(
@@ -177,19 +177,18 @@ MUTATIONS = [
     ),
     Mutation(
         "queue_sent_again",
-        "Appends that a host has not answered are sent again when it is back.",
-        "RemoteClient.serve",
-        """for frame, _ in self._appends.values():
-            self._link.send_frame(frame)""",
-        "",
-        OF_REMOTE + "test_publishes_wait_for_a_host_that_starts_again",
+        "Appends that a lost shard has not answered are sent again when it is back.",
+        "RemoteShard.lose",
+        "self._answer(number, Outcome.MOVED)",
+        "pass",
+        OF_REMOTE + "test_an_append_whose_answer_is_lost_is_sent_again_and_counts_once",
     ),
     Mutation(
         "queue_remote_early",
         "An append to another shard is acknowledged when that has it on disk.",
-        "RemoteClient.append",
-        "self._appends[number] = (frame, done)",
-        """self._appends[number] = (frame, None)
+        "RemoteShard.append",
+        "self._appends[number] = done",
+        """self._appends[number] = None
         done and done(0)""",
         OF_REMOTE + "test_nothing_is_acknowledged_before_the_other_shard_has_it",
     ),
@@ -197,8 +196,8 @@ MUTATIONS = [
         "queue_held_publishers",
         "Publishers held for another shard are let go when that has answered.",
         "QueueService.housekeeping",
-        "elif self.held and not self.remote_above_high_watermark():",
-        "elif self.held and self.remote_above_high_watermark():",
+        "elif self.held and not self._surroundings.remote_above_high_watermark:",
+        "elif self.held and self._surroundings.remote_above_high_watermark:",
         OF_REMOTE + "test_publishers_held_for_another_shard_are_let_go",
     ),
     Mutation(
@@ -225,7 +224,7 @@ MUTATIONS = [
     Mutation(
         "queue_puback_reason",
         "A PUBACK with a reason settles as soon as one without.",
-        "MqttConnectionHandler.on_acknowledgement",
+        "acknowledgements:on_acknowledgement",
         "delivery.report_front()",
         "",
         OF_CONSUMERS + "test_a_puback_with_a_reason_settles_at_once",
@@ -430,8 +429,8 @@ MUTATIONS = [
         "amqp_host_looked_up_once",
         "Whoever waits for a queue's host follows the queue.",
         "AmqpBroker._ask_until",
-        "ask(self._host(now or queue), told)",
-        "ask(self._host(queue), told)",
+        "ask(self._client_of(now or queue), told)",
+        "ask(self._client_of(queue), told)",
         "tests/unit/shards/amqp/test_broker.py::test_a_queue_that_is_declared_again_elsewhere_is_asked_there",
     ),
     Mutation(

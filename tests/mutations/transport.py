@@ -9,6 +9,7 @@ KEEPER = "fluxmq/replication/raft_driver.py"
 OF_HTTP2 = "tests/unit/cluster/test_http2.py::"
 OF_STREAMS = "tests/integration/test_cluster_transport.py::"
 OF_STRANGERS = "tests/integration/test_cluster_strangers.py::"
+OF_LINKS = "tests/unit/cluster/test_node_links.py::"
 OF_BOUNDS = "tests/unit/cluster/test_http2_bounds.py::"
 OF_FOLLOWING = "tests/unit/replication/test_following.py::"
 
@@ -175,5 +176,37 @@ MUTATIONS = [
         "more, self._window_of_streams = value - self._window_of_streams, value",
         "more, self._window_of_streams = max(0, value - self._window_of_streams), value",
         "tests/unit/cluster/test_http2_strict.py::test_windows_that_shrink_below_nothing_and_open_again",
+    ),
+    Mutation(
+        "transport_any_purpose_is_taken",
+        "An address takes streams of the purposes that it has a listener for.",
+        "Endpoint._greeted",
+        "elif hello.purpose not in self._listeners:",
+        "elif False:",
+        OF_LINKS + "test_an_unwelcome_stream_is_refused_with_the_reason",
+    ),
+    Mutation(
+        "transport_purposes_are_confused",
+        "Streams of a purpose reach that purpose's listener.",
+        "Endpoint._opened",
+        "self._listeners[hello.purpose]",
+        "next(iter(self._listeners.values()))",
+        OF_LINKS + "test_streams_of_two_purposes_arrive_at_one_address",
+    ),
+    Mutation(
+        "transport_stream_of_no_pair",
+        "Shards that are no pair have no stream.",
+        "NodeLinks.problem_with",
+        "if hello.shard in self._pairs(own.shard, own.workers, others):",
+        "if True:",
+        OF_LINKS + "test_an_unwelcome_stream_is_refused_with_the_reason",
+    ),
+    Mutation(
+        "transport_pairs_stay",
+        "When a node returns with another number of shards, the pairs of all purposes follow.",
+        "ShardEndpoint.met",
+        "listener.resized(hello.node)",
+        "pass",
+        OF_LINKS + "test_pairs_follow_the_number_of_shards_of_a_node_that_returns",
     ),
 ]

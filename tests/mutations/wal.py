@@ -8,9 +8,18 @@ OF_LOG = "tests/unit/storage/test_wal.py::"
 OF_GROUPS = "tests/unit/storage/test_wal_groups.py::"
 OF_DAMAGE = "tests/unit/storage/test_wal_damage.py::"
 OF_FAULTS = "tests/unit/storage/test_wal_faults.py::"
+OF_DISKS = "tests/unit/engine/test_disks.py::"
 OF_FILES = "tests/unit/storage/test_files.py::"
 
 MUTATIONS = [
+    Mutation(
+        "trim_failure_raised",
+        "A log that fails while it is trimmed fails for its groups, and not for its caller.",
+        "checkpoints:trim",
+        "with contextlib.suppress(StorageError):",
+        "if True:",
+        OF_DISKS + "test_a_log_that_fails_while_it_is_trimmed_fails_for_its_groups_only",
+    ),
     Mutation(
         "wal_recycled_file_opened_anew",
         "A file that has got its new name needs no descriptor any more.",

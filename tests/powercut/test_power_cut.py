@@ -74,7 +74,7 @@ def test_nothing_is_lost_when_it_dies_at_a_named_place() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_acknowledging_without_syncing_is_found_out() -> None:
+def test_acknowledgements_without_syncing_is_found_out() -> None:
     tally, said = run(Plan(rounds=1, seed=SEED, workers=1, buffered=True))
     assert tally.confirmed > 100, "\n".join([*said, *tally.sentences])
     assert tally.lost > 0, "\n".join([*said, *tally.sentences])

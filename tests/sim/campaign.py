@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import platform
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -23,8 +26,17 @@ from tests.sim.queues.world import EVENTS as QUEUE_EVENTS
 from tests.sim.queues.world import World as QueueWorld
 from tests.sim.world import EVENTS, World
 
+ROOT = Path(__file__).resolve().parents[2]
 CHUNK = 100
 """Seeds that a process is given at a time."""
+TESTED = 50
+"""Seeds of one test."""
+
+
+def seeds_of_tests(count: int) -> list[range]:
+    """Return the first `count` seeds, a test's at a time; uncompiled, the next `count`."""
+    first = 1 + count * (os.environ.get("FLUXMQ_PURE") != "1")
+    return [range(at, at + TESTED) for at in range(first, first + count, TESTED)]
 
 
 class Simulated(Protocol):
@@ -140,6 +152,33 @@ def run_seeds(
         summary.seen += world.seen
     summary.seconds = time.process_time() - began
     return summary
+
+
+def check_seeds(
+    seeds: Iterable[int],
+    happens: Iterable[str],
+    events: int = EVENTS,
+    make: Callable[..., Simulated] = World,
+) -> None:
+    """Assert that seeds keep every promise and that each of `happens` occurs in some of them."""
+    summary = run_seeds(seeds, events=events, make=make)
+    assert summary.violations == []
+    for each in happens:
+        assert summary.seen[each] > 0, f"{each}: seeds in which nothing happens prove nothing"
+
+
+def outputs_under_other_hashes(command: Sequence[str]) -> list[bytes]:
+    """Return what `python -m tests.sim` prints under two seeds of Python's hashes."""
+    return [
+        subprocess.run(
+            [sys.executable, "-m", "tests.sim", *command],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hashes in ("1", "2")
+    ]
 
 
 def _chunk(task: tuple[range, int | None, int, bool]) -> Summary:

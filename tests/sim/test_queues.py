@@ -5,9 +5,6 @@ As in ``test_sim``, the two passes of the tests run different seeds.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +15,7 @@ import pytest
 
 from fluxmq.storage.snapshots import GroupSnapshotContent
 from tests.sim.__main__ import main
-from tests.sim.campaign import run_seeds
+from tests.sim.campaign import check_seeds, outputs_under_other_hashes, seeds_of_tests
 from tests.sim.queues.files import NodeFiles
 from tests.sim.queues.host import Checkpoint, Host
 from tests.sim.queues.parts import OpenGroup, ReplicationGroup, trim
@@ -28,10 +25,7 @@ from tests.sim.queues.world import EVENTS, World
 P = ParamSpec("P")
 T = TypeVar("T")
 
-ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 100
-CHUNK = 50
-FIRST = 1 + SEEDS * (os.environ.get("FLUXMQ_PURE") != "1")
 
 HAPPENS = (
     "confirmed",
@@ -48,12 +42,9 @@ HAPPENS = (
 )
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, CHUNK))
-def test_seeds_keep_every_promise(first: int) -> None:
-    summary = run_seeds(range(first, first + CHUNK), events=EVENTS, make=World)
-    assert summary.violations == []
-    for what in HAPPENS:
-        assert summary.seen[what] > 0, f"{what}: seeds in which nothing happens prove nothing"
+@pytest.mark.parametrize("seeds", seeds_of_tests(SEEDS), ids=lambda seeds: str(seeds.start))
+def test_seeds_keep_every_promise(seeds: range) -> None:
+    check_seeds(seeds, HAPPENS, EVENTS, World)
 
 
 def test_seldom_faults_happen() -> None:
@@ -64,13 +55,6 @@ def test_seldom_faults_happen() -> None:
 
 
 # What seeds have found; a recovery without disk space is in tests/unit/engine/test_stores.py
-
-
-def test_a_log_that_cannot_make_a_file_fails_for_its_groups_only() -> None:
-    """It failed whoever trimmed it next: the task of a checkpoint, or the housekeeping of all groups."""
-    world = World(16, replace(draw(16), command_us=2_000, checkpoint_every=4))
-    assert world.run(500), world.history.violations
-    assert world.seen["died in a call"] > 0, "in the one that makes the file"
 
 
 class DiesBehindARename(NodeFiles):
@@ -132,16 +116,7 @@ def test_a_log_does_not_go_on_from_a_snapshot_whose_name_is_not_durable() -> Non
 
 def test_a_seed_runs_the_same_under_other_hashes(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--queues", "--seed", "6", "--events", "400"]
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-m", "tests.sim", *command],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hashes},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for hashes in ("1", "2")
-    ]
+    outputs = outputs_under_other_hashes(command)
     assert outputs[0] == outputs[1]
     assert main(command) == 0
     assert capsys.readouterr().out.encode() == outputs[0]

@@ -33,7 +33,7 @@ CAUGHT_UP_ENTRIES: Final = 100
 
 
 def state_of_new_member(known: Iterable[Introduction], nodes: int) -> MemberState:
-    """Return the standing of a new directory after these of ``nodes`` nodes introduced
+    """Return the member state of a new directory after these of ``nodes`` nodes introduced
     themselves."""
     new = 1
     for each in known:

@@ -189,7 +189,7 @@ class MetaAudit:
         try:
             found = await asyncio.get_running_loop().run_in_executor(None, digest, self._path)
         except sqlite3.Error as problem:
-            _log.warning("the rows of _meta could not be compared: %s", problem)
+            _log.warning("cannot compute the digest of _meta: %s", problem)
             return
         finally:
             self._taking = False
@@ -226,7 +226,9 @@ class MetaAudit:
             return  # already given up
         now = self._now()
         if self._given_up is not None and now - self._given_up < AGAIN_SECONDS:
-            _log.error("the copy of _meta differs again: it is kept", extra={"group": META_GROUP})
+            _log.error(
+                "this replica of _meta differs again: keeping it", extra={"group": META_GROUP}
+            )
             return
         self._given_up = now
         self._replica.forget_log("it differs from what a majority holds")

@@ -26,7 +26,7 @@ waits."""
 def problem(
     membership: Membership, own: int, number: int, heard: Mapping[int, float], now: float
 ) -> str:
-    """Return why the group could not go on without a node; empty when it could. ``heard``: time of
+    """Return why the group would not survive without a node; empty if it would. ``heard``: time of
     the last contact with each. Pure."""
     if number == own:
         return "it leads _meta: stop it, or ask again when another node leads"

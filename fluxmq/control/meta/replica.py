@@ -60,7 +60,7 @@ class Observer(Protocol):
         """Handle a transaction that is on disk."""
 
     def turned(self) -> None:
-        """Handle a possible change of role, leader or standing."""
+        """Handle a possible change of role, leader or member state."""
 
     def behind(self, number: int) -> None:
         """Handle a member that needs entries compacted from the log."""
@@ -175,7 +175,7 @@ class MetaReplica:
     # Events
 
     def stand(self, standing: MemberState) -> None:
-        """Take another standing, which is on disk."""
+        """Take another member state, which is on disk."""
         self.standing = standing
         self._observer.turned()
 
@@ -425,7 +425,7 @@ class MetaReplica:
 
     def _fail(self, problem: str) -> None:
         """Stop taking part: until the disk works again, or else until the process is restarted."""
-        _log.error("this node takes no part in _meta: %s", problem)
+        _log.error("this node no longer takes part in _meta: %s", problem)
         self.problem = problem
         self._role, self._leader = Role.FOLLOWER, 0
         self._lose()
@@ -433,7 +433,7 @@ class MetaReplica:
 
     def _start_over(self, why: str) -> None:
         """Start over like a restored copy: others saw more of this log, or it differs."""
-        _log.error("this replica of _meta is discarded: %s", why, extra={"group": self._plan.name})
+        _log.error("discarding this replica of _meta: %s", why, extra={"group": self._plan.name})
         self.problem = "its replica was discarded; it waits for a full copy from the others"
         self._role, self._leader = Role.FOLLOWER, 0
         self._lose()

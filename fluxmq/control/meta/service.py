@@ -1,6 +1,6 @@
 """The group ``_meta`` of one control process: decisions, notifications, admission.
 
-Implements `ports.Decider` for the topology's topology service, forwards changes of users, and runs the
+Implements `ports.Decider` for the topology service, forwards changes of users, and runs the
 group: bootstrap, returning nodes, snapshots.
 """
 
@@ -127,7 +127,7 @@ class Meta:
         return self._tables.open(members, snapshots.default_keys())
 
     def join(self, topology_service: TopologyService, directory: Directory) -> None:
-        """Connect the topology services of topology and users, which request and learn decisions."""
+        """Connect the services of topology and users, which request and learn decisions."""
         self._topology, self._directory = topology_service, directory
         directory.decide = self.change_users
         topology_service.revision_barrier.join(self.neighbours.remote_revisions[TOPOLOGY])
@@ -372,7 +372,7 @@ class Meta:
                 try:
                     deltas.append(topology.apply(change))
                 except Refusal as refusal:
-                    _log.warning("a queue of the settings is not declared: %s", refusal)
+                    _log.warning("a configured queue is not declared: %s", refusal)
             record = started.record(before)
             if record != before or deltas:
                 shared = ((NODE + started.node, record.pack()),)
@@ -395,7 +395,7 @@ class Meta:
             (self._directory.replace if written.anew else self._directory.take)(written.users)
 
     def turned(self) -> None:
-        """Handle a possible change of role, leader or standing."""
+        """Handle a possible change of role, leader or member state."""
         about = {"group": self.plan.name, "term": self.replica.node.term}
         if self.replica.leading and self._led_since is None:
             self._led_since = self._now()
@@ -451,7 +451,7 @@ class Meta:
         try:
             await self._decided(local, remote, retryable=True)
         except RequestError as problem:
-            _log.debug("not announced yet: %s", problem)
+            _log.debug("start not announced yet: %s", problem)
         else:
             self._begun = here
             self._news.set()
@@ -472,7 +472,7 @@ class Meta:
             self.replica.pump()
             if isinstance(outcome, ProposalAccepted):
                 node = self._names[step.node]
-                _log.info("membership of _meta", extra={"node": node, "change": step.verb.name})
+                _log.info("_meta: member change", extra={"node": node, "change": step.verb.name})
         elif step is not None:
             noted_now = NODE + self._names[step.number], step.record.pack()
             await self._propose(Decision(shared=(noted_now,)))
@@ -496,4 +496,4 @@ class Meta:
             )
         )
         await self._propose(decision)
-        _log.info("the cluster begins", extra={"with_own": brings})
+        _log.info("cluster bootstrapped", extra={"with_own": brings})

@@ -54,7 +54,8 @@ class Links(Protocol):
 
 
 class Streams:
-    """Connects to the other nodes, and listens. Implements `fluxmq.cluster.connection.StreamListener`."""
+    """Connects to the other nodes, and listens. Implements
+    `fluxmq.cluster.connection.StreamListener`."""
 
     def __init__(
         self,
@@ -73,7 +74,8 @@ class Streams:
         self._now = now
         self._open: dict[int, NodeStream] = {}
         self._limited = RateLimited(_log, per_second=1.0, burst=5)
-        self._endpoint = Endpoint(security, plan.bind_addr, self._own, self, self._accept)
+        listeners = {self._own.purpose: self}
+        self._endpoint = Endpoint(security, plan.bind_addr, self._own, listeners, self._accept)
         self._dialers = [
             Dialer(security, member.address, member.node, self._own, self)
             for member in plan.nodes
@@ -108,8 +110,6 @@ class Streams:
             connection.close()
 
     def _accept(self, hello: StreamHello) -> str:
-        if hello.purpose != self._own.purpose:
-            return f"this is the address of {self._own.purpose}, not of {hello.purpose}"
         if hello.node not in self._numbers:
             return f"{hello.node} is not supported here"
         if hello.node >= self._own.node:
@@ -144,7 +144,7 @@ class Streams:
             self._limited.event(
                 logging.WARNING,
                 connection.hello.node,
-                "a message was not understood",
+                "closing a stream: a message from another node is malformed",
                 node=connection.hello.node,
                 problem=str(problem),
             )

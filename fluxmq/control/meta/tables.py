@@ -183,7 +183,7 @@ class MetaTables:
         )
 
     def stand(self, standing: MemberState) -> None:
-        """Record another standing."""
+        """Record another member state."""
         with self._store.transaction() as database:
             database.execute("UPDATE raft_state SET standing = ?", (standing,))
 
@@ -232,8 +232,9 @@ class MetaTables:
     def write(
         self, work: Sequence[Ready], received: SnapshotContent | None, cut: tuple[int, int] | None
     ) -> CommittedEntries:
-        """Do this work, in order, in one transaction. `received` is the snapshot that one of them
-        may refer to; `cut` is the index up to which the log is dropped, and its term.
+        """Carry out these changes, in order, in one transaction. `received` is the
+        snapshot that one of them may refer to; `cut` is the index up to
+        which the log is dropped, and its term.
 
         Raises sqlite3.Error, DecisionError, or ForeignTopologyError; then nothing happened.
         """

@@ -237,7 +237,7 @@ class MetaTransport:
             return  # it was left behind, and forgets its log when it learns that
         if own and introduction.cluster and own != introduction.cluster:
             _log.error(
-                "a node is of another cluster: one of the two was begun anew",
+                "a node belongs to another cluster: one of the two was bootstrapped again",
                 extra={"node": self._names[number]},
             )
             self.streams.close(number)
@@ -255,7 +255,7 @@ class MetaTransport:
         self.form()
 
     def form(self) -> None:
-        """Determine the standing of a new directory if the introductions allow it."""
+        """Determine the member state of a new directory if the introductions allow it."""
         replica = self._replica
         if replica.standing is not MemberState.NEW or self._deciding_standing:
             return
@@ -318,7 +318,7 @@ class MetaTransport:
             snapshot = _snapshot_of(message)
             content = await self._thread.run(lambda: transfers.read(parts))
         except (ValueError, MessageError, MalformedMessage) as problem:
-            _log.warning("a snapshot of _meta was not taken: %s", problem)
+            _log.warning("a snapshot of _meta is invalid: %s", problem)
             self.streams.close(number)
             return
         if self._heeds(number):

@@ -7,9 +7,8 @@ states and the effects of methods.
 * `constants`           numbers of the specification: frame types, reply codes
 * `errors`              errors of a peer: `HardError` ends the connection, `SoftError` the channel
 * `tables`              field tables and their values
-* `method_types`        one tuple per method
-* `method_table`        the fields of each on the wire
-* `methods`             all of them, and `decode`, `encode`, `frame`
+* `methods`             one tuple per method, with its fields on the wire
+* `method_codec`        `decode`, `encode` and `frame` for all of them
 * `content`             content headers, properties, frames of a message
 * `message_properties`  properties to the canonical block and back; topics and routing keys
 * `sasl`                the identity in a response

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import cython
 
 REFUSED_MIN = 0x80
-"""Lowest reason that means a refused message, as with MQTT's tickets."""
+"""Lowest reason that means a refused message, as with MQTT's pending acks."""
 ACK = 80
 """Method basic.ack."""
 NACK = 120
@@ -115,7 +115,7 @@ def _frame(
 
 class Confirmation:
     """Counts the queues that a run of publishes awaits before it is confirmed; each holds it, like
-    a ticket.
+    a pending ack of MQTT.
 
     ``count`` messages from number ``first`` of ``window`` on. Once all holders are done they are
     safe, unless one gave a reason of 0x80 or more; then ``mark`` is called without arguments, for

@@ -172,8 +172,8 @@ def encode_properties(properties: BasicProperties) -> bytes:
 
 
 def read_fields(raw: bytes) -> list[bytes | None]:
-    """Return each property's raw content, in the order of `BasicProperties`, without lengths; None if
-    absent.
+    """Return each property's raw content, in the order of `BasicProperties`, without lengths; None
+    if absent.
 
     Raises `HardError` (502) for unknown flags and for too few or too many bytes.
     """

@@ -15,7 +15,7 @@ OCTETS_SHOWN_MAX: Final = 32
 
 
 class AmqpError(Exception):
-    """The peer broke the protocol or may not have what it wants.
+    """The peer violated the protocol, or its request is refused.
 
     `class_id` and `method_id` name the offending method, 0 if there is none.
     """

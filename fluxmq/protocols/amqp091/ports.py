@@ -1,4 +1,4 @@
-"""What the parser of AMQP 0.9.1 needs of the sessions, which implement it."""
+"""Interface that the parser of AMQP 0.9.1 calls; the sessions implement it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fluxmq.protocols.connection import Connection
 
 
 class AmqpHandler(Protocol):
-    """What frames mean: `Connection.handler` of an AMQP 0.9.1 connection."""
+    """Gives frames their meaning: `Connection.handler` of an AMQP 0.9.1 connection."""
 
     def protocol_header(self, connection: Connection, header: bytes, /) -> object:
         """Answer the protocol header."""
@@ -27,4 +27,4 @@ class AmqpHandler(Protocol):
         """Handle a lost network connection."""
 
     def drained(self, connection: Connection, /) -> object:
-        """Continue what waited for room (`Connection.feeding`)."""
+        """Continue deliveries that waited for room (`Connection.feeding`)."""

@@ -56,7 +56,7 @@ class AmqpPublishRun:
 
     ``buffer[start:end]`` holds ``count`` of them, all ``stride`` bytes long unless that is 0: a
     method frame of ``method_size`` bytes, a header frame of ``header_size``, a body frame unless
-    the payload is empty. Where both sizes are 0 the bytes are one bare payload. ``properties``:
+    the payload is empty. If both sizes are 0, the bytes are one bare payload. ``properties``:
     flags and list, as they follow the body size. ``payload_bytes``: of all together, ``largest``:
     of the largest.
     """

@@ -95,15 +95,16 @@ def decode_entries(raw: bytes, *, lenient: bool = False) -> Table:
 def encode_table(table: Mapping[str, object]) -> bytes:
     """Encode a table with its length. A `Value` among the values keeps its type.
 
-    Raises `FieldTableError` for names longer than 255 bytes and for values that no field type holds.
+    Raises `FieldTableError` for names longer than 255 bytes and for values that no field type
+    holds.
     """
     raw = write_values([(_name(name), typed(value)) for name, value in table.items()])
     return _LENGTH.pack(len(raw)) + raw
 
 
 def plain(value: Value, errors: str = "strict") -> object:
-    """Return a typed value as plain Python. `errors` is for nested names. Raises `FieldTableError` for
-    names not UTF-8."""
+    """Return a typed value as plain Python. `errors` is for nested names. Raises `FieldTableError`
+    for names not UTF-8."""
     tag, content = value
     if isinstance(content, bytes):
         if tag == "x":

@@ -10,7 +10,7 @@ another packet (an unknown topic alias, a second CONNECT) is the session's busin
 * `properties`    the property table of MQTT 5, and the property block of a PUBLISH in transit
 * `topics`        valid topic names and topic filters
 * `packets`       one slotted dataclass per control packet
-* `connecting`    CONNECT and CONNACK
+* `connect`       CONNECT and CONNACK
 * `codec`         `decode`, `encode`, `decode_length`
 
 The hot path, for all neighbouring PUBLISH packets at once:
@@ -18,6 +18,6 @@ The hot path, for all neighbouring PUBLISH packets at once:
 * `scan`          finds runs of packets in received bytes
 * `run`           one run, and how it is written for subscribers
 * `delivery`      a session's messages: waiting, sent (`window`), in parts (`inflight_range`)
-* `pending_acks`       answers to publishers that wait until a message is safe
+* `pending_acks`  answers to publishers that wait until a message is safe
 * `batches`       batches from runs; `batch_delivery` the other way
 """

@@ -1,7 +1,14 @@
 from fluxmq.protocols.connection cimport Connection, Tally
-from fluxmq.protocols.mqtt.inflight_range cimport InflightRange, Target
+from fluxmq.protocols.mqtt.inflight_range cimport InflightRange
 from fluxmq.protocols.mqtt.run cimport PublishRun
 from fluxmq.protocols.mqtt.window cimport InflightWindow
+
+cdef class Target:
+    cdef public object delivery
+    cdef public int qos
+    cdef public bint no_local, keep_retain
+    cdef public Target own
+    cdef public bytes subscription_ids
 
 cdef class SessionDelivery(InflightWindow):
     cdef public Tally tally

@@ -1,19 +1,21 @@
 """Delivery of messages to one session: in-flight, waiting and resent messages.
 
 Messages of QoS 1 and 2 are held as *in-flight ranges*: stretches of a run with consecutive packet
-identifiers. A in-flight range waits in ``pending`` until the client's receive window, its connection's
-output and the identifier space have room, is then written and moves to ``unanswered_ranges`` until
-acknowledged. Acknowledgements in order (the usual case) advance one counter; others are remembered
-in a set. So a session costs one object per run and subscriber, never one per message. After a lost
-connection in-flight messages move to ``resend`` and are written again, with DUP and their old
-identifiers, before anything new. ``window`` is the half that handles sent messages.
+identifiers. A in-flight range waits in ``pending`` until the client's receive window, its
+connection's output and the identifier space have room, is then written and moves to
+``unanswered_ranges`` until acknowledged. Acknowledgements in order (the usual case) advance one
+counter; others are remembered in a set. So a session costs one object per run and subscriber, never
+one per message. After a lost connection in-flight messages move to ``resend`` and are written
+again, with DUP and their old identifiers, before anything new. ``window`` is the half that handles
+sent messages.
 
-Messages of a durable queue (``InflightRange.queued``) wait here only as far as their consumer has claimed
-them: they count against none of the session's bounds, and are never dropped to satisfy them.
+Messages of a durable queue (``InflightRange.queued``) wait here only as far as their consumer has
+claimed them: they count against none of the session's bounds, and are never dropped to satisfy
+them.
 
-A session that is kept on disk has a ``durable``, a `RunJournal`: it takes each run first, and decides when to
-enqueue it. Its in-flight ranges are numbered (``InflightRange.base``), and their packet identifiers follow from
-the numbers, so that a message keeps its identifier across a restart.
+A session that is kept on disk has a ``durable``, a `RunJournal`: it takes each run first, and
+decides when to enqueue it. Its in-flight ranges are numbered (``InflightRange.base``), and their
+packet identifiers follow from the numbers, so that a message keeps its identifier across a restart.
 
 Source: MQTT 3.1.1 and 5.0 sections 4.3 (QoS), 4.4 (redelivery), 4.6 (ordering), 4.9 (flow control).
 """
@@ -29,7 +31,6 @@ from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.protocols.mqtt.inflight_range import (
     GROWTH_MAX,
     InflightRange,
-    Target,
     fitting,
     unanswered,
     write_inflight,
@@ -42,7 +43,6 @@ if cython.compiled:
     from cython.cimports.fluxmq.protocols.connection import Connection, Tally
     from cython.cimports.fluxmq.protocols.mqtt.inflight_range import (
         InflightRange,
-        Target,
         fitting,
         unanswered,
         write_inflight,
@@ -60,6 +60,30 @@ EVICT: Final = 0
 """A full offline queue drops its oldest messages."""
 REJECT: Final = 1
 """A full offline queue drops the message that arrives."""
+
+
+class Target:
+    """A session's interest in a topic: all its matching subscriptions together.
+
+    ``qos``: the highest granted. ``no_local``: some of them exclude the session's own publishes;
+    those get ``own``, made of the others, or nothing without others. ``keep_retain``: retain as
+    published. ``subscription_ids``: Subscription Identifier properties, encoded.
+    """
+
+    def __init__(
+        self,
+        delivery: SessionDelivery,
+        qos: cython.int,
+        no_local: bool = False,
+        keep_retain: bool = False,
+        subscription_ids: bytes = b"",
+    ) -> None:
+        self.delivery = delivery
+        self.qos = qos
+        self.no_local = no_local
+        self.own: Target | None = None
+        self.keep_retain = keep_retain
+        self.subscription_ids = subscription_ids
 
 
 class SessionDelivery(InflightWindow):
@@ -147,7 +171,7 @@ class SessionDelivery(InflightWindow):
         return 0
 
     def blocked(self) -> cython.bint:
-        """Return whether the client is too slow to be given more."""
+        """Return whether the client is too slow for further messages."""
         connection: Connection | None = self.connection
         assert connection is not None
         if connection.size < connection.limit:
@@ -184,7 +208,7 @@ class SessionDelivery(InflightWindow):
         return 0
 
     def enqueue_inflight(self, inflight: InflightRange) -> cython.int:
-        """Take over a in-flight range, new or from another session."""
+        """Take over an in-flight range, new or from another session."""
         if self.pending is None:
             self.pending = deque()
             self.unanswered_ranges = deque()
@@ -209,7 +233,7 @@ class SessionDelivery(InflightWindow):
         return self.pending_max if self.connection is None else self.pending_max_connected
 
     def weight(self, inflight: InflightRange) -> cython.Py_ssize_t:
-        """Return the approximate number of bytes a in-flight range keeps alive."""
+        """Return the approximate number of bytes an in-flight range keeps alive."""
         run: PublishRun = inflight.run
         if run.count == 0:
             return 0
@@ -256,7 +280,8 @@ class SessionDelivery(InflightWindow):
         return inflight.qos == 0
 
     def write_unnumbered(self, inflight: InflightRange) -> cython.int:
-        """Write as much as is written at once of the first waiting in-flight range, which is of QoS 0.
+        """Write as much as is written at once of the first waiting in-flight range, which is of QoS
+        0.
 
         Written messages count as answered; a queue's messages wait for room like others, and are
         not dropped.
@@ -346,7 +371,7 @@ class SessionDelivery(InflightWindow):
         return 0
 
     def sent(self, inflight: InflightRange) -> cython.int:
-        """Record that a in-flight range is written and awaits its answers.
+        """Record that an in-flight range is written and awaits its answers.
 
         ``pump`` bounds their bytes: a client that answers nothing would otherwise hold a whole
         window of messages, however large they are.
@@ -359,11 +384,12 @@ class SessionDelivery(InflightWindow):
         return 0
 
     def free_for(self, inflight: InflightRange) -> cython.Py_ssize_t:
-        """Return how many identifiers are free for a in-flight range of a session that is kept on disk.
+        """Return how many identifiers are free for an in-flight range of a session that is kept on
+        disk.
 
-        If the identifier that follows from its number is in use, the in-flight range waits for it. Messages
-        of queues, which have no such number, begin at the other side of the circle, so that the two
-        seldom meet.
+        If the identifier that follows from its number is in use, the in-flight range waits for it.
+        Messages of queues, which have no such number, begin at the other side of the circle, so
+        that the two seldom meet.
         """
         numbered: cython.bint = inflight.settle is not None and not inflight.queued
         pid: cython.int = self.other_pid
@@ -403,7 +429,8 @@ class SessionDelivery(InflightWindow):
         return 0
 
     def skip_large(self, inflight: InflightRange) -> cython.int:
-        """Split the first waiting in-flight range to leave out messages too large for the client."""
+        """Split the first waiting in-flight range to leave out messages too large for the
+        client."""
         assert self.connection is not None
         assert self.pending is not None
         kept: list[InflightRange] = fitting(inflight, self.connection)

@@ -2,13 +2,6 @@ cimport cython
 from fluxmq.protocols.connection cimport Connection, Tally
 from fluxmq.protocols.mqtt.run cimport PublishRun
 
-cdef class Target:
-    cdef public object delivery
-    cdef public int qos
-    cdef public bint no_local, keep_retain
-    cdef public Target own
-    cdef public bytes subscription_ids
-
 @cython.freelist(64)
 cdef class InflightRange:
     cdef public PublishRun run

@@ -7,7 +7,7 @@ Source: MQTT 5.0 sections 3.3.4 (overlapping subscriptions), 3.1.2.11.4 (Maximum
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import cython
 
@@ -29,8 +29,6 @@ if cython.compiled:
         properties_field,
     )
 
-if TYPE_CHECKING:
-    from fluxmq.protocols.mqtt.delivery import SessionDelivery
 
 GROWTH_MAX: Final = 16
 """Bytes a message may grow by when written for another version: packet identifier, length of the
@@ -46,38 +44,14 @@ EXPIRY_MAX: Final = 0xFFFFFFFF
 """Greatest Message Expiry Interval."""
 
 
-class Target:
-    """A session's interest in a topic: all its matching subscriptions together.
-
-    ``qos``: the highest granted. ``no_local``: some of them exclude the session's own publishes;
-    those get ``own``, made of the others, or nothing without others. ``keep_retain``: retain as
-    published. ``subscription_ids``: Subscription Identifier properties, encoded.
-    """
-
-    def __init__(
-        self,
-        delivery: SessionDelivery,
-        qos: cython.int,
-        no_local: bool = False,
-        keep_retain: bool = False,
-        subscription_ids: bytes = b"",
-    ) -> None:
-        self.delivery = delivery
-        self.qos = qos
-        self.no_local = no_local
-        self.own: Target | None = None
-        self.keep_retain = keep_retain
-        self.subscription_ids = subscription_ids
-
-
 class InflightRange:
     """``count`` messages of ``run`` from byte ``offset`` on, for one session at ``qos``.
 
     ``pid``: identifier of the first once written, 0 before; ``acknowledged``: how many from the
     front on are answered. ``group``: the shared subscription it came by, which gets it back when
-    the session ends. ``settle``, an `AnswerSink`: informed of answered messages, as ranges counted from ``base``,
-    the number of the in-flight range's first message; ``reported``: how many were. ``held``: bytes it
-    counts in flight. ``queued``: a durable queue holds the message as well.
+    the session ends. ``settle``, an `AnswerSink`: informed of answered messages, as ranges counted
+    from ``base``, the number of the in-flight range's first message; ``reported``: how many were.
+    ``held``: bytes it counts in flight. ``queued``: a durable queue holds the message as well.
     """
 
     def __init__(
@@ -130,7 +104,8 @@ class InflightRange:
 
 
 def fitting(inflight: InflightRange, connection: Connection) -> list[InflightRange]:
-    """Return the messages that the client accepts, one in-flight range each; count the others as dropped.
+    """Return the messages that the client accepts, one in-flight range each; count the others as
+    dropped.
 
     The runs of these in-flight ranges have ``largest`` 0: measured, without a topic alias, for this
     connection. Source: MQTT 5.0 section 3.1.2.11.4: such a message is discarded as if it had been
@@ -191,7 +166,7 @@ def fitting(inflight: InflightRange, connection: Connection) -> list[InflightRan
 
 
 def unanswered(inflight: InflightRange, early: Container[int] | None) -> list[InflightRange]:
-    """Return the unanswered parts of a in-flight range in flight, split where answers came out of order."""
+    """Return the unanswered parts of an in-flight range, split where answers came out of order."""
     stretch: cython.Py_ssize_t
     left: list[InflightRange] = []
     if inflight.acknowledged:
@@ -214,7 +189,7 @@ def unanswered(inflight: InflightRange, early: Container[int] | None) -> list[In
 def write_inflight(
     connection: Connection, inflight: InflightRange, pid: cython.int, redelivered: cython.bint
 ) -> cython.int:
-    """Write a in-flight range to a connection. ``pid`` 0 means QoS 0; ``redelivered`` sets DUP."""
+    """Write an in-flight range to a connection. ``pid`` 0 means QoS 0; ``redelivered`` sets DUP."""
     tally: Tally = connection.tally
     run: PublishRun = inflight.run
     first: cython.int = 0x30 | (inflight.qos << 1) | inflight.retain | (8 if redelivered else 0)

@@ -3,11 +3,11 @@
 A publish of QoS 1 or 2 to a durable queue, or to a session that outlives its connection, may be
 acknowledged only when the message is safe. Each receiver holds the run's ``PendingAck`` and calls
 ``done`` once for each hold. A connection's answers keep the order of its publishes [MQTT-4.6.0-2,
-MQTT-4.6.0-3], so a ready answer waits behind one that is not; a connection without open pending acks
-pays nothing.
+MQTT-4.6.0-3], so a ready answer waits behind one that is not; a connection without open pending
+acks pays nothing.
 
-A pending ack that ends with a reason of 0x80 or more is a refusal; the handler decides how to answer its
-publisher.
+A pending ack that ends with a reason of 0x80 or more is a refusal; the handler decides how to
+answer its publisher.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the hot path of MQTT needs of others; packages above implement it.
+"""Interfaces that the hot path of MQTT calls; packages above implement them.
 
-`Connection` and the modules here call these, never the shard or the sessions themselves. Every method
-returns at once.
+`Connection` and the modules here call these, never the shard or the sessions themselves. Every
+method returns at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fluxmq.protocols.mqtt.run import PublishRun
 
 
 class MqttHandler(Protocol):
-    """What packets mean: `Connection.handler` of an MQTT connection."""
+    """Gives packets their meaning: `Connection.handler` of an MQTT connection."""
 
     def packet(self, connection: Connection, first: int, body: bytes, /) -> object:
         """Handle a packet of which the loop knows nothing; ``first`` is its first byte."""
@@ -37,7 +37,7 @@ class MqttHandler(Protocol):
         """Handle a lost network connection."""
 
     def drained(self, connection: Connection, /) -> object:
-        """Continue what waited for room (`Connection.feeding`)."""
+        """Continue deliveries that waited for room (`Connection.feeding`)."""
 
 
 class FlowControl(Protocol):
@@ -51,7 +51,7 @@ class FlowControl(Protocol):
 
 
 class AnswerSink(Protocol):
-    """Learns what became of a in-flight range's messages, by their numbers."""
+    """Receives the outcomes of an in-flight range's messages, by their numbers."""
 
     def acknowledged(self, first: int, count: int, /) -> object:
         """Note that ``count`` messages from number ``first`` on are answered, or not wanted."""

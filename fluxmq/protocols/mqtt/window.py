@@ -1,13 +1,14 @@
 """Messages sent to one session and not yet answered: packet identifiers, the receive window,
 answers.
 
-The half of a delivery that handles sent messages. In-flight ranges in ``unanswered_ranges`` carry consecutive packet
-identifiers; answers in order (the usual case) advance one counter, others are remembered in a set.
-QoS 2 messages pass from ``unanswered_ranges`` to ``released`` at PUBREC and leave it at PUBCOMP.
+The half of a delivery that handles sent messages. In-flight ranges in ``unanswered_ranges`` carry
+consecutive packet identifiers; answers in order (the usual case) advance one counter, others are
+remembered in a set. QoS 2 messages pass from ``unanswered_ranges`` to ``released`` at PUBREC and
+leave it at PUBCOMP.
 
-A in-flight range's ``settle`` is given the ranges that were answered, in its own offsets, and those that
-the client refused or will not get. Ranges may be reported twice where answers came out of order. A
-QoS 2 message is reported at PUBCOMP.
+A in-flight range's ``settle`` is given the ranges that were answered, in its own offsets, and those
+that the client refused or will not get. Ranges may be reported twice where answers came out of
+order. A QoS 2 message is reported at PUBCOMP.
 
 Source: MQTT 3.1.1 and 5.0 sections 2.2.1 (packet identifiers), 4.3 (QoS), 4.6 (ordering), 4.9 (flow
 control).
@@ -35,8 +36,9 @@ PUBCOMP: Final = 7
 
 class InflightWindow:
     """In-flight messages of one session. ``window``: QoS 1 and 2 messages that may be unanswered at
-    once; ``inflight``: those that are; ``unanswered_bytes``: approximate bytes that in-flight ranges in flight
-    keep alive. ``unanswered_ranges`` and ``resend`` are deques of in-flight ranges, None until first used."""
+    once; ``inflight``: those that are; ``unanswered_bytes``: approximate bytes that in-flight
+    ranges in flight keep alive. ``unanswered_ranges`` and ``resend`` are deques of in-flight
+    ranges, None until first used."""
 
     def __init__(self) -> None:
         self.window = PACKET_ID_MAX
@@ -138,7 +140,8 @@ class InflightWindow:
         return False
 
     def report(self, inflight: InflightRange) -> cython.int:
-        """Report the messages of a in-flight range answered since the last report to its ``settle``."""
+        """Report the messages of an in-flight range answered since the last report to its
+        ``settle``."""
         first: cython.Py_ssize_t = inflight.reported
         if inflight.acknowledged > first:
             inflight.reported = inflight.acknowledged

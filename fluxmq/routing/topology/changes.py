@@ -74,7 +74,7 @@ class Unbind:
 
 @dataclass(frozen=True, slots=True)
 class SetPolicy:
-    """Set this policy, replacing the one of its name."""
+    """Set this policy, replacing one of the same name."""
 
     policy: Policy
 
@@ -235,7 +235,7 @@ def unpack(packed: Any) -> Change:
     if "asker" in {known.name for known in fields(kind)}:
         asker = rest.pop("asker", None)
         if asker is not None and not isinstance(asker, str):
-            raise ValueError("who asks for a change is not text")
+            raise ValueError("the requester of a change is not text")
         inner["asker"] = asker
     if rest:
         raise ValueError("not a change of the topology")

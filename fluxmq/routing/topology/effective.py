@@ -1,9 +1,9 @@
 """Combination of a queue's arguments, its policy and its operator policy.
 
-The smallest of several limits applies, whatever its source; of everything else the argument
-before the policy (RabbitMQ's rules, "Combining policy definitions"). Operator policies have limits only. Keys are the
-arguments' names without ``x-``; keys that do not apply to the queue's type are left out. Nothing is
-cached: policies may change at any time.
+The smallest of several limits applies, whatever its source; of everything else the argument before
+the policy (RabbitMQ's rules, "Combining policy definitions"). Operator policies have limits only.
+Keys are the arguments' names without ``x-``; keys that do not apply to the queue's type are left
+out. Nothing is cached: policies may change at any time.
 """
 
 from __future__ import annotations

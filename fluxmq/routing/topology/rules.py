@@ -53,7 +53,7 @@ STANDARD_EXCHANGES: Final = (
     ("amq.match", arguments.HEADERS),
     ("amq.topic", arguments.TOPIC),
 )
-"""Exchanges of every vhost (AMQP 0.9.1 section 3.1.3), which nobody may delete."""
+"""Exchanges of every vhost (AMQP 0.9.1 section 3.1.3), which cannot be deleted."""
 
 
 def space_of(store: TopologyStore, vhost: str) -> Space:

@@ -109,7 +109,7 @@ class TopologyStore:
         return space.policies.get(key) if kind == POLICY else space.bindings.get(key)
 
     def put(self, record: Record) -> None:
-        """Put a record, replacing the one of its key.
+        """Put a record, replacing one with the same key.
 
         Raises `LookupError` when a record it needs is missing: its vhost, a binding's source and
         destination.
@@ -207,7 +207,7 @@ class TopologyStore:
         destination = (binding.destination_kind, binding.destination)
         there = space.queues if binding.destination_kind == QUEUE else space.exchanges
         if binding.destination not in there:
-            raise LookupError("a binding to what is not there")
+            raise LookupError("a binding to a destination that does not exist")
         space.tables[binding.source].add(binding)
         space.bindings[key] = binding
         space.from_source.setdefault(binding.source, {})[key] = binding

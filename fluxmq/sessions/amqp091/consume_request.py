@@ -1,8 +1,8 @@
 """Arguments of basic.consume, with RabbitMQ's error texts.
 
-Start of a stream's consumer, ``x-stream-offset``: ``first``, ``last``, ``next``; an offset as number
-or ``offset=<n>``; a timestamp, or ``timestamp=<n>`` in seconds or milliseconds since the epoch; an
-interval back from now as text (``1h``; units Y, M, D, h, m, s).
+Start of a stream's consumer, ``x-stream-offset``: ``first``, ``last``, ``next``; an offset as
+number or ``offset=<n>``; a timestamp, or ``timestamp=<n>`` in seconds or milliseconds since the
+epoch; an interval back from now as text (``1h``; units Y, M, D, h, m, s).
 
 Source: RabbitMQ's consumer priorities, single active consumers and streams.
 """

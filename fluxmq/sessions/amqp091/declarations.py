@@ -69,7 +69,8 @@ T = TypeVar("T")
 
 
 class Entities:
-    """What a channel declares. Methods raise AmqpError.
+    """Exchanges, queues and bindings as one channel declares and deletes them. Methods raise
+    AmqpError.
 
     ``last_queue``: meaning of an empty queue name. ``deleting``: name of the queue that the pending
     method deletes, and ``cancels``: notifications to its consumers here, sent after the answer.
@@ -230,9 +231,11 @@ class Entities:
         self.broker.queue_status(queue, self.channel.later(method, answer))
 
     def _described(
-        self, method: QueueDeclare, name: str, made: bool, status: QueueStatus | None
+        self, method: QueueDeclare, name: str, made: bool, status: QueueStatus | Refusal | None
     ) -> None:
-        """Answer with the queue's status, None when it is gone or unreachable."""
+        """Answer with the queue's status; None when it is gone, or its group does not answer."""
+        if isinstance(status, Refusal):
+            raise error_from(status)
         if status is None:
             queue = self.broker.topology.queue(self.info.vhost, name)
             if queue is not None:

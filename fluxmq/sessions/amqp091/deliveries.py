@@ -42,8 +42,8 @@ class DeliveryHeads:
         self._kept: dict[tuple[bytes, bytes, int, bool], DeliveryHead] = {}
 
     def head(self, block: bytes, key: bytes, redelivered: int, stream: bool) -> DeliveryHead:
-        """Return the head for these properties and this key, delivered ``redelivered`` times before (-1:
-        omitted)."""
+        """Return the head for these properties and this key, delivered ``redelivered`` times before
+        (-1: omitted)."""
         known = (block, key, redelivered, stream)
         head = self._kept.get(known)
         if head is None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from fluxmq import __version__
-from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.protocols.amqp091 import sasl
 from fluxmq.protocols.amqp091.constants import FRAME_MIN_SIZE, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError
@@ -96,7 +96,7 @@ class Handshake:
             user = credentials.authorization_id
         client.stage = AmqpStage.AUTHENTICATING
 
-        def done(result: AmqpAuthResult) -> None:
+        def done(result: AuthResult) -> None:
             if client.stage is AmqpStage.AUTHENTICATING:
                 self._authenticated(result)
                 client.resume()
@@ -104,7 +104,7 @@ class Handshake:
         client.pause()
         self.broker.authenticate(info, method.mechanism, user, credentials.password, done)
 
-    def _authenticated(self, result: AmqpAuthResult) -> None:
+    def _authenticated(self, result: AuthResult) -> None:
         """Propose limits once the credentials are verified, or refuse."""
         client, info, limits = self.client, self.info, self.limits
         if result.outcome is LoginOutcome.ACCEPTED:

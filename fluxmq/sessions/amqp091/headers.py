@@ -1,4 +1,4 @@
-"""What a publisher's headers and properties say.
+"""Reads a publisher's headers and properties.
 
 Headers are decoded on demand, since most publishes never need them. Source: RabbitMQ's
 sender-selected distribution (CC, BCC), its per-message TTL and its error texts.
@@ -115,7 +115,8 @@ def _unacceptable(name: str, value: object) -> SoftError:
 
 
 def expiry_of(text: str) -> int:
-    """Return the milliseconds of an ``expiration``, clamped to the range of times. Raises SoftError 406."""
+    """Return the milliseconds of an ``expiration``, clamped to the range of times. Raises SoftError
+    406."""
     found = _INTEGER.match(text)
     if found is None:
         raise _invalid_expiry(text, "no_integer")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from fluxmq.auth.logins import AmqpAuthResult
+    from fluxmq.auth.logins import AuthResult
     from fluxmq.auth.permissions import Permissions
     from fluxmq.model.batch_format import Batch
     from fluxmq.protocols.amqp091.run import AmqpPublishRun
@@ -79,10 +79,11 @@ class ConsumeRequest:
     for the queue's own competing consumers; of a stream its name or, for a private one, empty.
     ``start``: a stream consumer's start: ("first" | "last" | "next", 0), ("offset", n),
     ("timestamp", µs), ("interval", µs back from now); None is "next". ``taking``: only
-    ``AmqpConsumerHandle.take`` delivers; not counted as a consumer. ``automatic``: with ``taking`` only: taking
-    settles. ``auto_commit``: acknowledging advances a stream's named group. ``priority``: higher
-    ones are served first. ``timeout``: µs after which unacked messages are released, 0: the queue's
-    setting. ``asker``: id of the connection, which an exclusive queue compares with its owner.
+    ``AmqpConsumerHandle.take`` delivers; not counted as a consumer. ``automatic``: with ``taking``
+    only: taking settles. ``auto_commit``: acknowledging advances a stream's named group.
+    ``priority``: higher ones are served first. ``timeout``: µs after which unacked messages are
+    released, 0: the queue's setting. ``asker``: id of the connection, which an exclusive queue
+    compares with its owner.
     """
 
     queue: QueueRecord
@@ -102,7 +103,7 @@ class ConsumeRequest:
 
 
 class Routing(NamedTuple):
-    """How to route and store the messages of a run.
+    """Inputs for routing and storing the messages of a run.
 
     ``block``: their properties. ``keys``: the routing keys, the message's own first (CC and BCC are
     the others); a queue matched by several gets it once. ``headers`` and ``properties``
@@ -196,7 +197,7 @@ class AmqpBrokerPort(Protocol):
         mechanism: str,
         user: str,
         password: bytes,
-        done: Callable[[AmqpAuthResult], None],
+        done: Callable[[AuthResult], None],
     ) -> None:
         """Check name and password; for EXTERNAL the certificate (``user`` is the requested name, or
         empty)."""
@@ -228,8 +229,11 @@ class AmqpBrokerPort(Protocol):
         """Return the replication group for a queue declared on this shard. Raises `Refusal` if
         there is none."""
 
-    def queue_status(self, queue: QueueRecord, done: Callable[[QueueStatus | None], None]) -> None:
-        """Get the ready messages and consumers of a queue. Counts as use of it."""
+    def queue_status(
+        self, queue: QueueRecord, done: Callable[[QueueStatus | Refusal | None], None]
+    ) -> None:
+        """Get the ready messages and consumers of a queue; a refusal if its node cannot be reached.
+        Counts as use of it."""
 
     def purge(self, queue: QueueRecord, done: Callable[[int | Refusal], None]) -> None:
         """Remove the ready messages; ``done`` gets their number."""

@@ -247,7 +247,7 @@ class Publisher:
         self.channel.send(TxCommitOk())
 
     def release(self) -> None:
-        """Drop what a closed channel holds."""
+        """Release everything that a closed channel holds."""
         if self.transaction is not None:
             self.transaction.share.release()
         self.transaction = None

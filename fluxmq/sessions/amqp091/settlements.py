@@ -93,7 +93,8 @@ class Settlements:
         self.channel.mark()
 
     def settle(self, ranges: Iterable[SettledCallback], verb: Verb) -> None:
-        """Count messages, and tell each queue the outcome of its own, with one call per consumer."""
+        """Count messages, and tell each queue the outcome of its own, with one call per
+        consumer."""
         for taker, found in grouped(ranges):
             note_settled(self.tally, verb, sum(last - first + 1 for first, last in found))
             taker.settle(verb, found)

@@ -1,5 +1,5 @@
-"""What the receivers of a channel's messages have in common: consumers, getters and the consumer
-of direct replies. They are ports of a queue, which may be on another shard.
+"""Common part of the receivers of a channel's messages: consumers, getters and the consumer of
+direct replies. They are ports of a queue, which may be on another shard.
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 
 from __future__ import annotations
 
-from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from functools import partial
+
+from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ScramError
 from fluxmq.model.outcomes import Outcome
@@ -31,7 +33,7 @@ from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.topics import holds_control_characters
 from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
 from fluxmq.sessions.mqtt.outcomes import LOGINS, reason_of
-from fluxmq.sessions.mqtt.ports import MqttBrokerPort
+from fluxmq.sessions.mqtt.ports import MqttBrokerPort, SessionLimits
 from fluxmq.sessions.mqtt.queue_properties import queue_options
 from fluxmq.sessions.mqtt.session import (
     AUTHENTICATING,
@@ -73,9 +75,9 @@ def refuse(
         answered = bool(code)
         connection.append(code)
     client.stage = CLOSED
-    broker.count_error(client, reason, text)
-    broker.count_closed(client, "refused")
-    broker.close(connection, linger=answered)
+    broker.counts.client_error(client, reason, text)
+    broker.counts.connection_closed("refused")
+    broker.connections.close(connection, linger=answered)
 
 
 def send_explained(connection: Connection, packet: Explained, text: str) -> None:
@@ -121,7 +123,9 @@ def on_connect(broker: MqttBrokerPort, client: MqttClient, body: bytes) -> None:
         client.enhanced = True
         begin_scram(broker, client, method, connect.properties.authentication_data)
         return
-    broker.authenticate(client, connect)
+    if connect.username:
+        broker.connections.pause(client.connection)  # while the password is verified
+    broker.authentication.check(client, connect, partial(on_authenticated, broker, client))
 
 
 def check(broker: MqttBrokerPort, connect: Connect) -> None:
@@ -129,8 +133,8 @@ def check(broker: MqttBrokerPort, connect: Connect) -> None:
     limits = broker.limits
     version = connect.version
     name = connect.client_id
-    if broker.short_of_memory:
-        broker.refused_for_memory("connection")
+    if broker.alarms.critical:
+        broker.alarms.refuse("connection")
         busy = Reason.SERVER_BUSY if version == 5 else Reason.SERVER_UNAVAILABLE
         raise ProtocolError(busy, "the node is low on memory", version)
     if name.startswith(RESERVED_PREFIXES) or (
@@ -185,6 +189,24 @@ def check_queue_will(will: WillPacket, version: int) -> None:
     raise ProtocolError(reason if version == 5 else Reason.SERVER_UNAVAILABLE, text, version)
 
 
+def on_auth(broker: MqttBrokerPort, client: MqttClient, packet: Auth) -> None:
+    """Handle AUTH: a step of the exchange begun by CONNECT, or a new one (MQTT 5.0 section
+    4.12)."""
+    data = packet.properties.authentication_data or b""
+    method = packet.properties.authentication_method
+    if method != SCRAM_METHOD:
+        raise ProtocolError(Reason.PROTOCOL_ERROR, "AUTH without the method of CONNECT")
+    if client.stage is CONNECTED and packet.reason == Reason.RE_AUTHENTICATE:
+        if not client.enhanced or client.scram is not None:
+            raise ProtocolError(Reason.PROTOCOL_ERROR, "nothing to re-authenticate")
+        client.reauthenticating = True
+        begin_scram(broker, client, method, data)
+        return
+    if packet.reason != Reason.CONTINUE_AUTHENTICATION or client.scram is None:
+        raise ProtocolError(Reason.PROTOCOL_ERROR, "no authentication is going on")
+    scram_step(broker, client, data)
+
+
 def begin_scram(
     broker: MqttBrokerPort, client: MqttClient, method: str, data: bytes | None
 ) -> None:
@@ -194,7 +216,7 @@ def begin_scram(
             broker, client, Reason.BAD_AUTHENTICATION_METHOD, "unknown authentication method"
         )
         return
-    client.scram = broker.scram_exchange()
+    client.scram = broker.authentication.scram_exchange()
     if data:
         scram_step(broker, client, data)
     else:
@@ -222,7 +244,7 @@ def scram_step(broker: MqttBrokerPort, client: MqttClient, data: bytes) -> None:
             username = exchange.receive_client_first(data)
             if login_refused(broker, client, username):
                 return
-            keys = broker.scram_keys(username, client.peer)
+            keys = broker.authentication.scram_keys(username, client.peer)
             send_auth(broker, client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
             return
         # Checked again: many connections may have been asked for their proofs at once.
@@ -230,13 +252,13 @@ def scram_step(broker: MqttBrokerPort, client: MqttClient, data: bytes) -> None:
             return
         final = exchange.receive_client_final(data)
     except ScramError as error:
-        broker.scram_result(exchange.username, client.peer, False)
+        broker.authentication.scram_result(exchange.username, client.peer, False)
         fail_authentication(broker, client, Reason.NOT_AUTHORIZED, str(error))
         return
     if client.reauthenticating and exchange.username != client.username:
-        broker.scram_result(exchange.username, client.peer, False)
+        broker.authentication.scram_result(exchange.username, client.peer, False)
         raise ProtocolError(Reason.NOT_AUTHORIZED, "re-authentication as another user")
-    broker.scram_result(exchange.username, client.peer, True)
+    broker.authentication.scram_result(exchange.username, client.peer, True)
     client.scram = None
     if client.reauthenticating:
         client.reauthenticating = False
@@ -244,12 +266,12 @@ def scram_step(broker: MqttBrokerPort, client: MqttClient, data: bytes) -> None:
         return
     assert client.connect is not None
     client.proof = final
-    on_authenticated(broker, client, AmqpAuthResult(LoginOutcome.ACCEPTED, exchange.username))
+    on_authenticated(broker, client, AuthResult(LoginOutcome.ACCEPTED, exchange.username))
 
 
 def login_refused(broker: MqttBrokerPort, client: MqttClient, username: str) -> bool:
     """Return whether a SCRAM login is refused untried; if so, tell the client."""
-    refusal = broker.login_refusal(username, client.peer)
+    refusal = broker.authentication.login_refusal(username, client.peer)
     if refusal is not None:
         fail_authentication(
             broker, client, LOGINS[refusal], "too many failed logins, or users not loaded yet"
@@ -266,7 +288,7 @@ def fail_authentication(broker: MqttBrokerPort, client: MqttClient, reason: int,
     refuse(broker, client, reason, text, client.connect.version)
 
 
-def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AmqpAuthResult) -> None:
+def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AuthResult) -> None:
     """Continue with verified credentials: claim the client id."""
     connect = client.connect
     if client.stage is not AUTHENTICATING or connect is None:
@@ -276,9 +298,9 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AmqpAut
         return
     client.username = result.username
     if not connect.client_id:
-        connect.client_id = broker.new_client_id()
+        connect.client_id = broker.takeover.new_client_id()
         client.assigned = True
-    client.policy = broker.policy(connect.client_id, client.username)
+    client.policy = broker.authentication.policy(connect.client_id, client.username)
     if connect.will is not None and not may_publish(client, connect.will.topic):
         refuse(
             broker,
@@ -290,13 +312,13 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AmqpAut
         return
     if (
         connect.properties.maximum_packet_size
-        and len(answer(broker, client, connect, False)) > client.connection.max_packet_out
+        and len(answer(broker.limits, client, connect, False)) > client.connection.max_packet_out
     ):
         # Detected before the session is touched.
         refuse(broker, client, Reason.PACKET_TOO_LARGE, NO_ROOM, connect.version)
         return
     client.stage = CLAIMING
-    broker.acquire(client, connect.clean_start)
+    broker.takeover.acquire(client, connect.clean_start)
 
 
 def may_publish(client: MqttClient, topic: bytes) -> bool:
@@ -315,7 +337,7 @@ def on_claimed(broker: MqttBrokerPort, client: MqttClient, session: Session | No
     connect = client.connect
     if client.stage is not CLAIMING or connect is None:
         if session is not None and session.client is None:
-            broker.schedule(session)
+            broker.sessions.schedule(session)
         return
     present = session is not None
     if session is None:
@@ -330,20 +352,20 @@ def on_claimed(broker: MqttBrokerPort, client: MqttClient, session: Session | No
 
 def new_session(broker: MqttBrokerPort, connect: Connect) -> Session:
     """Return a new session. Raises ProtocolError if the shard is full or cannot persist it."""
-    refusal = broker.refuses_to_keep(connect.client_id) if expiry_of(broker, connect) else 0
+    kept = expiry_of(broker.limits, connect) != 0
+    refusal = broker.sessions.refuses_to_keep(connect.client_id) if kept else 0
     if refusal:
         full = refusal == Outcome.OVER_LIMIT
         text = "no disk space for a session" if full else "sessions are no longer persisted"
         raise ProtocolError(reason_of(refusal, PacketType.CONNACK), text, connect.version)
-    session = broker.create(connect.client_id)
+    session = broker.sessions.create(connect.client_id)
     if session is None:
         raise ProtocolError(Reason.QUOTA_EXCEEDED, "too many sessions", connect.version)
     return session
 
 
-def expiry_of(broker: MqttBrokerPort, connect: Connect) -> int:
+def expiry_of(limits: SessionLimits, connect: Connect) -> int:
     """Return how many seconds the session outlives its connection."""
-    limits = broker.limits
     if connect.version == 4:
         return 0 if connect.clean_start else limits.default_expiry
     asked = connect.properties.session_expiry_interval or 0
@@ -360,12 +382,12 @@ def attach(
     client.stage = CONNECTED
     client.session = session
     session.client = client
-    session.expiry = expiry_of(broker, connect)
+    session.expiry = expiry_of(limits, connect)
     session.expires_at = 0.0
     session.will_at = 0.0
     session.will = prepare_will(connect.will)
     if session.will is not None:
-        session.will.without_user = not broker.is_user(client.username)
+        session.will.without_user = broker.authentication.record(client.username) is None
     connection.open = True
     connection.delivery = session.delivery
     connection.alias_maximum = min(
@@ -374,13 +396,13 @@ def attach(
     apply_policy(client)
     window = min(properties.receive_maximum or RECEIVE_MAXIMUM_DEFAULT, limits.max_inflight)
     session.delivery.window = window
-    broker.adopt(client, session)
-    connection.append(answer(broker, client, connect, present))
+    broker.sessions.adopt(session)
+    connection.append(answer(limits, client, connect, present))
     keep_alive(broker, client, connect)
     session.delivery.attach(connection, window)
     # Needed for the answer only: an idle connection should cost little.
     client.connect = None
-    broker.resume(connection)
+    broker.connections.resume(connection)
 
 
 def apply_policy(client: MqttClient) -> None:
@@ -391,37 +413,36 @@ def apply_policy(client: MqttClient) -> None:
 
 def keep_alive(broker: MqttBrokerPort, client: MqttClient, connect: Connect) -> None:
     """Start watching for silence (MQTT 5.0 section 3.1.2.10)."""
-    client.keep_alive = granted_keep_alive(broker, connect)
+    client.keep_alive = granted_keep_alive(broker.limits, connect)
     if client.keep_alive:
-        broker.watch(client, client.keep_alive * KEEP_ALIVE_FACTOR)
+        broker.connections.watch(client, client.keep_alive * KEEP_ALIVE_FACTOR)
 
 
-def granted_keep_alive(broker: MqttBrokerPort, connect: Connect) -> int:
+def granted_keep_alive(limits: SessionLimits, connect: Connect) -> int:
     """Return the requested keep-alive, capped for MQTT 5, where CONNACK can say so."""
-    maximum = broker.limits.keep_alive_maximum
+    maximum = limits.keep_alive_maximum
     if connect.version == 5 and maximum and not 0 < connect.keep_alive <= maximum:
         return maximum
     return connect.keep_alive
 
 
-def answer(broker: MqttBrokerPort, client: MqttClient, connect: Connect, present: bool) -> bytes:
+def answer(limits: SessionLimits, client: MqttClient, connect: Connect, present: bool) -> bytes:
     """Return the encoded CONNACK of a successful CONNECT."""
     if connect.version == 4:
         return _CONNACK_PRESENT if present else _CONNACK
     if connect.properties is not NO_PROPERTIES or client.assigned:
-        return encode(Connack(present, 0, announced(broker, client, connect)), 5)
+        return encode(Connack(present, 0, announced(limits, client, connect)), 5)
     # Without special requests the properties depend on the settings alone, but for keep-alive.
-    key = present, granted_keep_alive(broker, connect) != connect.keep_alive
-    known = broker.connacks.get(key)
+    key = present, granted_keep_alive(limits, connect) != connect.keep_alive
+    known = limits.connacks.get(key)
     if known is None:
-        known = encode(Connack(present, 0, announced(broker, client, connect)), 5)
-        broker.connacks[key] = known
+        known = encode(Connack(present, 0, announced(limits, client, connect)), 5)
+        limits.connacks[key] = known
     return known
 
 
-def announced(broker: MqttBrokerPort, client: MqttClient, connect: Connect) -> Properties:
+def announced(limits: SessionLimits, client: MqttClient, connect: Connect) -> Properties:
     """Return the server's limits and assigned values for an MQTT 5 client."""
-    limits = broker.limits
     asked = connect.properties
     told = Properties(
         receive_maximum=limits.max_inflight,
@@ -431,10 +452,10 @@ def announced(broker: MqttBrokerPort, client: MqttClient, connect: Connect) -> P
     )
     if limits.max_qos < 2:
         told.maximum_qos = limits.max_qos
-    granted = expiry_of(broker, connect)
+    granted = expiry_of(limits, connect)
     if granted != (asked.session_expiry_interval or 0):
         told.session_expiry_interval = granted
-    alive = granted_keep_alive(broker, connect)
+    alive = granted_keep_alive(limits, connect)
     if alive != connect.keep_alive:
         told.server_keep_alive = alive
     if asked.authentication_method is not None:

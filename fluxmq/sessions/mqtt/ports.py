@@ -1,4 +1,4 @@
-"""The port of MQTT sessions to the broker; the shard implements it.
+"""The ports of MQTT sessions to the broker, one for each idea; the shard's parts implement them.
 
 Defined here, because the consumer of an interface knows its needs. Every method returns at once;
 what takes time takes a callback, which is called on the shard's loop, possibly before the method
@@ -8,18 +8,18 @@ returns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from fluxmq.auth.logins import LoginOutcome
+from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
+from fluxmq.auth.users import User
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import Limits
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.protocols.mqtt.run import PublishRun
-from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session, Will
 from fluxmq.sessions.mqtt.settlement import SettlementCommand
@@ -47,48 +47,51 @@ class SessionLimits:
     acknowledge_refused: bool = True
     """True when a 3.1.1 client's permanently refused publish is acknowledged instead of
     disconnecting."""
+    connacks: dict[tuple[bool, bool], bytes] = field(default_factory=dict)
+    """Encoded CONNACKs of MQTT 5 clients without special requests, by session present and server
+    keep-alive: they depend on these settings alone."""
 
 
-class MqttBrokerPort(Protocol):
-    """The shard as sessions see it."""
+class LoginPort(Protocol):
+    """Authentication and permissions of clients."""
 
-    limits: SessionLimits
-    connacks: dict[tuple[bool, bool], bytes]
-    """CONNACKs of MQTT 5 clients without special requests, by session present and server
-    keep-alive."""
-
-    def now(self) -> float:
-        """Return monotonic seconds at the start of this tick."""
-
-    # Connection setup
-
-    def authenticate(self, client: MqttClient, connect: Connect) -> None:
+    def check(
+        self, client: MqttClient, connect: Connect, done: Callable[[AuthResult], None], /
+    ) -> None:
         """Check name and password (or the certificate, or that none are needed).
 
-        The handler's ``authenticated`` is called, at once or, the connection being paused, later.
+        ``done`` is called at once for a client without a name, otherwise at once or later.
         """
 
     def scram_exchange(self) -> ServerExchange:
         """Return a new SCRAM-SHA-256 exchange."""
 
-    def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
+    def scram_keys(self, username: str, peer: str, /) -> StoredKeys | None:
         """Return the keys of an enabled user who may log in from ``peer`` (address:port)."""
 
-    def login_refusal(self, username: str, peer: str) -> LoginOutcome | None:
-        """Return why a SCRAM login cannot be tried now; None when it can."""
-
-    def scram_result(self, username: str, peer: str, success: bool) -> None:
+    def scram_result(self, username: str, peer: str, success: bool, /) -> None:
         """Count a login that ran inside the session."""
 
-    def policy(self, client_id: str, username: str) -> TopicPolicy:
+    def login_refusal(self, username: str, peer: str, /) -> LoginOutcome | None:
+        """Return why a SCRAM login cannot be tried now; None when it can."""
+
+    def record(self, name: str, /) -> User | None:
+        """Return the user of this name, enabled or not; None if there is none."""
+
+    def policy(self, client_id: str, username: str, /) -> TopicPolicy:
         """Return a client's permissions."""
 
-    def is_user(self, name: str) -> bool:
-        """Return whether there is a user of this name, enabled or not."""
+    def will_policy(
+        self, client_id: str, username: str, without_user: bool, /
+    ) -> TopicPolicy | None:
+        """Return the current permissions of a client, connected or not; None if it may not log in.
 
-    def will_policy(self, session: Session, will: Will) -> TopicPolicy | None:
-        """Return the current permissions of a session's client, connected or not; None if it may
-        not log in."""
+        ``without_user``: it was no known user when it connected.
+        """
+
+
+class TakeoverPort(Protocol):
+    """Client ids: each belongs to one session, wherever that is."""
 
     def new_client_id(self) -> str:
         """Return a client id for a client without one."""
@@ -102,50 +105,42 @@ class MqttBrokerPort(Protocol):
         principal, ``acquire_refused`` is called instead, and nothing is ended or closed.
         """
 
+
+class SessionPort(Protocol):
+    """The sessions of this shard."""
+
     def create(self, client_id: str) -> Session | None:
         """Return a new, empty session; None when there are too many."""
 
     def refuses_to_keep(self, client_id: str) -> int:
         """Return why a client's session cannot be persisted now (an `Outcome`); 0 when it can."""
 
-    def adopt(self, client: MqttClient, session: Session) -> None:
-        """Note that the client is connected with this session."""
-
-    def ended(self, session: Session) -> None:
-        """Forget an ended session's subscriptions, owner record and timers."""
+    def adopt(self, session: Session) -> None:
+        """Note that a client is connected with this session."""
 
     def schedule(self, session: Session) -> None:
         """Set the timers for the session's ``expires_at`` and ``will_at``."""
 
-    def hand_over(self, session: Session, ended: bool) -> None:
-        """Give unacked messages of shared subscriptions to other members."""
+    def ended(self, session: Session) -> None:
+        """Forget an ended session's subscriptions, owner record and timers."""
 
-    # Messages
 
-    def publish(self, run: PublishRun) -> bool:
-        """Route a run; False when its topic is not valid."""
-
-    def retain(self, run: PublishRun) -> bool:
-        """Retain the run's last message for its topic; return False when that is over a limit."""
-
-    def retained_topics(self, topic_filter: bytes) -> Iterator[bytes]:
-        """Yield matching topics with a retained message; stays valid while the store changes."""
-
-    def retained_message(self, topic: bytes) -> PublishRun | None:
-        """Return a topic's retained message, None if missing or expired; ``publisher`` is a client
-        id."""
-
-    # Subscriptions
+class SubscriptionPort(Protocol):
+    """Subscriptions to topics; those to queues are removed and persisted here, too."""
 
     def subscribe(
-        self, session: Session, written: bytes, parsed: ParsedFilter, grant: Grant
+        self, session: Session, written: bytes, topic_filter: bytes, grant: Grant
     ) -> None:
         """Add or replace a subscription."""
 
     def unsubscribe(self, session: Session, written: bytes) -> None:
-        """Remove a subscription, to topics or to a queue."""
+        """Remove a subscription, to topics or to a queue. A queue's unacked messages go to others
+        of the group."""
 
-    def keep_subscriptions(
+    def hand_over(self, session: Session, ended: bool) -> None:
+        """Give unacked messages of queues and shared subscriptions to other members."""
+
+    def persist(
         self, session: Session, written: Iterable[bytes], done: Callable[[int], None]
     ) -> None:
         """Persist changed subscriptions of a session.
@@ -154,14 +149,24 @@ class MqttBrokerPort(Protocol):
         connection; else the `Outcome`.
         """
 
-    # Queues
 
-    def queue_subscribe(
+class PeersPort(Protocol):
+    """The node's other shards."""
+
+    def when_known(self, done: Callable[[], None], /) -> None:
+        """Call ``done`` when every shard knows the subscriptions made so far."""
+
+
+class QueuePort(Protocol):
+    """Consumers of queues."""
+
+    def subscribe(
         self,
         session: Session,
         written: bytes,
         wanted: QueueSubscription,
         done: Callable[[int], None],
+        /,
     ) -> None:
         """Make the session a consumer of a queue; one of the same filter ends before.
 
@@ -171,11 +176,8 @@ class MqttBrokerPort(Protocol):
         stays there while the client is away.
         """
 
-    def queue_unsubscribe(self, session: Session, written: bytes) -> None:
-        """Remove the session as a consumer; others of the group get its unacked messages."""
-
-    def queue_settle(
-        self, client: MqttClient, settlement: SettlementCommand, done: Callable[[int], object]
+    def settle(
+        self, client: MqttClient, settlement: SettlementCommand, done: Callable[[int], object], /
     ) -> None:
         """Settle messages that were delivered to the client's session.
 
@@ -183,29 +185,39 @@ class MqttBrokerPort(Protocol):
         not with this session (the others are settled).
         """
 
+
+class PublishPort(Protocol):
+    """Routing of messages."""
+
+    def publish_run(self, run: PublishRun, /) -> int:
+        """Route a run; negative when its topic is not valid."""
+
     def hold(self) -> PendingAck:
         """Delay the answer to the run being published until the pending ack's ``done``."""
 
-    def feed_later(self, client: MqttClient) -> None:
-        """Schedule a call of the handler's ``drained`` for this client."""
 
-    def when_known(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when every shard knows the subscriptions made so far."""
+class RetainedPort(Protocol):
+    """Retained messages."""
 
-    # Connections
+    def retain(self, run: PublishRun, /) -> bool:
+        """Retain the run's last message for its topic; return False when that is over a limit."""
+
+    def topics(self, topic_filter: bytes, /) -> Iterator[bytes]:
+        """Yield matching topics with a retained message; stays valid while the store changes."""
+
+    def message(self, topic: bytes, /) -> PublishRun | None:
+        """Return a topic's retained message, None if missing or expired; ``publisher`` is a client
+        id."""
+
+
+class ConnectionPort(Protocol):
+    """Reading from connections, and their end."""
 
     def pause(self, connection: Connection) -> None:
         """Stop reading while an answer is awaited."""
 
     def resume(self, connection: Connection) -> None:
-        """Resume reading."""
-
-    @property
-    def short_of_memory(self) -> bool:
-        """True while no new work may begin for clients."""
-
-    def refused_for_memory(self, what: str) -> None:
-        """Count work refused for lack of memory."""
+        """Resume reading, and write what was appended, within a tick or outside."""
 
     def close(self, connection: Connection, linger: bool) -> None:
         """Close once output is written; ``linger``: let the client read it before the socket
@@ -214,21 +226,91 @@ class MqttBrokerPort(Protocol):
     def watch(self, client: MqttClient, seconds: float) -> None:
         """Call the handler's ``expired`` after this long without input."""
 
-    def count_closed(self, client: MqttClient, reason: str) -> None:
+    def feed_later(self, client: MqttClient) -> None:
+        """Schedule a call of the handler's ``drained`` for this client."""
+
+
+class AlarmPort(Protocol):
+    """Shortage of memory."""
+
+    critical: bool
+    """True while no new work may begin for clients."""
+
+    def refuse(self, what: str, /) -> None:
+        """Count work refused for lack of memory."""
+
+
+class CountPort(Protocol):
+    """Counts for metrics; errors and refusals are also logged, at a bounded rate."""
+
+    def packet_received(self, kind: int) -> None:
+        """Count a control packet received off the hot path by its type number."""
+
+    def connection_closed(self, reason: str) -> None:
         """Count the end of a connection."""
 
-    def count_error(self, client: MqttClient, reason: int, text: str) -> None:
-        """Count a protocol error and log it at a bounded rate."""
+    def client_error(self, client: MqttClient, reason: int, text: str) -> None:
+        """Count a protocol error."""
 
-    def count_drop(self, reason: str, count: int) -> None:
+    def messages_dropped(self, reason: str, count: int) -> None:
         """Count messages not delivered."""
-
-    def count_packet(self, kind: int) -> None:
-        """Count a control packet received off the hot path by its type number."""
 
     def will_published(self) -> None:
         """Count a published will."""
 
     def will_refused(self, session: Session, will: Will) -> None:
-        """Count a will that is not published because its client may not, and log it at a bounded
-        rate."""
+        """Count a will that is not published because its client may not."""
+
+
+class MqttBrokerPort(Protocol):
+    """The shard as sessions see it: one port for each idea."""
+
+    limits: SessionLimits
+    """Replaced when the settings change."""
+
+    @property
+    def authentication(self) -> LoginPort:
+        """Authentication and permissions."""
+
+    @property
+    def takeover(self) -> TakeoverPort:
+        """Client ids."""
+
+    @property
+    def sessions(self) -> SessionPort:
+        """Sessions."""
+
+    @property
+    def subscriptions(self) -> SubscriptionPort:
+        """Subscriptions."""
+
+    @property
+    def peers(self) -> PeersPort:
+        """Other shards."""
+
+    @property
+    def queues(self) -> QueuePort:
+        """Consumers of queues."""
+
+    @property
+    def reactor(self) -> PublishPort:
+        """Routing of messages."""
+
+    @property
+    def retained(self) -> RetainedPort:
+        """Retained messages."""
+
+    @property
+    def connections(self) -> ConnectionPort:
+        """Connections."""
+
+    @property
+    def alarms(self) -> AlarmPort:
+        """Shortage of memory."""
+
+    @property
+    def counts(self) -> CountPort:
+        """Counts."""
+
+    def now(self) -> float:
+        """Return monotonic seconds at the start of this tick."""

@@ -17,7 +17,7 @@ from fluxmq.protocols.mqtt.topics import validate_topic
 from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
 from fluxmq.sessions.mqtt.addressed import Addressed
 from fluxmq.sessions.mqtt.connect_flow import allows_publish, may_publish, send_explained
-from fluxmq.sessions.mqtt.ports import MqttBrokerPort
+from fluxmq.sessions.mqtt.ports import MqttBrokerPort, SessionLimits
 from fluxmq.sessions.mqtt.queue_properties import queue_options, strip_reserved
 from fluxmq.sessions.mqtt.session import MqttClient, Session, Will
 from fluxmq.sessions.mqtt.settlement import parse_settlement
@@ -49,17 +49,17 @@ def on_publish(broker: MqttBrokerPort, client: MqttClient, run: PublishRun, raw:
         )
     if run.topic.startswith(PREFIXES):
         return queue_publish(broker, client, session, run)
-    if not permitted(broker, client, run):
+    if not permitted(broker.limits, client, run):
         return refuse(broker, client, run, Reason.NOT_AUTHORIZED, NOT_PERMITTED)
     if run.retain:
         # Retained before it is routed, where other topics are checked.
-        check_topic(broker, run.topic)
+        check_topic(broker.limits, run.topic)
     if run.qos == 2:
-        repeated = remember(broker, session, run)
+        repeated = remember(broker.limits, session, run)
         if repeated is not None:
             return publish_pieces(broker, run, repeated)
     if run.retain:
-        broker.retain(run)
+        retain(broker, run)
     return True
 
 
@@ -76,7 +76,7 @@ def queue_publish(
     ):
         run.retain = 0
         return True
-    allowed = permitted(broker, client, run)
+    allowed = permitted(broker.limits, client, run)
     settlement = None
     try:
         address = parse_publish(run.topic)
@@ -100,14 +100,14 @@ def queue_publish(
     run.verbatim = run.verbatim and own is run.properties
     run.properties = own
     if run.qos == 2:
-        repeated = remember(broker, session, run)
+        repeated = remember(broker.limits, session, run)
         if repeated is not None and (settlement is None or not repeated):
             return publish_pieces(broker, run, repeated)
     if settlement is not None:
         run.control = True
         # All messages of a run have the same properties: they are one command, given once.
-        done = broker.hold().done if run.qos else ignore
-        broker.queue_settle(client, settlement, done)
+        done = broker.reactor.hold().done if run.qos else ignore
+        broker.queues.settle(client, settlement, done)
     return True
 
 
@@ -150,7 +150,7 @@ def apply_properties(
         run.deadline = broker.now() + properties.message_expiry
 
 
-def permitted(broker: MqttBrokerPort, client: MqttClient, run: PublishRun) -> bool:
+def permitted(limits: SessionLimits, client: MqttClient, run: PublishRun) -> bool:
     """Return whether the client may publish to the run's topic. Raises ProtocolError for a bad
     topic."""
     connection = client.connection
@@ -160,7 +160,7 @@ def permitted(broker: MqttBrokerPort, client: MqttClient, run: PublishRun) -> bo
             return True
     elif topic in connection.allowed:
         return True
-    check_topic(broker, topic)
+    check_topic(limits, topic)
     if not may_publish(client, topic):
         return False
     if connection.allowed is not None and len(topic) <= ALLOWED_BYTES_MAX:
@@ -170,9 +170,8 @@ def permitted(broker: MqttBrokerPort, client: MqttClient, run: PublishRun) -> bo
     return True
 
 
-def check_topic(broker: MqttBrokerPort, topic: bytes) -> None:
+def check_topic(limits: SessionLimits, topic: bytes) -> None:
     """Raise ProtocolError unless a topic name may be published to at all."""
-    limits = broker.limits
     validate_topic(
         topic,
         limits.max_topic_bytes,
@@ -193,11 +192,11 @@ def refuse(
     Return whether the hot path should answer: for 3.1.1, and while an earlier answer is pending.
     """
     denied = reason == Reason.NOT_AUTHORIZED
-    broker.count_drop("no_permission" if denied else "queue_refused", run.count)
+    broker.counts.messages_dropped("no_permission" if denied else "queue_refused", run.count)
     if run.version == 4:
         if not broker.limits.acknowledge_refused:
             raise ProtocolError(reason, text)
-        broker.count_error(client, reason, text)
+        broker.counts.client_error(client, reason, text)
         run.control = True
         return run.qos > 0
     if not run.qos:
@@ -205,7 +204,7 @@ def refuse(
     if client.connection.pending_acks:
         # Answers keep the order of the publishes [MQTT-4.6.0-2].
         run.control = True
-        broker.hold().done(reason)
+        broker.reactor.hold().done(reason)
         return True
     kind = Puback if run.qos == 1 else Pubrec
     # Request Problem Information 0 forbids the text here [MQTT-3.1.2-29].
@@ -215,7 +214,7 @@ def refuse(
     return False
 
 
-def remember(broker: MqttBrokerPort, session: Session, run: PublishRun) -> list[PublishRun] | None:
+def remember(limits: SessionLimits, session: Session, run: PublishRun) -> list[PublishRun] | None:
     """Record packet identifiers of QoS 2 so that a repeated PUBLISH is not routed twice.
 
     Return None when all are new; otherwise the new messages, one by one.
@@ -225,7 +224,7 @@ def remember(broker: MqttBrokerPort, session: Session, run: PublishRun) -> list[
         session.received = set()
     received = session.received
     fresh = set(packet_ids) - received
-    if len(received) + len(fresh) > broker.limits.max_inflight:
+    if len(received) + len(fresh) > limits.max_inflight:
         raise ProtocolError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unreleased messages")
     journal = session.delivery.durable
     if journal is not None:
@@ -246,12 +245,19 @@ def remember(broker: MqttBrokerPort, session: Session, run: PublishRun) -> list[
     return pieces
 
 
+def retain(broker: MqttBrokerPort, run: PublishRun) -> None:
+    """Retain the run's last message, unless that is over a limit."""
+    if not broker.retained.retain(run):
+        broker.counts.messages_dropped("retained_full", 1)
+
+
 def publish_pieces(broker: MqttBrokerPort, run: PublishRun, pieces: list[PublishRun]) -> bool:
     """Route the new messages of a run; the whole run is then answered, repetitions included."""
+    reactor = broker.reactor
     for piece in pieces:
         if piece.retain:
-            broker.retain(piece)
-        if not broker.publish(piece):
+            retain(broker, piece)
+        if reactor.publish_run(piece) < 0:
             raise ProtocolError(Reason.TOPIC_NAME_INVALID, "topic name is not valid")
     run.control = True
     return True
@@ -259,18 +265,20 @@ def publish_pieces(broker: MqttBrokerPort, run: PublishRun, pieces: list[Publish
 
 def publish_will(broker: MqttBrokerPort, session: Session, will: Will) -> None:
     """Publish a will if its client may publish it now."""
-    policy = broker.will_policy(session, will)
+    policy = broker.authentication.will_policy(
+        session.client_id, session.principal, will.without_user
+    )
     if policy is None or not allows_publish(policy, will.topic):
-        broker.will_refused(session, will)
+        broker.counts.will_refused(session, will)
         return
     deadline = broker.now() + will.expiry if will.expiry is not None else 0.0
     queued = will.topic.startswith(PREFIXES)
-    retain = will.retain and not queued
+    will_retained = will.retain and not queued
     properties = strip_reserved(will.properties) if queued else will.properties
-    run = message_run(will.topic, will.payload, will.qos, int(retain), properties, deadline)
+    run = message_run(will.topic, will.payload, will.qos, int(will_retained), properties, deadline)
     if queued:
         run.options = queue_options(properties)
-    if retain:
-        broker.retain(run)
-    broker.publish(run)
-    broker.will_published()
+    if will_retained:
+        retain(broker, run)
+    broker.reactor.publish_run(run)
+    broker.counts.will_published()

@@ -1,8 +1,8 @@
 """The broker's state for one MQTT client id, and for one of its connections.
 
-A ``Session`` outlives connections; a ``MqttClient`` is one connection's side of it. Both live in the
-shard that serves the client and are accessed only there. Undelivered and unacked messages are in
-``Session.delivery``.
+A ``Session`` outlives connections; a ``MqttClient`` is one connection's side of it. Both live in
+the shard that serves the client and are accessed only there. Undelivered and unacked messages are
+in ``Session.delivery``.
 
 Source: MQTT 3.1.1 section 3.1.2.4, MQTT 5.0 section 4.1 (session state).
 """

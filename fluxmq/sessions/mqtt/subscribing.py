@@ -19,7 +19,7 @@ from fluxmq.protocols.mqtt.run import encode_length
 from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_filter
 from fluxmq.sessions.mqtt.connect_flow import NO_ROOM
 from fluxmq.sessions.mqtt.outcomes import reason_of
-from fluxmq.sessions.mqtt.ports import MqttBrokerPort
+from fluxmq.sessions.mqtt.ports import MqttBrokerPort, SessionLimits, SubscriptionPort
 from fluxmq.sessions.mqtt.queue_subscriptions import is_queue, queue_subscription
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
@@ -41,17 +41,16 @@ def on_subscribe(broker: MqttBrokerPort, client: MqttClient, packet: Subscribe) 
     if client.connection.version == 4:
         # A bad filter ends the connection here, before any of the others is added.
         for wanted in packet.subscriptions:
-            parse_filter(broker, wanted.filter)
+            parse_filter(broker.limits, wanted.filter)
     answer = PendingSuback(broker, client, session, packet)
     for index in range(len(packet.subscriptions)):
         add(answer, index)
-    broker.pause(client.connection)
-    broker.when_known(answer.known)
+    broker.connections.pause(client.connection)
+    broker.peers.when_known(answer.known)
 
 
-def parse_filter(broker: MqttBrokerPort, written: bytes) -> ParsedFilter:
+def parse_filter(limits: SessionLimits, written: bytes) -> ParsedFilter:
     """Parse a filter to subscribe to. Raises ProtocolError."""
-    limits = broker.limits
     return validate_filter(
         written,
         limits.max_topic_bytes,
@@ -103,7 +102,7 @@ class PendingSuback:
         self.waiting -= 1
         if not self.waiting and self.client.stage is CONNECTED:
             written = [wanted.filter for wanted in self.packet.subscriptions]
-            self.broker.keep_subscriptions(self.session, written, self.kept)
+            self.broker.subscriptions.persist(self.session, written, self.kept)
 
     def kept(self, outcome: int) -> None:
         """Answer the client: its subscriptions are persisted if the session is, or cannot be."""
@@ -118,7 +117,7 @@ class PendingSuback:
             client.feeds = self.feeds if client.feeds is None else client.feeds | self.feeds
             connection.feeding = True
             feed(self.broker, client)
-        self.broker.resume(connection)
+        self.broker.connections.resume(connection)
 
     def give_up(self, reason: int) -> None:
         """Remove granted subscriptions that cannot be persisted."""
@@ -127,7 +126,7 @@ class PendingSuback:
             if self.reasons[index] <= Reason.GRANTED_QOS_2:
                 self.reasons[index] = reason
                 if wanted.filter in self.session.subscriptions:
-                    remove(self.broker, self.session, wanted.filter)
+                    remove(self.broker.subscriptions, self.session, wanted.filter)
 
 
 def add(answer: PendingSuback, index: int) -> None:
@@ -135,7 +134,7 @@ def add(answer: PendingSuback, index: int) -> None:
     client, session, limits = answer.client, answer.session, answer.broker.limits
     wanted = answer.packet.subscriptions[index]
     try:
-        parsed = parse_filter(answer.broker, wanted.filter)
+        parsed = parse_filter(limits, wanted.filter)
     except ProtocolError as error:
         if error.reason == Reason.MALFORMED_PACKET or client.connection.version == 4:
             raise
@@ -161,10 +160,10 @@ def add_topics(answer: PendingSuback, wanted: Subscription, parsed: ParsedFilter
         qos, wanted.no_local, wanted.retain_as_published, answer.identifier, parsed.group or b""
     )
     session.subscriptions[written] = grant
-    broker.subscribe(session, written, parsed, grant)
+    broker.subscriptions.subscribe(session, written, parsed.filter, grant)
     if wants_retained(parsed, wanted, existing):
         answer.feeds[written] = RetainedFeed(
-            broker.retained_topics(parsed.filter),
+            broker.retained.topics(parsed.filter),
             qos,
             identifier_property(answer.identifier),
             session.client_id.encode() if wanted.no_local else None,
@@ -205,7 +204,7 @@ def add_queue(answer: PendingSuback, index: int, parsed: ParsedFilter) -> None:
                 del session.subscriptions[written]
         answer.known()
 
-    broker.queue_subscribe(session, written, taken, answered)
+    broker.queues.subscribe(session, written, taken, answered)
 
 
 def may_subscribe(client: MqttClient, written: bytes) -> bool:
@@ -248,7 +247,7 @@ def feed(broker: MqttBrokerPort, client: MqttClient) -> None:
         if topic is None:
             del feeds[written]
             continue
-        run = broker.retained_message(topic)
+        run = broker.retained.message(topic)
         if run is None or (current.excluded is not None and run.publisher == current.excluded):
             continue
         qos = min(run.qos, current.qos)
@@ -258,18 +257,15 @@ def feed(broker: MqttBrokerPort, client: MqttClient) -> None:
             delivery.send_now(run, 1, current.subscription_ids)
     if delivery.pending_count:
         # Continues when that is written; if it expires or is too large, nothing else would.
-        broker.feed_later(client)
+        broker.connections.feed_later(client)
     else:
         # Marks the connection as having output, so that the end of the tick comes back here.
         connection.buffer()
 
 
-def remove(broker: MqttBrokerPort, session: Session, written: bytes) -> None:
+def remove(subscriptions: SubscriptionPort, session: Session, written: bytes) -> None:
     """End a subscription."""
-    if session.subscriptions[written].queue is not None:
-        broker.queue_unsubscribe(session, written)
-    else:
-        broker.unsubscribe(session, written)
+    subscriptions.unsubscribe(session, written)
     del session.subscriptions[written]
 
 
@@ -289,7 +285,7 @@ def on_unsubscribe(broker: MqttBrokerPort, client: MqttClient, packet: Unsubscri
             continue
         grant = session.subscriptions.get(written)
         if grant is not None:
-            remove(broker, session, written)
+            remove(broker.subscriptions, session, written)
             if client.feeds is not None:
                 client.feeds.pop(written, None)
             reasons.append(Reason.SUCCESS)
@@ -303,7 +299,7 @@ def on_unsubscribe(broker: MqttBrokerPort, client: MqttClient, packet: Unsubscri
         if outcome and version == 5:
             reasons[:] = [reason_of(outcome, PacketType.UNSUBACK)] * len(reasons)
         client.connection.append(encode(Unsuback(packet.packet_id, reasons), version))
-        broker.resume(client.connection)
+        broker.connections.resume(client.connection)
 
-    broker.pause(client.connection)
-    broker.keep_subscriptions(session, packet.filters, kept)
+    broker.connections.pause(client.connection)
+    broker.subscriptions.persist(session, packet.filters, kept)

@@ -46,7 +46,7 @@ QUEUE_TYPES = {0: "classic", 1: "quorum", 2: "stream", 3: "classic"}
 
 
 class AdminQueries:
-    """Implements control's ``Desk`` for one shard."""
+    """Implements `fluxmq.ipc.row_messages.ShardQueries` for one shard."""
 
     def __init__(
         self,

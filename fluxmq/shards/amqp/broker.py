@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fluxmq.auth.logins import AmqpAuthResult
+from fluxmq.auth.logins import AuthResult
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
-from fluxmq.engine.ports import GroupClient, QueueStats, StatusCallback
+from fluxmq.engine.ports import GroupTarget, QueueStats, StatusCallback
 from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
@@ -42,7 +42,7 @@ from fluxmq.sessions.amqp091.ports import (
     Routing,
 )
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.amqp import consumer_requests
+from fluxmq.shards.amqp.consumer_requests import consume, status_of
 from fluxmq.shards.amqp.groups import group_for
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
@@ -53,14 +53,14 @@ from fluxmq.shards.timers import DueTimes
 UNIQUE_BYTES = 16
 """Random bytes of a generated name: 22 characters."""
 RETRY_SECONDS = 10.0
-"""Time to retry an unavailable queue host: more than a shard's start or a group's move takes."""
+"""Time to retry an unavailable queue: more than a shard's start or a group's move takes."""
 AGAIN_SECONDS = 0.05
 """Time between two such retries."""
 AWAY = frozenset({QueueOutcome.UNAVAILABLE})
 GROWING = (Bind, DeclareExchange, DeclareQueue)
 """Changes that make every shard hold more."""
 MISSING = AWAY | {QueueOutcome.NO_QUEUE}
-"""Outcomes that do not last for a queue of the topology: host or topology catch up."""
+"""Outcomes that do not last for a queue of the topology: the group or the topology catches up."""
 
 _log = get_logger("fluxmq.amqp")
 
@@ -154,7 +154,7 @@ class AmqpBroker:
         mechanism: str,
         user: str,
         password: bytes,
-        done: Callable[[AmqpAuthResult], None],
+        done: Callable[[AuthResult], None],
     ) -> None:
         """Check a name and a password, or the certificate."""
         authentication = self._broker.authentication
@@ -163,7 +163,7 @@ class AmqpBroker:
             done(authentication.by_certificate(name, client.peer, user_needed=True))
             return
 
-        def verified(result: AmqpAuthResult) -> None:
+        def verified(result: AuthResult) -> None:
             done(result)
             self._broker.schedule()
 
@@ -213,7 +213,7 @@ class AmqpBroker:
         self._client.change(list(changes), answered)
 
     def _when_there(self, wanted: QueueRecord, done: Callable[[Refusal | None], None]) -> None:
-        """Wait for the host of a declared queue, which makes it where its messages are kept.
+        """Wait for the group of a declared queue, which makes it where its messages are kept.
 
         An equal queue that existed before stays in its own group, which may differ from the
         requested one. A queue that has ended since did exist for a moment, as if it was deleted
@@ -232,11 +232,14 @@ class AmqpBroker:
             elif status.outcome == QueueOutcome.UNAVAILABLE and queue.group != wanted.group:
                 # It existed before, and its home cannot be reached: answer like a passive
                 # declaration.
-                done(refusals.unavailable(queue, self.limits.node_name))
+                home = self._unreachable_home(queue) or self.limits.node_name
+                done(refusals.unavailable(queue, home))
             else:
-                done(refusals.refusal_of(queue, status.outcome))
+                done(self._refusal(queue, status.outcome))
 
-        self._ask(queue, lambda host, told: host.status(queue.internal_name, told), told, MISSING)
+        self._ask(
+            queue, lambda client, told: client.status(queue.internal_name, told), told, MISSING
+        )
 
     def _has_gone(self, queue: QueueRecord) -> bool:
         """Return whether a queue has left the topology; one of another owner is another queue."""
@@ -246,13 +249,13 @@ class AmqpBroker:
     def _ask(
         self,
         queue: QueueRecord,
-        ask: Callable[[GroupClient, StatusCallback], None],
+        ask: Callable[[GroupTarget, StatusCallback], None],
         done: Callable[[QueueStats], None],
         schedule: frozenset[QueueOutcome],
     ) -> None:
-        """Send a request to a queue's host, and retry outcomes that may improve over time.
+        """Send a request to a queue's group, and retry outcomes that may improve over time.
 
-        The host is looked up each time: meanwhile the queue may move to another group, or end and
+        The group is looked up each time: meanwhile the queue may move to another group, or end and
         be declared again elsewhere.
         """
         self._ask_until(queue, ask, done, schedule, self.now() + RETRY_SECONDS)
@@ -260,7 +263,7 @@ class AmqpBroker:
     def _ask_until(
         self,
         queue: QueueRecord,
-        ask: Callable[[GroupClient, StatusCallback], None],
+        ask: Callable[[GroupTarget, StatusCallback], None],
         done: Callable[[QueueStats], None],
         schedule: frozenset[QueueOutcome],
         deadline: float,
@@ -268,7 +271,8 @@ class AmqpBroker:
         """Make one attempt. A retry is a new call: closures naming each other would be garbage."""
 
         def told(status: QueueStats) -> None:
-            if status.outcome in schedule and not self._has_gone(queue) and self.now() < deadline:
+            wait = status.outcome in schedule and not self._has_gone(queue)
+            if wait and self.now() < deadline and not self._unreachable_home(queue):
                 self._call_later(
                     AGAIN_SECONDS, lambda: self._ask_until(queue, ask, done, schedule, deadline)
                 )
@@ -280,7 +284,7 @@ class AmqpBroker:
         if now is not None and now.owner != queue.owner:
             told(QueueStats(QueueOutcome.NO_QUEUE))
         else:
-            ask(self._host(now or queue), told)
+            ask(self._client_of(now or queue), told)
 
     def group_for(
         self,
@@ -300,27 +304,43 @@ class AmqpBroker:
             arguments or {},
         )
 
-    def _host(self, queue: QueueRecord) -> GroupClient:
-        """Return a queue's host."""
+    def _client_of(self, queue: QueueRecord) -> GroupTarget:
+        """Return the client of a queue's group."""
         names = self._queues.names
-        return self._queues.host(names.group_of(queue.internal_name, queue.group))
+        return self._queues.client(names.group_of(queue.internal_name, queue.group))
 
-    def queue_status(self, queue: QueueRecord, done: Callable[[QueueStatus | None], None]) -> None:
+    def _unreachable_home(self, queue: QueueRecord) -> str:
+        """Return the node that alone has a queue, if that node cannot be reached; otherwise an
+        empty string."""
+        group = self._queues.names.group_of(queue.internal_name, queue.group)
+        return self._queues.elsewhere.unreachable_home(group)
+
+    def _refusal(self, queue: QueueRecord, outcome: int) -> Refusal:
+        """Return the refusal for the engine's outcome of a request about a queue."""
+        home = self._unreachable_home(queue) if outcome == QueueOutcome.UNAVAILABLE else ""
+        return refusals.unavailable(queue, home) if home else refusals.refusal_of(queue, outcome)
+
+    def queue_status(
+        self, queue: QueueRecord, done: Callable[[QueueStatus | Refusal | None], None]
+    ) -> None:
         """Return a queue's ready messages and consumers."""
 
         def told(status: QueueStats) -> None:
-            done(consumer_requests.status_of(status))
+            home = self._unreachable_home(queue) if status.outcome in AWAY else ""
+            done(refusals.unavailable(queue, home) if home else status_of(status))
 
-        self._ask(queue, lambda host, told: host.status(queue.internal_name, told), told, MISSING)
+        self._ask(
+            queue, lambda client, told: client.status(queue.internal_name, told), told, MISSING
+        )
 
     def purge(self, queue: QueueRecord, done: Callable[[int | Refusal], None]) -> None:
         """Remove the ready messages."""
 
         def told(status: QueueStats) -> None:
             wrong = status.outcome != QueueOutcome.OK
-            done(refusals.refusal_of(queue, status.outcome) if wrong else status.ready)
+            done(self._refusal(queue, status.outcome) if wrong else status.ready)
 
-        self._ask(queue, lambda host, told: host.purge(queue.internal_name, told), told, AWAY)
+        self._ask(queue, lambda client, told: client.purge(queue.internal_name, told), told, AWAY)
 
     def delete(
         self,
@@ -333,7 +353,7 @@ class AmqpBroker:
 
         def told(status: QueueStats) -> None:
             if status.outcome not in (QueueOutcome.OK, QueueOutcome.NO_QUEUE):
-                done(refusals.refusal_of(queue, status.outcome))
+                done(self._refusal(queue, status.outcome))
                 return
 
             def changed(refusal: Refusal | None) -> None:
@@ -344,7 +364,7 @@ class AmqpBroker:
 
         self._ask(
             queue,
-            lambda host, told: host.delete(queue.internal_name, if_unused, if_empty, told),
+            lambda client, told: client.delete(queue.internal_name, if_unused, if_empty, told),
             told,
             AWAY,
         )
@@ -380,14 +400,18 @@ class AmqpBroker:
             done(answer)
             self._broker.schedule()
 
-        consumer_requests.consume(self._host(wanted.queue), wanted, port, attached)
+        home = self._unreachable_home(wanted.queue)
+        if home:
+            attached(refusals.unavailable(wanted.queue, home))
+            return
+        consume(self._client_of(wanted.queue), wanted, port, attached, self._refusal)
 
     def reply_open(self, port: AmqpConsumerPort) -> str:
         """Return a new address for direct replies."""
         return self._replies.open(port)
 
     def reply_close(self, address: str) -> None:
-        """Close an address."""
+        """Close a direct reply address."""
         self._replies.close(address)
 
     def reply(self, address: str, run: AmqpPublishRun, block: bytes) -> bool:
@@ -426,11 +450,11 @@ class AmqpBroker:
 
     def pause(self, connection: Connection) -> None:
         """Stop reading."""
-        self._broker.pause(connection)
+        self._broker.connections.pause(connection)
 
     def resume(self, connection: Connection) -> None:
         """Resume reading."""
-        self._broker.resume(connection)
+        self._broker.connections.resume(connection)
 
     def hold_publisher(self, connection: Connection) -> None:
         """Stop reading a publishing connection until the node has no alarms."""
@@ -443,16 +467,16 @@ class AmqpBroker:
     @property
     def short_of_memory(self) -> bool:
         """True while memory is too short for anything new from clients."""
-        return self._broker.short_of_memory
+        return self._broker.alarms.critical
 
     def refused_for_memory(self, what: str) -> None:
         """Count a refusal."""
-        self._broker.refused_for_memory(what)
+        self._broker.alarms.refuse(what)
 
     def close(self, connection: Connection, linger: bool) -> None:
         """Close a connection once its output is written."""
         self.timers.cancel(connection)
-        self._broker.close(connection, linger)
+        self._broker.connections.close(connection, linger)
 
     def count_opened(self, client: ConnectionInfo) -> None:
         """Count a connection that has reached connection.open-ok."""
@@ -498,7 +522,7 @@ class AmqpBroker:
 
     def count_drop(self, reason: str, count: int) -> None:
         """Count messages not delivered."""
-        self._broker.count_drop(reason, count)
+        self._broker.counts.messages_dropped(reason, count)
 
     def count_method(self, name: str) -> None:
         """Count a method received off the hot path."""

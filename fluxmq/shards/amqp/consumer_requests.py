@@ -1,14 +1,14 @@
-"""Translation of AMQP consumers into requests to a queue's host, and of its answers into AMQP's."""
+"""Translation of AMQP consumers into requests to a queue's group, and of its answers into AMQP's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluxmq.engine.ports import Attached, AttachRequest, GroupClient, QueueStats
+from fluxmq.engine.ports import Attached, AttachRequest, GroupTarget, QueueStats
 from fluxmq.engine.ports import ConsumerHandle as QueueHeld
 from fluxmq.model.outcomes import QueueOutcome
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, precondition
-from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
     AmqpConsumerPort,
@@ -21,24 +21,25 @@ QOS = 1
 
 
 def consume(
-    host: GroupClient,
+    client: GroupTarget,
     wanted: ConsumeRequest,
     port: AmqpConsumerPort,
     done: Callable[[AmqpConsumerHandle | Refusal], None],
+    refusal_of: Callable[[QueueRecord, int], Refusal],
 ) -> None:
-    """Attach a consumer to the queue's host."""
+    """Attach a consumer to the queue's group. ``refusal_of``: a refusal for the engine's outcome."""
     if len(wanted.filters) > 1:
         done(precondition("a consumer has one filter at most"))
         return
 
     def attached(answer: Attached, handle: QueueHeld | None) -> None:
-        done(handle if handle is not None else refusals.refusal_of(wanted.queue, answer.outcome))
+        done(handle if handle is not None else refusal_of(wanted.queue, answer.outcome))
 
-    host.attach(wanted_of(wanted), port, attached)
+    client.attach(wanted_of(wanted), port, attached)
 
 
 def wanted_of(wanted: ConsumeRequest) -> AttachRequest:
-    """Return the attach request for the queue's host."""
+    """Return the attach request for the queue's group."""
     stream = wanted.queue.type == "stream"
     return AttachRequest(
         queue=wanted.queue.internal_name,

@@ -82,8 +82,7 @@ class DeclaredQueues:
         """Queues that only the topology still has, and when to check them again."""
         self._idle: dict[str, float] = {}
         """Unused queues that control could not be told of, and when to retry."""
-        queues.service.deleted = self._deleted
-        queues.service.unused = self._unused
+        queues.service.observers.append(self)
 
     def changed(self, rows: Iterable[TopologyRow]) -> None:
         """Follow rows of the topology that changed (None: removed); the copy is up to date."""
@@ -120,7 +119,7 @@ class DeclaredQueues:
         for internal in [name for name, at in self._idle.items() if at <= now]:
             del self._idle[internal]
             if self._is_idle(internal):
-                self._unused(internal)
+                self.queue_unused(internal)
 
     # From topology to engine
 
@@ -184,7 +183,7 @@ class DeclaredQueues:
         elif state is not None and group is self._queues.service.ephemeral:
             # Others may hear of the end of an earlier one only now; the service announces those on
             # disk.
-            self._queues.service.told(internal, state.config)
+            self._queues.service.announce(state.config)
 
     def _compare_with_file(self, internal: str, group: str) -> None:
         """Log, once per node, a queue that is in another group than the settings file says."""
@@ -221,7 +220,7 @@ class DeclaredQueues:
         here = queues.is_member(name) and places.shard_of(name) == queues.shard
         here = here and not places.is_moving(name)
         # By the placement, a group that has left is here until its new place is decided.
-        here = here and name not in queues.handovers.departed
+        here = here and name not in queues.node_groups.leaving
         if found is not None or not here or name.startswith(EPHEMERAL):
             return found
         try:
@@ -388,8 +387,13 @@ class DeclaredQueues:
 
     # From engine to topology
 
-    def _deleted(self, internal: str) -> None:
+    def queue_declared(self, config: QueueConfig) -> None:
+        """Ignore: the topology asked for it, or is compared when the group has come."""
+
+    def queue_deleted(self, internal: str, by_leader: bool) -> None:
         """Handle a queue that has ended in a group here."""
+        if not by_leader:
+            return
         found = self._topology().queue(*public_name(internal))
         if found is None or found.origin == ORIGIN_SETTINGS:
             return
@@ -419,7 +423,7 @@ class DeclaredQueues:
         """Return whether the queues of a group here are those of all its members."""
         return not group.replicated or (group.driver.leading and self.is_current(group))
 
-    def _unused(self, internal: str) -> None:
+    def queue_unused(self, internal: str) -> None:
         """Report that the last consumer of a queue has left."""
         vhost, name = public_name(internal)
         found = self._topology().queue(vhost, name)

@@ -9,11 +9,11 @@ Nothing about it is only in memory, so the next leader continues it::
     draining   what came meanwhile is copied, no more than a window
     installing the rest of the queue's state: settlements, x-death, cursors, producers
     deciding   the row names the target: one owner before and one after, and no way back
-    over       waiting appends and consumers go there (`cluster/leader_host`); the rest is deleted
+    over       waiting appends and consumers go there (`engine/clients`); the rest is deleted
 
 Until the decision the source queue is whole, so an abort, or a fence that lasts too long, just
-reopens it. What arrives at the target belongs to nobody until the row says so, and is deleted when
-no row mentions it. Writing publishes to both groups would keep the pause as short, but is not
+reopens it. The target owns the copied data only once the row says so, and deletes it when no row
+mentions it. Writing publishes to both groups would keep the pause as short, but is not
 needed: what remains to be copied behind the fence is bounded.
 """
 
@@ -121,7 +121,7 @@ class OutgoingMove:
         return self.group.machine.queue(self._name)
 
     def step(self) -> None:
-        """Do what can be done now."""
+        """Take every step that is possible now."""
         state, now = self._state, self._now()
         if state is None or self.over or self._decided or migration.is_arriving(state):
             return  # a queue still arriving by an earlier move is closed, but not by a fence
@@ -319,7 +319,7 @@ class OutgoingMove:
         wait = FENCED_SECONDS_MAX / 8 if self._fenced_at is not None else AGAIN_SECONDS
         self._not_before = self._now() + wait
         _log.info(
-            "the move of a queue is delayed",
+            "moving a queue is delayed",
             extra={"queue": self._name, "to": self.row.moving_to, "problem": why},
         )
 
@@ -409,7 +409,7 @@ class QueueMigrations:
                     row, group, election, self._mover, self._change, self._now
                 )
                 _log.info(
-                    "a queue moves",
+                    "moving a queue",
                     extra={"queue": name, "group": group.name, "to": row.moving_to},
                 )
             move.step()

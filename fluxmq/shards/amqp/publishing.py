@@ -15,7 +15,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from fluxmq.engine.clients import QueueClients
-from fluxmq.engine.ports import GroupClient
+from fluxmq.engine.ports import GroupTarget
 from fluxmq.engine.queue_targets import QueueTarget
 from fluxmq.model.batch_format import parse
 from fluxmq.net.reactor import Reactor
@@ -68,14 +68,14 @@ class Publishing:
     def __init__(
         self,
         topology: Callable[[], Topology],
-        host: Callable[[str], GroupClient],
+        client_of: Callable[[str], GroupTarget],
         clients: QueueClients,
         reactor: Reactor,
         mqtt_route: Callable[[bytes], Route | None],
         clock: Callable[[], int],
     ) -> None:
         self._topology = topology
-        self._host = host
+        self._client_of = client_of
         self._clients = clients
         self._reactor = reactor
         self._mqtt_route = mqtt_route
@@ -84,7 +84,7 @@ class Publishing:
     def publish(
         self, run: AmqpPublishRun, routing: Routing, confirmation: PendingConfirm | None
     ) -> int:
-        """Route and store a run; return the number of receivers. See ``ports.Broker.publish``."""
+        """Route and store a run; return the number of receivers. See `AmqpBrokerPort.publish`."""
         topology = self._topology()
         exchange = routing.exchange
         found: dict[Place, Way] = {}
@@ -169,11 +169,11 @@ class Publishing:
                 batches = built[way.delay_ms, producer, sequence] = build_amqp_batches(
                     source, key, routing.block, now, expiry, delay, producer, sequence
                 )
-            host = self._host(group)
+            client = self._client_of(group)
             for batch in batches:
                 if confirmation is not None:
                     confirmation.hold()
-                room &= host.append(
+                room &= client.append(
                     name, batch, confirmation.done if confirmation is not None else None
                 )
         if not room:
@@ -239,7 +239,7 @@ class MqttBindings:
 
 
 def _taken(reactor: Reactor) -> PendingAck | None:
-    """Take the ticket left by the receivers of the last run, if any."""
+    """Take the pending ack left by the receivers of the last run, if any."""
     pending_ack = reactor.pending_ack
     reactor.pending_ack = None
     return pending_ack

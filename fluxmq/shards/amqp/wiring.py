@@ -63,7 +63,7 @@ class Amqp:
         self.replies = replies
         publishing = Publishing(
             lambda: self.topology.topology,
-            queues.host,
+            queues.client,
             queues.clients,
             self._reactor,
             broker.route,
@@ -96,7 +96,7 @@ class Amqp:
             lambda: self._reactor.tally.now,
         )
         self.queries = AdminQueries(
-            self.broker, queues, self.migrations.progress, broker.close_session
+            self.broker, queues, self.migrations.progress, broker.takeover.close_session
         )
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.target)
         queues.clients.bound = bindings.targets

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from fluxmq.model.outcomes import REFUSED_MIN
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.pending_acks import PendingAck
+from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.row_router import LocalRows, RemoteRows, RowHome
 from fluxmq.shards.durable.rows import Clock
 from fluxmq.shards.groups import run_of
 from fluxmq.storage.state_store import RECEIVED
-
-if TYPE_CHECKING:
-    from fluxmq.shards.durable.session_journal import SessionJournal, Undelivered
 
 PROMPT_SECONDS = 0.05
 """Time that a publisher waits for a connected subscriber's answer before its message is written:
@@ -56,13 +54,46 @@ class CallbackAck(PendingAck):
         return 0
 
 
+class WatchedMessages(Protocol):
+    """Messages of a connected client that are written if it does not answer soon."""
+
+    since: float
+    finished: bool
+    pending_ack: PendingAck | None
+
+    def write(self) -> None:
+        """Write them."""
+
+    def safe(self, reason: int) -> None:
+        """Note that they are safe, or have been refused."""
+
+    def acknowledged(self, base: int, count: int) -> None:
+        """Note that a part of them is answered."""
+
+
+class ReceivedJournal(Protocol):
+    """The rows of a session that has received QoS 2 publishes."""
+
+    @property
+    def client_id(self) -> str:
+        """The session's client id."""
+
+    @property
+    def home(self) -> RowHome:
+        """The shard on whose disk the rows are."""
+
+    @property
+    def session(self) -> Session:
+        """The session."""
+
+
 class ReleaseGate:
     """A session's QoS 2 publishes that are not safe yet. ``others``: pending acks of duplicates."""
 
     __slots__ = ("journal", "others", "packet_ids", "pending_ack")
 
     def __init__(
-        self, journal: SessionJournal, packet_ids: set[int], pending_ack: PendingAck
+        self, journal: ReceivedJournal, packet_ids: set[int], pending_ack: PendingAck
     ) -> None:
         self.journal = journal
         self.packet_ids = packet_ids
@@ -107,7 +138,7 @@ class CommitWaiter:
         self._urgent = False
         self._lazy = False
         self._sweeping = False
-        self._watched: deque[Undelivered] = deque()
+        self._watched: deque[WatchedMessages] = deque()
         self._gates: list[ReleaseGate] = []
         """Gates that wait for their messages."""
         self._unwritten: dict[ReleaseGate, None] = {}
@@ -159,7 +190,7 @@ class CommitWaiter:
 
     # Messages of connected clients
 
-    def watch(self, undelivered: Undelivered) -> None:
+    def watch(self, undelivered: WatchedMessages) -> None:
         """Watch a message that is with a connected client, which should answer soon."""
         undelivered.since = self._reactor.tally.now
         self._watched.append(undelivered)
@@ -184,7 +215,7 @@ class CommitWaiter:
         If those refuse, the publisher is told if it still waits; otherwise the messages are offered
         again.
         """
-        settle: Undelivered | None = inflight.settle
+        settle: WatchedMessages | None = inflight.settle
 
         def safe(reason: int) -> None:
             if reason >= REFUSED_MIN:
@@ -205,24 +236,25 @@ class CommitWaiter:
     # QoS 2 of publishers
 
     def fresh(self, pending_ack: PendingAck, home: RowHome) -> None:
-        """Note that a hold of this pending ack ends with this tick's changes, if they are kept here."""
+        """Note that a hold of this pending ack ends with this tick's changes, if they are kept
+        here."""
         if home is self.store:
             self._fresh[pending_ack] = self._fresh.get(pending_ack, 0) + 1
 
-    def gate(self, journal: SessionJournal, packet_ids: set[int], pending_ack: PendingAck) -> None:
+    def gate(self, journal: ReceivedJournal, packet_ids: set[int], pending_ack: PendingAck) -> None:
         """Write received identifiers as soon as they may be on disk; this holds the pending ack."""
         gate = ReleaseGate(journal, packet_ids, pending_ack)
         self._gates.append(gate)
         self._unwritten[gate] = None
         self._reactor.unfinished = True
 
-    def repeated(self, journal: SessionJournal, packet_ids: set[int]) -> None:
+    def repeated(self, journal: ReceivedJournal, packet_ids: set[int]) -> None:
         """Delay the answer to a duplicate publish until the first is safe."""
         for gate in self._unwritten:
             if gate.journal is journal and gate.packet_ids & packet_ids:
                 gate.others.append(self.hold())
 
-    def unwritten(self, journal: SessionJournal) -> set[int]:
+    def unwritten(self, journal: ReceivedJournal) -> set[int]:
         """Return identifiers received by a session whose messages are not known to be safe."""
         found: set[int] = set()
         for gate in self._unwritten:

@@ -1,4 +1,4 @@
-"""What a shard waits for before a publisher gets its answer: disks, its own and those of others."""
+"""Durability that a publisher's answer waits for: the disks of this shard and of the others."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from fluxmq.storage.state_store import table_of
 
 
 class DurableLinks:
-    """Joins what is kept here to the other shards."""
+    """Connects this shard's durable state to the other shards."""
 
     def __init__(
         self,

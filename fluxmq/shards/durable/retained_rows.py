@@ -175,7 +175,7 @@ class RetainedRows:
     # The start
 
     def load(self) -> Iterator[tuple[PublishRun, Stamp]]:
-        """Yield the contents of this shard's file; delete what has expired. Raises StorageError."""
+        """Yield the contents of this shard's file; delete expired messages. Raises StorageError."""
         now, wall = self._now(), self._wall()
         for topic, deadline, data in self._store.rows(RETAINED):
             if deadline and deadline <= wall:

@@ -30,7 +30,7 @@ class Clock:
         return monotonic - self.now() + self.wall() if monotonic else 0.0
 
     def here(self, wall: float) -> float:
-        """Return a stored time as monotonic seconds; a past time becomes a moment ago."""
+        """Return a stored time as monotonic seconds; a past time becomes just before now."""
         return max(wall - self.wall() + self.now(), 0.001) if wall else 0.0
 
 
@@ -41,7 +41,7 @@ def pack(values: object) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Decode what ``pack`` has encoded."""
+    """Decode the result of ``pack``."""
     return msgpack.unpackb(data, raw=False, strict_map_key=False)
 
 

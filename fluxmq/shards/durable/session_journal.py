@@ -1,10 +1,10 @@
-"""The durable part of a live session: which messages are safe, and what waits until they are.
+"""The durable part of a live session: which messages are on disk, and the work that waits for that.
 
 Every message owed to the session has a number, and its packet identifier follows from the number:
 so identifiers need not be stored, and a message resent after a restart has its former one. QoS 1
 messages go to the client at once, and their publisher waits for the client's answer, or for the
-disk if none comes (``CommitWaiter.sweep``); those for an absent client wait for the disk. QoS 2 messages
-go out when they are on disk, and PUBREL when PUBREC is: exactly once holds over a restart.
+disk if none comes (``CommitWaiter.sweep``); those for an absent client wait for the disk. QoS 2
+messages go out when they are on disk, and PUBREL when PUBREC is: exactly once holds over a restart.
 
 Source: MQTT 3.1.1 and 5.0 sections 4.1, 4.3, 4.4.
 """
@@ -303,7 +303,7 @@ class SessionJournal:
                     self.session.delivery.enqueue_inflight(inflight)
 
     def release_held(self) -> None:
-        """Pass on what waits for the disk, since the session leaves this shard."""
+        """Pass on messages that wait for the disk, since the session leaves this shard."""
         held, self.held = self.held, {}
         for inflight in held:
             self.session.delivery.enqueue_inflight(inflight)
@@ -353,7 +353,7 @@ class SessionJournal:
             self.write_subscription(written)
 
     def left(self) -> None:
-        """Write what the client, which has gone, has not answered."""
+        """Write the unacknowledged messages of a client that has gone."""
         for undelivered in self.undelivered():
             undelivered.write()
         self.write_session()

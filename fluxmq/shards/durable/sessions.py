@@ -49,11 +49,8 @@ LIFE_SECONDS = 5.0
 _log = get_logger("fluxmq.durable")
 
 
-class Owner(Protocol):
-    """The shard's table of sessions."""
-
-    def holds(self, client_id: str) -> bool:
-        """Return whether a session of this id is here."""
+class RestoredSessions(Protocol):
+    """The sessions of the shard, to which restored ones are added."""
 
     def new_delivery(self) -> SessionDelivery:
         """Return an empty delivery."""
@@ -72,7 +69,6 @@ class DurableSessions:
         self,
         commit_waiter: CommitWaiter,
         groups: GroupTable,
-        owner: Owner,
         ownership: SessionOwnership,
         window: int,
         connected: Callable[[], int],
@@ -82,7 +78,6 @@ class DurableSessions:
         """True once the sessions of this home are here: no client may connect before."""
         self._ownership = ownership
         self._groups = groups
-        self._owner = owner
         self._window = window
         self._connected = connected
         self._next_life = 0.0
@@ -154,7 +149,7 @@ class DurableSessions:
         self.commit_waiter.wake()
 
     def leaving(self, session: Session) -> None:
-        """Write what a session has not answered before it goes to another shard."""
+        """Write a session's unacknowledged messages before it moves to another shard."""
         journal: SessionJournal | None = session.delivery.durable
         if journal is not None:
             journal.release_held()
@@ -186,7 +181,7 @@ class DurableSessions:
 
     # Coming back
 
-    def load(self) -> bool:
+    def load(self, sessions: RestoredSessions) -> bool:
         """Restore this home's sessions that no other shard has; return False if to be retried.
 
         Raises StorageError.
@@ -198,23 +193,25 @@ class DurableSessions:
         if not self.commit_waiter.store.idle:
             return False
         self.loaded = True
-        count = self._bring(None)
+        count = self._bring(None, sessions)
         if count:
             _log.info("sessions restored", extra={"sessions": count})
         return True
 
-    def revive(self, client_ids: list[str], done: Callable[[], None]) -> None:
+    def revive(
+        self, client_ids: list[str], sessions: RestoredSessions, done: Callable[[], None]
+    ) -> None:
         """Restore the sessions of a shard that has died, once its last changes are on disk."""
 
         def bring(_reason: int) -> None:
             for client_id in client_ids if self.loaded else ():
-                self._bring(client_id)
+                self._bring(client_id, sessions)
             done()
 
         self.commit_waiter.store.when_safe(bring)
         self.commit_waiter.wake()
 
-    def _bring(self, only: str | None) -> int:
+    def _bring(self, only: str | None, sessions: RestoredSessions) -> int:
         store = self.commit_waiter.store
         alive = max((at for _, at in store.rows(LIFE)), default=0.0)
         parts: dict[str, dict[str, list[Row]]] = {}
@@ -225,16 +222,24 @@ class DurableSessions:
             parts[table.name] = found
         count = 0
         for client_id in parts[SESSIONS.name]:
-            if self._owner.holds(client_id) or self._ownership.owned_elsewhere(client_id):
+            if self._ownership.is_owned(client_id):
                 continue
             own = {name: found.get(client_id, []) for name, found in parts.items()}
-            self._restore(client_id, own, alive)
+            session = self._restore(client_id, sessions.new_delivery(), own, alive)
+            sessions.enter(session)
+            sessions.schedule(session)
             count += 1
         return count
 
-    def _restore(self, client_id: str, rows: dict[str, list[Row]], alive: float) -> None:
-        """Restore a session from its rows by table."""
-        session = Session(client_id, self._owner.new_delivery())
+    def _restore(
+        self,
+        client_id: str,
+        delivery: SessionDelivery,
+        rows: dict[str, list[Row]],
+        alive: float,
+    ) -> Session:
+        """Return a session with its state from its rows by table."""
+        session = Session(client_id, delivery)
         journal = self.keep(session)
         ((_, state),) = rows[SESSIONS.name]
         journal.number, sent = restore_session(session, state, self.clock, alive)
@@ -265,8 +270,7 @@ class DurableSessions:
                 packet_id: (ReleasedMessage(journal, packet_id), 0) for packet_id in packet_ids
             }
         session.delivery.trim()
-        self._owner.enter(session)
-        self._owner.schedule(session)
+        return session
 
     def _restored(
         self, journal: SessionJournal, number: int, data: bytes, answered: int

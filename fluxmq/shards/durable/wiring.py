@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from fluxmq.logs import get_logger
-from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.durable.rows import group_members
 from fluxmq.shards.durable.sessions import DurableSessions
@@ -16,30 +13,6 @@ from fluxmq.storage.errors import StorageError
 from fluxmq.storage.state_store import StateStore, durable_filters, durable_others
 
 _log = get_logger("fluxmq.durable")
-
-
-class DurablePort:
-    """The part of the sessions' port that is served here."""
-
-    durable: DurableSessions
-
-    def keep_subscriptions(
-        self, session: Session, written: Iterable[bytes], done: Callable[[int], None]
-    ) -> None:
-        """Keep subscriptions of a session that have come, changed or gone."""
-        self.durable.subscribed(session, written, done)
-
-    def refuses_to_keep(self, client_id: str) -> int:
-        """Return the reason why no session of a client can be kept on disk now; 0 if it can."""
-        return self.durable.refusing(client_id)
-
-    def bring_back(self) -> bool:
-        """Restore the sessions kept on this shard's disk that no shard has; False: call again."""
-        return self.durable.load()
-
-    def revive(self, client_ids: list[str], done: Callable[[], None]) -> None:
-        """Restore the sessions of a shard that has died."""
-        self.durable.revive(client_ids, done)
 
 
 class Durable:
@@ -68,7 +41,9 @@ def open_store(data_dir: str, shard: int) -> StateStore:
 def expect_others(
     routes: RouteTable, groups: GroupTable, data_dir: str, shard: int, workers: int
 ) -> None:
-    """Learn what persistent sessions of shards that start later want. Raises StorageError."""
+    """Load the subscriptions of persistent sessions of shards that start later.
+
+    Raises StorageError."""
     for other in range(workers):
         if other != shard:
             path = DataPaths(data_dir).state(other)
@@ -103,7 +78,7 @@ class StoreWatch:
             _log.warning("there is disk space again for sessions and retained messages")
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write remaining changes."""
         try:
             self._store.close()
         except StorageError as error:

@@ -246,8 +246,8 @@ def redrive(
 ) -> int:
     """Publish the letters again to where they died, or only say so; return their number.
 
-    `intervals`: the examined ranges, (queue, first offset, last offset); later letters are left for the
-    next run.
+    `intervals`: the examined ranges, (queue, first offset, last offset); later letters are left for
+    the next run.
     """
     from pyspark.sql import functions as f
 

@@ -98,7 +98,9 @@ def publishing_of(options: argparse.Namespace, wanted: bool) -> Publishing | Non
     """Return the arguments of `add_publishing`; None unless wanted. Raises `UsageError`."""
     if not wanted:
         if options.dry_run or options.url is not None:
-            raise UsageError("--url and --dry-run are for publishing: nothing says what to publish")
+            raise UsageError(
+                "--url and --dry-run are for publishing, but no option selects messages to publish"
+            )
         return None
     if options.url is None and not options.dry_run:
         raise UsageError("publishing needs --url, or --dry-run to see what would be published")

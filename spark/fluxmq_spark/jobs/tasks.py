@@ -140,7 +140,8 @@ def check_segments(
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Writes segment ranges as Parquet; pickled for executors. `lists`: the segment ranges of each task."""
+    """Writes segment ranges as Parquet; pickled for executors. `lists`: the segment ranges of each
+    task."""
 
     storage: Storage
     lists: Sequence[Sequence[SegmentRange]]

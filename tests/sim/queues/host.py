@@ -24,6 +24,7 @@ from fluxmq.storage.snapshots import GroupSnapshot as StoredSnapshot
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 from tests.faults import ManualSyncer
+from tests.group_events import LeadObserver
 from tests.sim.queues.files import NodeFiles
 from tests.sim.queues.parts import (
     DEAD,
@@ -205,7 +206,7 @@ class Host:
         self.hosted = hosted
         opening = self.opening
         group.on_applied = lambda: self._applied(opening)
-        group.on_leading = self._leads
+        group.events = LeadObserver(self._leads)
         driver = hosted.driver
         driver.join(_Observer(self))
         driver.gathers = swarm.gathers and not member.alone

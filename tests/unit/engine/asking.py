@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle, GroupClient, QueueStats
+from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle, GroupTarget, QueueStats
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.message_batch import build_message
 from fluxmq.queues.commands import Verb
@@ -16,7 +16,7 @@ class Asker:
 
     def __init__(self, node: QueueNode, shard: int, queue: str = "work", **values: Any) -> None:
         self.node = node
-        self.host: GroupClient = host_of(node, shard, queue)
+        self.host: GroupTarget = host_of(node, shard, queue)
         self.payloads: list[bytes] = []
         self.offsets: list[int] = []
         self.attempts: list[int] = []
@@ -68,10 +68,10 @@ class Asker:
         self.held.settle(verb, [(first, first if last is None else last)], 0, b"", None)
 
 
-def host_of(node: QueueNode, shard: int, queue: str = "work") -> GroupClient:
+def host_of(node: QueueNode, shard: int, queue: str = "work") -> GroupTarget:
     """A queue's host, as a shard sees it."""
     queues = node[shard].queues
-    host: GroupClient = queues.host(queues.names.info(queue).group)
+    host: GroupTarget = queues.client(queues.names.info(queue).group)
     return host
 
 

@@ -46,17 +46,18 @@ def test_what_clients_settle_is_seen_to_in_the_same_tick(make_queues: MakeQueues
     node = make_queues({"name": "work"})
     service, reactor = node[0].queues.service, node[0].reactor
     (group,) = (hosted.group for hosted in service.groups.values())
-    settle = service.before_groups
+    queues = node[0].queues
+    settle = queues.flush_others
 
     def settles() -> None:
         settle()
         group.when_applied(lambda: applied.append(True))
 
     applied: list[bool] = []
-    service.before_groups = settles
+    queues.flush_others = settles
     service.finish()
     assert not reactor.unfinished
-    service.before_groups = settle
+    queues.flush_others = settle
     node.run()
     assert applied == [True]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fluxmq.replication.checkpoints import trim
 from fluxmq.storage.errors import OutOfDescriptors, WriteFailed
 from tests.conformance import wire
 from tests.unit.engine.conftest import MakeQueues
@@ -327,3 +328,28 @@ def test_more_queues_than_places(make_queues: MakeQueues) -> None:
     for name in names:
         client.subscribe(f"$queue/{name}", qos=1)
     assert len(consume(client)) == len(names)
+
+
+@pytest.mark.uncompiled
+def test_a_log_that_fails_while_it_is_trimmed_fails_for_its_groups_only(
+    make_queues: MakeQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that failed ended whoever trimmed it: a checkpoint's task, or the housekeeping."""
+    node = make_queues({"name": "work"})
+    client = node.connect(0, "client")
+    fill(client, "work", 2)
+    opened = node[0].queues.service.groups["local-0"]
+    opened.keep_behind = 1  # the checkpoint leaves entries to trim
+    node.checkpoint()
+    opened.keep_behind = 0
+    tried = []
+
+    def fail(until: int) -> None:
+        tried.append(until)
+        raise WriteFailed("the next file cannot be made")
+
+    monkeypatch.setattr(opened.log, "compact", fail)
+    trim(opened)
+    assert tried == [opened.snapshot_index]
+    drain(client)
+    assert client.publish("plain/topic", b"goes on", qos=1) == 0

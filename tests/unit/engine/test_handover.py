@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq.engine.parked import ATTACHES_MAX, ParkedGroup, ParkedRequests
-from fluxmq.engine.ports import Attached, AttachRequest
-from fluxmq.engine.remote_client import WAITING_BYTES_MAX
+from fluxmq.engine.group_client import GroupClient
 from fluxmq.ipc.messages import Body, Failure
 from fluxmq.ipc.placements import (
     EXPECT,
@@ -24,14 +22,12 @@ from fluxmq.ipc.placements import (
     ReleasedGroup,
     placement_to_body,
 )
-from fluxmq.model.outcomes import Outcome
 from fluxmq.storage.directory import DataPaths, Placement, write_placement
 from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.conformance.wire import Filter
-from tests.unit.engine.hosts import Unasked
 from tests.unit.engine.support import QueueNode, consume, drain, fill, offsets, user
 from tests.unit.shards.node import Clock
 
@@ -52,7 +48,7 @@ class Placed(QueueNode):
         answers: list[Body | Failure] = []
 
         async def give() -> None:
-            self[shard].queues.commands(-1)[kind](body, answers.append)
+            self[shard].queues.commands()[kind](body, answers.append)
             while not answers:
                 self.run()
                 await asyncio.sleep(0)
@@ -225,8 +221,7 @@ def test_nothing_overtakes_what_goes_by_way_of_the_old_shard(make_placed: MakePl
     node.advance(0.2)
     assert answered(client) == [0, 1, 2, 3]
     assert read(node, "log", third) == texts(0, 1, 2, 3)
-    assert not any(shard.queues.handovers.crossings for shard in node)
-    assert not any(shard.queues.handovers.departed for shard in node)
+    assert not any(shard.queues.node_groups.leaving for shard in node)
 
 
 def test_consumers_that_come_meanwhile_are_attached(make_placed: MakePlaced) -> None:
@@ -309,6 +304,31 @@ def test_a_move_that_is_given_up_leaves_the_group_where_it_was(make_placed: Make
     assert read(node, "work") == texts(0, 1, 2, 3)
 
 
+def test_nothing_overtakes_what_is_kept_when_the_group_is_back(make_placed: MakePlaced) -> None:
+    """Between the group's return and the end of that tick another shard's requests may come."""
+    node = make_placed(LOG)
+    source = node.place("log")
+    released = node.let_go(node.name("log"), source)
+    client = publisher(node, 1 - source)
+    send(client, "log", 0, 1)
+    assert answered(client) == []
+    queues = node[source].queues
+    keeps = queues.arrived(released.group)
+    assert isinstance(keeps, GroupClient)
+    early: list[object] = []
+    while released.group in queues.node_groups.leaving:
+        queues.commands()[PLACEMENT](
+            placement_to_body(replace(node.placement, moving={}, revision=2)), early.append
+        )
+        node.loop.run_until_complete(asyncio.sleep(0))
+    group = queues.service.find(released.group)
+    assert keeps.waits
+    assert queues.arrived(released.group) is group
+    assert not keeps.waits, "what it has kept was sent"
+    node.run()
+    assert answered(client) == [0, 1]
+
+
 def test_a_group_whose_checkpoint_fails_stays(make_placed: MakePlaced) -> None:
     node = make_placed(WORK)
     source = node.place("work")
@@ -381,64 +401,6 @@ def test_a_placement_that_would_lose_entries_is_refused(make_placed: MakePlaced)
     with pytest.raises(Corruption, match=f"{group}, which is placed on another"):
         queues.durable.forget_orphaned_groups(lambda name: name == group)
     assert group in queues.service.logs.of(group).wal.groups()
-
-
-class Host(Unasked):
-    """Takes what is handed on."""
-
-    def __init__(self) -> None:
-        self.taken: list[str] = []
-        self.by_address: list[str] = []
-
-    def append(
-        self, queue: str, batch: bytes, done: Any, identity: Any = None, by_address: bool = False
-    ) -> bool:
-        """Note it."""
-        self.taken.append(queue)
-        if by_address:
-            self.by_address.append(queue)
-        return True
-
-    def attach(self, wanted: AttachRequest, port: Any, done: Any) -> None:
-        """Note it."""
-        self.taken.append(wanted.member)
-
-
-def test_what_waits_is_bounded() -> None:
-    waiting = ParkedGroup(complete=False)
-    reasons: list[int] = []
-    half = bytes(WAITING_BYTES_MAX // 2)
-    assert waiting.append("a", half, reasons.append)
-    assert waiting.append("b", half, reasons.append)
-    assert not waiting.above_high_watermark
-    assert not waiting.append("c", half, reasons.append)
-    assert waiting.above_high_watermark
-    for _ in range(6):
-        waiting.append("d", half, reasons.append)
-    assert reasons == []
-    assert waiting.append("e", b"", reasons.append)
-    assert reasons == [Outcome.FAILED]
-    host = Host()
-    waiting.hand_on(host)
-    assert "".join(host.taken) == "abcdddddd"
-    assert not waiting.above_high_watermark
-
-
-def test_what_waits_keeps_the_way_it_came() -> None:
-    """Review finding 9: the new host refuses what is sent to the address of an exclusive queue."""
-    waiting, host = ParkedGroup(complete=False), Host()
-    waiting.append("a", b"", None)
-    waiting.append("b", b"", None, None, True)
-    waiting.hand_on(host)
-    assert (host.taken, host.by_address) == (["a", "b"], ["b"])
-
-
-def test_consumers_that_wait_are_bounded() -> None:
-    waiting, answers = ParkedRequests(), []
-    wanted = AttachRequest("q", "g", "m", b"", None, 1, 1)
-    for _ in range(ATTACHES_MAX + 1):
-        waiting.attach(wanted, None, lambda answer, held: answers.append(answer))  # type: ignore[arg-type]
-    assert answers == [Attached(Outcome.FAILED)]
 
 
 def test_the_placement_is_read_at_the_start(tmp_path: Path) -> None:

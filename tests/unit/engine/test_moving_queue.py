@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from fluxmq.engine.leader_client import NUMBERS_APART, LeaderClient
+from fluxmq.engine.group_client import NUMBERS_APART
 from fluxmq.engine.ports import Attached
 from fluxmq.model.outcomes import Outcome, QueueOutcome
-from tests.unit.engine.test_leader_client import REFUSED, TIMEOUT, WANTED, Case, Holding, Port
+from tests.unit.engine.test_group_client import REFUSED, TIMEOUT, WANTED, Case, Holding, Port
 
 
 @pytest.fixture
@@ -53,19 +53,7 @@ class Moved(Case):
     def __init__(self) -> None:
         super().__init__()
         numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
-        self.host, self.other = (
-            LeaderClient(
-                self.leaders.of(group),
-                self._target,
-                lambda leader, _queue: self._target(leader),
-                self.timeouts.__getitem__,
-                None,
-                77,
-                lambda: self.now,
-                numbers,
-            )
-            for group in ("g", "h")
-        )
+        self.host, self.other = (self.client(group, numbers=numbers) for group in ("g", "h"))
         self.here = self.lead(1)
         self.leaders.leads("h", 1, 2)
         self.there = self.nodes[2]

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from fluxmq.engine.group import ReplicationGroup
-from fluxmq.engine.group_clients import LocalClient
-from fluxmq.engine.leader_client import NUMBERS_APART, LeaderClient
+from fluxmq.engine.group_client import NUMBERS_APART, GroupClient
 from fluxmq.engine.outbox import (
     ENVELOPES_MAX,
     RETRY_SECONDS,
@@ -22,7 +21,8 @@ from fluxmq.engine.outbox import (
     Outboxes,
     name_of,
 )
-from fluxmq.engine.ports import AppendCallback, GroupClient
+from fluxmq.engine.ports import AppendCallback
+from fluxmq.engine.write_policies import LocalPolicy
 from fluxmq.model.message_batch import build_message
 from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import encode
@@ -32,7 +32,7 @@ from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Applied, Code
 from fluxmq.queues.states import QueueState
-from fluxmq.replication.leaders import Leader, Leaders
+from fluxmq.replication.leaders import Leaders
 from fluxmq.replication.open_group import open_group
 from fluxmq.replication.shared_log import SharedLog
 from fluxmq.replication.stores import DiskStores
@@ -44,8 +44,9 @@ from fluxmq.storage.open_files import OpenFiles
 from fluxmq.storage.queue_log import SegmentOptions
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
+from tests.group_events import LeadObserver
 from tests.unit.engine.support import StepSyncer
-from tests.unit.engine.test_leader_client import Somebody
+from tests.unit.engine.test_group_client import LedRoute, Somebody
 
 GROUP = "local-0"
 NOW_US = 1_700_000_000_000_000
@@ -98,7 +99,7 @@ class Life:
             1 << 20,
         )
         self.hosted = open_group(self.group, self.stores, self.shared, files, paths)
-        self.group.on_leading = self.outboxes.leads
+        self.group.events = LeadObserver(self.outboxes.leads)
         self.hosted.driver.start()
         self.work()
 
@@ -461,15 +462,9 @@ class Choice:
         leader = Leaders().of("default")
         leader.peer = 1
         self.term = leader.term
-
-        def target(_leader: Leader) -> GroupClient | None:
-            return self.somebody
-
-        direct = LeaderClient(
-            leader, target, lambda _leader, _queue: None, lambda _queue: 5.0, None, 7, lambda: 0.0
-        )
-        self.leader = direct
-        self.host = LocalClient(direct, life.outboxes, lambda: self.here)
+        policy = LocalPolicy(life.outboxes, lambda: self.here)
+        route = LedRoute(leader, {1: self.somebody})
+        self.host = GroupClient(route, 7, lambda: 0.0, policy=policy)
 
 
 def test_appends_go_to_the_leader_only_where_it_is_and_behind_what_is_kept(begin: Begin) -> None:
@@ -517,6 +512,6 @@ def test_what_is_sent_to_a_name_of_the_brokers_is_for_the_leader_to_refuse(begin
 
 def test_an_append_keeps_the_name_that_it_came_with(begin: Begin) -> None:
     choice = Choice(begin())
-    choice.leader.append("q", b"a", None, Identity(9, 44, 40))
+    choice.host.append("q", b"a", None, Identity(9, 44, 40))
     (_, identity, _) = choice.somebody.appends[0]
     assert identity == Identity(9, 44, 40, choice.term)

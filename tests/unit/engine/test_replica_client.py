@@ -245,8 +245,11 @@ def test_consumers_of_a_copy_that_is_replaced_are_let_go(copy: Copy) -> None:
     assert [(each.reason, held) for each, held in answers] == [(Outcome.MOVED, None)]
 
 
-def test_a_consumer_that_a_copy_took_too_late_is_attached_to_the_next(copy: Copy) -> None:
+@pytest.mark.uncompiled
+@pytest.mark.parametrize("end", ["closed", "damaged"])
+def test_a_consumer_that_a_copy_took_too_late_is_attached_to_the_next(copy: Copy, end: str) -> None:
     leader = copy.leader
+    copy.group.driver.damaged = lambda _why: None  # type: ignore[assignment, method-assign]
     assert leader is not None
     waiting: list[Callable[[], None]] = []
 
@@ -258,7 +261,10 @@ def test_a_consumer_that_a_copy_took_too_late_is_attached_to_the_next(copy: Copy
     leader.attach = attach  # type: ignore[method-assign]
     answers: list[tuple[Attached, ConsumerHandle | None]] = []
     copy.host.attach(WANTED, copy.port, lambda *answer: answers.append(answer))
-    copy.host.close()
+    if end == "closed":
+        copy.host.close()
+    else:
+        copy.host.damaged("a bit was turned")
     waiting[0]()
     assert leader.detached
     assert [(each.reason, held) for each, held in answers] == [(Outcome.MOVED, None)]

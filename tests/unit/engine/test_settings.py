@@ -392,7 +392,7 @@ def test_capture_bounds(make_queues: MakeQueues) -> None:
         node.run()
     node.hold_syncs(False)
     assert node.machine("work").next_offset == 2
-    assert node[0].broker.drops["capture_full"] == 2
+    assert node[0].broker.counts.drops["capture_full"] == 2
 
 
 def test_ephemeral_queues(make_queues: MakeQueues) -> None:

@@ -88,7 +88,7 @@ def test_fail_boot_leaves_the_reason_in_both_places(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as exit_info:
         launch.fail_boot("the address is taken", table, 1)
     assert exit_info.value.code == launch.EXIT_BOOT_FAILURE
-    assert table.reason(1) == "the address is taken"
+    assert table.row(1).reason == "the address is taken"
     assert "the address is taken" in capsys.readouterr().err
     table.close()
     os.close(table.fd)

@@ -48,7 +48,7 @@ def test_what_one_process_writes_another_reads(table: ProcessTable) -> None:
     )
     assert row.ready
     assert table.ready(1)
-    assert table.heartbeat(1) == 123_456_789
+    assert table.row(1).heartbeat == 123_456_789
     assert row.connections == (0, 0, 17, 0, 0, 0, 0, 0)
     assert (table.row(2).role, table.row(2).core) == ("acceptor", NOT_PINNED)
     assert table.row(0).heartbeat == 0
@@ -84,12 +84,12 @@ def test_connections_are_summed_over_all_rows(table: ProcessTable) -> None:
 
 def test_a_reason_is_cut_to_the_row(table: ProcessTable) -> None:
     table.set_reason(1, "ü" * 300)
-    reason = table.reason(1)
+    reason = table.row(1).reason
     assert reason.startswith("üü")
     assert len(reason.encode()) <= REASON_BYTES_MAX + 3
     assert table.row(2).role == ""  # the next row is untouched
     table.set_reason(1, "short")
-    assert table.reason(1) == "short"
+    assert table.row(1).reason == "short"
 
 
 def test_something_else_is_refused() -> None:

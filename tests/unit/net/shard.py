@@ -12,25 +12,21 @@ import select
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
 from fluxmq.auth.policy import TopicPolicy
 from fluxmq.protocols.mqtt.codec import Limits, encode
 from fluxmq.protocols.mqtt.packets import Connect, Publish, Subscribe, Subscription
-from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.protocols.mqtt.properties import Properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError
-from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_topic
+from fluxmq.protocols.mqtt.topics import validate_topic
 from fluxmq.routing.subscriptions import SubscriptionTree
 from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
-from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.ports import SessionLimits
-from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
-from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session, Will
-from fluxmq.sessions.mqtt.settlement import SettlementCommand
+from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
+from tests.unit.net.broker import Broker
 from tests.unit.protocols.mqtt.wire import cut, numbered, puback, read
 from tests.unit.variants import INSTALLED, Hot
 
@@ -76,19 +72,18 @@ class Shard:
         self.hot = hot
         self.clock = 1000.0
         self.limits = session_limits(**limits)
-        self.connacks: dict[tuple[bool, bool], bytes] = {}
         self.output_limit = output_limit
         self.access = policy or TopicPolicy(["#", "$SYS/#"], ["#"])
         hot.reactor.monotonic = lambda: self.clock
         self.reactor = hot.reactor.Reactor(self, receive_bytes, self.limits.max_packet, 8192, 64)
         self.reactor.tally.now = self.clock
-        self.handler = MqttConnectionHandler(self, lambda _outcome: "")
         self.sessions: dict[str, Session] = {}
         self.tree: SubscriptionTree[Session, Grant] = SubscriptionTree()
-        self.retained: dict[bytes, Any] = {}
         self.scheduled = False
         self.errors: Counter[int] = Counter()
         self.drops: Counter[str] = Counter()
+        self.broker = Broker(self)
+        self.handler = MqttConnectionHandler(self.broker, lambda _outcome: "")
         self.links: list[Any] = []
         self.lingering: list[Any] = []
         self.peers: list[Peer] = []
@@ -168,7 +163,7 @@ class Shard:
         targets: dict[Session, Any] = {}
         for _, session, grant in self.tree.match(topic):
             found = targets.get(session)
-            made = self.hot.inflight.Target(
+            made = self.hot.delivery.Target(
                 session.delivery,
                 grant.qos,
                 grant.no_local,
@@ -183,8 +178,8 @@ class Shard:
                 found.subscription_ids += made.subscription_ids
         return self.hot.route.Route(list(targets.values()), self.links, [], [])
 
-    def schedule(self, session: Session | None = None) -> None:
-        """Another tick is wanted, or a session's timers were set (which never run here)."""
+    def schedule(self) -> None:
+        """Another tick is wanted."""
         self.scheduled = True
 
     def link_full(self, connection: Any) -> None:
@@ -204,209 +199,6 @@ class Shard:
     def discard(self, connection: Any) -> None:
         """Close the socket."""
         self.reactor.discard(connection)
-
-    # The sessions' port
-
-    short_of_memory = False
-
-    def now(self) -> float:
-        """Seconds."""
-        return float(self.reactor.tally.now)
-
-    def authenticate(self, client: MqttClient, connect: Connect) -> None:
-        """Everybody may come in."""
-        self.handler.authenticated(client, AmqpAuthResult(LoginOutcome.ACCEPTED))
-
-    def scram_exchange(self) -> Any:
-        """There is none."""
-        raise ProtocolError(0x8C, "no such method")
-
-    def scram_keys(self, username: str, peer: str) -> None:
-        """Nobody has any."""
-
-    def login_refusal(self, username: str, peer: str) -> None:
-        """Anybody may try."""
-
-    def scram_result(self, username: str, peer: str, success: bool) -> None:
-        """Not counted."""
-
-    def policy(self, client_id: str, username: str) -> TopicPolicy:
-        """What everybody may do."""
-        return self.access
-
-    def is_user(self, name: str) -> bool:
-        """There are none."""
-        return False
-
-    def will_policy(self, session: Session, will: Will) -> TopicPolicy:
-        """What everybody may do."""
-        return self.access
-
-    def new_client_id(self) -> str:
-        """The next one."""
-        return f"auto-{len(self.peers)}"
-
-    def acquire(self, client: MqttClient, clean: bool) -> None:
-        """Take the client id over from whoever has it."""
-        assert client.connect is not None
-        session = self.sessions.get(client.connect.client_id)
-        if session is not None and session.client is not None:
-            self.handler.disconnect(session.client, Cause.TAKEN_OVER)
-            session = self.sessions.get(client.connect.client_id)
-        if session is not None and clean:
-            self.handler.finish(session)
-            session = None
-        self.handler.claimed(client, session)
-
-    def create(self, client_id: str) -> Session | None:
-        """A new session."""
-        if len(self.sessions) >= self.limits.max_sessions:
-            return None
-        session = Session(client_id, self.delivery())
-        self.sessions[client_id] = session
-        return session
-
-    def delivery(self) -> Any:
-        """An empty delivery with room enough."""
-        return self.hot.delivery.SessionDelivery(self.reactor.tally, 10_000, 100_000, 1 << 26, 0)
-
-    def refuses_to_keep(self, client_id: str) -> int:
-        """Nothing is kept on disk."""
-        return 0
-
-    def adopt(self, client: MqttClient, session: Session) -> None:
-        """Nothing to do without groups."""
-
-    def ended(self, session: Session) -> None:
-        """Forget it."""
-        for written in list(session.subscriptions):
-            self.unsubscribe(session, written)
-        if self.sessions.get(session.client_id) is session:
-            del self.sessions[session.client_id]
-        session.subscriptions.clear()
-        session.delivery.session = None
-
-    def hand_over(self, session: Session, ended: bool) -> None:
-        """There are no groups."""
-
-    def publish(self, run: Any) -> bool:
-        """Route."""
-        return bool(self.reactor.publish_run(run) >= 0)
-
-    def retain(self, run: Any) -> bool:
-        """Keep the last message."""
-        payload = run.payloads()[-1]
-        if payload:
-            self.retained[run.topic] = self.hot.run.message_run(
-                run.topic, payload, run.qos, 1, run.properties, run.deadline
-            )
-        else:
-            self.retained.pop(run.topic, None)
-        return True
-
-    def retained_topics(self, topic_filter: bytes) -> Iterator[bytes]:
-        """Those that match, in order."""
-        tree: SubscriptionTree[int, None] = SubscriptionTree()
-        tree.add(topic_filter, 1, None)
-        return iter([topic for topic in sorted(self.retained) if list(tree.match(topic))])
-
-    def retained_message(self, topic: bytes) -> Any:
-        """The message."""
-        return self.retained.get(topic)
-
-    def subscribe(
-        self, session: Session, written: bytes, parsed: ParsedFilter, grant: Grant
-    ) -> None:
-        """Enter it; groups are not known here, a shared subscription is an ordinary one."""
-        self.tree.add(parsed.filter, session, grant)
-        self.reactor.routes.clear()
-
-    def keep_subscriptions(self, session: Session, written: Any, done: Any) -> None:
-        """Nothing is kept on disk here."""
-        done(0)
-
-    def unsubscribe(self, session: Session, written: bytes) -> None:
-        """Remove it."""
-        self.tree.remove(session.filter_of(written), session)
-        self.reactor.routes.clear()
-
-    def when_known(self, done: Callable[[], None]) -> None:
-        """At once: there is one shard."""
-        done()
-
-    def pause(self, connection: Any) -> None:
-        """Stop reading."""
-        self.reactor.pause(connection, self.hot.reactor.PAUSED_STEP)
-
-    def resume(self, connection: Any) -> None:
-        """Go on."""
-        self.reactor.resume(connection, self.hot.reactor.PAUSED_STEP)
-
-    def close(self, connection: Any, linger: bool) -> None:
-        """Close once everything is written."""
-        if connection.fd < 0 or connection.closing:
-            return
-        connection.delivery = None
-        connection.open = False
-        if not linger:
-            connection.flush()
-            self.reactor.discard(connection)
-            return
-        connection.closing = True
-        connection.buffer()
-        self.pause(connection)
-
-    def watch(self, client: MqttClient, seconds: float) -> None:
-        """The clock stands still."""
-
-    def count_closed(self, client: MqttClient, reason: str) -> None:
-        """Not counted."""
-
-    def count_error(self, client: MqttClient, reason: int, text: str) -> None:
-        """Count."""
-        self.errors[reason] += 1
-
-    def count_drop(self, reason: str, count: int) -> None:
-        """Count."""
-        self.drops[reason] += count
-
-    def count_packet(self, kind: int) -> None:
-        """Not counted."""
-
-    def will_published(self) -> None:
-        """Not counted."""
-
-    # Not asked of it: there are no queues, nothing waits for a disk, and there is memory enough
-
-    def queue_subscribe(
-        self,
-        session: Session,
-        written: bytes,
-        wanted: QueueSubscription,
-        done: Callable[[int], None],
-    ) -> None:
-        raise AssertionError(written)
-
-    def queue_unsubscribe(self, session: Session, written: bytes) -> None:
-        raise AssertionError(written)
-
-    def queue_settle(
-        self, client: MqttClient, settlement: SettlementCommand, done: Callable[[int], object]
-    ) -> None:
-        raise AssertionError(settlement)
-
-    def hold(self) -> PendingAck:
-        raise AssertionError
-
-    def feed_later(self, client: MqttClient) -> None:
-        raise AssertionError(client.peer)
-
-    def refused_for_memory(self, what: str) -> None:
-        raise AssertionError(what)
-
-    def will_refused(self, session: Session, will: Will) -> None:
-        """Count."""
-        self.drops["no_permission"] += 1
 
 
 class Peer:

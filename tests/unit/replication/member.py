@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fluxmq.cluster.shard_endpoint import ShardEndpoint
 from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.group_clients import share
 from fluxmq.engine.wiring import Queues
@@ -106,8 +107,9 @@ class LoneMember:
             *(self.files, self.paths, shard, Clocks(self.clock, self.clock, "")),
             self.queues.go_on,
         )
-        self.cluster = share(self.queues, settings, workers, 1, clock, lambda: self.now)
-        self.queues.join({})
+        endpoint = ShardEndpoint.of(settings.cluster, shard, workers, 1)
+        self.cluster = share(self.queues, settings, endpoint, clock, lambda: self.now)
+        self.queues.join({}, 1)
         try:
             self.within(lambda: self.queues.open(lambda: None))
         except BaseException:

@@ -133,6 +133,7 @@ def test_what_was_not_committed_is_lost_with_its_leader_and_said_to_be_so(trio: 
 
 
 def test_min_in_sync_replicas_hold_the_answers_of_their_queues_only(trio: Trio) -> None:
+    """S1-22."""
     leader = trio.elect(1)
     leader.group.answers.configure(Wish(), {"work": Wish(members=3)})
     leader.group.declare(QueueConfig("other"))

@@ -149,7 +149,7 @@ class Pair:
     async def ordered(self, shard: int, kind: str, body: Body) -> Body | Failure:
         """As `order`, within the loop."""
         answers: list[Body | Failure] = []
-        self.shards[shard].queues.commands(-1)[kind](body, answers.append)
+        self.shards[shard].queues.commands()[kind](body, answers.append)
         while not answers:
             for each in self.shards:
                 if not each.files.dead:

@@ -22,6 +22,7 @@ from fluxmq.storage.open_files import OpenFiles
 from fluxmq.storage.queue_log import SegmentOptions
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
+from tests.group_events import LeadObserver
 from tests.unit.engine.support import StepSyncer
 
 NUMBERS = (1, 2, 3)
@@ -65,7 +66,9 @@ class Replica:
         state.timeout = TICKS + number
         self.sent: deque[Message] = deque()
         self.driver.send = self.sent.extend
-        self.group.on_leading = lambda group: group.declare(QueueConfig("work", max_depth=0))
+        self.group.events = LeadObserver(
+            lambda group: group.declare(QueueConfig("work", max_depth=0))
+        )
         self.driver.start()
 
     def _mark(self) -> None:

@@ -95,6 +95,7 @@ def test_the_shipped_files_differ_in_names_and_places_only() -> None:
 
 
 def test_a_node_of_three_is_all_right(tmp_path: Path) -> None:
+    """S1-02, S1-04, S1-20."""
     settings = written(tmp_path, RAFT)
     assert refusals(settings) == notes(settings) == []
 
@@ -350,19 +351,20 @@ def test_tls_between_nodes(tmp_path: Path) -> None:
     }
 
 
-def test_what_decides_nothing_yet_is_said(tmp_path: Path) -> None:
+def test_settings_that_are_not_used_are_named(tmp_path: Path) -> None:
     routing = RAFT.replace(
-        "transport: {", "transport: {route_publish_timeout: 1s, route_batch_max_size: 1, "
+        "transport: {", "transport: {route_batch_max_delay: 1ms, route_batch_max_size: 1, "
     )
     (note,) = notes(written(tmp_path, routing))
     assert note.startswith(
-        "cluster.transport.route_batch_max_size, route_publish_timeout: accepted, but without effect yet"
+        "cluster.transport.route_batch_max_delay: not used: a shard routes what one turn"
     )
     (note,) = notes(written(tmp_path, HEAD))
     assert note.startswith("cluster.raft.enabled is false: nothing is replicated")
 
 
 def test_how_many_copies_there_are_is_said(tmp_path: Path) -> None:
+    """S1-21."""
     alone = HEAD + "  raft: {enabled: true, groups: {hot: {bind_addr: ':21200'}}}\n"
     (note,) = notes(written(tmp_path, alone.replace("':21200'", "'127.0.0.1:21200'")))
     assert note.startswith("replication groups default, hot: one copy, because they have one node")

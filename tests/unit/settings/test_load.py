@@ -164,7 +164,7 @@ def test_one_problem(folder: Folder, text: str, path: str, message: str) -> None
         ("cluster: {raft: {groups: {default: {enabled: false}}}}", "cluster.raft.groups.default.enabled"),
         ("cluster: {raft: {groups: {hot: {}}}}", "cluster.raft.groups.hot.bind_addr"),
         ("cluster: {raft: {groups: {hot: {bind_addr: ':1', replication_factor: 1}}}}", "cluster.raft.groups.hot.min_in_sync_replicas"),
-        ("cluster: {raft: {groups: {hot: {bind_addr: ':1', election_timeout: 1s}}}}", "cluster.raft.groups.hot.election_timeout"),
+        ("cluster: {raft: {groups: {hot: {bind_addr: ':1', election_timeout: 200ms}}}}", "cluster.raft.groups.hot.election_timeout"),
         ("cluster: {raft: {data_dir: /a, groups: {hot: {bind_addr: ':1', data_dir: /a}}}}", "cluster.raft.groups.hot.data_dir"),
         ("cluster: {raft: {bind_addr: ':1', groups: {hot: {bind_addr: 'localhost:1'}}}}", "cluster.raft.groups.hot.bind_addr"),
         ("cluster: {etcd: {bind_addr: ':1'}, transport: {bind_addr: '127.0.0.1:1'}}", "cluster.transport.bind_addr"),

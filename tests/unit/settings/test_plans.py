@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.settings import Settings, load
+from fluxmq.settings.clustering import Raft
 from fluxmq.settings.plans import (
     DERIVED_PORTS,
     GroupMember,
@@ -50,6 +51,7 @@ def test_numbers_of_nodes() -> None:
 
 
 def test_the_default_group_is_the_raft_section() -> None:
+    """S1-05, S1-16, S1-19, S2-35."""
     plan = GroupPlans(node("a", THREE, {"heartbeat_timeout": 0.15, "election_timeout": 1.0})).of(
         "default"
     )
@@ -98,6 +100,7 @@ def test_a_groups_own_values_come_before_those_of_raft() -> None:
 
 
 def test_members_are_chosen_alike_on_every_node() -> None:
+    """S1-20, S2-36."""
     ports = {name: 21100 + 100 * index for index, name in enumerate("abcde")}
     chosen = []
     for own in ports:
@@ -368,3 +371,10 @@ def test_the_shipped_cluster() -> None:
             assert own.address == plan.bind_addr
     metas = [GroupPlans(settings).meta() for settings in every]
     assert len({plan.members for plan in metas if plan is not None}) == 1
+
+
+def test_a_leader_that_is_gone_is_replaced_within_two_seconds() -> None:
+    """S3-16: at the defaults; a follower waits for one to two election timeouts."""
+    defaults = Raft()
+    assert 2 * defaults.election_timeout <= 2
+    assert 4 * defaults.heartbeat_timeout <= defaults.election_timeout

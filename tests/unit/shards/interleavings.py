@@ -71,12 +71,12 @@ def view(node: Node, index: int) -> object:
         sorted((number, asked.client_id) for number, asked in ownership._asked.items()),
         sorted(
             (name, session.client is not None, len(session.subscriptions))
-            for name, session in shard.broker.sessions.items()
+            for name, session in shard.broker.sessions.by_id.items()
         ),
         len(shard.reactor.connections),
         [(topic, kept.stamp) for topic, kept in store.snapshot()],
         list(store.tombstones()),
-        peers._known,
+        peers._confirmations._known,
         peers.complete,
     )
 

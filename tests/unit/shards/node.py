@@ -13,6 +13,7 @@ import heapq
 import itertools
 import socket
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ class Shard(composition.Shard):
         self._order = itertools.count()
         self.store = MemoryStore(node.disks[index])
         self.acceptor, ours = handoff.pair()
+        self.published: deque[bool | int] = deque(maxlen=3)
+        """The latest of its counts of connections, and of whether it takes some."""
         super().__init__(
             settings,
             Surroundings(
@@ -85,8 +88,9 @@ class Shard(composition.Shard):
                 is_alive=node.is_alive,
                 handoff_fd=ours.detach(),
                 schedule=self._again,
-                count_connections=lambda _listener, _count: None,
-                connected=lambda: sum(self.broker.open_now),
+                count_connections=self._count,
+                take_connections=self.published.append,
+                connected=lambda: sum(self.broker.connections.open_now),
             ),
         )
         self.ownership = self.peers.ownership
@@ -95,11 +99,15 @@ class Shard(composition.Shard):
             index, settings, self.broker.alarms, self.reactor, lambda: self.queues.service.full
         )
         self.system = SystemTopics(
-            index, self.broker, self.peers, lambda: sum(self.broker.open_now)
+            index, self.broker, self.peers, lambda: sum(self.broker.connections.open_now)
         )
         self.queues.open(lambda: None)
         self.intake.start()
         self.peers.start()
+
+    def _count(self, listener: int, count: int) -> None:
+        if listener == TCP:
+            self.published.append(count)
 
     def _expect_others(self, routes: RouteTable, groups: GroupTable) -> None:
         for other in range(self.node.workers):
@@ -151,7 +159,7 @@ class Shard(composition.Shard):
 
     def session(self, client_id: str) -> Any:
         """A session of this shard, None when it is not here."""
-        return self.broker.sessions.get(client_id)
+        return self.broker.sessions.by_id.get(client_id)
 
     def close(self) -> None:
         """The process ends: its sockets close, its records stay under way."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fluxmq.auth.credentials import HashParameters, hash_password
-from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.origins import PageOrigin
 from fluxmq.auth.scram import StoredKeys, derive_keys
 from fluxmq.auth.users import User
@@ -68,9 +68,9 @@ class Outcome:
     """Takes the answer."""
 
     def __init__(self) -> None:
-        self.results: list[AmqpAuthResult] = []
+        self.results: list[AuthResult] = []
 
-    def __call__(self, result: AmqpAuthResult) -> None:
+    def __call__(self, result: AuthResult) -> None:
         self.results.append(result)
 
     @property
@@ -85,7 +85,7 @@ def check(
     name: str | None,
     password: bytes | None = None,
     who: MqttClient | None = None,
-) -> AmqpAuthResult:
+) -> AuthResult:
     """Check and wait for the answer."""
     outcome = Outcome()
     connect = Connect(client_id="c", version=5, username=name, password=password)
@@ -106,10 +106,10 @@ def wait(authentication: Authentication, loop: asyncio.AbstractEventLoop) -> Non
 
 def test_passwords(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     authentication = make(user(), user("off", enabled=False))
-    assert check(authentication, loop, "anna", b"secret") == AmqpAuthResult(
+    assert check(authentication, loop, "anna", b"secret") == AuthResult(
         LoginOutcome.ACCEPTED, "anna"
     )
-    bad = AmqpAuthResult(LoginOutcome.WRONG)
+    bad = AuthResult(LoginOutcome.WRONG)
     assert check(authentication, loop, "anna", b"Secret") == bad
     assert check(authentication, loop, "anna", b"") == bad
     assert check(authentication, loop, "anna", None) == bad
@@ -195,7 +195,7 @@ def test_anonymous_clients(
     authentication = make(anonymous={"allow": allow})
     for peer, allowed in ((LOCAL, local), (REMOTE, remote)):
         result = check(authentication, loop, None, who=client(peer))
-        assert result == AmqpAuthResult(LoginOutcome.ACCEPTED if allowed else LoginOutcome.DENIED)
+        assert result == AuthResult(LoginOutcome.ACCEPTED if allowed else LoginOutcome.DENIED)
 
 
 @pytest.mark.parametrize(
@@ -225,15 +225,15 @@ def test_certificates(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     """The name in a certificate is who the client is, unless it names itself, or that user is disabled."""
     authentication = make(user(), user("off", enabled=False), anonymous={"allow": "never"})
     device = client(REMOTE, "device")
-    assert check(authentication, loop, None, who=device) == AmqpAuthResult(
+    assert check(authentication, loop, None, who=device) == AuthResult(
         LoginOutcome.ACCEPTED, "device"
     )
-    assert check(authentication, loop, "anna", b"secret", device) == AmqpAuthResult(
+    assert check(authentication, loop, "anna", b"secret", device) == AuthResult(
         LoginOutcome.ACCEPTED, "anna"
     )
     assert check(authentication, loop, "anna", b"no", device).outcome is LoginOutcome.WRONG
     off = client(LOCAL, "off")
-    assert check(authentication, loop, None, who=off) == AmqpAuthResult(LoginOutcome.DENIED)
+    assert check(authentication, loop, None, who=off) == AuthResult(LoginOutcome.DENIED)
 
 
 def test_policies(make: Make) -> None:
@@ -360,19 +360,19 @@ def test_pages_from_elsewhere_are_not_anonymous(
 def test_an_empty_name_is_none(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     """Many small clients send one where nothing was configured; a password beside it is nobody's."""
     authentication = make(user())
-    assert check(authentication, loop, "") == AmqpAuthResult(LoginOutcome.ACCEPTED)
-    assert check(authentication, loop, "", b"secret") == AmqpAuthResult(LoginOutcome.ACCEPTED)
-    refused = AmqpAuthResult(LoginOutcome.DENIED)
+    assert check(authentication, loop, "") == AuthResult(LoginOutcome.ACCEPTED)
+    assert check(authentication, loop, "", b"secret") == AuthResult(LoginOutcome.ACCEPTED)
+    refused = AuthResult(LoginOutcome.DENIED)
     assert check(authentication, loop, "", who=client(REMOTE)) == refused
 
 
 def test_an_unknown_name_is_none_until_somebody_adds_a_user(
     make: Make, loop: asyncio.AbstractEventLoop
 ) -> None:
-    bad = AmqpAuthResult(LoginOutcome.WRONG)
+    bad = AuthResult(LoginOutcome.WRONG)
     for users in ((), (user("guest"),)):
         authentication = make(*users)
-        assert check(authentication, loop, "sensor", b"x") == AmqpAuthResult(LoginOutcome.ACCEPTED)
+        assert check(authentication, loop, "sensor", b"x") == AuthResult(LoginOutcome.ACCEPTED)
         assert check(authentication, loop, "sensor", b"x", client(REMOTE)) == bad
     assert check(authentication, loop, "guest", b"wrong") == bad
     page = client()
@@ -389,18 +389,18 @@ def test_an_unknown_name_is_none_until_somebody_adds_a_user(
 def test_certificates_honour_loopback_users(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     """Review finding 12: a certificate that names guest is no way round, whatever the protocol."""
     authentication = make(user("guest"), user())
-    refused = AmqpAuthResult(LoginOutcome.DENIED)
+    refused = AuthResult(LoginOutcome.DENIED)
     assert check(authentication, loop, None, who=client(REMOTE, "guest")) == refused
     assert check(authentication, loop, None, who=client(LOCAL, "guest")).username == "guest"
     for needed in (False, True):
         assert authentication.by_certificate("guest", REMOTE, needed) == refused
-        assert authentication.by_certificate("guest", LOCAL, needed) == AmqpAuthResult(
+        assert authentication.by_certificate("guest", LOCAL, needed) == AuthResult(
             LoginOutcome.ACCEPTED, "guest"
         )
-        assert authentication.by_certificate("anna", REMOTE, needed) == AmqpAuthResult(
+        assert authentication.by_certificate("anna", REMOTE, needed) == AuthResult(
             LoginOutcome.ACCEPTED, "anna"
         )
-    assert authentication.by_certificate("device", REMOTE) == AmqpAuthResult(
+    assert authentication.by_certificate("device", REMOTE) == AuthResult(
         LoginOutcome.ACCEPTED, "device"
     )
     assert authentication.by_certificate("device", REMOTE, True) == refused

@@ -375,7 +375,7 @@ def test_a_member_that_ended_with_its_shard_down_gets_nothing(make_node: MakeNod
     node.clock.now += 2000
     node.start(0)
     node.advance(1)
-    assert len(node[1].broker.groups) == 0
+    assert len(node[1].broker.subscriptions.groups) == 0
     publisher = node.connect(1, node.id_of(1))
     publisher.publish("t", b"x", qos=1)
 

@@ -238,9 +238,9 @@ def test_messages_for_a_group_that_has_gone_are_counted(make_node: MakeNode) -> 
     member.drop()
     node.release()
     node.advance(0.3)
-    assert node[1].broker.drops["shared_no_member"] == 10
+    assert node[1].broker.counts.drops["shared_no_member"] == 10
     publish(publisher, numbered(10))
-    assert not node[0].broker.drops["shared_no_member"], "no group, no route"
+    assert not node[0].broker.counts.drops["shared_no_member"], "no group, no route"
 
 
 def test_qos_0_for_absent_members_is_counted(make_node: MakeNode) -> None:
@@ -248,7 +248,7 @@ def test_qos_0_for_absent_members_is_counted(make_node: MakeNode) -> None:
     (member,) = members(node, 0, qos=0, props=LASTING)
     member.drop()
     publish(node.connect(0, "p"), numbered(7))
-    assert node[0].broker.drops["shared_no_member"] == 7
+    assert node[0].broker.counts.drops["shared_no_member"] == 7
 
 
 def test_a_dead_shards_members_get_nothing_more(make_node: MakeNode) -> None:
@@ -306,4 +306,4 @@ def test_messages_do_not_go_round_in_circles(make_node: MakeNode) -> None:
     node.release()
     crossed = sum(link.sent_bytes for shard in node for link in shard.peers.links.values())
     assert crossed < 5000
-    assert sum(shard.broker.drops["shared_no_member"] for shard in node) == 10
+    assert sum(shard.broker.counts.drops["shared_no_member"] for shard in node) == 10

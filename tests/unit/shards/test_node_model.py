@@ -165,7 +165,7 @@ class Model:
             holders = self.node.holders(f"client{who}")
             assert holders == ([] if expected is None else [expected.shard])
         count = sum(len(session.filters) for session in self.sessions.values())
-        assert sum(shard.broker.subscription_count for shard in self.node) == count
+        assert sum(shard.broker.subscriptions.count for shard in self.node) == count
         for shard in self.node:
             wanted = {
                 (session.shard, topic_filter.encode())
@@ -173,7 +173,7 @@ class Model:
                 for topic_filter in session.filters
                 if session.shard != shard.index
             }
-            told = shard.broker.routes._remote
+            told = shard.broker.subscriptions.routes._remote
             assert {(peer, f) for peer, found in told.items() for f in found} == wanted
 
 

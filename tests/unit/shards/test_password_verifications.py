@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.shards.authentication import Authentication
 from tests.unit.shards.test_authentication import (
     LOCAL,
@@ -51,7 +51,7 @@ def test_addresses_take_turns(make: Make, loop: asyncio.AbstractEventLoop) -> No
     authentication = make(user(), max_pending_verifications=9, verify_threads=1)
     order: list[str] = []
 
-    def note(name: str) -> Callable[[AmqpAuthResult], None]:
+    def note(name: str) -> Callable[[AuthResult], None]:
         return lambda result: order.append(f"{name} {result.outcome.value}")
 
     for number in range(30):

@@ -147,7 +147,7 @@ def test_sessions_gather_nothing_that_is_not_permitted(
     assert (session is not None) is kept
     if kept and session.client is None:
         assert session.delivery.pending_count == 1
-    assert node[0].broker.routes.subscription_count == (1 if kept else 0)
+    assert node[0].broker.subscriptions.routes.subscription_count == (1 if kept else 0)
 
 
 REVOKED = [
@@ -203,9 +203,9 @@ def test_a_will_that_is_not_permitted_any_more_is_not_published(
     node.advance(2000)
     node.run()
     assert wills(listener) == []
-    assert node[0].broker.retained_message(b"w") is None
-    assert node[0].broker.drops["no_permission"] == 1
-    assert node[0].broker.wills == 0
+    assert node[0].broker.retained.message(b"w") is None
+    assert node[0].broker.counts.drops["no_permission"] == 1
+    assert node[0].broker.counts.wills == 0
 
 
 def test_a_will_that_is_permitted_again_is_published(node: Node) -> None:
@@ -262,7 +262,7 @@ def test_a_will_after_a_restart_takes_the_permission_of_then(
     listener.subscribe("w")
     node.advance(600)
     assert wills(listener) == ([b"gone"] if ANNA in users else [])
-    assert node[0].broker.drops["no_permission"] == (0 if ANNA in users else 1)
+    assert node[0].broker.counts.drops["no_permission"] == (0 if ANNA in users else 1)
 
 
 def test_wills_wait_until_it_is_known_who_there_is(node: Node) -> None:

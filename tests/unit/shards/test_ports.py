@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fluxmq.engine.clients import QueueClients
 from fluxmq.engine.consumers import QueueConsumer
 from fluxmq.engine.queue_targets import QueueTarget
 from fluxmq.net.links import Link
@@ -16,12 +17,22 @@ from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.amqp091.ports import AmqpHandler
 from fluxmq.protocols.connection import StreamFilter
 from fluxmq.protocols.mqtt.ports import AnswerSink, FlowControl, MqttHandler, RunJournal
+from fluxmq.sessions.mqtt import ports as mqtt
 from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.shards.amqp.broker import ShardHandler
+from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.connections import ClientConnections
+from fluxmq.shards.counts import MqttCounts
 from fluxmq.shards.durable.persistent_links import PersistentLink
 from fluxmq.shards.durable.session_journal import SessionJournal, Undelivered
 from fluxmq.shards.groups import SharedSubscription
+from fluxmq.shards.peers import Peers
+from fluxmq.shards.retained import RetainedMessages
+from fluxmq.shards.session_ownership import Sessions
+from fluxmq.shards.session_table import SessionTable
+from fluxmq.shards.session_takeover import SessionTakeover
+from fluxmq.shards.subscriptions import Subscriptions
 
 HOST: type[ReactorHost] = ShardBroker
 MQTT: type[MqttHandler] = MqttConnectionHandler
@@ -32,6 +43,17 @@ SINKS: tuple[type[RunSink], ...] = (QueueTarget, SharedSubscription)
 LINKS: tuple[type[RunLink], ...] = (Link, PersistentLink)
 INBOUND: type[Inbound] = Link
 ANSWERS: tuple[type[AnswerSink], ...] = (Undelivered, QueueConsumer)
+LOGINS: type[mqtt.LoginPort] = Authentication
+TAKEOVER: type[mqtt.TakeoverPort] = SessionTakeover
+YIELDING: type[Sessions] = SessionTakeover
+SESSIONS: type[mqtt.SessionPort] = SessionTable
+SUBSCRIPTIONS: type[mqtt.SubscriptionPort] = Subscriptions
+PEERS: type[mqtt.PeersPort] = Peers
+QUEUES: type[mqtt.QueuePort] = QueueClients
+ROUTING: type[mqtt.PublishPort] = Reactor
+RETAINED: type[mqtt.RetainedPort] = RetainedMessages
+CONNECTIONS: type[mqtt.ConnectionPort] = ClientConnections
+COUNTS: type[mqtt.CountPort] = MqttCounts
 STREAMS: tuple[type[StreamFilter], ...] = (TlsStream, WebSocketStream)
 
 PAIRS: list[tuple[Any, Any]] = [
@@ -45,6 +67,17 @@ PAIRS: list[tuple[Any, Any]] = [
     (Inbound, INBOUND),
     *((AnswerSink, each) for each in ANSWERS),
     *((StreamFilter, each) for each in STREAMS),
+    (mqtt.LoginPort, LOGINS),
+    (mqtt.TakeoverPort, TAKEOVER),
+    (Sessions, YIELDING),
+    (mqtt.SessionPort, SESSIONS),
+    (mqtt.SubscriptionPort, SUBSCRIPTIONS),
+    (mqtt.PeersPort, PEERS),
+    (mqtt.QueuePort, QUEUES),
+    (mqtt.PublishPort, ROUTING),
+    (mqtt.RetainedPort, RETAINED),
+    (mqtt.ConnectionPort, CONNECTIONS),
+    (mqtt.CountPort, COUNTS),
 ]
 
 

@@ -42,7 +42,7 @@ def test_a_restarted_shards_former_interest_is_forgotten(make_node: MakeNode) ->
     node.kill(1)
     node.start(1)
     node.run()
-    assert len(node[0].broker.groups) == 0
+    assert len(node[0].broker.subscriptions.groups) == 0
     before = node[0].peers.links[1].sent_bytes
     publisher.publish("t/1", b"x")
     node.run()

@@ -191,7 +191,7 @@ def test_limits_refuse_new_topics_only(make_node: MakeNode) -> None:
         assert publisher.publish(topic, b"1", qos=1, retain=True) == 0
     assert messages(subscriber) == [b"1"] * 3
     assert contents(node) == [{b"a": b"1", b"b": b"1"}] * 2
-    assert node[0].broker.drops["retained_full"] == 1
+    assert node[0].broker.counts.drops["retained_full"] == 1
     publisher.publish("a", b"2", qos=1, retain=True)
     publisher.publish("b", b"", qos=1, retain=True)
     publisher.publish("c", b"3", qos=1, retain=True)
@@ -205,7 +205,7 @@ def test_bytes_are_limited(make_node: MakeNode) -> None:
     for number in range(10):
         publisher.publish(f"t{number}", b"x" * 1000, qos=1, retain=True)
     assert len(contents(node)[0]) == 4
-    assert node[0].broker.drops["retained_full"] == 6
+    assert node[0].broker.counts.drops["retained_full"] == 6
 
 
 def test_a_topic_that_is_none_is_not_kept(make_node: MakeNode) -> None:
@@ -379,11 +379,11 @@ def test_the_feed_ends_with_the_connection(make_node: MakeNode) -> None:
     )
     subscriber = node.connect(0, "s", props=((wire.RECEIVE_MAXIMUM, 1),))
     subscriber.subscribe("t/#", qos=1)
-    (client,) = node[0].broker._unfed
+    (client,) = node[0].broker.connections._unfed
     subscriber.drop()
     node.advance(0.5)
     assert client.feeds is None
-    assert not node[0].broker._unfed
+    assert not node[0].broker.connections._unfed
 
 
 def test_no_local_holds_for_retained_messages(make_node: MakeNode) -> None:

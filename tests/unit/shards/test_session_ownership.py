@@ -310,7 +310,7 @@ def test_the_home_is_told_by_two_owners(begin: Begin) -> None:
         shard.timer()
     contest.connect(1)()
     node.run()
-    node[2].broker.create(contest.name)
+    node[2].broker.sessions.create(contest.name)
     assert node.holders(contest.name) == [1, 2]
     node.start(0)
     node.run()
@@ -412,10 +412,10 @@ def test_an_arriving_client_is_not_put_out_by_another_principal(make_node: MakeN
     arriving = node.client(0)
     client = next(reversed(node[0].reactor.connections.values())).identity
     client.username = "ann"
-    node[0].broker._arriving["c"] = client
+    node[0].broker.takeover._arriving["c"] = client
     node[0].broker.handler.finish(session)
     assert node.client(0).connect("c").reason == 0x85
-    assert node[0].broker._arriving["c"] is client
+    assert node[0].broker.takeover._arriving["c"] is client
     assert not arriving.closed
 
 
@@ -443,7 +443,7 @@ def test_an_administrator_ends_a_session(make_node: MakeNode, connected: bool) -
         client.drop()
     counts: list[int] = []
     for shard in node:
-        shard.broker.close_session(name, counts.append)
+        shard.broker.takeover.close_session(name, counts.append)
     node.run()
     node.wait(node.clock.now + 1)
     assert sorted(counts) == [0, 1]
@@ -466,4 +466,4 @@ def test_refused_claims_leave_nothing_behind(make_node: MakeNode) -> None:
         client = node.client(1)
         assert client.connect(name).reason == 0x97
     assert len(node[0].ownership._owners) == limit
-    assert len(node[1].broker.sessions) == limit
+    assert len(node[1].broker.sessions.by_id) == limit

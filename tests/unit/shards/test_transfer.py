@@ -81,7 +81,7 @@ def round_trip(
     released: list[int],
     next_pid: int,
 ) -> None:
-    session = Session("c", node[0].broker.new_delivery())
+    session = Session("c", node[0].broker.sessions.new_delivery())
     for name, value in fields.items():
         setattr(session, name, value)
     session.subscriptions = dict(subscriptions)
@@ -90,7 +90,12 @@ def round_trip(
     session.delivery.next_pid = next_pid
     state = over_the_wire(export_session(session))
     target = node[1].broker
-    found = import_session(state, target.new_delivery(), target.groups, target.durable.keep)
+    found = import_session(
+        state,
+        target.sessions.new_delivery(),
+        target.subscriptions.groups,
+        target.sessions.durable.keep,
+    )
     assert found.client_id == "c"
     for name, value in fields.items():
         if name not in ("will", "received"):
@@ -271,7 +276,7 @@ def test_a_takeover_from_another_shard_ends_the_connection(make_node: MakeNode) 
         assert first.closed
         assert [packet.payload for packet in drain(listener)] == [b"gone"]
         second.disconnect(0)
-    assert node[0].broker.takeovers == 2
+    assert node[0].broker.takeover.count == 2
 
 
 def test_a_session_with_a_long_queue_moves(make_node: MakeNode) -> None:
@@ -305,14 +310,14 @@ def test_subscriptions_go_on_at_the_new_place_only(make_node: MakeNode, order: s
     for topic in ("t", "s"):
         publisher.publish(topic, topic.encode(), qos=1)
     assert messages(back) == [b"t", b"s"]
-    assert node[0].broker.routes.subscription_count == 0
-    assert node[1].broker.routes.subscription_count == 1
+    assert node[0].broker.subscriptions.routes.subscription_count == 0
+    assert node[1].broker.subscriptions.routes.subscription_count == 1
     back.unsubscribe("t", "$share/g/s")
     node.advance(0.2)
     for shard in node:
-        assert not shard.broker.routes.build(b"t").links
-        assert not shard.broker.routes.build(b"t").targets
-        assert len(shard.broker.groups) == 0
+        assert not shard.broker.subscriptions.routes.build(b"t").links
+        assert not shard.broker.subscriptions.routes.build(b"t").targets
+        assert len(shard.broker.subscriptions.groups) == 0
 
 
 def test_what_is_published_after_connack_reaches_the_session(make_node: MakeNode) -> None:

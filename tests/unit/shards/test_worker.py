@@ -160,7 +160,7 @@ def users(*found: Any) -> Users:
 def test_a_shard_is_ready_when_it_knows_the_users(run: Callable[..., None]) -> None:
     async def play(bench: Bench) -> None:
         await eventually(lambda: bench.worker._turn > 2, "some turns of the timer")
-        assert bench.table.heartbeat(0)
+        assert bench.table.row(0).heartbeat
         assert not bench.ready()
         bench.tell(users())
         await eventually(bench.ready, "ready")

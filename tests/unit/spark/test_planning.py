@@ -92,7 +92,7 @@ def test_queues_that_are_not_there(several: QueueOnDisk) -> None:
 def test_a_name_in_two_groups(several: QueueOnDisk) -> None:
     """Which is meant cannot be known."""
     QueueOnDisk(several.root, "a", group="west")
-    with pytest.raises(OptionError, match=r"queue 'a' is there twice: .*west"):
+    with pytest.raises(OptionError, match=r"queue 'a' occurs twice: .*west"):
         plan(several, queue="a")
 
 

@@ -123,6 +123,21 @@ def test_room_counts_what_is_on_its_way(shards: Shards) -> None:
     assert not shards.delivery.has_room(0, 8)
 
 
+def test_connections_just_received_count_as_on_their_way(shards: Shards) -> None:
+    """A shard empties its socket before its row says so."""
+    for name in ("a", "b"):
+        assert shards.delivery.put(0, connection(name), 0.0)
+    shards.delivery.flush(0.0)
+    shards.table.set_taking(1, True)
+    shards.received(0)
+    assert not shards.delivery.has_room(0, 2)
+    shards.table.set_connections(1, 0, 2)
+    shards.delivery.flush(0.0)
+    shards.table.set_taking(1, False)
+    assert not shards.delivery.has_room(0, 2)
+    assert shards.delivery.has_room(0, 3)
+
+
 def test_amqp_goes_to_the_shard_with_the_fewest_connections_of_its_kind(shards: Shards) -> None:
     shards.table.set_ready(1)
     shards.table.set_ready(2)

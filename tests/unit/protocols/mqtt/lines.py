@@ -6,8 +6,7 @@ import socket
 
 from fluxmq.net import sockets
 from fluxmq.protocols.connection import Connection, Tally
-from fluxmq.protocols.mqtt.delivery import EVICT, SessionDelivery
-from fluxmq.protocols.mqtt.inflight_range import Target
+from fluxmq.protocols.mqtt.delivery import EVICT, SessionDelivery, Target
 from fluxmq.protocols.mqtt.packets import Packet, Publish
 from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.mqtt.scan import PUBLISH, Scanner

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import TopicPermission, VhostPermission
 from fluxmq.model.batch_format import parse
@@ -167,16 +167,16 @@ class MemoryBroker:
         mechanism: str,
         user: str,
         password: bytes,
-        done: Callable[[AmqpAuthResult], None],
+        done: Callable[[AuthResult], None],
     ) -> None:
         if self.busy:
-            result = AmqpAuthResult(LoginOutcome.BUSY)
+            result = AuthResult(LoginOutcome.BUSY)
         elif mechanism == "EXTERNAL":
-            result = AmqpAuthResult(LoginOutcome.ACCEPTED, client.certificate_name)
+            result = AuthResult(LoginOutcome.ACCEPTED, client.certificate_name)
         elif self.users.get(user) == password:
-            result = AmqpAuthResult(LoginOutcome.ACCEPTED, user)
+            result = AuthResult(LoginOutcome.ACCEPTED, user)
         else:
-            result = AmqpAuthResult(LoginOutcome.WRONG)
+            result = AuthResult(LoginOutcome.WRONG)
         self.answer(lambda: done(result))
 
     def permissions(self, user: str, vhost: str) -> Permissions | None:
@@ -228,7 +228,9 @@ class MemoryBroker:
     def queue(self, record: QueueRecord) -> MemoryQueue | None:
         return self.queues.get((record.vhost, record.name))
 
-    def queue_status(self, queue: QueueRecord, done: Callable[[QueueStatus | None], None]) -> None:
+    def queue_status(
+        self, queue: QueueRecord, done: Callable[[QueueStatus | Refusal | None], None]
+    ) -> None:
         def do() -> None:
             found = self.queue(queue)
             done(None if found is None else QueueStatus(len(found.ready), len(found.consumers)))

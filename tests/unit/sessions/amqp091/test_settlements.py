@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fluxmq.protocols.amqp091.content import BasicProperties
@@ -260,6 +260,8 @@ def run_model(steps: list[object], transaction: bool) -> None:
             peer.send(1, step)
         model.take(item for number, item in peer.receive(tick=step == "tick") if number == 1)
         assert peer.session.channels[1].is_open
+    if transaction:
+        broker.tick()  # a commit waits for the answer to the one before it, and is lost until then
     broker.handler.lost(peer.connection)
     broker.tick()
     gone = [
@@ -286,6 +288,7 @@ def test_every_message_is_settled_once_or_comes_again(steps: list[object]) -> No
 
 @settings(deadline=None)
 @given(st.lists(TRANSACTIONAL, max_size=60))
+@example([BasicAck(2), TxCommit(), BasicAck(1), TxCommit()])
 def test_every_message_is_settled_once_in_transactions(steps: list[object]) -> None:
     run_model(["publish", "tick", *steps], transaction=True)
 

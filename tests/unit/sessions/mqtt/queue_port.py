@@ -43,18 +43,9 @@ class QueuePort:
         self.taken: list[Taken] = []
         self._waiting: list[Callable[[int], object]] = []
         broker = shard.broker
-        monkeypatch.setattr(broker, "queue_subscribe", self._subscribe, raising=False)
-        monkeypatch.setattr(broker, "queue_unsubscribe", self._unsubscribe, raising=False)
-        monkeypatch.setattr(broker, "queue_settle", self._settle, raising=False)
-        monkeypatch.setattr(broker, "hold", shard.reactor.hold, raising=False)
-        # A session that ends or moves lets go of its subscriptions one by one.
-        leave = broker.unsubscribe
-
-        def unsubscribe(session: Session, written: bytes) -> None:
-            grant = session.subscriptions[written]
-            (leave if grant.queue is None else self._unsubscribe)(session, written)
-
-        monkeypatch.setattr(broker, "unsubscribe", unsubscribe)
+        self._clients = broker.queues
+        monkeypatch.setattr(broker, "queues", self)
+        monkeypatch.setattr(broker.subscriptions, "_queues", self)
 
     def lead(self, *topics: bytes) -> None:
         """Let these topics lead to a queue."""
@@ -78,22 +69,33 @@ class QueuePort:
         if not self.later:
             done(reason)
 
-    def _subscribe(
+    def subscribe(
         self,
         session: Session,
         written: bytes,
         wanted: QueueSubscription,
         done: Callable[[int], object],
     ) -> None:
+        """A session wants to be a consumer."""
         self.subscribed.append((session.client_id, written, wanted))
         self._reply(done, self.refusing)
 
-    def _unsubscribe(self, session: Session, written: bytes) -> None:
+    def unsubscribe(self, session: Session, written: bytes) -> None:
+        """A session is a consumer no longer."""
         self.unsubscribed.append((session.client_id, written))
 
-    def _settle(
+    def settle(
         self, client: MqttClient, settlement: SettlementCommand, done: Callable[[int], object]
     ) -> None:
+        """A client settles messages."""
         assert client.session is not None
         self.settled.append((client.session.client_id, settlement))
         self._reply(done, self.reason)
+
+    def connected(self, session: Session) -> None:
+        """A session's client is here again."""
+        self._clients.connected(session)
+
+    def left(self, session: Session) -> None:
+        """A session's client has gone."""
+        self._clients.left(session)

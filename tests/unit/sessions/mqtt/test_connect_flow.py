@@ -49,14 +49,14 @@ def test_refused(node: Node, version: int, fields: dict[str, Any], reason: int) 
     client = node.client(0, version)
     assert client.connect(**fields).reason == reason
     assert client.ended(1)
-    assert node[0].broker.sessions == {}
-    assert node[0].broker.closed["refused"] == 1
+    assert node[0].broker.sessions.by_id == {}
+    assert node[0].broker.counts.closed["refused"] == 1
 
 
 @pytest.mark.parametrize("name", ["amqp", "xamqp:", "AMQP:x", "amqp09", "x" * 1024, "é" * 512])
 def test_accepted(node: Node, name: str) -> None:
     node.connect(0, name)
-    assert list(node[0].broker.sessions) == [name]
+    assert list(node[0].broker.sessions.by_id) == [name]
 
 
 def test_no_client_id(make_node: MakeNode) -> None:
@@ -70,7 +70,7 @@ def test_no_client_id(make_node: MakeNode) -> None:
         names.add(assigned)
     node.connect(1, "", version=4)
     assert len(names) == 5
-    assert names < set(node[1].broker.sessions)
+    assert names < set(node[1].broker.sessions.by_id)
 
 
 def test_limits_are_told(make_node: MakeNode) -> None:
@@ -132,7 +132,7 @@ def test_anything_else_first(node: Node, first: bytes) -> None:
     client.send(first, wire.connect(5, "c"))
     assert drain(client) == []
     assert client.closed
-    assert node[0].broker.sessions == {}
+    assert node[0].broker.sessions.by_id == {}
 
 
 def test_packets_behind_connect_wait_for_it(make_node: MakeNode) -> None:
@@ -221,7 +221,7 @@ def test_scram_takes_packets_that_large(node: Node, size: int) -> None:
     reasons = [(packet.kind, packet.reason) for packet in drain(client)]
     assert reasons == ([(wire.CONNACK, 0x95)] if size > 4 else [])
     assert client.ended(1)
-    assert node[0].broker.sessions == {}
+    assert node[0].broker.sessions.by_id == {}
 
 
 def test_scram_begun_by_the_server(node: Node) -> None:
@@ -245,7 +245,7 @@ def test_scram_fails(node: Node, name: str, password: str) -> None:
     (connack,) = drain(client)
     assert (connack.kind, connack.reason) == (wire.CONNACK, 0x87)
     assert client.ended(1)
-    assert node[0].broker.sessions == {}
+    assert node[0].broker.sessions.by_id == {}
     assert node[0].authentication.results["scram-sha-256", "failure"] == 1
 
 
@@ -283,7 +283,7 @@ def test_only_auth_may_follow(node: Node, packet: bytes) -> None:
     client.send(packet)
     drain(client)
     assert client.closed
-    assert node[0].broker.sessions == {}
+    assert node[0].broker.sessions.by_id == {}
 
 
 def test_a_client_may_give_up(node: Node) -> None:
@@ -291,7 +291,7 @@ def test_a_client_may_give_up(node: Node) -> None:
     client.send(wire.disconnect())
     assert drain(client) == []
     assert client.closed
-    assert node[0].broker.errors == {}
+    assert node[0].broker.counts.errors == {}
 
 
 def test_an_exchange_has_to_end_in_time(node: Node) -> None:

@@ -56,7 +56,7 @@ def test_a_session_lasts_as_long_as_it_was_asked_to(node: Node) -> None:
     back.drop()
     node.advance(101)
     assert node[0].session("c") is None
-    assert node[0].broker.expired_sessions == 1
+    assert node[0].broker.sessions.expired == 1
     assert not node.connect(0, "c", clean=False).present
 
 
@@ -137,7 +137,7 @@ def test_a_clean_start_ends_the_old_session(node: Node) -> None:
     new = node.connect(0, "c", clean=True, **lasting(100))
     assert not new.present
     assert drain(new) == []
-    assert node[0].broker.routes.subscription_count == 0
+    assert node[0].broker.subscriptions.routes.subscription_count == 0
 
 
 def test_sessions_are_limited(make_node: MakeNode) -> None:
@@ -194,7 +194,7 @@ def test_a_delayed_will(node: Node, delay: int, expiry: int, at: int) -> None:
     assert messages(hears) == [b"gone"]
     node.advance(1000)
     assert messages(hears) == []
-    assert node[0].broker.wills == 1
+    assert node[0].broker.counts.wills == 1
 
 
 def test_coming_back_calls_a_delayed_will_off(node: Node) -> None:
@@ -294,7 +294,7 @@ def test_keep_alive(node: Node, version: int) -> None:
     node.advance(16)
     assert [packet.reason for packet in drain(client)] == ([0x8D] if version == 5 else [])
     assert client.closed
-    assert node[0].broker.closed["keep_alive"] == 1
+    assert node[0].broker.counts.closed["keep_alive"] == 1
 
 
 def test_the_servers_keep_alive(make_node: MakeNode) -> None:
@@ -308,9 +308,9 @@ def test_the_servers_keep_alive(make_node: MakeNode) -> None:
         )
     assert told == [20, 20, None, None]
     node.advance(31)
-    assert node[0].broker.closed["keep_alive"] == 3
+    assert node[0].broker.counts.closed["keep_alive"] == 3
     node.advance(121)
-    assert node[0].broker.closed["keep_alive"] == 4
+    assert node[0].broker.counts.closed["keep_alive"] == 4
 
 
 def test_connect_has_to_come_in_time(node: Node) -> None:
@@ -324,7 +324,7 @@ def test_connect_has_to_come_in_time(node: Node) -> None:
     clients[2].connect("in time", keep_alive=0)
     node.advance(2)
     assert [client.ended(1) for client in clients[:2]] == [True, True]
-    assert node[0].broker.closed["connect_timeout"] == 2
+    assert node[0].broker.counts.closed["connect_timeout"] == 2
     node.advance(100)
     assert clients[2].ping() == []
 
@@ -342,7 +342,7 @@ def test_a_takeover_on_one_shard(node: Node) -> None:
     third = node.connect(0, "c", version=4)
     assert not third.present
     assert second.ended(1)
-    assert node[0].broker.takeovers == 2
+    assert node[0].broker.takeover.count == 2
 
 
 def test_a_client_that_does_not_read_its_disconnect_is_let_go_of(node: Node) -> None:

@@ -206,7 +206,7 @@ def test_what_may_not_be_published_in_5(make_node: MakeNode, qos: int) -> None:
     assert [(p.kind, p.packet_id, p.reason) for p in drain(publisher)] == expected
     publisher.publish("open/x", b"y", qos=qos)
     assert messages(listener) == [b"y"]
-    assert node[0].broker.drops["no_permission"] == 3
+    assert node[0].broker.counts.drops["no_permission"] == 3
     assert node[0].session("p").received in (None, set()), "a refused message is not waited for"
 
 
@@ -224,8 +224,8 @@ def test_what_may_not_be_published_in_3_1_1(make_node: MakeNode) -> None:
     answers = [(packet.kind, packet.packet_id) for packet in drain(publisher)]
     assert answers == [(wire.PUBACK, 1), (wire.PUBREC, 2), (wire.PUBACK, 3)]
     assert messages(listener) == [b"3"]
-    assert node[0].broker.drops["no_permission"] == 3
-    assert node[0].broker.errors[0x87] == 3
+    assert node[0].broker.counts.drops["no_permission"] == 3
+    assert node[0].broker.counts.errors[0x87] == 3
 
 
 def test_what_may_not_be_published_in_3_1_1_may_end_the_connection(make_node: MakeNode) -> None:

@@ -100,7 +100,7 @@ def test_what_steers_badly(node: Node, port: QueuePort, qos: int) -> None:
     kind = {1: wire.PUBACK, 2: wire.PUBREC}.get(qos)
     assert answers(client) == ([(kind, 1, 0x83), (kind, 2, 0x83)] if qos else [])
     assert port.taken == []
-    assert node[0].broker.drops["queue_refused"] == 2
+    assert node[0].broker.counts.drops["queue_refused"] == 2
     assert client.publish("$queue/q", b"x", qos=qos) == 0, "the connection stays"
 
 

@@ -65,7 +65,7 @@ def test_what_a_queue_is_asked(node: Node, port: QueuePort) -> None:
     grant = node[0].session("app-1").subscriptions[b"$queue/q/eu/#"]
     assert (grant.qos, grant.shared, grant.subscription_id) == (2, b"", 7)
     assert grant.queue == port.subscribed[0][2]
-    assert node[0].broker.routes.subscription_count == 0, "no topic leads there"
+    assert node[0].broker.subscriptions.routes.subscription_count == 0, "no topic leads there"
 
 
 @pytest.mark.parametrize(

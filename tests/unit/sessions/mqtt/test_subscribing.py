@@ -88,8 +88,8 @@ def test_unsubscribing(node: Node) -> None:
     assert unsuback.reasons == [0, 0x11, 0, 0x11]
     node.connect(0, "p").publish("open/a", b"x")
     assert messages(client) == []
-    assert node[0].broker.subscription_count == 0
-    assert len(node[0].broker.groups) == 0
+    assert node[0].broker.subscriptions.count == 0
+    assert len(node[0].broker.subscriptions.groups) == 0
     old = node.connect(0, "c", version=4)
     assert old.unsubscribe("open/a").reasons == []
 
@@ -105,7 +105,7 @@ def test_a_changed_subscription_replaces_the_old_one(node: Node) -> None:
         live = [packet for packet in drain(client) if packet.kind == wire.PUBLISH][-1]
         assert (live.qos, live.property(identifier), live.retain) == (qos, number, keep)
         client.acknowledge(live)
-    assert node[0].broker.subscription_count == 1
+    assert node[0].broker.subscriptions.count == 1
 
 
 @pytest.mark.parametrize(("handling", "first", "again"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])
@@ -159,8 +159,8 @@ def test_a_client_that_leaves_before_its_suback(make_node: MakeNode) -> None:
     client.drop()
     node.release()
     node.advance(0.2)
-    assert node[1].broker.subscription_count == 0
-    assert not node[0].broker.routes.build(b"t").links
+    assert node[1].broker.subscriptions.count == 0
+    assert not node[0].broker.subscriptions.routes.build(b"t").links
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from fluxmq.engine.names import QueueInfo, dead_letter_config
-from fluxmq.engine.parked import ParkedGroup
 from fluxmq.ipc.topology_client import AWAY_SECONDS
 from fluxmq.routing.topology.changes import (
     AddVhost,
@@ -331,12 +330,12 @@ def test_a_group_that_has_left_is_not_opened_again(make_amqp: MakeAmqp) -> None:
     queues = node[0].queues
     name = node.queue("old").group
     node.checkpoint()
-    queues.handovers.departed[name] = ParkedGroup(complete=True)
+    queues.node_groups.leaving[name] = True
     queues.service.durable.release(name)
     node.control.change(DeclareQueue(QueueRecord("/", "new", durable=True, group=name)))
     node.settle()
     assert queues.service.find(name) is None
-    del queues.handovers.departed[name]  # it stays
+    del queues.node_groups.leaving[name]  # it stays
     queues.service.durable.open(name)
     node.settle()
     assert node.engine("old") is not None

@@ -39,6 +39,7 @@ def test_queues_of_replicated_types_are_in_a_group_of_the_cluster(kind):
 
 
 def test_other_queues_are_where_their_declarer_is():
+    """S1-14."""
     shared, own = placed()
     assert shared == f"{own}@node1"
     assert own.startswith("local-")

@@ -45,7 +45,7 @@ def test_an_exclusive_queue_is_closed_to_mqtt(make_amqp: MakeAmqp, shard: int, n
         assert client.publish(address, b"injected", qos=qos) == NOT_AUTHORIZED
     client.publish(f"{address}/key", b"injected")
     assert client.ping() == []
-    assert node[shard].broker.drops["no_permission"] == 1
+    assert node[shard].broker.counts.drops["no_permission"] == 1
     assert node[0].queues.service.counts.refused["locked"] == 3
     assert messages(client) == []
     assert contents(node, queue) == [b"private reply"]

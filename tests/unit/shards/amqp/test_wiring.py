@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq.auth.logins import AmqpAuthResult, LoginOutcome
+from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.users import User, VhostPermission
 from fluxmq.engine.ports import QueueStats
 from fluxmq.ipc.user_messages import Users
@@ -338,8 +338,8 @@ def test_a_certificate_names_its_user(
     client.info.certificate_name = certificate
     told: list[Any] = []
     broker.authenticate(client.info, "EXTERNAL", asked, b"", told.append)
-    accepted = AmqpAuthResult(LoginOutcome.ACCEPTED, "anna")
-    assert told == [accepted if valid else AmqpAuthResult(LoginOutcome.DENIED)]
+    accepted = AuthResult(LoginOutcome.ACCEPTED, "anna")
+    assert told == [accepted if valid else AuthResult(LoginOutcome.DENIED)]
 
 
 def test_a_certificate_honours_loopback_users(make_amqp: MakeAmqp) -> None:
@@ -355,8 +355,8 @@ def test_a_certificate_honours_loopback_users(make_amqp: MakeAmqp) -> None:
     broker.authenticate(client.info, "EXTERNAL", "", b"", told.append)
     client.info.certificate_name = "nobody"
     broker.authenticate(client.info, "EXTERNAL", "", b"", told.append)
-    denied = AmqpAuthResult(LoginOutcome.DENIED)
-    assert told == [AmqpAuthResult(LoginOutcome.ACCEPTED, "guest"), denied, denied]
+    denied = AuthResult(LoginOutcome.DENIED)
+    assert told == [AuthResult(LoginOutcome.ACCEPTED, "guest"), denied, denied]
 
 
 def test_what_cannot_be_checked_now_is_not_refused(make_amqp: MakeAmqp) -> None:

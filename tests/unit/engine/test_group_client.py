@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fluxmq.engine.leader_client import NUMBERS_APART, WAITING_BYTES_MAX, LeaderClient
+from fluxmq.engine.group_client import NUMBERS_APART, WAITING_BYTES_MAX, GroupClient, WritePolicy
 from fluxmq.engine.ports import (
     AppendCallback,
     Attached,
@@ -15,11 +16,12 @@ from fluxmq.engine.ports import (
     ConsumerHandle,
     ConsumerPort,
     GetCallback,
-    GroupClient,
+    GroupTarget,
     QueueStats,
     Range,
     StatusCallback,
 )
+from fluxmq.engine.write_policies import RejectPolicy
 from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.origins import Identity
@@ -137,6 +139,41 @@ class Port:
         self.ended = True
 
 
+class LedRoute:
+    """Finds a group's leader among nodes that a test has; its appends have deadlines."""
+
+    of_node = False
+    given_up = False
+
+    def __init__(
+        self,
+        leader: Leader,
+        nodes: dict[int, Somebody],
+        ack_timeout: Callable[[str], float] = lambda _queue: TIMEOUT,
+    ) -> None:
+        self.leader = leader
+        self.nodes = nodes
+        self.ack_timeout = ack_timeout
+
+    @property
+    def term(self) -> int:
+        """The leader's."""
+        return self.leader.term
+
+    def target(self) -> GroupTarget | None:
+        """The leader, if there is one."""
+        return None if self.leader.peer is None else self.nodes[self.leader.peer]
+
+    def reader(self, queue: str) -> GroupTarget | None:
+        """The same."""
+        return self.target()
+
+
+def follow(client: GroupClient, leader: Leader) -> None:
+    """Have a client hear of its group's leaders."""
+    leader.listeners.append(lambda: client.leader_changed(leader.peer is not None))
+
+
 class Case:
     """A host, two nodes that may lead, and a clock."""
 
@@ -146,19 +183,18 @@ class Case:
         self.nodes = {1: Somebody(), 2: Somebody()}
         self.term = 0
         self.timeouts = {"q": TIMEOUT, "hasty": 1.0}
-        self.host = LeaderClient(
-            self.leaders.of("g"),
-            self._target,
-            lambda leader, _queue: self._target(leader),
-            self.timeouts.__getitem__,
-            refusal,
-            77,
-            lambda: self.now,
-        )
+        self.host = self.client("g", None if refusal is None else RejectPolicy(refusal))
         self.said: list[tuple[bytes, int]] = []
 
-    def _target(self, leader: Leader) -> GroupClient | None:
-        return None if leader.peer is None else self.nodes[leader.peer]
+    def client(
+        self, group: str, policy: WritePolicy | None = None, numbers: Iterator[int] | None = None
+    ) -> GroupClient:
+        """A client of a group."""
+        leader = self.leaders.of(group)
+        route = LedRoute(leader, self.nodes, self.timeouts.__getitem__)
+        client = GroupClient(route, 77, lambda: self.now, numbers, policy)
+        follow(client, leader)
+        return client
 
     def lead(self, peer: int) -> Somebody:
         """Somebody leads in a new term."""
@@ -192,6 +228,19 @@ def test_what_is_asked_before_anybody_leads_goes_to_the_first_who_does(case: Cas
         done(0)
     assert case.said == [(b"1", 0), (b"2", 0), (b"3", 0)]
     assert case.host.idle
+
+
+def test_a_caller_that_asked_for_one_leader_is_told_that_it_has_moved(case: Case) -> None:
+    """It asks again itself; one who asked for no leader in particular is served by the next."""
+    one = case.lead(1)
+    said: list[int] = []
+    case.host.append("q", b"1", said.append, Identity(9, 44, 40, case.term))
+    case.host.append("q", b"2", said.append, Identity(9, 45, 40))
+    assert [identity.term for _, identity, _ in one.appends] == [case.term, case.term]
+    for _, _, done in one.appends[:]:
+        done(Outcome.MOVED)
+    assert said == [Outcome.MOVED]
+    assert case.lead(2).bodies == [b"2"]
 
 
 def test_an_answer_of_nobody_knows_is_no_success_and_no_refusal(case: Case) -> None:
@@ -310,10 +359,12 @@ def test_refusals_are_given_before_anything_is_kept() -> None:
     assert one.bodies == [b"2"]
 
 
-def attach(case: Case) -> tuple[Port, list[tuple[Attached, ConsumerHandle | None]]]:
+def attach(
+    case: Case, wanted: AttachRequest = WANTED
+) -> tuple[Port, list[tuple[Attached, ConsumerHandle | None]]]:
     """A client's consumer, and what it was told."""
     port, answers = Port(), list[tuple[Attached, ConsumerHandle | None]]()
-    case.host.attach(WANTED, port, lambda answer, held: answers.append((answer, held)))
+    case.host.attach(wanted, port, lambda answer, held: answers.append((answer, held)))
     return port, answers
 
 
@@ -341,6 +392,21 @@ def test_a_consumer_follows_the_leader_and_settles_only_there(case: Case) -> Non
     assert said == [REFUSED] * 3 + [0]
     assert len(answers) == 1
     assert not port.ended
+
+
+def test_a_group_is_moved_to_a_start_once(case: Case) -> None:
+    """Attached again, a consumer goes on where its group is: messages came meanwhile."""
+    wanted = replace(WANTED, start=("next", 0))
+    one = case.lead(1)
+    attach(case, wanted)
+    case.leaders.ends("g", case.term, 1)  # before it answers
+    two = case.lead(2)
+    two.attached[0][2](Attached(0, "g"), Holding())
+    two.attached[0][1].cancelled()
+    case.leaders.ends("g", case.term, 2)
+    case.lead(1)
+    asked = [wanted.start for wanted, _, _ in (one.attached[0], two.attached[0], one.attached[1])]
+    assert asked == [("next", 0), ("next", 0), None]
 
 
 def test_a_consumer_nobody_takes_in_time_is_told(case: Case) -> None:

@@ -1,4 +1,4 @@
-"""Groups that this node does not host alone, as its clients see them; a single node has none."""
+"""Groups that other nodes have too, as clients here see them; a single node has none."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from fluxmq.metrics.registry import Sample
 from fluxmq.settings.plans import GroupPlans
 
 if TYPE_CHECKING:
-    from fluxmq.engine.fail_fast import FailFastClient
     from fluxmq.engine.group import ReplicationGroup
-    from fluxmq.engine.ports import GroupClient
-    from fluxmq.engine.remote_client import RemoteClients
+    from fluxmq.engine.ports import GroupTarget
+    from fluxmq.engine.remote_shards import RemoteShard, RemoteShards
 
 
 class GroupObserver(Protocol):
@@ -31,8 +30,8 @@ class GroupObserver(Protocol):
         return
 
 
-class ClusterHosts(GroupObserver, Protocol):
-    """Finds the hosts of groups that other nodes have too. The methods' own bodies are those of a
+class ClusterGroups(GroupObserver, Protocol):
+    """Finds the clients of groups that other nodes have too. The methods' own bodies are those of a
     single node."""
 
     @property
@@ -40,27 +39,32 @@ class ClusterHosts(GroupObserver, Protocol):
         """The groups of the settings and their members; None on a single node."""
         return None
 
-    def join(self, remote: RemoteClients) -> None:
-        """Use the hosts on other shards."""
+    def join(self, remote: RemoteShards) -> None:
+        """Use the groups on other shards."""
         return
 
     def own_name(self, group: str) -> str:
         """Return a group's name on this node, without the node's name that others append to it."""
         return group
 
-    def host(self, group: str) -> GroupClient | None:
-        """Return the host of a group that this node does not host alone; None for its own."""
+    def unreachable_home(self, group: str) -> str:
+        """Return the node that alone has a group, if that node cannot be reached; otherwise an
+        empty string."""
+        return ""
+
+    def client(self, group: str) -> GroupTarget | None:
+        """Return the client of a group that this node does not have alone; None for its own."""
         return None
 
-    def sender(self, group: str) -> GroupClient | None:
-        """Return the host for messages that queues themselves send, like `host`."""
+    def sender(self, group: str) -> GroupTarget | None:
+        """Return the client for messages that queues themselves send, like `client`."""
         return None
 
-    def copy_of(self, group: ReplicationGroup) -> GroupClient | None:
-        """Return the host of a copy here that another node leads, for this node's other shards."""
+    def copy_of(self, group: ReplicationGroup) -> GroupTarget | None:
+        """Return a copy here that another node leads, for this node's other shards."""
         return None
 
-    def mover(self, group: str) -> ReplicationGroup | FailFastClient | None:
+    def mover(self, group: str) -> ReplicationGroup | RemoteShard | None:
         """Return the target for a moving queue's content; None while its group has no leader."""
         return None
 
@@ -95,7 +99,7 @@ class ClusterHosts(GroupObserver, Protocol):
         return iter(())
 
 
-class OwnGroups(ClusterHosts):
+class OwnGroups(ClusterGroups):
     """Stands in for them on a single node, which has all groups to itself."""
 
 

@@ -265,7 +265,7 @@ def test_the_wrong_kind_ends_the_connection(
     answers = [(packet.kind, packet.reason) for packet in drain(client)]
     assert answers == ([(wire.DISCONNECT, 0x82)] if version == 5 else [])
     assert client.closed
-    assert node[0].broker.errors[0x82] == 1
+    assert node[0].broker.counts.errors[0x82] == 1
 
 
 def test_the_wrong_kind_in_a_run_of_answers(node: Node) -> None:

@@ -1,47 +1,91 @@
-"""A replicated group as seen by its clients on this shard, whichever node leads it.
+"""A replication group as seen by its clients on this shard, wherever it is served.
 
-Requests go to the leader. Appends are kept until they are answered: when leadership moves they are
-resent, in order, since their outcome is unknown; they are refused when no leader has answered
-within the group's `ack_timeout`. Consumers are reattached when another node leads; their unacked
-messages are redelivered, and what they settle in between is refused, never applied here.
+Requests go to the shard that serves the group, which a `GroupRoute` finds. Appends are kept until
+they are answered, under an identity by which the group knows them: when another shard serves the
+group and their outcome is unknown, they are resent, in order, and take effect once. They are
+refused when no answer has come within the group's `ack_timeout`. Consumers are reattached to the
+shard that serves the group next; their unacked messages are redelivered, and what they settle in
+between is refused, never applied here.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from typing import Protocol
 
-from fluxmq.engine.leader_handle import Attaching, LeaderHandle
+from fluxmq.engine.leader_handle import UNREACHABLE, Attaching, LeaderHandle
 from fluxmq.engine.ports import (
     AppendCallback,
     AttachRequest,
     ConsumerPort,
-    GroupClient,
+    GroupTarget,
     QueueStats,
     StatusCallback,
 )
 from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues.origins import Identity
-from fluxmq.replication.leaders import Leader
 
 NUMBERS_APART = 1 << 20
 """Distance between the numbers of two appends: the pieces that an append may be split into take the
-numbers between.
-"""
+numbers between."""
 WAITING_BYTES_MAX = 16 << 20
-"""Bytes of batches kept for a leader that has not answered; publishers pause above it, and are
-refused above four times as much.
-"""
+"""Bytes of unanswered batches of a group above which publishers pause; at four times as many,
+appends are refused."""
 
 _PARKED = -1
+
+
+class GroupRoute(Protocol):
+    """Finds the shard that serves a group."""
+
+    @property
+    def term(self) -> int:
+        """Term of the group's leader; 0 if any may answer, as in a group of one member."""
+
+    @property
+    def of_node(self) -> bool:
+        """Whether the group is this node's own.
+
+        A shard that such a group leaves answers all earlier requests, and later ones wait for its
+        answers. Its consumers do not follow it: they are attached to the shard, which cancels them.
+        """
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the group's shard has been away for so long that requests are refused."""
+
+    def target(self) -> GroupTarget | None:
+        """Return the shard that serves the group; None while it is unknown or cannot be reached.
+
+        It answers `MOVED` when it cannot tell the outcome of a request.
+        """
+
+    def reader(self, queue: str) -> GroupTarget | None:
+        """Return the target that delivers a queue's messages here: `target`, or a copy on this
+        node."""
+
+    def ack_timeout(self, queue: str) -> float:
+        """Return how long a queue's appends wait, in seconds."""
+
+
+class WritePolicy(Protocol):
+    """Decides about appends to a group that another node leads, before they are sent."""
+
+    def intercept(
+        self, queue: str, batch: bytes, done: AppendCallback | None, by_address: bool
+    ) -> bool | None:
+        """Refuse an append or keep it here, and return the result of `GroupTarget.append`; None to
+        send it."""
 
 
 class _Append:
     """An unanswered append, with the deadline at which it is given up. ``sent``: the number of its
     valid sending, 0 while it is unsent, `_PARKED` while its queue moves to another group.
-    ``identity``: the one that it came with, if any. ``by_address``: as in `GroupClient.append`.
+    ``identity``: the one that it came with, if any. ``by_address``: as in `GroupTarget.append`.
     """
 
     __slots__ = ("batch", "by_address", "deadline", "done", "identity", "queue", "sent")
@@ -63,36 +107,32 @@ class _Append:
         self.deadline = deadline
         self.sent = 0
 
+    @property
+    def retried(self) -> bool:
+        """True unless its caller asked for the leader of one term, and retries by itself."""
+        return self.identity is None or not self.identity.term
 
-class LeaderClient:
-    """Implements ``GroupClient`` for one replicated group.
 
-    ``target`` returns the group's leader, None while it is unknown: a host that answers `MOVED`
-    when it cannot tell the outcome of a request, and keeps nothing itself. ``reader`` returns the
-    host that delivers a queue's messages to consumers here. ``ack_timeout`` returns how long a
-    queue's appends wait, in seconds, ``refusal`` the reason to refuse appends now, 0 if there is
-    none (``write_policy: reject``). ``origin`` is a number of this shard's life, which ``numbers``
-    completes to names of appends: hosts with one origin share one ``numbers``, so that an append
-    keeps its name when its queue moves.
+class GroupClient:
+    """Implements ``GroupTarget`` for one replication group.
+
+    ``origin`` is a number of this shard's life, which ``numbers`` completes to names of appends:
+    clients with one origin share one ``numbers``, so that an append keeps its name when its queue
+    moves. ``policy`` decides about appends first, if there is one.
     """
 
     def __init__(
         self,
-        leader: Leader,
-        target: Callable[[Leader], GroupClient | None],
-        reader: Callable[[Leader, str], GroupClient | None],
-        ack_timeout: Callable[[str], float],
-        refusal: Callable[[], int] | None,
+        route: GroupRoute,
         origin: int,
         now: Callable[[], float],
         numbers: Iterator[int] | None = None,
+        policy: WritePolicy | None = None,
     ) -> None:
-        self._leader = leader
-        self._target_of = target
-        self._reader_of = reader
-        self._ack_timeout = ack_timeout
-        self._refusal = refusal
-        self.now = now
+        self.of_node = route.of_node
+        self._route = route
+        self._policy = policy
+        self._now = now
         self._origin = origin
         self._numbers = numbers or itertools.count(NUMBERS_APART, NUMBERS_APART)
         self._appends: dict[int, _Append] = {}
@@ -103,30 +143,29 @@ class LeaderClient:
         self._bytes = 0
         self._unsent = 0
         """Number of unsent appends."""
+        self._target: GroupTarget | None = None
+        """The target to which appends were sent last."""
         self._fenced: dict[str, None] = {}
         """Queues that move to another group: their first appends are retried, the others parked."""
-        self._away: dict[str, LeaderClient] = {}
-        """Queues that have moved to another group, and that group's host."""
+        self._away: dict[str, GroupClient] = {}
+        """Queues that have moved to another group, and that group's client."""
         self._consumers: dict[LeaderHandle, None] = {}
         self.timeouts = 0
         """Number of appends refused because no leader answered in time."""
-        leader.listeners.append(self._led)
 
     @property
-    def target(self) -> GroupClient | None:
-        """The leader of the group."""
-        return self._target_of(self._leader)
+    def target(self) -> GroupTarget | None:
+        """The shard that may be sent appends: none while another one still owes answers."""
+        target = self._route.target()
+        if target is not self._target:
+            if self.of_node and any(each.sent > 0 for each in self._appends.values()):
+                return None
+            self._target = target
+        return target
 
-    def reader(self, queue: str) -> GroupClient | None:
-        """Return the host that delivers a queue's messages here: the leader, or a copy on this
-        node.
-        """
-        return self._reader_of(self._leader, queue)
-
-    @property
-    def led(self) -> bool:
-        """True while the group has a known leader."""
-        return self._leader.peer is not None
+    def now(self) -> float:
+        """Return the time in seconds."""
+        return self._now()
 
     @property
     def above_high_watermark(self) -> bool:
@@ -137,6 +176,11 @@ class LeaderClient:
     def idle(self) -> bool:
         """True when all appends are answered."""
         return not self._appends
+
+    @property
+    def waits(self) -> bool:
+        """True while appends or consumers wait for a target."""
+        return self._unsent > 0 or any(each.waiting for each in self._consumers)
 
     def has_pending(self, queue: str) -> bool:
         """Return whether appends to a queue are unanswered."""
@@ -157,17 +201,18 @@ class LeaderClient:
         """
         if self._away and queue in self._away:
             return self._away[queue].append(queue, batch, done, identity, by_address)
-        refused = self._refusal() if self._refusal is not None else 0
-        if refused:
+        if self._policy is not None:
+            intercepted = self._policy.intercept(queue, batch, done, by_address)
+            if intercepted is not None:
+                return intercepted
+        target = self.target
+        above = self._bytes > 4 * WAITING_BYTES_MAX
+        if above or (target is None and self._route.given_up):
             if done is not None:
-                done(refused)
-            return True
-        if self._bytes > 4 * WAITING_BYTES_MAX:
-            if done is not None:
-                done(Outcome.OVER_LIMIT)
+                done(Outcome.OVER_LIMIT if above else Outcome.FAILED)
             return True
         number = next(self._numbers)
-        timeout = self._ack_timeout(queue)
+        timeout = self._route.ack_timeout(queue)
         append = _Append(queue, batch, done, self.now() + timeout, identity, by_address)
         self._deadlines.setdefault(timeout, deque()).append((append.deadline, number))
         behind = self._unsent > 0
@@ -177,12 +222,11 @@ class LeaderClient:
             append.sent = _PARKED
             return self._bytes <= WAITING_BYTES_MAX
         self._unsent += 1
-        target = None if behind else self.target
-        if target is not None and not self._send(target, number, append):
+        if target is not None and not behind and not self._send(target, number, append):
             return False
         return self._bytes <= WAITING_BYTES_MAX
 
-    def _send(self, target: GroupClient, number: int, append: _Append) -> bool:
+    def _send(self, target: GroupTarget, number: int, append: _Append) -> bool:
         sending = append.sent = next(self._sendings)
         self._unsent -= 1
 
@@ -192,16 +236,16 @@ class LeaderClient:
         own = append.identity
         if own is None:
             floor = next(iter(self._appends))
-            identity = Identity(self._origin, number, min(floor, number), self._leader.term)
+            identity = Identity(self._origin, number, min(floor, number), self._route.term)
         else:
-            identity = Identity(own.origin, own.number, own.floor, self._leader.term)
+            identity = Identity(own.origin, own.number, own.floor, own.term or self._route.term)
         return target.append(append.queue, append.batch, answered, identity, append.by_address)
 
     def _answered(self, number: int, sending: int, reason: int) -> None:
         append = self._appends.get(number)
         if append is None or (reason and append.sent != sending):
             return  # acknowledgements count from any leader, anything else from the current one
-        if reason == Outcome.MOVED:
+        if reason == Outcome.MOVED and append.retried:
             append.sent = 0
             self._unsent += 1
             return
@@ -273,7 +317,7 @@ class LeaderClient:
 
     def _give_up(self) -> None:
         """Refuse appends that were not answered in time; they may still take effect."""
-        now = self.now()
+        now = math.inf if self._route.given_up else self.now()
         for waiting in self._deadlines.values():
             while waiting and (waiting[0][0] <= now or waiting[0][1] not in self._appends):
                 number = waiting.popleft()[1]
@@ -292,12 +336,18 @@ class LeaderClient:
         if self._away and wanted.queue in self._away:
             self._away[wanted.queue].attach(wanted, port, done)
             return
-        deadline = self.now() + self._ack_timeout(wanted.queue)
+        if self._route.given_up:
+            done(UNREACHABLE, None)
+            return
+        deadline = self.now() + self._route.ack_timeout(wanted.queue)
         consumer = LeaderHandle(self, wanted, port, done, deadline)
         self._consumers[consumer] = None
-        target = self.reader(wanted.queue)
+        target = self._reader(wanted.queue)
         if target is not None:
             consumer.attach(target)
+
+    def _reader(self, queue: str) -> GroupTarget | None:
+        return None if self.target is None else self._route.reader(queue)
 
     def forget(self, consumer: LeaderHandle) -> None:
         """Forget a consumer that has gone."""
@@ -329,13 +379,13 @@ class LeaderClient:
         else:
             target.delete(queue, if_unused, if_empty, done)
 
-    def _target_for(self, queue: str) -> GroupClient | None:
+    def _target_for(self, queue: str) -> GroupTarget | None:
         return self._away.get(queue) or self.target
 
     # Moving to another group
 
-    def hand_over(self, queue: str, other: LeaderClient) -> None:
-        """Hand a queue's unanswered appends and its consumers to the host of the group that it is
+    def hand_over(self, queue: str, other: GroupClient) -> None:
+        """Hand a queue's unanswered appends and its consumers to the client of the group that it is
         in now.
 
         That group knows the names of the appends that took effect here.
@@ -350,8 +400,8 @@ class LeaderClient:
         for consumer in [each for each in self._consumers if each.queue == queue]:
             del self._consumers[consumer]
             other._consumers[consumer] = None
-            consumer.rehost(other)
-        other._retry()
+            consumer.follow(other)
+        other.retry()
 
     def forget_queue(self, queue: str) -> None:
         """Forget where a deleted queue went: one declared again may be in this group."""
@@ -359,11 +409,12 @@ class LeaderClient:
 
     def _take_over(self, queue: str, appends: dict[int, _Append]) -> None:
         """Adopt these appends and keep all in the order in which they were made."""
-        timeout = self._ack_timeout(queue)
+        timeout = self._route.ack_timeout(queue)
         deadlines = [*self._deadlines.get(timeout, ())]
         for number, append in appends.items():
             append.sent = 0
             self._bytes += len(append.batch)
+            append.deadline = min(append.deadline, self.now() + timeout)
             deadlines.append((append.deadline, number))
         self._unsent += len(appends)
         self._appends = dict(sorted({**self._appends, **appends}.items()))
@@ -371,23 +422,24 @@ class LeaderClient:
 
     # Leadership and time
 
-    def _led(self) -> None:
-        """Handle a new leader, or the loss of one."""
+    def leader_changed(self, known: bool) -> None:
+        """Handle a new leader, or the loss of one (``known``: False)."""
         for consumer in list(self._consumers):
             consumer.ask_anew()
-        if self.led:
+        if known:
             # Resend what a former leader left unanswered as well: behind newer appends it would be
             # out of order.
             for append in self._appends.values():
                 append.sent = 0
             self._unsent = len(self._appends)
             self._fenced.clear()
-        self._retry()
+        self.retry()
 
-    def _retry(self) -> None:
+    def retry(self) -> None:
+        """Send what waits to the shard that serves the group now, if any."""
         self._send_again()
         for consumer in list(self._consumers):
-            target = self.reader(consumer.queue) if consumer.waiting else None
+            target = self._reader(consumer.queue) if consumer.waiting else None
             if target is not None:
                 consumer.attach(target)
 
@@ -396,7 +448,7 @@ class LeaderClient:
         self._give_up()
         if self._fenced:
             self._probe()
-        now = self.now()
+        now = math.inf if self._route.given_up else self.now()
         for consumer in [each for each in self._consumers if each.overdue(now)]:
             consumer.give_up()
-        self._retry()
+        self.retry()

@@ -66,6 +66,32 @@ def test_publishes_wait_for_a_host_that_starts_again(make_queues: MakeQueues) ->
     assert [packet.payload for packet in consume(client)] == [b"1", b"2", b"3"]
 
 
+def test_an_append_whose_answer_is_lost_is_sent_again_and_counts_once(
+    make_queues: MakeQueues,
+) -> None:
+    """A message that the group had stored was stored again when its shard came back."""
+    node = make_queues({"name": "work"}, workers=2)
+    host, other = hosts(node)
+    publisher = node.connect(other, node.id_of(other, "publisher"))
+    fill(publisher, "work", 1)
+    answers = node.pipes[host, other]
+    answers.allowed = 0
+    publisher.send(wire.publish(wire.V5, "$queue/work", b"once", qos=1, packet_id=7))
+    assert drain(publisher) == []
+    assert node.machine("work", host).next_offset == 2
+    node.kill(host)
+    answers.records.clear()
+    answers.allowed = None
+    publisher.send(wire.publish(wire.V5, "$queue/work", b"next", qos=1, packet_id=8))
+    assert drain(publisher) == []
+    node.start(host)
+    node.advance(3)
+    assert [packet.packet_id for packet in drain(publisher)] == [7, 8]
+    client = node.connect(other, node.id_of(other, "client"))
+    client.subscribe("$queue/work", qos=1)
+    assert [packet.payload for packet in consume(client)][1:] == [b"once", b"next"]
+
+
 def test_a_host_that_stays_away_is_given_up(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"}, workers=2)
     host, other = hosts(node)

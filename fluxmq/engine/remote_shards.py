@@ -1,8 +1,7 @@
-"""Hosts on other shards: requests of this shard's clients over the links.
+"""Other shards as targets of requests, which go over the links.
 
-Requests are kept until answered. While a host is away (its shard restarts) callers wait; appends
-are sent again when it returns, since their fate is unknown: the queue may then hold a message
-twice, but never misses it. Consumers are cancelled and reattach.
+They keep nothing: a request whose outcome is unknown, since the shard is lost or does not serve the
+queue's group, is answered with `MOVED`, and its consumers are cancelled. `GroupClient` retries.
 
 Frames beside the control frames named in ``group_server``::
 
@@ -10,8 +9,6 @@ Frames beside the control frames named in ``group_server``::
              u64 term of the requested leader (0: any), u16 length of queue's name, name, batch
     DELIVER  u8 kind, u64 consumer, u32 attempts, i64 primary group's progress, batch of messages
     REFER    as DELIVER up to the batch; u64 offset of the first message, u32 count
-
-Longer than 500 lines because requests, answers and retries on one link share its numbering.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import itertools
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Protocol
 
 from fluxmq.engine.answers import ResultCallback
 from fluxmq.engine.batch_slices import received
@@ -32,7 +29,6 @@ from fluxmq.engine.ports import (
     ConsumerHandle,
     ConsumerPort,
     GetCallback,
-    GroupClient,
     QueueStats,
     Range,
     StatusCallback,
@@ -47,40 +43,29 @@ APPEND_HEAD = struct.Struct("<BQQQQQH")
 DELIVER_HEAD = struct.Struct("<BQIq")
 REFER = struct.Struct("<BQIqQI")
 NO_IDENTITY = Identity(0, 0, 0)
-WAITING_BYTES_MAX = 16 << 20
-"""Unanswered bytes per host above which publishers pause; at four times, appends are refused."""
 ASTRAY = Attached(Outcome.MOVED, outcome=QueueOutcome.UNAVAILABLE)
-"""The host does not lead the queue's group."""
+"""Answer to a consumer by a shard that does not serve the queue's group."""
 AWAY_SECONDS = 10.0
-"""Time for which requests wait for a host that is away before they are refused."""
+"""Time for which requests wait for a shard of this node that is away before they are refused."""
 
 
-class RemoteClient:
-    """One other shard, as a host of queues."""
+class RemoteShard:
+    """One other shard, as a target of requests."""
 
     def __init__(self, link: FrameLink, now: Callable[[], float]) -> None:
         self._link = link
         self._now = now
         self._numbers = itertools.count(1)
-        self._once: set[int] = set()
-        """Numbers of appends and attaches that are not retried if the host is lost or wrong."""
-        self._appends: dict[int, tuple[bytes, AppendCallback | None]] = {}
-        """Unanswered appends in order: frame and callback."""
-        self._bytes = 0
+        self._appends: dict[int, AppendCallback | None] = {}
+        """Unanswered appends, in order."""
         self._ports: dict[int, ConsumerPort] = {}
-        self._attaching: dict[
-            int, tuple[AttachRequest, Callable[[Attached, ConsumerHandle | None], None]]
-        ] = {}
+        self._attaching: dict[int, Callable[[Attached, ConsumerHandle | None], None]] = {}
         self._requests: dict[int, AppendCallback] = {}
         self._told: dict[int, StatusCallback] = {}
         self._taken: dict[int, GetCallback] = {}
         self._carried: dict[int, ResultCallback] = {}
-        self.astray: list[
-            tuple[AttachRequest, ConsumerPort, Callable[[Attached, ConsumerHandle | None], None]]
-        ] = []
-        """Consumers that asked the wrong shard and will retry at the right one soon."""
         self.serving = False
-        """True once the restarted host has announced its queues."""
+        """True once the restarted shard has announced its queues."""
         self._away_since = now()
 
     # Requests
@@ -92,16 +77,11 @@ class RemoteClient:
         done: AppendCallback | None,
         identity: Identity | None = None,
         by_address: bool = False,
-        once: bool = False,
     ) -> bool:
-        """Append a batch there. ``fail_fast``: answer `MOVED` instead of keeping it for a retry."""
-        if once and not self.serving:
+        """Append a batch there."""
+        if not self.serving:
             if done is not None:
                 done(Outcome.MOVED)
-            return True
-        if self._hopeless() or self._bytes > 4 * WAITING_BYTES_MAX:
-            if done is not None:
-                done(Outcome.FAILED)
             return True
         number = next(self._numbers)
         name = queue.encode()
@@ -109,36 +89,24 @@ class RemoteClient:
         kind = frames.APPEND_BY_ADDRESS if by_address else frames.APPEND
         once_only = (own.origin, own.number, own.floor, own.term)
         head = APPEND_HEAD.pack(kind, number, *once_only, len(name))
-        frame = head + name + batch
-        self._appends[number] = (frame, done)
-        if once:
-            self._once.add(number)
-        self._bytes += len(frame)
-        if self.serving:
-            self._link.send_frame(frame)
-        return self._bytes <= WAITING_BYTES_MAX
+        self._appends[number] = done
+        self._link.send_frame(head + name + batch)
+        return True
 
     def attach(
         self,
         wanted: AttachRequest,
         port: ConsumerPort,
         done: Callable[[Attached, ConsumerHandle | None], None],
-        once: bool = False,
     ) -> None:
-        """Attach a consumer there. ``fail_fast``: as in `append`."""
-        if once and not self.serving:
+        """Attach a consumer there."""
+        if not self.serving:
             done(ASTRAY, None)
-            return
-        if self._hopeless():
-            done(Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
             return
         number = next(self._numbers)
         self._ports[number] = port
-        self._attaching[number] = (wanted, done)
-        if once:
-            self._once.add(number)
-        if self.serving:
-            self._link.send_control("attach", number, *astuple(wanted))
+        self._attaching[number] = done
+        self._link.send_control("attach", number, *astuple(wanted))
 
     def settle(
         self,
@@ -216,22 +184,10 @@ class RemoteClient:
         self._requests[request] = done
         return request
 
-    def _hopeless(self) -> bool:
+    @property
+    def given_up(self) -> bool:
+        """Whether the shard has been away for longer than requests wait for it."""
         return not self.serving and self._now() > self._away_since + AWAY_SECONDS
-
-    @property
-    def above_high_watermark(self) -> bool:
-        """True while unanswered appends exceed the high watermark."""
-        return self._bytes > WAITING_BYTES_MAX
-
-    @property
-    def last_number(self) -> int:
-        """Number of the newest unanswered append; 0 if there is none."""
-        return next(reversed(self._appends), 0)
-
-    def has_pending(self, last: int) -> bool:
-        """Return whether an append up to this number is unanswered."""
-        return next(iter(self._appends), last + 1) <= last
 
     # Answers
 
@@ -243,33 +199,23 @@ class RemoteClient:
             self._answer(refused[at], refused[at + 1])
 
     def _answer(self, number: int, reason: int) -> None:
-        found = self._appends.pop(number, None)
-        if found is not None:
-            self._once.discard(number)
-            frame, done = found
-            self._bytes -= len(frame)
-            if done is not None:
-                done(reason)
+        done = self._appends.pop(number, None)
+        if done is not None:
+            done(reason)
 
     def on_attached(
         self, number: int, reason: int, group: str, stream: bool, primary: str, outcome: int
     ) -> None:
         """Handle the answer to an attach."""
-        found = self._attaching.pop(number, None)
-        if found is None:
+        done = self._attaching.pop(number, None)
+        if done is None:
             return
-        once = number in self._once
-        self._once.discard(number)
-        if reason == Outcome.MOVED and once:
-            self._ports.pop(number, None)
-            found[1](ASTRAY, None)
-        elif reason == Outcome.MOVED:
-            self.astray.append((found[0], self._ports.pop(number), found[1]))
-        elif reason:
-            self._ports.pop(number, None)
-            found[1](Attached(reason, outcome=outcome), None)
-        else:
-            found[1](Attached(0, group, stream, primary), RemoteHandle(self, number))
+        if not reason:
+            done(Attached(0, group, stream, primary), RemoteHandle(self, number))
+            return
+        self._ports.pop(number, None)
+        moved = reason == Outcome.MOVED
+        done(ASTRAY if moved else Attached(reason, outcome=outcome), None)
 
     def on_settled(self, request: int, reason: int) -> None:
         """Handle the answer to a settlement or a commit."""
@@ -316,26 +262,19 @@ class RemoteClient:
         """Handle the cancellation of a consumer there."""
         port = self._ports.pop(number, None)
         attaching = self._attaching.pop(number, None)
-        if port is not None and attaching is not None and number in self._once:
-            self._once.discard(number)
-            attaching[1](ASTRAY, None)
-        elif port is not None and attaching is not None:
-            self.astray.append((attaching[0], port, attaching[1]))
+        if attaching is not None:
+            attaching(ASTRAY, None)
         elif port is not None:
             port.cancelled()
 
     # Coming and going
 
     def serve(self) -> None:
-        """Send all unanswered requests to a host that is ready."""
+        """Accept requests: the shard is ready."""
         self.serving = True
-        for frame, _ in self._appends.values():
-            self._link.send_frame(frame)
-        for number, (wanted, _) in self._attaching.items():
-            self._link.send_control("attach", number, *astuple(wanted))
 
     def lose(self) -> None:
-        """Handle the loss of the host's shard."""
+        """Handle the loss of the shard."""
         self.serving = False
         self._away_since = self._now()
         requests, self._requests = self._requests, {}
@@ -350,41 +289,22 @@ class RemoteClient:
         carried, self._carried = self._carried, {}
         for carry in carried.values():
             carry(Result(Code.LOST))
-        gone = [number for number in self._ports if number not in self._attaching]
-        for number in gone:
-            self._ports.pop(number).cancelled()
-        self._lose_once()
-
-    def _lose_once(self) -> None:
-        """Answer fail-fast requests, whose fate is unknown: their callers ask elsewhere."""
-        once, self._once = self._once, set()
-        for number in sorted(once):
-            self._answer(number, Outcome.MOVED)
-            attaching = self._attaching.pop(number, None)
-            if attaching is not None:
-                self._ports.pop(number, None)
-                attaching[1](ASTRAY, None)
-
-    def give_up(self) -> None:
-        """Refuse requests to a host that has not come back in time."""
-        if not self._hopeless():
-            return
-        appends, self._appends = self._appends, {}
-        self._bytes = 0
-        for _, done in appends.values():
-            if done is not None:
-                done(Outcome.FAILED)
         attaching, self._attaching = self._attaching, {}
-        for number, (_, attached) in attaching.items():
-            self._ports.pop(number, None)
-            attached(Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
+        ports, self._ports = self._ports, {}
+        for number, port in ports.items():
+            if number not in attaching:
+                port.cancelled()
+        for number in list(self._appends):
+            self._answer(number, Outcome.MOVED)
+        for attached in attaching.values():
+            attached(ASTRAY, None)
 
 
 class RemoteHandle:
     """A consumer attached on another shard."""
 
-    def __init__(self, host: RemoteClient, number: int) -> None:
-        self._host = host
+    def __init__(self, shard: RemoteShard, number: int) -> None:
+        self._shard = shard
         self._number = number
 
     def settle(
@@ -396,30 +316,40 @@ class RemoteHandle:
         done: AppendCallback | None,
     ) -> None:
         """Settle messages."""
-        self._host.settle(self._number, verb, ranges, delay, reason, done)
+        self._shard.settle(self._number, verb, ranges, delay, reason, done)
 
     def commit(self, offset: int, done: AppendCallback | None) -> None:
         """Commit a stream's offset."""
-        self._host.commit(self._number, offset, done)
+        self._shard.commit(self._number, offset, done)
 
     def set_limit(self, limit: int) -> None:
         """Set the maximum number of unacked messages."""
-        self._host.set_limit(self._number, limit)
+        self._shard.set_limit(self._number, limit)
 
     def take(self, done: GetCallback) -> None:
         """Get one message."""
-        self._host.take(self._number, done)
+        self._shard.take(self._number, done)
 
     def stop(self) -> None:
         """Stop deliveries."""
-        self._host.stop(self._number)
+        self._shard.stop(self._number)
 
     def detach(self) -> None:
         """Detach."""
-        self._host.detach(self._number)
+        self._shard.detach(self._number)
 
 
-class RemoteClients:
+class RemoteShardObserver(Protocol):
+    """Follows the answers of other shards."""
+
+    def answered(self) -> None:
+        """Note that a shard has answered appends."""
+
+    def serves(self) -> None:
+        """Note that a shard has become ready for requests."""
+
+
+class RemoteShards:
     """All other shards."""
 
     def __init__(
@@ -427,18 +357,21 @@ class RemoteClients:
         links: Mapping[int, FrameLink],
         names: QueueNames,
         now: Callable[[], float],
-        host: Callable[[str], GroupClient],
+        observer: RemoteShardObserver,
     ) -> None:
         self._names = names
-        self._host = host
         self._now = now
-        self.answered: Callable[[], None] = lambda: None
-        """Called when a host has answered appends."""
-        self.hosts = {peer: RemoteClient(link, now) for peer, link in links.items()}
+        self._observer = observer
+        self.shards = {peer: RemoteShard(link, now) for peer, link in links.items()}
 
     def add(self, peer: int, link: FrameLink) -> None:
         """Add a shard of another node."""
-        self.hosts[peer] = RemoteClient(link, self._now)
+        self.shards[peer] = RemoteShard(link, self._now)
+
+    def serving(self, peer: int) -> RemoteShard | None:
+        """Return a shard; None while it cannot be sent requests."""
+        shard = self.shards.get(peer)
+        return shard if shard is not None and shard.serving else None
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames."""
@@ -457,20 +390,21 @@ class RemoteClients:
 
     def _to(self, name: str) -> Callable[..., None]:
         def handle(link: FrameLink, *arguments: Any) -> None:
-            getattr(self.hosts[link.peer], name)(*arguments)
+            getattr(self.shards[link.peer], name)(*arguments)
 
         return handle
 
     def _on_appended(self, link: FrameLink, numbers: list[int], refused: list[int]) -> None:
-        self.hosts[link.peer].on_appended(numbers, refused)
-        self.answered()
+        self.shards[link.peer].on_appended(numbers, refused)
+        self._observer.answered()
 
     def _on_queues(self, link: FrameLink, queues: Iterable[list[Any]], complete: bool) -> None:
         """Learn queues that a shard hosts; it is ready once the announcement is complete."""
         for queue in queues:
             self._on_queue(link, *queue)
         if complete:
-            self.hosts[link.peer].serve()
+            self.shards[link.peer].serve()
+            self._observer.serves()
 
     def _on_queue(
         self, _link: FrameLink, name: str, group: str, kind: int, topics: list[bytes]
@@ -483,25 +417,12 @@ class RemoteClients:
 
     def deliver(self, link: FrameLink, frame: bytes) -> None:
         """Handle a DELIVER frame."""
-        self.hosts[link.peer].on_deliver(frame)
+        self.shards[link.peer].on_deliver(frame)
 
     def refer(self, link: FrameLink, frame: bytes) -> None:
         """Handle a REFER frame."""
-        self.hosts[link.peer].on_refer(frame)
+        self.shards[link.peer].on_refer(frame)
 
     def lose(self, peer: int) -> None:
         """Handle the loss of a shard."""
-        self.hosts[peer].lose()
-
-    @property
-    def above_high_watermark(self) -> bool:
-        """True while any host's unanswered appends exceed the high watermark."""
-        return any(host.above_high_watermark for host in self.hosts.values())
-
-    def housekeeping(self) -> None:
-        """Do periodic work; runs every tenth of a second."""
-        for host in self.hosts.values():
-            host.give_up()
-            astray, host.astray = host.astray, []
-            for wanted, port, done in astray:
-                self._host(self._names.info(wanted.queue).group).attach(wanted, port, done)
+        self.shards[peer].lose()

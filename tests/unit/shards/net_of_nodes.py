@@ -1,0 +1,215 @@
+"""Several nodes whose shards exchange messages as between nodes, over streams that a test rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from fluxmq.net import frames
+from fluxmq.shards.node_peers import NodePeers
+from tests.conformance.client import Client
+from tests.unit.shards.node import Node
+from tests.unit.shards.pipes import Clock
+
+SHARDS_MAX = 256
+TIMEOUT = 15.0
+
+
+def settings_of(name: str, names: list[str]) -> dict[str, Any]:
+    """The settings of a node of the cluster."""
+    peers = {
+        each: f"127.0.0.1:{7000 + number}" for number, each in enumerate(names) if each != name
+    }
+    own = f"127.0.0.1:{7000 + names.index(name)}"
+    return {
+        "cluster": {
+            "enabled": True,
+            "node_id": name,
+            "raft": {"enabled": True},
+            "transport": {"bind_addr": own, "peers": peers},
+        }
+    }
+
+
+class FakeLink:
+    """One end of a stream between two shards of two nodes."""
+
+    def __init__(self, peer: int, node: str, shard: int, owner: NodePeers) -> None:
+        self.peer = peer
+        self.node = node
+        self.shard = shard
+        self.owner = owner
+        self.epoch = 0
+        self.up = False
+        self.backlog_bytes = 0
+        self.inbox: deque[bytes] = deque()
+        self.other: FakeLink
+        self.closed = 0
+        self.held = False
+        """Nothing that was sent to this end arrives."""
+
+    def send_control(self, name: str, *arguments: object) -> None:
+        """Send a control frame."""
+        self.send_frame(frames.encode_control(name, *arguments))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a frame."""
+        if self.up:
+            self.other.inbox.append(frame)
+
+    def close(self) -> None:
+        """Note it: the test cuts the stream."""
+        self.closed += 1
+
+    def take(self) -> bool:
+        """Handle what has arrived."""
+        worked = False
+        while self.inbox and not self.held:
+            frame = self.inbox.popleft()
+            worked = True
+            if frame[0] == frames.CONTROL:
+                name, *arguments = frames.decode_control(frame)
+                self.owner.handlers()[str(name)](self, *arguments)
+            else:
+                self.owner.received(self, frame)
+        return worked
+
+
+class NetNode(Node):
+    """A node whose work goes on with that of the others."""
+
+    net: Net | None = None
+
+    def run(self) -> bool:
+        """Let all nodes work until nothing is left to do."""
+        worked = super().run()
+        if self.net is not None and not self.net.running:
+            self.net.run()
+        return worked
+
+
+class Net:
+    """A cluster of nodes, each with so many shards."""
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, *workers: int) -> None:
+        self.clock = clock
+        self.names = [f"n{number}" for number in range(len(workers))]
+        self.nodes = [
+            NetNode(count, clock, loop, settings_of(name, self.names))
+            for name, count in zip(self.names, workers, strict=True)
+        ]
+        self.running = False
+        self._lives = [100] * len(workers)
+        for node in self.nodes:
+            node.net = self
+        self.links: dict[tuple[int, int, int, int], FakeLink] = {}
+        for number in range(len(workers)):
+            self._introduce(number)
+        for one in range(len(workers)):
+            for other in range(len(workers)):
+                for a in range(workers[one]):
+                    for b in range(workers[other]):
+                        if one != other and (b == a % workers[other] or a == b % workers[one]):
+                            self._add(one, a, other, b)
+        for (one, a, other, b), link in self.links.items():
+            link.other = self.links[other, b, one, a]
+        self.connect()
+
+    def peers(self, node: int, shard: int) -> NodePeers:
+        """The other nodes, as a shard sees them."""
+        found = self.nodes[node][shard].nodes
+        assert isinstance(found, NodePeers)
+        return found
+
+    def _introduce(self, number: int) -> None:
+        """Tell a node's shards how many the others have."""
+        for shard in self.nodes[number]:
+            self.peers(number, shard.index).shards_of = self._workers_of
+
+    def _workers_of(self, name: str) -> int:
+        return self.nodes[self.names.index(name)].workers
+
+    def _add(self, one: int, a: int, other: int, b: int) -> None:
+        owner = self.peers(one, a)
+        link = FakeLink(SHARDS_MAX * (other + 1) + b, self.names[other], b, owner)
+        self.links[one, a, other, b] = link
+        owner.added(link)
+
+    def ends(self, one: int, other: int) -> list[FakeLink]:
+        """The ends of all streams between two nodes."""
+        return [
+            link
+            for (here, _, there, _), link in self.links.items()
+            if {here, there} == {one, other}
+        ]
+
+    def connect(self) -> None:
+        """Begin every stream that is not there."""
+        fresh = [link for link in self.links.values() if not link.up]
+        for link in fresh:
+            link.up = True
+            link.epoch = self._lives[self.names.index(link.node)]
+            link.inbox.clear()
+        for link in fresh:
+            link.owner.came(link)
+        self.run()
+
+    def cut(self, one: int, other: int, lost: bool = True) -> None:
+        """End the streams between two nodes; ``lost``: with what is on its way."""
+        for link in self.ends(one, other):
+            if not lost:
+                link.take()
+        for link in self.ends(one, other):
+            link.up = False
+            link.inbox.clear()
+        for link in self.ends(one, other):
+            link.owner.gone(link)
+        self.run()
+
+    def restart(self, number: int) -> None:
+        """SIGKILL of all shards of a node, and their start; its streams are not there yet."""
+        node = self.nodes[number]
+        for other in range(len(self.nodes)):
+            if other != number:
+                self.cut(number, other)
+        self._lives[number] += 1
+        for shard in list(node):
+            node.kill(shard.index)
+        for index in range(node.workers):
+            node.start(index)
+        self._introduce(number)
+        for (one, a, _, _), link in self.links.items():
+            if one == number:
+                link.owner = self.peers(one, a)
+                link.owner.added(link)
+        self.advance(0.3)
+
+    def run(self) -> None:
+        """Let everything work until nothing is left to do."""
+        self.running = True
+        working = True
+        while working:
+            worked = [node.run() for node in self.nodes]
+            worked += [link.take() for link in self.links.values()]
+            working = any(worked)
+        self.running = False
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass on all nodes."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.now = min(end, self.clock.now + 0.1)
+            for node in self.nodes:
+                for shard in node:
+                    shard.timer()
+            self.run()
+
+    def client(self, node: int, shard: int = 0, name: str = "", **fields: Any) -> Client:
+        """A connected client of a shard."""
+        return self.nodes[node].connect(shard, name, **fields)
+
+    def close(self) -> None:
+        """End everything."""
+        for node in self.nodes:
+            node.close()
