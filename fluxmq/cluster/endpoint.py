@@ -86,11 +86,12 @@ class Endpoint:
         self._calls = dict(calls or {})
         self.door = Door(security.hosts)
         self._guard = security.guard
-        self._open = False
         self._serving: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._sockets: set[Socket] = set()
         self._streams: set[NodeStream] = set()
+        self._welcoming: set[asyncio.Task[None]] = set()
+        """Tasks of connections that are being set up."""
         self._answering: set[asyncio.Task[None]] = set()
         """Tasks of calls whose caller waits."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,7 +111,6 @@ class Endpoint:
         except OSError as error:
             raise EndpointError(f"{self.address} cannot be bound: {error}") from error
         self.address = f"{host}:{listening[0].getsockname()[1]}"
-        self._open = True
         self.door.look()
         self._serving = loop.create_task(self._serve(listening))
 
@@ -121,26 +121,30 @@ class Endpoint:
             self._stopping.set()
             await asyncio.wait([serving])
 
+    @property
+    def _open(self) -> bool:
+        return not self._stopping.is_set()
+
     async def _serve(self, listening: Sequence[sockets.socket]) -> None:
         """Serve until ``stop``, or the end of the event loop."""
-        loop = asyncio.get_running_loop()
-        accepting = [loop.create_task(self._accept_from(each)) for each in listening]
+        for each in listening:
+            self._watch(each)
         try:
             await self._stopping.wait()
         finally:
-            self._open = False
-            for task in accepting:
-                task.cancel()
-            await asyncio.wait(accepting)
+            self._stopping.set()  # also at the end of the event loop
             for each in listening:
+                asyncio.get_running_loop().remove_reader(each)
                 each.close()
             await self.door.close()
+            if self._welcoming:  # uvloop never closes what is cancelled before it is connected
+                await asyncio.wait(self._welcoming, timeout=CLOSING_SECONDS)
             ended: list[asyncio.Future[None]] = [each.ended for each in self._streams]
             for connection in list(self._streams):
                 connection.close()
-            for task in self._tasks:
+            for task in (*self._tasks, *self._welcoming):
                 task.cancel()
-            ended += self._tasks
+                ended.append(task)
             closing = list(self._sockets)
             if ended:
                 await asyncio.wait(ended)
@@ -148,19 +152,29 @@ class Endpoint:
 
     # Connections
 
-    async def _accept_from(self, listening: sockets.socket) -> None:
-        """Accept connections on a listening socket, without end."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                made, address = await loop.sock_accept(listening)
-            except OSError as error:
-                if error.errno in _SHORT_OF:
-                    self._guard.refuse(CONNECTION, "accept", NOT_ACCEPTED, problem=str(error))
-                    await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
-                continue  # otherwise it was gone before it was accepted
-            self._let_in(made, str(address[0]))
-            await asyncio.sleep(0)  # a crowd of connections must not starve other tasks
+    def _watch(self, listening: sockets.socket) -> None:
+        """Accept connections on a listening socket until the endpoint stops."""
+        if self._open:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(listening, self._accept_from, listening)
+
+    def _accept_from(self, listening: sockets.socket) -> None:
+        """Accept one connection: a crowd of them must not starve other tasks.
+
+        A task that waits in ``sock_accept`` would lose a connection that arrives as it is
+        cancelled.
+        """
+        try:
+            made, address = listening.accept()
+        except OSError as error:
+            if error.errno in _SHORT_OF:
+                self._guard.refuse(CONNECTION, "accept", NOT_ACCEPTED, problem=str(error))
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                loop.call_later(ACCEPT_AGAIN_SECONDS, self._watch, listening)
+            return  # otherwise it was gone before it was accepted
+        made.setblocking(False)
+        self._let_in(made, str(address[0]))
 
     def _let_in(self, made: sockets.socket, address: str) -> None:
         """Admit a connection, or close it."""
@@ -173,8 +187,8 @@ class Endpoint:
             )
             return
         task = asyncio.get_running_loop().create_task(self._welcome(made, address, visit))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._welcoming.add(task)
+        task.add_done_callback(self._welcoming.discard)
 
     async def _welcome(self, made: sockets.socket, address: str, visit: Visit) -> None:
         """Complete the TLS handshake, if any; an admitted connection counts until it ends."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 import grpc.aio
@@ -283,6 +285,28 @@ def test_an_unwelcome_stream_is_refused_with_the_reason(
         await endpoint.stop()
         assert security.guard.refused[STREAM] == 1
         assert seen.events == []
+
+    run(scenario)
+
+
+def test_connections_that_arrive_as_the_endpoint_stops_are_closed() -> None:
+    async def scenario() -> None:
+        for turns in range(6):
+            (port,) = free_ports(1)
+            own = StreamHello("node1", 0, 1, 1, "")
+            address = f"{HOST}:{port}"
+            endpoint = ShardEndpoint(Security("node1", PEERS), address, own, {"node2": f"{HOST}:1"})
+            await endpoint.start()
+            arriving = [socket.create_connection((HOST, port)) for _ in range(8)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await endpoint.stop()
+            gc.collect()  # warns of a connection that was lost
+            for each in arriving:
+                with each, suppress(ConnectionResetError):
+                    each.setblocking(False)
+                    while await asyncio.get_running_loop().sock_recv(each, 1 << 12):
+                        pass
 
     run(scenario)
 
