@@ -58,13 +58,15 @@ from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
-from fluxmq.settings.clustering import META_GROUP
+from fluxmq.settings.clustering import META_GROUP, ClusterSettings
 from fluxmq.settings.plans import GroupPlans
 from fluxmq.settings.queues import QueueSettings
 from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
+    from fluxmq.control.etcd.client import EtcdClient
+    from fluxmq.control.etcd.election import Election
     from fluxmq.control.http import HttpServer
     from fluxmq.control.meta.service import Meta
 
@@ -94,6 +96,8 @@ class ControlProcess:
         self._directory: Directory | None = None
         self._topology: TopologyService | None = None
         self._meta: Meta | None = None
+        self._etcd: EtcdClient | None = None
+        self._election: Election | None = None
         self._listings: listings.Listings | None = None
         self._migrations: queue_migrations.MigrationRequests | None = None
         self._placing = placements.Placements(
@@ -175,6 +179,8 @@ class ControlProcess:
             raise BootError(f"storage.data_dir: {socket_path}: {problem}") from problem
         if self._meta is not None:
             await self._start_meta(self._meta)
+        if self._settings.cluster.enabled and self._settings.cluster.etcd is not None:
+            self._start_etcd(self._settings.cluster)
         await self._start_http()
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:
@@ -228,6 +234,18 @@ class ControlProcess:
         except ClusterError as problem:
             raise BootError(f"cluster.raft.bind_addr: the group _meta: {problem}") from problem
 
+    def _start_etcd(self, cluster: ClusterSettings) -> None:
+        # Loaded after the fork, and only where it is used: gRPC has threads, and takes memory.
+        from fluxmq.control.etcd.client import EtcdClient, EtcdError
+        from fluxmq.control.etcd.election import Election
+
+        try:
+            self._etcd = EtcdClient.of(cluster)
+        except EtcdError as problem:
+            raise BootError(str(problem)) from problem
+        self._election = Election(self._etcd, cluster.node_id)
+        self._election.start()
+
     async def _start_http(self) -> None:
         listener = self._settings.server.http
         if listener is None:
@@ -254,7 +272,11 @@ class ControlProcess:
             steps["http"] = self._http.stop()
         if self._meta is not None:
             steps["the group _meta"] = self._meta.stop()
+        if self._election is not None:
+            steps["the election"] = self._election.stop()
         in_time = await end(steps, END_SECONDS_MAX)
+        if self._etcd is not None:
+            await self._etcd.close()
         await self._listener.stop()
         if self._store is not None:
             await self._thread.run(self._store.close)
@@ -314,7 +336,8 @@ class ControlProcess:
     def _own_samples(self) -> Iterable[Sample]:
         http = () if self._http is None else self._http.samples()
         meta = () if self._meta is None else self._meta.samples()
-        return [*http, *self._resources.samples(), *meta]
+        etcd = () if self._election is None else self._election.samples()
+        return [*http, *self._resources.samples(), *meta, *etcd]
 
     def _greeted(self, peer: Peer) -> None:
         hello = peer.hello

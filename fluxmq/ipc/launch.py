@@ -45,7 +45,7 @@ SETTINGS_READ_SECONDS = 2.0
 CONTROL_SOCKET = "control.sock"
 """File name of the control process's socket inside ``run_dir``."""
 
-Role = Literal["shard", "acceptor", "control"]
+Role = Literal["shard", "acceptor", "control", "etcd"]
 
 _FRAME = struct.Struct("<II")
 _PR_SET_PDEATHSIG = 1
@@ -89,7 +89,7 @@ class Launch:
     @property
     def process_name(self) -> str:
         """Name of this process in logs and in the process table: ``shard-0``, ``acceptor``,
-        ``control``."""
+        ``control``, ``etcd``."""
         return process_name(self.role, self.index)
 
     @property

@@ -53,7 +53,7 @@ MEMORY, DISK = "memory", "disk"
 ALARMS = (MEMORY, DISK)
 """Resources that a node can run short of, by their bit."""
 
-ROLES = ("", "shard", "acceptor", "control")
+ROLES = ("", "shard", "acceptor", "control", "etcd")
 """Roles of a row; the empty one means unused."""
 
 

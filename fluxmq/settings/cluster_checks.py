@@ -16,9 +16,12 @@ from fluxmq.settings.clustering import (
     META_GROUP,
     OWN_GROUP_PREFIXES,
     ClusterSettings,
+    Etcd,
     Raft,
     RaftGroup,
     TransportSettings,
+    address_of,
+    members_of,
 )
 from fluxmq.settings.listen_addresses import SHARD_PORTS
 from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup
@@ -51,6 +54,10 @@ _OF_META: Final = frozenset(
 )
 """Keys that ``_meta`` may set. Its replicas are on every node, beside the control process's
 data."""
+_OF_MEMBER: Final = frozenset(
+    {"data_dir", "bind_addr", "client_addr", "initial_cluster", "bootstrap", "binary"}
+)
+"""Keys of the member that this node runs."""
 _NOT_NEEDED: Final = ("route_batch_max_delay", "route_batch_flush_workers")
 """Settings that a transport needs if it collects messages before it routes them."""
 
@@ -63,6 +70,8 @@ def cluster_problems(settings: Settings) -> Iterator[SettingsProblem]:
     cluster = settings.cluster
     yield from _transport(cluster)
     yield from _raft(cluster.raft)
+    if cluster.enabled and cluster.etcd is not None:
+        yield from _etcd(cluster, cluster.etcd)
     if cluster.enabled:
         yield from _nodes(cluster)
     elif cluster.raft.enabled:
@@ -185,6 +194,33 @@ def _named_peers(cluster: ClusterSettings) -> Iterator[tuple[str, Mapping[str, s
                 yield f"cluster.raft.groups.{name}.peers", group.peers
 
 
+def _etcd(cluster: ClusterSettings, etcd: Etcd) -> Iterator[SettingsProblem]:
+    urls = [(f"endpoints[{index}]", url) for index, url in enumerate(etcd.endpoints)]
+    if not urls:
+        members = members_of(etcd, cluster.node_id)
+        if etcd.initial_cluster is not None:
+            urls = [("initial_cluster", url) for url in members.values()]
+        if cluster.node_id not in members:
+            yield SettingsProblem(
+                "cluster.etcd.initial_cluster",
+                f"names {_listed(members)}, and not this node, {cluster.node_id}: name it, or set"
+                " cluster.etcd.endpoints for a node without a member",
+            )
+        if etcd.initial_cluster is None and cluster.transport.peers:
+            yield SettingsProblem(
+                "cluster.etcd.initial_cluster",
+                f"is required, since there are other nodes: {_listed(cluster.transport.peers)}",
+            )
+    scheme = "https" if cluster.transport.tls_enabled else "http"
+    for key, url in urls:
+        if not url.startswith(f"{scheme}://"):
+            yield SettingsProblem(
+                f"cluster.etcd.{key}",
+                f"{url} must begin with {scheme}://, since cluster.transport.tls_enabled is"
+                f" {'true' if scheme == 'https' else 'false'}",
+            )
+
+
 def _alone(raft: Raft) -> Iterator[SettingsProblem]:
     """Yield groups with peers on a node without a cluster: it may not contact them, so they cannot
     elect a leader."""
@@ -302,12 +338,6 @@ def cluster_refusals(settings: Settings, workers: int) -> Iterator[str]:
             f"cluster.enabled is true: a node of a cluster has at most {SHARD_PORTS} shards, and --workers asks for"
             f" {workers}."
         )
-    if "etcd" in cluster.model_fields_set:
-        yield (
-            "cluster.etcd: this version of FluxMQ has no etcd member. The nodes of a cluster agree on exchanges,"
-            " queues and users in a replication group of their own (_meta, with cluster.raft.enabled):"
-            " leave the section out."
-        )
     exposed = list(_exposed(cluster))
     if exposed and not (cluster.transport.tls_enabled or cluster.transport.allow_plaintext):
         yield (
@@ -327,6 +357,13 @@ def _exposed(cluster: ClusterSettings) -> Iterator[str]:
             yield path
 
     yield from beyond("cluster.transport.bind_addr", cluster.transport.bind_addr)
+    etcd = cluster.etcd
+    if etcd is not None and etcd.endpoints:
+        for index, endpoint in enumerate(etcd.endpoints):
+            yield from beyond(f"cluster.etcd.endpoints[{index}]", address_of(endpoint))
+    elif etcd is not None:
+        yield from beyond("cluster.etcd.bind_addr", etcd.bind_addr)
+        yield from beyond("cluster.etcd.client_addr", etcd.client_addr)
     if cluster.raft.enabled:
         yield from beyond("cluster.raft.bind_addr", cluster.raft.bind_addr)
         for name, group in cluster.raft.groups.items():
@@ -353,6 +390,8 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
             yield f"{names}: accepted and not used, since cluster.enabled is false."
     else:
         yield from _of_transport(cluster.transport)
+        if cluster.etcd is not None:
+            yield from _of_etcd(cluster.etcd, cluster.node_id)
         if cluster.raft.enabled:
             yield from _of_groups(settings)
         else:
@@ -382,6 +421,24 @@ def _of_transport(transport: TransportSettings) -> Iterator[str]:
         yield (
             "cluster.transport.allow_plaintext: traffic between nodes is neither encrypted nor"
             " authenticated; anyone who can reach these addresses can read and change every replicated queue."
+        )
+
+
+def _of_etcd(etcd: Etcd, node: str) -> Iterator[str]:
+    unused = etcd.model_fields_set & {"hybrid_retained_size_threshold"}
+    if etcd.endpoints:
+        unused |= etcd.model_fields_set & _OF_MEMBER
+    if unused:
+        where = ", ".join(f"cluster.etcd.{name}" for name in sorted(unused))
+        yield (
+            f"{where}: not used: retained messages and wills stay on their nodes, and"
+            " with cluster.etcd.endpoints this node runs no member."
+        )
+    members = len(members_of(etcd, node))
+    if not etcd.endpoints and members % 2 == 0:
+        yield (
+            f"cluster.etcd.initial_cluster: {members} members stand the loss of {(members - 1) // 2},"
+            f" no more than {members - 1} would."
         )
 
 

@@ -43,6 +43,15 @@ def _members(text: str) -> str:
     return text
 
 
+def _endpoint(text: str) -> str:
+    """Check ``http://host:port`` or ``https://host:port``."""
+    scheme, found, address = text.partition("://")
+    if not found or scheme not in ("http", "https"):
+        raise ValueError("is not an endpoint; write http://host:port or https://host:port")
+    split_address(address.rstrip("/"))
+    return text
+
+
 EPHEMERAL = "ephemeral"
 """Prefix of the in-memory groups; the shard's number follows."""
 BUFFERED = "buffered"
@@ -60,10 +69,12 @@ META_GROUP: Final = "_meta"
 and users."""
 
 Name = Annotated[str, AfterValidator(check_name)]
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
 
 
 class Etcd(Section):
-    """The embedded etcd member: the cluster's metadata."""
+    """The cluster's metadata: a member of etcd, which the supervisor runs, or endpoints of one that
+    is run otherwise."""
 
     data_dir: str | None = None
     """Directory of the member; by default, etcd below storage.data_dir."""
@@ -75,9 +86,30 @@ class Etcd(Section):
     """Members at the first start, as name=http://host:port, separated by commas."""
     bootstrap: bool = True
     """true forms a new cluster, false joins an existing one."""
+    endpoints: Annotated[list[Endpoint], Field(max_length=16)] = Field(default_factory=list)
+    """Addresses of an etcd that is run otherwise, as http://host:port; this node then runs no
+    member."""
+    binary: FilePath | None = None
+    """Program of the member; by default, etcd on PATH, or the one that make etcd has built."""
     hybrid_retained_size_threshold: Annotated[Size, Field(ge=0, le=1 << 20)] = 1024
     """Size below which retained messages and wills are kept in etcd whole; of larger ones only the
     metadata is."""
+
+
+def address_of(url: str) -> str:
+    """Return the "host:port" of a member or an endpoint."""
+    return url.partition("://")[2].rstrip("/")
+
+
+def members_of(etcd: Etcd, node: str) -> dict[str, str]:
+    """Return the first members, name to URL; ``node`` alone if the settings name none."""
+    if etcd.initial_cluster is None:
+        return {node: f"http://{etcd.bind_addr}"}  # of a lone member, by its own address
+    found = {}
+    for member in etcd.initial_cluster.split(","):
+        name, _, url = member.strip().partition("=")
+        found[name] = url
+    return found
 
 
 class TransportSettings(Section):
@@ -195,16 +227,21 @@ class Raft(Section):
 
 
 class ClusterSettings(Section):
-    """Other nodes. With raft.enabled, queues are replicated and reachable between nodes; etcd is
-    not supported yet."""
+    """Other nodes. With raft.enabled, queues are replicated and reachable between nodes."""
 
     enabled: bool = False
     """Make this node part of a cluster."""
     node_id: Name = "broker-1"
     """Name of this node; unique in the cluster and permanent."""
-    etcd: Etcd = Etcd()
-    """Metadata: owners, subscriptions, consumers."""
+    etcd: Etcd | None = None
+    """Metadata in etcd; without this section, the cluster has none."""
     transport: TransportSettings = TransportSettings()
     """Data between nodes."""
     raft: Raft = Raft()
     """Replication of durable queues."""
+
+    @property
+    def member(self) -> Etcd | None:
+        """Settings of the member of etcd that this node runs; None if it runs none."""
+        etcd = self.etcd
+        return etcd if self.enabled and etcd is not None and not etcd.endpoints else None

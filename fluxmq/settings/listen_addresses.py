@@ -47,9 +47,11 @@ def listen_addresses(settings: Settings) -> Iterator[ListenAddress]:
     def given(section: Section, name: str, needed: bool) -> bool:
         return needed or name in section.model_fields_set
 
-    for name in ("bind_addr", "client_addr"):
-        if given(cluster.etcd, name, needed=False):
-            yield ListenAddress(f"cluster.etcd.{name}", getattr(cluster.etcd, name))
+    etcd = cluster.etcd
+    if etcd is not None and not etcd.endpoints:
+        for name in ("bind_addr", "client_addr"):
+            if given(etcd, name, cluster.enabled):
+                yield ListenAddress(f"cluster.etcd.{name}", getattr(etcd, name))
     if given(cluster.transport, "bind_addr", cluster.enabled):
         ports = SHARD_PORTS if cluster.enabled else 1
         yield ListenAddress("cluster.transport.bind_addr", cluster.transport.bind_addr, ports)

@@ -20,7 +20,7 @@ from fluxmq.net.link_ends import LinkKind
 from fluxmq.protocols.mqtt.scan import COMPILED
 from fluxmq.settings import Settings, SettingsError
 from fluxmq.storage.errors import StorageError
-from fluxmq.supervisor import banner, group_placement, placement
+from fluxmq.supervisor import banner, etcd, group_placement, placement
 from fluxmq.supervisor.children import Children
 from fluxmq.supervisor.directory import DataDirectory, DataDirectoryError, open_directory
 from fluxmq.supervisor.fabric import Fabric, link_kind
@@ -159,6 +159,16 @@ def _run(config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Pr
         log.warning("%s", note)
     for note in descriptors.notes(settings, allowed, plan.workers):
         log.warning("%s", note)
+    member = settings.cluster.member
+    if member is not None:
+        try:
+            note = etcd.note_on(etcd.version_of(etcd.program_of(member)))
+        except etcd.EtcdProgramError as problem:
+            _say(str(problem))
+            directory.close()
+            return EXIT_BOOT_FAILURE
+        if note:
+            log.warning("%s", note)
     try:
         for note in group_placement.notes(
             settings, group_placement.place(directory.path, settings, plan)
@@ -183,7 +193,9 @@ def _supervise(
     kind: LinkKind,
 ) -> int:
     log = logs.get_logger("fluxmq.supervisor")
-    tree = Tree(plan.workers, settings.server.shutdown_timeout)
+    tree = Tree(
+        plan.workers, settings.server.shutdown_timeout, etcd=settings.cluster.member is not None
+    )
     fabric = Fabric(
         plan,
         tree,

@@ -80,10 +80,18 @@ def run_control(launch: Launch) -> None:
     main(launch)
 
 
+def run_etcd(launch: Launch) -> None:
+    """Become the member of etcd."""
+    from fluxmq.supervisor.etcd import run
+
+    run(launch)
+
+
 PROGRAMS: Mapping[str, Program] = {
     "shard": Program(load_rest, run_shard),
     "acceptor": Program(load_rest, run_acceptor),
     "control": Program(load_common, run_control),
+    "etcd": Program(load_common, run_etcd),
 }
 """The program of each role."""
 

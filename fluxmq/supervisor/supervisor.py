@@ -196,6 +196,9 @@ class Supervisor:
             if child.phase not in (Phase.STARTING, Phase.READY):
                 continue
             slot = child.slot
+            if child.role == "etcd":  # which does not know the table
+                table.beat(slot, clock_ns)
+                table.set_ready(slot)
             row = table.row(slot)
             waited_ns = self._children.waited_ns(slot) if row.ready else 0
             if self._tree.observed(child, row.ready, row.heartbeat, clock_ns, now, waited_ns):

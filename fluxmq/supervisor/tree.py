@@ -3,13 +3,13 @@
 Pure. Time is an argument (seconds, monotonic); ``supervisor`` carries the decisions out. The
 rules:
 
-* First start: control, then the shards, and the acceptor when all of these are ready, so that the
+* First start: the member of etcd, if any, control, then the shards, and the acceptor when all of these are ready, so that the
   ports open when something serves them. A child that *cannot boot* (exit code 3) now ends the whole
   start.
 * Afterwards the tree never gives up. A child that ends is restarted: at once the first time, then
   after 100 ms, doubling to 10 s; one that stayed up for 10 s starts over with the count.
 * A child whose loop hangs, or that does not become ready, is killed and restarted.
-* Stop: acceptor, then shards, then control, each sent SIGTERM, and SIGKILL when its time is over.
+* Stop: acceptor, then shards, control and etcd, each sent SIGTERM, and SIGKILL when its time is over.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ STABLE_SECONDS = 10.0
 STOP_SECONDS = 5.0
 """Time for acceptor and control to end, and for shards beyond their own shutdown_timeout."""
 
-START_ORDER = ("control", "shard", "acceptor")
+START_ORDER = ("etcd", "control", "shard", "acceptor")
 """The control process first: it imports for itself, meanwhile the supervisor imports for the
 others."""
-STOP_ORDER = ("acceptor", "shard", "control")
+STOP_ORDER = ("acceptor", "shard", "control", "etcd")
 
 
 class Phase(enum.Enum):
@@ -130,10 +130,13 @@ def back_off(failures: int) -> float:
 class Tree:
     """All children of the node. Receives events; ``actions`` returns what to do now."""
 
-    def __init__(self, workers: int, shutdown_timeout: float) -> None:
+    def __init__(self, workers: int, shutdown_timeout: float, *, etcd: bool = False) -> None:
+        """``etcd``: this node runs a member of etcd."""
         self.children = [Child("shard", index, index) for index in range(workers)]
         self.children.append(Child("acceptor", 0, workers))
         self.children.append(Child("control", 0, workers + 1))
+        if etcd:
+            self.children.append(Child("etcd", 0, workers + 2))
         self._in_start_order = sorted(
             self.children, key=lambda child: START_ORDER.index(child.role)
         )

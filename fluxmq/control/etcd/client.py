@@ -1,0 +1,205 @@
+"""Client of etcd, over gRPC.
+
+Requests go to one endpoint until it fails, then to the next. A request that may have been carried
+out is not repeated here: only its caller knows whether that would do harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import grpc
+import grpc.aio
+
+from fluxmq.control.etcd import messages
+from fluxmq.control.etcd.messages import Changed, Created, Get, Outcome, Put, Watched
+from fluxmq.model.errors import FluxmqError
+from fluxmq.settings.clustering import ClusterSettings, address_of
+
+REQUEST_SECONDS: Final = 2.0
+"""Time for an answer: a new leader among the members is elected in about one second."""
+MESSAGE_BYTES_MAX: Final = 4 << 20
+"""Size of an answer, twice what the server accepts in a request."""
+KEEP_ALIVE_MS: Final = 2000
+"""Interval of HTTP/2's own keep-alive, by which a dead endpoint is noticed under a watch."""
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", KEEP_ALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEP_ALIVE_MS),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+)
+
+Answer = TypeVar("Answer")
+
+
+class EtcdError(FluxmqError):
+    """A request failed, or got no answer in time."""
+
+
+class CompactedError(EtcdError):
+    """A watch began at a revision whose changes are no longer there."""
+
+
+class EtcdClient:
+    """Connection to a cluster of etcd. Lives on one event loop.
+
+    ``endpoints``: addresses, "host:port"; ``credentials``: None for plaintext; ``name``: the name
+    in the servers' certificates, if it is not their host name.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        credentials: grpc.ChannelCredentials | None = None,
+        name: str = "",
+    ) -> None:
+        options: list[tuple[str, Any]] = list(_CHANNEL_OPTIONS)
+        if name:
+            options.append(("grpc.ssl_target_name_override", name))
+        self._channels = [
+            grpc.aio.insecure_channel(each, options)
+            if credentials is None
+            else grpc.aio.secure_channel(each, credentials, options)
+            for each in endpoints
+        ]
+        self._current = 0
+
+    @classmethod
+    def of(cls, cluster: ClusterSettings) -> EtcdClient:
+        """Return a client of the member or the endpoints of the settings. Raises EtcdError for a
+        certificate that cannot be read."""
+        etcd, transport = cluster.etcd, cluster.transport
+        assert etcd is not None, "the settings ask for etcd"
+        endpoints = [address_of(each) for each in etcd.endpoints]
+        endpoints = endpoints or [reachable(etcd.client_addr)]
+        if not transport.tls_enabled:
+            return cls(endpoints)
+        try:
+            authority, key, certificate = (
+                Path(path or "").read_bytes()
+                for path in (
+                    transport.tls_ca_file,
+                    transport.tls_key_file,
+                    transport.tls_cert_file,
+                )
+            )
+        except OSError as problem:
+            raise EtcdError(f"cluster.transport: {problem}") from problem
+        credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+        return cls(endpoints, credentials, "" if etcd.endpoints else cluster.node_id)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await asyncio.gather(*(channel.close() for channel in self._channels))
+
+    async def transact(
+        self,
+        compares: tuple[Created | Changed, ...],
+        success: tuple[Put | Get, ...],
+        failure: tuple[Put | Get, ...] = (),
+    ) -> Outcome:
+        """Carry out ``success`` if all comparisons hold, else ``failure``. Raises EtcdError, after
+        which the transaction may have been carried out."""
+        request = messages.transaction(compares, success, failure)
+        return await self._ask(messages.TRANSACT, request, messages.outcome_of)
+
+    async def compact(self, revision: int) -> None:
+        """Drop what keys were before a revision. Raises EtcdError, also if that has been done."""
+        await self._ask(messages.COMPACT, messages.compaction(revision), messages.revision_of)
+
+    async def grant(self, seconds: int) -> int:
+        """Return a new lease, which lasts that long without a keep-alive. Raises EtcdError."""
+        lease, _ = await self._ask(messages.GRANT, messages.grant(seconds), messages.lease_of)
+        return lease
+
+    async def revoke(self, lease: int) -> None:
+        """End a lease, and delete its keys. Raises EtcdError, also if it is over."""
+        await self._ask(messages.REVOKE, messages.lease_request(lease), messages.revision_of)
+
+    async def keep_alive(self, lease: int) -> tuple[int, int]:
+        """Prolong a lease; return its remaining seconds, 0 if it is over, and the store's revision.
+        Raises EtcdError."""
+
+        async def once(channel: grpc.aio.Channel) -> bytes:
+            call = channel.stream_stream(messages.KEEP_ALIVE)(timeout=REQUEST_SECONDS)
+            try:
+                await call.write(messages.lease_request(lease))
+                answer = await call.read()
+            finally:
+                call.cancel()
+            if not isinstance(answer, bytes):
+                raise EtcdError("the server has ended the keep-alive")
+            return answer
+
+        def decode(answer: bytes) -> tuple[int, int]:
+            return messages.lease_of(answer)[1], messages.revision_of(answer)
+
+        return await self._carry_out(once, decode)
+
+    async def watch(self, key: bytes, end: bytes, start: int) -> AsyncIterator[Watched]:
+        """Yield the changes of a key, or of all from ``key`` up to ``end``, from a revision on.
+
+        Raises CompactedError, or EtcdError when the watch breaks: begin again behind the revision
+        of the last change that was received.
+        """
+        channel = self._channels[self._current]
+        call = channel.stream_stream(messages.WATCH)()
+        try:
+            await call.write(messages.watch(key, end, start))
+            while isinstance(answer := await call.read(), bytes):
+                found = messages.watched_of(answer)
+                if found.compacted:
+                    raise CompactedError(f"changes before {found.compacted} have been compacted")
+                if found.ended:
+                    raise EtcdError(found.ended)
+                yield found
+            raise EtcdError("the server has ended the watch")
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ValueError) as problem:
+            self._next(channel)
+            raise EtcdError(_reason(problem)) from problem
+        finally:
+            call.cancel()
+
+    async def _ask(self, method: str, request: bytes, decode: Callable[[bytes], Answer]) -> Answer:
+        async def once(channel: grpc.aio.Channel) -> bytes:
+            answer = await channel.unary_unary(method)(request, timeout=REQUEST_SECONDS)
+            assert isinstance(answer, bytes), "no deserializer was given"
+            return answer
+
+        return await self._carry_out(once, decode)
+
+    async def _carry_out(
+        self,
+        once: Callable[[grpc.aio.Channel], Awaitable[bytes]],
+        decode: Callable[[bytes], Answer],
+    ) -> Answer:
+        channel = self._channels[self._current]
+        try:
+            return decode(await once(channel))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ValueError) as problem:
+            self._next(channel)
+            raise EtcdError(_reason(problem)) from problem
+
+    def _next(self, failed: grpc.aio.Channel) -> None:
+        """Use the next endpoint, unless another request has seen to it."""
+        if self._channels[self._current] is failed:
+            self._current = (self._current + 1) % len(self._channels)
+
+
+def reachable(address: str) -> str:
+    """Return an address at which this node reaches what listens on ``address``."""
+    host, _, port = address.rpartition(":")
+    if host in ("", "0.0.0.0"):
+        return f"127.0.0.1:{port}"
+    return f"[::1]:{port}" if host == "[::]" else address
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, grpc.aio.AioRpcError):
+        return problem.details() or problem.code().name
+    return str(problem) or type(problem).__name__

@@ -1,0 +1,161 @@
+"""The node's member of etcd: which program it is, and how it is started.
+
+The supervisor forks a child that becomes etcd. It lives and dies with the node, and is restarted
+as all children are. What the member needs to know is on its command line, so that no file of its
+own can differ from the node's settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final, NoReturn
+
+import fluxmq
+from fluxmq.ipc.launch import Launch, fail_boot, read_settings
+from fluxmq.ipc.table import ProcessTable
+from fluxmq.model.errors import FluxmqError
+from fluxmq.settings.clustering import ClusterSettings, Etcd, members_of
+from fluxmq.settings.schema import Settings
+
+BUILT: Final = Path(fluxmq.__file__).parent.parent / "build" / "etcd"
+"""The program that ``make etcd`` builds."""
+LOG_FILE: Final = "etcd.log"
+VERSION_SECONDS: Final = 10.0
+"""Time for the program to state its version."""
+QUOTA_BYTES: Final = 8 << 30
+"""Size of the store at which it refuses changes; the largest that etcd recommends."""
+OPERATIONS_MAX: Final = 1024
+"""Operations of a transaction."""
+KEEP_ALIVE_MIN: Final = "500ms"
+"""Shortest interval of clients' HTTP/2 keep-alives."""
+
+_OLDEST: Final = {(3, 4): 23, (3, 5): 6}
+"""First usable release of a line: before, watches lost events and the data could be damaged."""
+_GOOD: Final = {(3, 4): 34, (3, 5): 16}
+"""First release of a line without known faults that matter here."""
+
+
+class EtcdProgramError(FluxmqError):
+    """There is no usable program of etcd."""
+
+
+def program_of(etcd: Etcd) -> str:
+    """Return the path of the member's program: the settings', the one on PATH, or the one that was
+    built. Raises EtcdProgramError."""
+    if etcd.binary is not None:
+        problem = problem_with(version_of(etcd.binary))
+        if problem:
+            raise EtcdProgramError(f"cluster.etcd.binary: {etcd.binary} {problem}")
+        return etcd.binary
+    passed_over = []
+    for found in (shutil.which("etcd"), str(BUILT) if BUILT.exists() else None):
+        if found is None:
+            continue
+        problem = problem_with(version_of(found))
+        if not problem:
+            return found
+        passed_over.append(f"{found} {problem}; ")
+    raise EtcdProgramError(
+        f"cluster.etcd: {''.join(passed_over)}there is no program of etcd to run: build one with"
+        " make etcd, install one on PATH or name one in cluster.etcd.binary; or name the endpoints"
+        " of an etcd that runs elsewhere in cluster.etcd.endpoints"
+    )
+
+
+def version_of(program: str) -> tuple[int, int, int]:
+    """Return the version of a program of etcd. Raises EtcdProgramError."""
+    try:
+        told = subprocess.run(
+            [program, "--version"],
+            capture_output=True,
+            check=True,
+            timeout=VERSION_SECONDS,
+            text=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as problem:
+        raise EtcdProgramError(f"cluster.etcd: {program} cannot be run: {problem}") from problem
+    found = re.search(r"^etcd Version: (\d+)\.(\d+)\.(\d+)", told, re.MULTILINE)
+    if found is None:
+        raise EtcdProgramError(f"cluster.etcd: {program} does not say that it is etcd")
+    major, minor, patch = map(int, found.groups())
+    return major, minor, patch
+
+
+def problem_with(version: tuple[int, int, int]) -> str:
+    """Return why a version is not used; empty for one that is."""
+    line, patch = version[:2], version[2]
+    oldest = _OLDEST.get(line, 0 if line > (3, 5) else None)
+    if oldest is not None and patch >= oldest:
+        return ""
+    return f"is version {'.'.join(map(str, version))}; needed is 3.4.23, 3.5.6, 3.6 or later"
+
+
+def note_on(version: tuple[int, int, int]) -> str:
+    """Return a warning about a version that is used; empty for a good one."""
+    good = _GOOD.get(version[:2], 0)
+    if version[2] >= good:
+        return ""
+    return (
+        f"etcd {'.'.join(map(str, version))} may revoke leases of living clients, and is slow with many"
+        f" leased keys: use {version[0]}.{version[1]}.{good} or later"
+    )
+
+
+def arguments(cluster: ClusterSettings, etcd: Etcd, data_dir: str) -> list[str]:
+    """Return the member's command line, without the program. ``data_dir``: its directory."""
+    transport = cluster.transport
+    scheme = "https" if transport.tls_enabled else "http"
+    members = members_of(etcd, cluster.node_id)
+    token = "fluxmq-" + "-".join(sorted(members))
+    given = {
+        "name": cluster.node_id,
+        "data-dir": data_dir,
+        "listen-peer-urls": f"{scheme}://{bindable(etcd.bind_addr)}",
+        "initial-advertise-peer-urls": members.get(cluster.node_id, f"{scheme}://{etcd.bind_addr}"),
+        "listen-client-urls": f"{scheme}://{bindable(etcd.client_addr)}",
+        "advertise-client-urls": f"{scheme}://{bindable(etcd.client_addr)}",
+        "initial-cluster": ",".join(f"{name}={url}" for name, url in members.items()),
+        "initial-cluster-state": "new" if etcd.bootstrap else "existing",
+        "initial-cluster-token": token,
+        "auto-compaction-retention": "0",  # the node that coordinates compacts
+        "quota-backend-bytes": str(QUOTA_BYTES),
+        "max-txn-ops": str(OPERATIONS_MAX),
+        "grpc-keepalive-min-time": KEEP_ALIVE_MIN,
+        "logger": "zap",
+        "log-level": "warn",
+        "log-outputs": str(Path(data_dir) / LOG_FILE),
+    }
+    if transport.tls_enabled:
+        for side in ("", "peer-"):
+            given[f"{side}cert-file"] = transport.tls_cert_file or ""
+            given[f"{side}key-file"] = transport.tls_key_file or ""
+            given[f"{side}trusted-ca-file"] = transport.tls_ca_file or ""
+            given[f"{side}client-cert-auth"] = "true"
+    return [f"--{name}={value}" for name, value in given.items()] + ["--strict-reconfig-check"]
+
+
+def bindable(address: str) -> str:
+    """Return an address with the host that stands for all of them, if it has none."""
+    return f"0.0.0.0{address}" if address.startswith(":") else address
+
+
+def run(launch: Launch) -> NoReturn:
+    """Become the member. Does not return."""
+    table = ProcessTable(launch.table_fd)
+    settings = Settings.model_validate_json(read_settings(launch.settings_fd))
+    etcd = settings.cluster.member
+    assert etcd is not None, "the settings ask for a member"
+    data_dir = etcd.data_dir or str(Path(launch.data_dir) / "etcd")
+    try:
+        program = program_of(etcd)
+        Path(data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        table.set_reason(launch.slot, f"see {Path(data_dir) / LOG_FILE}")  # if it ends
+        os.execv(program, ["etcd", *arguments(settings.cluster, etcd, data_dir)])
+    except EtcdProgramError as problem:
+        fail_boot(str(problem), table, launch.slot)
+    except OSError as problem:
+        fail_boot(f"cluster.etcd: {data_dir}: {problem.strerror}", table, launch.slot)
