@@ -281,19 +281,19 @@ _DECLARED: Final = (
         ("group", "member"),
     ),
     Metric("fluxmq_etcd_reachable", _G, "1 while etcd says which node leads.", scope=Scope.NODE),
+    Metric(
         "fluxmq_etcd_leader", _G, "1 while this node coordinates the cluster.", scope=Scope.NODE
+    ),
+    Metric(
         "fluxmq_etcd_revision", _G, "Revision of etcd, when it was last heard of.", scope=Scope.NODE
+    ),
+    Metric(
         "fluxmq_etcd_failures_total",
-    Metric("fluxmq_meta_term", _G, "Raft term of the group _meta on this node.", scope=Scope.NODE),
-    Metric(
-    ),
-    Metric(
-    ),
-    Metric(
         _C,
         "Requests of the election that have failed.",
         scope=Scope.NODE,
     ),
+    Metric("fluxmq_meta_term", _G, "Raft term of the group _meta on this node.", scope=Scope.NODE),
     Metric("fluxmq_meta_leader", _G, "1 while this node leads _meta.", scope=Scope.NODE),
     Metric("fluxmq_meta_leader_known", _G, "1 while _meta has a leader.", scope=Scope.NODE),
     Metric("fluxmq_meta_commit_index", _G, "Commit index of _meta.", scope=Scope.NODE),
