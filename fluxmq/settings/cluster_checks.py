@@ -425,15 +425,15 @@ def _of_transport(transport: TransportSettings) -> Iterator[str]:
 
 
 def _of_etcd(etcd: Etcd, node: str) -> Iterator[str]:
-    unused = etcd.model_fields_set & {"hybrid_retained_size_threshold"}
-    if etcd.endpoints:
-        unused |= etcd.model_fields_set & _OF_MEMBER
-    if unused:
-        where = ", ".join(f"cluster.etcd.{name}" for name in sorted(unused))
+    if "hybrid_retained_size_threshold" in etcd.model_fields_set:
         yield (
-            f"{where}: not used: retained messages and wills stay on their nodes, and"
-            " with cluster.etcd.endpoints this node runs no member."
+            "cluster.etcd.hybrid_retained_size_threshold: not used: retained messages and wills of"
+            " every size stay on their node."
         )
+    unused = sorted(etcd.model_fields_set & _OF_MEMBER) if etcd.endpoints else []
+    if unused:
+        where = ", ".join(f"cluster.etcd.{name}" for name in unused)
+        yield f"{where}: not used, since this node runs no member: cluster.etcd.endpoints is given."
     members = len(members_of(etcd, node))
     if not etcd.endpoints and members % 2 == 0:
         yield (

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from fluxmq.settings.section import Section
-from fluxmq.settings.values import Address, Duration, FilePath, Size, split_address
+from fluxmq.settings.values import Address, Duration, FilePath, ScalarKind, Size, split_address
 
 Timeout = Annotated[Duration, Field(ge=0.001, le=3600)]
 Replicas = Annotated[int, Field(ge=1, le=10)]
@@ -69,7 +69,7 @@ META_GROUP: Final = "_meta"
 and users."""
 
 Name = Annotated[str, AfterValidator(check_name)]
-Endpoint = Annotated[str, AfterValidator(_endpoint)]
+Endpoint = Annotated[str, AfterValidator(_endpoint), ScalarKind("URL")]
 
 
 class Etcd(Section):
@@ -86,7 +86,7 @@ class Etcd(Section):
     """Members at the first start, as name=http://host:port, separated by commas."""
     bootstrap: bool = True
     """true forms a new cluster, false joins an existing one."""
-    endpoints: Annotated[list[Endpoint], Field(max_length=16)] = Field(default_factory=list)
+    endpoints: tuple[Endpoint, ...] = ()
     """Addresses of an etcd that is run otherwise, as http://host:port; this node then runs no
     member."""
     binary: FilePath | None = None

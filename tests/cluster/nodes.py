@@ -44,7 +44,8 @@ class Node:
         self.workers = workers
         self.folder = folder
         self.port, self.amqp_port, self.http_port, self.transport, *rest = ports
-        self.groups = dict(zip(GROUPS, rest, strict=True))
+        *groups, self.etcd_peer_port, self.etcd_port = rest
+        self.groups = dict(zip(GROUPS, groups, strict=True))
         self.ports = frozenset(ports)
         self.shard_ports = range(self.transport, self.transport + SHARD_PORTS)
         self.broker: Broker
@@ -170,14 +171,26 @@ class Node:
 class Cluster:
     """Three nodes."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], workers: int = 1) -> None:
-        ports = _ports(len(NODES), 4 + len(GROUPS))
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], workers: int = 1, *, etcd: bool = False
+    ) -> None:
+        """``etcd``: each node runs a member of etcd."""
+        ports = _ports(len(NODES), 6 + len(GROUPS))
         self.nodes: list[Node] = []
         for name, own in zip(NODES, ports, strict=True):
             (folder / name).mkdir()
             self.nodes.append(Node(name, folder / name, own, workers))
+        members = ",".join(
+            f"{node.name}=http://{HOST}:{node.etcd_peer_port}" for node in self.nodes
+        )
         for node in self.nodes:
-            node.configure([other for other in self.nodes if other is not node], settings)
+            member = {
+                "bind_addr": f"{HOST}:{node.etcd_peer_port}",
+                "client_addr": f"{HOST}:{node.etcd_port}",
+                "initial_cluster": members,
+            }
+            own = merged({"cluster": {"etcd": member}}, settings) if etcd else settings
+            node.configure([other for other in self.nodes if other is not node], own)
 
     def start(self) -> None:
         """Start all nodes and wait until each is ready."""

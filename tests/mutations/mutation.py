@@ -89,6 +89,10 @@ def copy_tree(target: Path) -> None:
             shutil.copytree(source, target / name, ignore=LEFT_OUT)
         else:
             shutil.copy2(source, target / name)
+    etcd = ROOT / "build" / "etcd"
+    if etcd.exists():
+        (target / "build").mkdir()
+        (target / "build" / "etcd").symlink_to(etcd)
 
 
 def run_tests(root: Path, tests: Sequence[str]) -> tuple[int, str]:

@@ -49,16 +49,21 @@ class Election:
         self._node = node
         self._task: asyncio.Task[None] | None = None
         self._lease = 0
+        self._until = 0.0
+        """Moment until which this node leads, unless a keep-alive is answered before."""
         self._seen: collections.deque[tuple[float, int]] = collections.deque()
         """Moments, and the store's revisions then; a compaction takes the oldest."""
         self._said = RateLimited(_log, per_second=0.1, burst=3)
         self.leader = ""
-        self.leads = False
-        """True while this node leads."""
         self.revision = 0
         """The store's revision, when it was last heard of."""
         self.failures = 0
         """Attempts to compete or to follow that have failed."""
+
+    @property
+    def leads(self) -> bool:
+        """True while this node leads. A process that was stopped meanwhile leads no longer."""
+        return time.monotonic() < self._until
 
     def start(self) -> None:
         """Compete, and go on until ``stop``."""
@@ -90,6 +95,7 @@ class Election:
 
     async def _give_up(self) -> None:
         """Lead no longer. A lease whose end etcd is not told of ends by itself."""
+        self._until = 0.0
         self._lead("")
         lease, self._lease = self._lease, 0
         if lease:
@@ -102,7 +108,11 @@ class Election:
         self.revision = outcome.revision
         ((*holders,),) = outcome.entries
         if holders:
-            await self._follow(holders[0].value.decode("utf-8", "replace"), outcome.revision)
+            ((_, leader, _, lease),) = holders
+            if leader == self._node.encode():  # from before a failure, or a restart
+                await self._client.revoke(lease)
+            else:
+                await self._follow(leader.decode("utf-8", "replace"), outcome.revision)
             return
         sent = time.monotonic()
         self._lease = await self._client.grant(LEASE_SECONDS)
@@ -115,15 +125,16 @@ class Election:
 
     async def _hold(self, sent: float) -> None:
         """Lead until the lease is over. Raises EtcdError."""
-        self._lead(self._node, leads=True)
+        self._until = sent + HOLD_SECONDS
+        self._lead(self._node)
         compact_at = time.monotonic() + COMPACT_SECONDS
         while True:
-            await asyncio.sleep(KEEP_ALIVE_SECONDS)
+            await asyncio.sleep(min(KEEP_ALIVE_SECONDS, self._until - time.monotonic()))
             now = time.monotonic()
-            if now >= sent + HOLD_SECONDS:
-                break  # this process was stopped
+            if now >= self._until:
+                break
             try:
-                async with asyncio.timeout(sent + HOLD_SECONDS - now):
+                async with asyncio.timeout(self._until - now):
                     seconds, self.revision = await self._client.keep_alive(self._lease)
             except TimeoutError:
                 break
@@ -131,7 +142,7 @@ class Election:
                 continue  # until the time is over
             if not seconds:
                 break
-            sent = now
+            self._until = now + HOLD_SECONDS
             self._seen.append((now, self.revision))
             if now >= compact_at:
                 compact_at = now + COMPACT_SECONDS
@@ -157,8 +168,7 @@ class Election:
                 if any(change.deleted for change in found.changes):
                     return
 
-    def _lead(self, leader: str, *, leads: bool = False) -> None:
-        self.leads = leads
+    def _lead(self, leader: str) -> None:
         if leader != self.leader:
             self.leader = leader
             if leader:

@@ -112,17 +112,18 @@ def test_what_the_founding_examples_say(tmp_path: Path) -> None:
     assert raft.groups["default"].data_dir == raft.data_dir == "/tmp/fluxmq/raft"
     cluster = written(tmp_path, FOUNDING_CLUSTER).cluster
     assert cluster.enabled
+    assert cluster.etcd is not None
     assert cluster.etcd.hybrid_retained_size_threshold == 1024
     assert cluster.transport.bind_addr == "0.0.0.0:7948"
     assert cluster.raft.write_policy == cluster.raft.distribution_mode == "forward"
 
 
 def test_refusals(tmp_path: Path) -> None:
-    no_listener, etcd, plaintext = refusals(written(tmp_path, FOUNDING_CLUSTER))
+    no_listener, plaintext = refusals(written(tmp_path, FOUNDING_CLUSTER))
     assert no_listener.startswith("No listener is configured")
-    assert etcd.startswith("cluster.etcd: this version of FluxMQ has no etcd member.")
     assert plaintext.startswith(
-        "cluster.transport.bind_addr: between nodes, plaintext is allowed on"
+        "cluster.transport.bind_addr, cluster.etcd.bind_addr, cluster.etcd.client_addr:"
+        " between nodes, plaintext is allowed on"
     )
     assert len(refusals(written(tmp_path, "server: {http: {addr: '127.0.0.1:1'}}"))) == 1
     assert refusals(written(tmp_path, "server: {mqtt: {websocket: {addr: '127.0.0.1:1'}}}")) == []

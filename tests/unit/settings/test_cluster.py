@@ -9,6 +9,7 @@ import pytest
 
 from fluxmq.settings import Settings, SettingsError, load, notes, refusals
 from fluxmq.settings.cluster_checks import GROUPS_PER_SHARD
+from fluxmq.settings.clustering import members_of
 from fluxmq.settings.listen_addresses import SHARD_PORTS
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -258,6 +259,31 @@ def test_mistakes_of_groups(tmp_path: Path, more: str, path: str, message: str) 
             },
         ),
         (
+            HEAD + "  etcd: {initial_cluster: 'a=http://127.0.0.1:2380,c=https://127.0.0.1:2'}",
+            {
+                "cluster.etcd.initial_cluster": "https://127.0.0.1:2 must begin with http://, since"
+                " cluster.transport.tls_enabled is false",
+            },
+        ),
+        (
+            HEAD + "  etcd: {initial_cluster: 'b=http://127.0.0.1:2380'}",
+            {
+                "cluster.etcd.initial_cluster": "names b, and not this node, a: name it, or set"
+                " cluster.etcd.endpoints for a node without a member",
+            },
+        ),
+        (
+            RAFT + "  etcd: {}",
+            {"cluster.etcd.initial_cluster": "is required, since there are other nodes: b, c"},
+        ),
+        (
+            HEAD + "  etcd: {endpoints: ['http://127.0.0.1:1', 'https://127.0.0.1:2']}",
+            {
+                "cluster.etcd.endpoints[1]": "https://127.0.0.1:2 must begin with http://, since"
+                " cluster.transport.tls_enabled is false",
+            },
+        ),
+        (
             RAFT
             + "    groups: {hot: {enabled: false}}\n"
             + "queues: [{name: q, replication: {enabled: true, group: hot}}]",
@@ -277,12 +303,45 @@ def test_a_group_may_be_on_the_others_only(tmp_path: Path) -> None:
     assert notes(written(tmp_path, RAFT + elsewhere + queue)) == []
 
 
-def test_the_cluster_has_no_etcd_yet(tmp_path: Path) -> None:
-    (sentence,) = refusals(written(tmp_path, HEAD + "  etcd: {}"))
-    assert sentence.startswith("cluster.etcd: this version of FluxMQ has no etcd member.")
-    assert sentence.endswith("leave the section out.")
-    off = HEAD.replace("true", "false") + "  etcd: {}"
-    assert refusals(written(tmp_path, off)) == []
+def test_a_node_runs_a_member_of_etcd_unless_there_are_endpoints(tmp_path: Path) -> None:
+    assert written(tmp_path, HEAD).cluster.member is None
+    own = written(tmp_path, HEAD + "  etcd: {}")
+    assert refusals(own) == []
+    assert own.cluster.member is own.cluster.etcd
+    assert own.cluster.etcd is not None
+    assert members_of(own.cluster.etcd, "a") == {"a": "http://127.0.0.1:2380"}
+    elsewhere = written(tmp_path, HEAD + "  etcd: {endpoints: ['http://127.0.0.1:2379']}")
+    assert refusals(elsewhere) == []
+    assert elsewhere.cluster.member is None
+    off = written(tmp_path, HEAD.replace("true", "false") + "  etcd: {}")
+    assert refusals(off) == []
+    assert off.cluster.member is None
+
+
+def test_addresses_of_etcd_need_tls_beyond_this_machine(tmp_path: Path) -> None:
+    for section, paths in (
+        ("{bind_addr: ':2380', client_addr: '10.0.0.1:2379'}", ("bind_addr", "client_addr")),
+        ("{endpoints: ['http://127.0.0.1:1', 'http://10.0.0.1:2379']}", ("endpoints[1]",)),
+    ):
+        (sentence,) = refusals(written(tmp_path, HEAD + f"  etcd: {section}"))
+        assert sentence.startswith(
+            ", ".join(f"cluster.etcd.{path}" for path in paths) + ": between"
+        )
+
+
+def test_operators_are_told_of_settings_of_etcd_without_effect(tmp_path: Path) -> None:
+    def noted(section: str) -> list[str]:
+        found = notes(written(tmp_path, HEAD + f"  etcd: {section}"))
+        return [each for each in found if each.startswith("cluster.etcd")]
+
+    assert noted("{}") == []
+    (threshold,) = noted("{hybrid_retained_size_threshold: 2048}")
+    assert threshold.startswith("cluster.etcd.hybrid_retained_size_threshold: not used")
+    (member,) = noted("{endpoints: ['http://127.0.0.1:2379'], bootstrap: false, data_dir: x}")
+    assert member.startswith("cluster.etcd.bootstrap, cluster.etcd.data_dir: not used")
+    two = "a=http://127.0.0.1:2380,b=http://127.0.0.1:2381"
+    (even,) = noted(f"{{initial_cluster: '{two}'}}")
+    assert "2 members stand the loss of 0, no more than 1 would" in even
 
 
 def test_who_has_appends_kept_where_their_queue_is_not_led_is_told_what_that_means(

@@ -14,8 +14,10 @@ SECOND = 1_000_000_000
 class Played:
     """A tree whose processes obey at once unless told otherwise."""
 
-    def __init__(self, workers: int = 2, shutdown_timeout: float = 30.0) -> None:
-        self.tree = Tree(workers, shutdown_timeout)
+    def __init__(
+        self, workers: int = 2, shutdown_timeout: float = 30.0, *, etcd: bool = False
+    ) -> None:
+        self.tree = Tree(workers, shutdown_timeout, etcd=etcd)
         self.now = 1000.0
         self.log: list[str] = []
 
@@ -56,6 +58,21 @@ class Played:
         self.ready("acceptor")
         assert self.tree.complete
         return self
+
+
+def test_the_member_of_etcd_starts_first_and_stops_last() -> None:
+    played = Played(1, etcd=True)
+    assert played.act() == ["start etcd", "start control", "start shard-0"]
+    played.ready("etcd", "control", "shard-0")
+    assert played.act() == ["start acceptor"]
+    played.ready("acceptor")
+    played.exit("etcd", -9)
+    assert played.act() == ["start etcd"]
+    played.tree.stop()
+    for name in ("acceptor", "shard-0", "control", "etcd"):
+        assert played.act() == [f"terminate {name}"]
+        played.exit(name, 0)
+    assert played.tree.finished
 
 
 def test_the_acceptor_starts_last() -> None:

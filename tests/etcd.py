@@ -1,0 +1,61 @@
+"""A server of etcd for tests, if a program of it is here."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fluxmq.settings.clustering import ClusterSettings, Etcd
+from fluxmq.supervisor.etcd import EtcdProgramError, arguments, program_of
+from tests.broker import HOST, free_ports
+
+
+def program() -> str:
+    """The path of the program; skips the test where there is none."""
+    try:
+        return program_of(Etcd())
+    except EtcdProgramError as problem:
+        pytest.skip(str(problem))
+
+
+class Server:
+    """A member that is alone, as the supervisor would start it."""
+
+    def __init__(self, folder: Path) -> None:
+        peer, client = free_ports(2)
+        self.address = f"{HOST}:{client}"
+        etcd: dict[str, Any] = {"bind_addr": f"{HOST}:{peer}", "client_addr": self.address}
+        self.cluster = ClusterSettings.model_validate(
+            {"enabled": True, "node_id": "node1", "etcd": etcd}
+        )
+        self._folder = folder
+        self._process: subprocess.Popen[bytes]
+        self.start()
+
+    def start(self) -> None:
+        assert self.cluster.etcd is not None
+        options = arguments(self.cluster, self.cluster.etcd, str(self._folder))
+        self._process = subprocess.Popen([program(), *options])
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """A server, until the block ends."""
+    server = Server(folder)
+    try:
+        yield server
+    finally:
+        server.kill()

@@ -1,0 +1,252 @@
+"""The client of etcd and the election of the node that coordinates, with a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError, reachable
+from fluxmq.control.etcd.election import HOLD_SECONDS, LEADER_KEY, LEASE_SECONDS, Election
+from fluxmq.control.etcd.messages import Changed, Created, Get, Put, end_of
+from tests.broker import HOST, free_ports
+from tests.etcd import Server, serving
+
+pytestmark = pytest.mark.once
+
+PATIENCE = 30.0
+"""Seconds that no step takes unless it fails."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path) as running:
+        yield running
+
+
+def run(server: Server, scenario: Callable[[EtcdClient], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        client = EtcdClient.of(server.cluster)
+        try:
+            async with asyncio.timeout(2 * PATIENCE):
+                await eventually(lambda: answers(client))
+                await scenario(client)
+        finally:
+            await client.close()
+
+    uvloop.run(bounded())
+
+
+async def answers(client: EtcdClient) -> bool:
+    try:
+        await client.transact((), (Get(b"x"),))
+    except EtcdError:
+        return False
+    return True
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():  # noqa: ASYNC110 - it asks another process
+            await asyncio.sleep(0.02)
+
+
+async def is_true(condition: Callable[[], bool]) -> None:
+    async def asked() -> bool:
+        return condition()
+
+    await eventually(asked)
+
+
+def test_a_transaction_depends_on_what_keys_are(server: Server) -> None:
+    async def scenario(client: EtcdClient) -> None:
+        absent = Created(b"key", 0)
+        made = await client.transact((absent,), (Put(b"key", b"one"),), (Get(b"key"),))
+        assert (made.succeeded, made.entries) == (True, ())
+        found = await client.transact((absent,), (Put(b"key", b"two"),), (Get(b"key"),))
+        ((entry,),) = found.entries
+        assert not found.succeeded
+        assert entry == (b"key", b"one", made.revision, 0)
+        changed = Changed(b"key", entry.revision)
+        both = (Put(b"key", b"three"), Put(b"kez", b""), Get(b"k", end_of(b"k")))
+        after = await client.transact((changed,), both)
+        assert after.succeeded
+        assert [(each.key, each.value) for each in after.entries[0]] == [
+            (b"key", b"three"),
+            (b"kez", b""),
+        ]
+        assert not (await client.transact((changed,), both)).succeeded
+
+    run(server, scenario)
+
+
+def test_a_key_vanishes_with_its_lease(server: Server) -> None:
+    async def scenario(client: EtcdClient) -> None:
+        revoked, forgotten = await client.grant(60), await client.grant(1)
+        puts = Put(b"revoked", b"", revoked), Put(b"forgotten", b"", forgotten)
+        made = await client.transact((), puts)
+        seconds, revision = await client.keep_alive(revoked)
+        assert 0 < seconds <= 60
+        assert revision == made.revision
+        await client.revoke(revoked)
+        gone = []
+        async with aclosing(client.watch(b"a", b"z", made.revision + 1)) as watching:
+            async for found in watching:
+                gone += [(each.deleted, each.entry.key) for each in found.changes]
+                if len(gone) == 2:
+                    break
+        assert gone == [(True, b"revoked"), (True, b"forgotten")]
+        assert (await client.keep_alive(forgotten))[0] == 0
+        with pytest.raises(EtcdError, match="requested lease not found"):
+            await client.revoke(forgotten)
+
+    run(server, scenario)
+
+
+def test_a_watch_yields_all_changes_from_a_revision_on(server: Server) -> None:
+    async def scenario(client: EtcdClient) -> None:
+        first = (await client.transact((), (Put(b"key", b"0"),))).revision
+        for number in range(1, 10):
+            await client.transact((), (Put(b"key", b"%d" % number),))
+        seen: list[tuple[bytes, int]] = []
+        async with aclosing(client.watch(b"key", b"", first)) as watching:
+            async for found in watching:
+                seen += [(each.entry.value, each.entry.revision) for each in found.changes]
+                if len(seen) == 10:
+                    await client.transact((), (Put(b"key", b"last"),))
+                if len(seen) == 11:
+                    break
+        expected = [*(b"%d" % number for number in range(10)), b"last"]
+        assert seen == [(value, first + at) for at, value in enumerate(expected)]
+        await client.compact(first + 5)
+        late = client.watch(b"key", b"", first)
+        assert not (await anext(late)).changes  # it says first that the watch is there
+        with pytest.raises(CompactedError, match=str(first + 5)):
+            await anext(late)
+
+    run(server, scenario)
+
+
+def test_an_endpoint_that_fails_is_left_for_the_next(server: Server) -> None:
+    async def scenario(_: EtcdClient) -> None:
+        (port,) = free_ports(1)
+        client = EtcdClient([f"{HOST}:{port}", server.address])
+        with pytest.raises(EtcdError):
+            await client.transact((), (Get(b"x"),))
+        assert (await client.transact((), (Get(b"x"),))).succeeded
+        await client.close()
+
+    run(server, scenario)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("0.0.0.0:2379", "127.0.0.1:2379"),
+        (":2379", "127.0.0.1:2379"),
+        ("[::]:2379", "[::1]:2379"),
+        ("10.0.0.1:2379", "10.0.0.1:2379"),
+    ],
+)
+def test_an_address_for_all_interfaces_is_reached_on_loopback(address: str, expected: str) -> None:
+    assert reachable(address) == expected
+
+
+def test_one_node_leads_until_it_stops(server: Server) -> None:
+    """S2-10."""
+
+    async def scenario(client: EtcdClient) -> None:
+        first, second = Election(client, "node1"), Election(client, "node2")
+        first.start()
+        await is_true(lambda: first.leads)
+        second.start()
+        await is_true(lambda: second.leader == "node1")
+        assert not second.leads
+        ((entry,),) = (await client.transact((), (Get(LEADER_KEY),))).entries
+        assert entry.value == b"node1"
+        assert entry.lease
+        began = time.monotonic()
+        await first.stop()
+        assert first.leader == ""
+        await is_true(lambda: second.leads)
+        assert time.monotonic() < began + LEASE_SECONDS / 2  # it need not wait for a lease to end
+        await second.stop()
+
+    run(server, scenario)
+
+
+def test_of_nodes_that_compete_at_once_one_leads(server: Server) -> None:
+    async def scenario(client: EtcdClient) -> None:
+        for _ in range(5):
+            nodes = [Election(client, f"node{number}") for number in range(3)]
+            for each in nodes:
+                each.start()
+            await is_true(lambda: all(each.leader for each in nodes))  # noqa: B023 - of this round
+            assert [each.leads for each in nodes].count(True) == 1
+            assert len({each.leader for each in nodes}) == 1
+            for each in nodes:
+                await each.stop()
+
+    run(server, scenario)
+
+
+def test_a_node_that_restarts_need_not_wait_for_its_own_lease(server: Server) -> None:
+    async def scenario(client: EtcdClient) -> None:
+        lease = await client.grant(60)  # that of an earlier process, which was killed
+        await client.transact((), (Put(LEADER_KEY, b"node1", lease),))
+        other, election = Election(client, "node2"), Election(client, "node1")
+        other.start()
+        await is_true(lambda: other.leader == "node1")
+        election.start()
+        await is_true(lambda: election.leads != other.leads)
+        await other.stop()
+        await election.stop()
+
+    run(server, scenario)
+
+
+def test_a_leader_that_etcd_does_not_hear_from_gives_up_before_its_lease_ends(
+    server: Server,
+) -> None:
+    async def scenario(client: EtcdClient) -> None:
+        election = Election(client, "node1")
+        election.start()
+        await is_true(lambda: election.leads)
+        stopped = time.monotonic()
+        server.signal(signal.SIGSTOP)
+        await is_true(lambda: not election.leads)
+        assert time.monotonic() < stopped + (HOLD_SECONDS + LEASE_SECONDS) / 2
+        assert {name: value for name, _, value in election.samples()} == {
+            "fluxmq_etcd_reachable": 0.0,
+            "fluxmq_etcd_leader": 0.0,
+            "fluxmq_etcd_revision": float(election.revision),
+            "fluxmq_etcd_failures_total": 1.0,
+        }
+        server.signal(signal.SIGCONT)
+        await is_true(lambda: election.leads)
+        await election.stop()
+
+    run(server, scenario)
+
+
+def test_an_election_goes_on_when_etcd_is_back(server: Server) -> None:
+    async def scenario(client: EtcdClient) -> None:
+        first, second = Election(client, "node1"), Election(client, "node2")
+        first.start()
+        await is_true(lambda: first.leads)
+        second.start()
+        await is_true(lambda: second.leader == "node1")
+        server.kill()
+        await is_true(lambda: not first.leader and not second.leader)
+        server.start()
+        await is_true(lambda: first.leader == second.leader != "" and first.leads != second.leads)
+        await first.stop()
+        await second.stop()
+
+    run(server, scenario)
