@@ -65,7 +65,6 @@ from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from fluxmq.control.etcd.client import EtcdClient
     from fluxmq.control.etcd.election import Election
     from fluxmq.control.http import HttpServer
     from fluxmq.control.meta.service import Meta
@@ -96,8 +95,6 @@ class ControlProcess:
         self._directory: Directory | None = None
         self._topology: TopologyService | None = None
         self._meta: Meta | None = None
-        self._etcd: EtcdClient | None = None
-        self._election: Election | None = None
         self._listings: listings.Listings | None = None
         self._migrations: queue_migrations.MigrationRequests | None = None
         self._placing = placements.Placements(
@@ -115,7 +112,8 @@ class ControlProcess:
             self._audit_meta,
         )
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
-        self._http: HttpServer | None = None
+        self._serving: dict[str, HttpServer | Election] = {}
+        """What else stops before the metadata is closed, by its name in the log."""
         self._listener = ControlListener(
             Service(self._answer, self._greeted, self._gone), os.geteuid()
         )
@@ -240,11 +238,11 @@ class ControlProcess:
         from fluxmq.control.etcd.election import Election
 
         try:
-            self._etcd = EtcdClient.of(cluster)
+            client = EtcdClient.of(cluster)
         except EtcdError as problem:
             raise BootError(str(problem)) from problem
-        self._election = Election(self._etcd, cluster.node_id)
-        self._election.start()
+        election = self._serving["the election"] = Election(client, cluster.node_id)
+        election.start()
 
     async def _start_http(self) -> None:
         listener = self._settings.server.http
@@ -262,21 +260,15 @@ class ControlProcess:
             raise BootError(
                 f"server.http.addr: cannot listen on {listener.addr}: {reason}"
             ) from problem
-        self._http = http
+        self._serving["http"] = http
         _log.info("http listening", extra={"addr": listener.addr})
 
     async def _stop(self) -> bool:
         """Stop everything; return whether it has ended."""
-        steps = {}
-        if self._http is not None:
-            steps["http"] = self._http.stop()
+        steps = {name: part.stop() for name, part in self._serving.items()}
         if self._meta is not None:
             steps["the group _meta"] = self._meta.stop()
-        if self._election is not None:
-            steps["the election"] = self._election.stop()
         in_time = await end(steps, END_SECONDS_MAX)
-        if self._etcd is not None:
-            await self._etcd.close()
         await self._listener.stop()
         if self._store is not None:
             await self._thread.run(self._store.close)
@@ -334,10 +326,9 @@ class ControlProcess:
         return 0 if self._directory is None else len(self._directory.users.users)
 
     def _own_samples(self) -> Iterable[Sample]:
-        http = () if self._http is None else self._http.samples()
+        serving = [each for part in self._serving.values() for each in part.samples()]
         meta = () if self._meta is None else self._meta.samples()
-        etcd = () if self._election is None else self._election.samples()
-        return [*http, *self._resources.samples(), *meta, *etcd]
+        return [*serving, *self._resources.samples(), *meta]
 
     def _greeted(self, peer: Peer) -> None:
         hello = peer.hello

@@ -57,6 +57,10 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
+def elector(server: Server, node: str) -> Election:
+    return Election(EtcdClient.of(server.cluster), node)
+
+
 async def is_true(condition: Callable[[], bool]) -> None:
     async def asked() -> bool:
         return condition()
@@ -162,7 +166,7 @@ def test_one_node_leads_until_it_stops(server: Server) -> None:
     """S2-10."""
 
     async def scenario(client: EtcdClient) -> None:
-        first, second = Election(client, "node1"), Election(client, "node2")
+        first, second = elector(server, "node1"), Election(client, "node2")
         first.start()
         await is_true(lambda: first.leads)
         second.start()
@@ -184,7 +188,7 @@ def test_one_node_leads_until_it_stops(server: Server) -> None:
 def test_of_nodes_that_compete_at_once_one_leads(server: Server) -> None:
     async def scenario(client: EtcdClient) -> None:
         for _ in range(5):
-            nodes = [Election(client, f"node{number}") for number in range(3)]
+            nodes = [elector(server, f"node{number}") for number in range(3)]
             for each in nodes:
                 each.start()
             await is_true(lambda: all(each.leader for each in nodes))  # noqa: B023 - of this round
@@ -200,7 +204,7 @@ def test_a_node_that_restarts_need_not_wait_for_its_own_lease(server: Server) ->
     async def scenario(client: EtcdClient) -> None:
         lease = await client.grant(60)  # that of an earlier process, which was killed
         await client.transact((), (Put(LEADER_KEY, b"node1", lease),))
-        other, election = Election(client, "node2"), Election(client, "node1")
+        other, election = elector(server, "node2"), Election(client, "node1")
         other.start()
         await is_true(lambda: other.leader == "node1")
         election.start()
@@ -215,7 +219,7 @@ def test_a_leader_that_etcd_does_not_hear_from_gives_up_before_its_lease_ends(
     server: Server,
 ) -> None:
     async def scenario(client: EtcdClient) -> None:
-        election = Election(client, "node1")
+        election = elector(server, "node1")
         election.start()
         await is_true(lambda: election.leads)
         stopped = time.monotonic()
@@ -237,7 +241,7 @@ def test_a_leader_that_etcd_does_not_hear_from_gives_up_before_its_lease_ends(
 
 def test_an_election_goes_on_when_etcd_is_back(server: Server) -> None:
     async def scenario(client: EtcdClient) -> None:
-        first, second = Election(client, "node1"), Election(client, "node2")
+        first, second = elector(server, "node1"), Election(client, "node2")
         first.start()
         await is_true(lambda: first.leads)
         second.start()

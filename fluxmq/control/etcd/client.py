@@ -7,7 +7,7 @@ out is not repeated here: only its caller knows whether that would do harm.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from fluxmq.control.etcd import messages
-from fluxmq.control.etcd.messages import Changed, Created, Get, Outcome, Put, Watched
+from fluxmq.control.etcd.messages import Changed, Created, Get, Put, TransactionResult, Watched
 from fluxmq.model.errors import FluxmqError
 from fluxmq.settings.clustering import ClusterSettings, address_of
 
@@ -34,7 +34,7 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
 )
 
-Answer = TypeVar("Answer")
+Decoded = TypeVar("Decoded")
 
 
 class EtcdError(FluxmqError):
@@ -102,11 +102,11 @@ class EtcdClient:
         compares: tuple[Created | Changed, ...],
         success: tuple[Put | Get, ...],
         failure: tuple[Put | Get, ...] = (),
-    ) -> Outcome:
+    ) -> TransactionResult:
         """Carry out ``success`` if all comparisons hold, else ``failure``. Raises EtcdError, after
         which the transaction may have been carried out."""
         request = messages.transaction(compares, success, failure)
-        return await self._ask(messages.TRANSACT, request, messages.outcome_of)
+        return await self._ask(messages.TRANSACT, request, messages.result_of)
 
     async def compact(self, revision: int) -> None:
         """Drop what keys were before a revision. Raises EtcdError, also if that has been done."""
@@ -141,7 +141,7 @@ class EtcdClient:
 
         return await self._carry_out(once, decode)
 
-    async def watch(self, key: bytes, end: bytes, start: int) -> AsyncIterator[Watched]:
+    async def watch(self, key: bytes, end: bytes, start: int) -> AsyncGenerator[Watched, None]:
         """Yield the changes of a key, or of all from ``key`` up to ``end``, from a revision on.
 
         Raises CompactedError, or EtcdError when the watch breaks: begin again behind the revision
@@ -165,7 +165,9 @@ class EtcdClient:
         finally:
             call.cancel()
 
-    async def _ask(self, method: str, request: bytes, decode: Callable[[bytes], Answer]) -> Answer:
+    async def _ask(
+        self, method: str, request: bytes, decode: Callable[[bytes], Decoded]
+    ) -> Decoded:
         async def once(channel: grpc.aio.Channel) -> bytes:
             answer = await channel.unary_unary(method)(request, timeout=REQUEST_SECONDS)
             assert isinstance(answer, bytes), "no deserializer was given"
@@ -176,8 +178,8 @@ class EtcdClient:
     async def _carry_out(
         self,
         once: Callable[[grpc.aio.Channel], Awaitable[bytes]],
-        decode: Callable[[bytes], Answer],
-    ) -> Answer:
+        decode: Callable[[bytes], Decoded],
+    ) -> Decoded:
         channel = self._channels[self._current]
         try:
             return decode(await once(channel))
@@ -201,5 +203,5 @@ def reachable(address: str) -> str:
 
 def _reason(problem: Exception) -> str:
     if isinstance(problem, grpc.aio.AioRpcError):
-        return problem.details() or problem.code().name
+        return str(problem.details() or problem.code().name)
     return str(problem) or type(problem).__name__

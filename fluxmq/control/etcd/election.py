@@ -75,6 +75,7 @@ class Election:
             self._task.cancel()
             await asyncio.wait([self._task])
         await self._give_up()
+        await self._client.close()
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of the metrics."""
@@ -104,22 +105,22 @@ class Election:
 
     async def _compete(self) -> None:
         """Take the key or, if it is another node's, wait until it is free. Raises EtcdError."""
-        outcome = await self._client.transact((), (Get(LEADER_KEY),))
-        self.revision = outcome.revision
-        ((*holders,),) = outcome.entries
+        result = await self._client.transact((), (Get(LEADER_KEY),))
+        self.revision = result.revision
+        ((*holders,),) = result.entries
         if holders:
             ((_, leader, _, lease),) = holders
             if leader == self._node.encode():  # from before a failure, or a restart
                 await self._client.revoke(lease)
             else:
-                await self._follow(leader.decode("utf-8", "replace"), outcome.revision)
+                await self._follow(leader.decode("utf-8", "replace"), result.revision)
             return
         sent = time.monotonic()
         self._lease = await self._client.grant(LEASE_SECONDS)
-        outcome = await self._client.transact(
+        result = await self._client.transact(
             (Created(LEADER_KEY, 0),), (Put(LEADER_KEY, self._node.encode(), self._lease),)
         )
-        if outcome.succeeded:
+        if result.succeeded:
             await self._hold(sent)
         await self._give_up()
 

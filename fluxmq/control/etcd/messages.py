@@ -22,7 +22,7 @@ _HEADER: Final = 1
 _REVISION: Final = 3
 
 
-class Entry(NamedTuple):
+class KeyValue(NamedTuple):
     """A key with its value. ``revision``: the store's at its last change; ``lease``: 0 for none."""
 
     key: bytes
@@ -60,19 +60,19 @@ class Get(NamedTuple):
     end: bytes = b""
 
 
-class Outcome(NamedTuple):
+class TransactionResult(NamedTuple):
     """Result of a transaction. ``entries``: those that each of its reads found, in order."""
 
     succeeded: bool
     revision: int
-    entries: tuple[tuple[Entry, ...], ...]
+    entries: tuple[tuple[KeyValue, ...], ...]
 
 
 class Change(NamedTuple):
     """Change of a key. ``entry`` has an empty value if the key was deleted."""
 
     deleted: bool
-    entry: Entry
+    entry: KeyValue
 
 
 class Watched(NamedTuple):
@@ -122,7 +122,7 @@ def _operation(operation: Put | Get) -> bytes:
     return element(2, put + number_field(3, operation.lease))
 
 
-def outcome_of(answer: bytes) -> Outcome:
+def result_of(answer: bytes) -> TransactionResult:
     """Decode a TxnResponse. Raises ValueError."""
     found = []
     for number, value in fields(answer):
@@ -130,12 +130,12 @@ def outcome_of(answer: bytes) -> Outcome:
             for kind, response in fields(value):
                 if kind == 1 and isinstance(response, bytes):  # of a read
                     found.append(tuple(map(entry_of, _elements(response, 2))))
-    return Outcome(bool(number_of(answer, 2)), revision_of(answer), tuple(found))
+    return TransactionResult(bool(number_of(answer, 2)), revision_of(answer), tuple(found))
 
 
-def entry_of(data: bytes) -> Entry:
+def entry_of(data: bytes) -> KeyValue:
     """Decode a KeyValue. Raises ValueError."""
-    return Entry(bytes_of(data, 1), bytes_of(data, 5), number_of(data, 3), number_of(data, 6))
+    return KeyValue(bytes_of(data, 1), bytes_of(data, 5), number_of(data, 3), number_of(data, 6))
 
 
 def compaction(revision: int) -> bytes:

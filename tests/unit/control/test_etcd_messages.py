@@ -6,7 +6,16 @@ import pytest
 
 from fluxmq.cluster.protobuf import bytes_field, element, number_field
 from fluxmq.control.etcd import messages
-from fluxmq.control.etcd.messages import Change, Changed, Created, Entry, Get, Outcome, Put, Watched
+from fluxmq.control.etcd.messages import (
+    Change,
+    Changed,
+    Created,
+    Get,
+    KeyValue,
+    Put,
+    TransactionResult,
+    Watched,
+)
 
 HEADER = element(1, number_field(3, 7))
 
@@ -39,15 +48,15 @@ def test_a_transaction() -> None:
     )
 
 
-def test_an_outcome() -> None:
+def test_the_result_of_a_transaction() -> None:
     read = element(
         1, HEADER + element(2, stored(b"k", b"v", 5, 9)) + element(2, stored(b"l", b"", 6))
     )
     put = element(2, HEADER)
     answer = HEADER + number_field(2, 1) + element(3, put) + element(3, read)
-    entries = (Entry(b"k", b"v", 5, 9), Entry(b"l", b"", 6, 0))
-    assert messages.outcome_of(answer) == Outcome(True, 7, (entries,))
-    assert messages.outcome_of(HEADER) == Outcome(False, 7, ())
+    entries = (KeyValue(b"k", b"v", 5, 9), KeyValue(b"l", b"", 6, 0))
+    assert messages.result_of(answer) == TransactionResult(True, 7, (entries,))
+    assert messages.result_of(HEADER) == TransactionResult(False, 7, ())
 
 
 def test_leases_and_compaction() -> None:
@@ -62,7 +71,7 @@ def test_a_watch() -> None:
     assert messages.watch(b"a", b"b", 3) == b"\x0a\x08\x0a\x01a\x12\x01b\x18\x03"
     deleted = element(11, number_field(1, 1) + element(2, stored(b"k", b"", 8)))
     answer = HEADER + element(11, element(2, stored(b"k", b"v", 7))) + deleted
-    changes = (Change(False, Entry(b"k", b"v", 7, 0)), Change(True, Entry(b"k", b"", 8, 0)))
+    changes = (Change(False, KeyValue(b"k", b"v", 7, 0)), Change(True, KeyValue(b"k", b"", 8, 0)))
     assert messages.watched_of(answer) == Watched(7, changes, "", 0)
     ended = HEADER + number_field(4, 1) + number_field(5, 6) + bytes_field(6, b"no")
     assert messages.watched_of(ended) == Watched(7, (), "no", 6)
@@ -75,7 +84,7 @@ def test_the_end_of_a_prefix() -> None:
 
 @pytest.mark.parametrize(
     "decode",
-    [messages.outcome_of, messages.lease_of, messages.revision_of, messages.watched_of],
+    [messages.result_of, messages.lease_of, messages.revision_of, messages.watched_of],
 )
 def test_an_answer_that_is_cut_is_refused(decode: object) -> None:
     with pytest.raises(ValueError, match="cut off"):
