@@ -101,6 +101,10 @@ class Clustering:
                 return (await self._forget(ForgetNode.from_body(message.body))).to_body()
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
+    async def replicas(self) -> RaftListing:
+        """Return the groups of the whole cluster, including the control processes' own."""
+        return await self._told(RaftRequest(everywhere=True))
+
     async def _told(self, wanted: RaftRequest) -> RaftListing:
         """Return the groups to show, including the control processes' own."""
         own = self._own()
@@ -275,12 +279,15 @@ def meta_row(node: str, group: str, status: MetaStatus, elections: int) -> RaftR
     )
 
 
+def in_contact(member: MemberRow) -> bool:
+    """Return whether a group's leader hears from a member, or the member is the leader."""
+    return member.leads or (member.connected and member.contact <= CONTACT_MILLISECONDS_MAX)
+
+
 def _successors(row: RaftRow) -> tuple[str, ...]:
     """Return the nodes that could lead a group now: voters in contact with its leader."""
     return tuple(
         member.node
         for member in row.members
-        if member.kind == VOTER
-        and not member.doubt
-        and (member.leads or (member.connected and member.contact <= CONTACT_MILLISECONDS_MAX))
+        if member.kind == VOTER and not member.doubt and in_contact(member)
     )

@@ -35,6 +35,9 @@ class ListSpec:
     title: str
 
 
+QUEUE_REPLICAS: Final = frozenset(("leader", "members", "online"))
+"""Columns of a queue that name nodes in a cluster."""
+
 LISTS: Final[dict[str, ListSpec]] = {
     "queues": ListSpec(
         (

@@ -7,13 +7,15 @@ consumers, page by page; those that do not answer in time are named instead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from fluxmq.control.columns import LISTS, QUEUE_STATIC
+from fluxmq.control.clustering import in_contact
+from fluxmq.control.columns import LISTS, QUEUE_REPLICAS, QUEUE_STATIC
 from fluxmq.control.peers import Peer, PeerError, RequestError, answers_of, forwarded
+from fluxmq.ipc.clusters import RaftListing, RaftRow
 from fluxmq.ipc.messages import (
     ERROR_FAILED,
     ERROR_INVALID,
@@ -57,11 +59,20 @@ REQUEST_SECONDS: Final = 30.0
 
 class Listings:
     """Serves lists on control's loop. `topology` returns the one in force, `shards` the connected
-    shards."""
+    shards, `replicas` those of a cluster's groups; None on a node without a cluster. `node`: this
+    one's name."""
 
-    def __init__(self, topology: Callable[[], Topology], shards: Callable[[], list[Peer]]) -> None:
+    def __init__(
+        self,
+        topology: Callable[[], Topology],
+        shards: Callable[[], list[Peer]],
+        replicas: Callable[[], Awaitable[RaftListing]] | None = None,
+        node: str = "",
+    ) -> None:
         self._topology = topology
         self._shards = shards
+        self._replicas = replicas
+        self._node = node
 
     async def answer(self, message: ControlMessage) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
@@ -116,8 +127,28 @@ class Listings:
                     row = rows.get((told.get("vhost"), told.get("name")))
                     if row is not None:
                         row.update((column, told.get(column)) for column in theirs)
+        if self._replicas is not None and not QUEUE_REPLICAS.isdisjoint(theirs) and rows:
+            groups = {row.group: row for row in (await self._replicas()).groups}
+            for key, row in rows.items():
+                queue = topology.queue(*key)
+                if queue is not None:
+                    row.update(self._placed(queue, groups))
         cut = tuple(_cut(row, wanted.columns) for row in rows.values())
         return Listed(cut, place, tuple(sorted(missing)))
+
+    def _placed(self, queue: QueueRecord, groups: Mapping[str, RaftRow]) -> TableRow:
+        """Return the nodes that have a queue: those of its group, or its only one."""
+        group = groups.get(queue.group)
+        if group is not None:
+            return {
+                "leader": group.leader,
+                "members": sorted(each.node for each in group.members),
+                "online": sorted(each.node for each in group.members if in_contact(each)),
+            }
+        home = queue.group.partition("@")[2] or self._node
+        others = (each for row in groups.values() for each in row.members if in_contact(each))
+        online = home == self._node or any(each.node == home for each in others)
+        return {"leader": home, "members": [home], "online": [home] if online else []}
 
     async def _of_shards(self, wanted: ListRequest) -> Listed:
         """Return the next page of the shards' rows, one shard after the other."""

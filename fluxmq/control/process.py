@@ -153,7 +153,12 @@ class ControlProcess:
                 import fluxmq.control.http  # noqa: F401
             users, topology_service = await loading
             self._topology = topology_service
-            self._listings = listings.Listings(lambda: topology_service.topology, self._shards)
+            self._listings = listings.Listings(
+                lambda: topology_service.topology,
+                self._shards,
+                None if self._meta is None else self._clustering.replicas,
+                self._settings.cluster.node_id,
+            )
             self._migrations = queue_migrations.MigrationRequests(
                 self._settings,
                 lambda: topology_service.topology,

@@ -189,8 +189,8 @@ class Cluster:
                 "client_addr": f"{HOST}:{node.etcd_port}",
                 "initial_cluster": members,
             }
-            own = merged({"cluster": {"etcd": member}}, settings) if etcd else settings
-            node.configure([other for other in self.nodes if other is not node], own)
+            more = merged({"cluster": {"etcd": member}}, settings) if etcd else settings
+            node.configure([other for other in self.nodes if other is not node], more)
 
     def start(self) -> None:
         """Start all nodes and wait until each is ready."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -170,6 +171,38 @@ def test_the_home_node_of_a_queue_that_cannot_be_reached_is_named_at_once(cluste
             return False
 
     eventually(is_back, "the home node serves its queue again", PATIENCE)
+
+
+def test_every_node_lists_the_nodes_of_queues(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = cluster.nodes
+    declare(first, "shared", **{"x-queue-type": "quorum"})
+    declare(second, "alone")
+
+    def listed(node: Node, *columns: str) -> dict[str, list[object]]:
+        options = ("--formatter", "json", "name", *columns)
+        assert control(node, "list_queues", *options) == 0
+        rows = json.loads(capsys.readouterr().out)
+        return {row["name"]: [row[column] for column in columns] for row in rows}
+
+    everyone = [node.name for node in cluster.nodes]
+    leader = cluster.leader()
+    for node in cluster.nodes:
+        found = listed(node, "leader", "members", "online")
+        assert found["shared"] == [leader.name, everyone, everyone]
+        assert found["alone"] == [second.name, [second.name], [second.name]]
+    third.kill()
+
+    def noticed() -> bool:
+        return listed(first, "online")["shared"] == [[first.name, second.name]]
+
+    eventually(noticed, "the node that was killed is not online", PATIENCE)
+    second.kill()
+    eventually(lambda: listed(first, "online")["alone"] == [[]], "nor is the other", PATIENCE)
+    second.start()
+    third.start()
+    cluster.wait_ready()
 
 
 def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(

@@ -13,6 +13,7 @@ from fluxmq.control.listings import Listings
 from fluxmq.control.peers import ControlListener, RequestError, Service
 from fluxmq.ipc import row_messages, unix_socket
 from fluxmq.ipc.client import ControlClient
+from fluxmq.ipc.clusters import MemberRow, RaftListing, RaftRow
 from fluxmq.ipc.conversation import Handlers
 from fluxmq.ipc.messages import (
     ERROR_FAILED,
@@ -49,6 +50,14 @@ from fluxmq.routing.topology.changes import (
 )
 from fluxmq.routing.topology.records import Binding, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.topology import Topology
+
+
+def row(group, leader, nodes, node):
+    members = tuple(
+        MemberRow(each, 1, "voter", each == leader, node, 5, 0, "replicate", True, 20, "")
+        for each in nodes
+    )
+    return RaftRow(group, node, 0, "leader", "", 1, leader, 5, 5, 5, 0, 1, 0.001, members)
 
 
 class Desk:
@@ -253,6 +262,42 @@ def test_numbers_of_queues_come_from_the_shards_that_hold_them(tmp_path):
         assert len(everywhere) == 4
 
     run(tmp_path, scenario, *desks)
+
+
+def test_queues_of_a_cluster_are_listed_with_their_nodes(tmp_path):
+    groups = (
+        row("_meta", "c", ("a", "c"), node="a"),
+        row("default", "b", ("a", "b", "c"), node="a"),
+    )
+    silent = groups[1].members[2]
+    members = (*groups[1].members[:2], MemberRow.from_body({**silent.to_body(), "contact": 9000}))
+    default = RaftRow.from_body({**groups[1].to_body(), "members": [m.to_body() for m in members]})
+
+    async def replicas():
+        return RaftListing((groups[0], default))
+
+    async def scenario(node):
+        node.listings = Listings(
+            lambda: node.topology, lambda: node.listener.processes, replicas, "a"
+        )
+        for name, group in (
+            ("here", "local-1@a"),
+            ("of settings", ""),
+            ("elsewhere", "local-1@c"),
+            ("away", "local-1@d"),
+            ("replicated", "default"),
+        ):
+            node.topology.apply(DeclareQueue(QueueRecord("/", name, durable=True, group=group)))
+        found = await node.rows("queues", "name", "leader", "members", "online")
+        assert {each.pop("name"): tuple(each.values()) for each in found} == {
+            "here": ("a", ["a"], ["a"]),
+            "of settings": ("a", ["a"], ["a"]),
+            "elsewhere": ("c", ["c"], ["c"]),
+            "away": ("d", ["d"], []),
+            "replicated": ("b", ["a", "b", "c"], ["a", "b"]),
+        }
+
+    run(tmp_path, scenario, Desk())
 
 
 def test_shards_are_not_asked_for_what_control_knows(tmp_path):
