@@ -389,6 +389,11 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
             names = ", ".join(f"cluster.{name}" for name in given)
             yield f"{names}: accepted and not used, since cluster.enabled is false."
     else:
+        if "cluster_partition_handling" in given:
+            yield (
+                "cluster.cluster_partition_handling: not used: it is for mirrored queues, which this"
+                " version does not have. Of a replicated queue's group only a majority goes on."
+            )
         yield from _of_transport(cluster.transport)
         if cluster.etcd is not None:
             yield from _of_etcd(cluster.etcd, cluster.node_id)

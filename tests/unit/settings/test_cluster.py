@@ -303,6 +303,16 @@ def test_a_group_may_be_on_the_others_only(tmp_path: Path) -> None:
     assert notes(written(tmp_path, RAFT + elsewhere + queue)) == []
 
 
+@pytest.mark.parametrize("handling", ["pause_minority", "autoheal", "ignore"])
+def test_operators_are_told_that_nothing_is_mirrored(tmp_path: Path, handling: str) -> None:
+    settings = written(tmp_path, HEAD + f"  cluster_partition_handling: {handling}")
+    assert settings.cluster.cluster_partition_handling == handling
+    (note,) = (each for each in notes(settings) if "partition" in each)
+    assert note.startswith("cluster.cluster_partition_handling: not used")
+    wrong = HEAD + "  cluster_partition_handling: pause"
+    assert list(problems(tmp_path, wrong)) == ["cluster.cluster_partition_handling"]
+
+
 def test_a_node_runs_a_member_of_etcd_unless_there_are_endpoints(tmp_path: Path) -> None:
     assert written(tmp_path, HEAD).cluster.member is None
     own = written(tmp_path, HEAD + "  etcd: {}")
