@@ -3,7 +3,8 @@
 Names of one cluster share it, so that what is compared within a round is where clients are and how queues are laid
 out, not two clusters. A cluster stops with the last of its names. Clients connect to the node that leads the queue
 unless the name says otherwise: ``follower`` has both at a node that does not lead, ``forward`` and ``replicate`` have
-the consumer there, given messages by the leader or out of its own node's copy.
+the consumer there, given messages by the leader or out of its own node's copy. Ordinary MQTT messages have no leader:
+``one-node`` has both at the first node, ``across`` the subscriber at the second.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from perf.workload import Workload
 FLUXMQ, FLUXMQ_MQTT = "fluxmq-cluster", "fluxmq-cluster-mqtt"
 FLUXMQ_FOLLOWER, FLUXMQ_MQTT_FOLLOWER = "fluxmq-cluster-follower", "fluxmq-cluster-mqtt-follower"
 FLUXMQ_FORWARD, FLUXMQ_REPLICATE = "fluxmq-cluster-forward", "fluxmq-cluster-replicate"
+FLUXMQ_ONE_NODE, FLUXMQ_ACROSS = "fluxmq-cluster-one-node", "fluxmq-cluster-across"
 FLUXMQ_COLD, FLUXMQ_BESIDE = "fluxmq-cluster-cold", "fluxmq-cluster-beside-hot"
 FLUXMQ_BESIDE_COPIER = "fluxmq-cluster-beside-copier"
 RABBITMQ, RABBITMQ_FOLLOWER = "rabbitmq-cluster", "rabbitmq-cluster-follower"
@@ -89,7 +91,10 @@ class Fluxmq:
         return cls(kept, nodes, together)
 
     def prepare(self, workload: Workload) -> list[int]:
-        """Spread the leaders over the nodes as far as nodes let them be moved; who leads the queues' groups."""
+        """Spread the leaders over the nodes as far as nodes let them be moved; who leads the queues' groups. For messages that
+        no queue keeps, the first node."""
+        if not workload.durable:
+            return [0] * workload.subscribers
         groups = dict(self.nodes.shape.listed())
         wanted = [groups[workload.queue_name(number)] for number in range(workload.subscribers)]
         spread = {
@@ -101,7 +106,7 @@ class Fluxmq:
 
     def ports(self, protocol: str) -> list[int]:
         """Return each node's address for clients of a protocol."""
-        if protocol not in ("amqp", "queue"):
+        if protocol not in ("amqp", "mqtt", "queue"):
             raise RunError(f"{protocol} is not measured with FluxMQ's cluster")
         found = [node.addresses for node in self.nodes.nodes]
         return [each.amqp if protocol == "amqp" else each.mqtt for each in found]
@@ -266,6 +271,8 @@ NAMES: Mapping[str, Name] = {
     FLUXMQ_MQTT_FOLLOWER: Name("standard", _standard, 1, 1),
     FLUXMQ_FORWARD: Name("standard", _standard, 0, 1),
     FLUXMQ_REPLICATE: Name("copies", _copies, 0, 1),
+    FLUXMQ_ONE_NODE: Name("standard", _standard),
+    FLUXMQ_ACROSS: Name("standard", _standard, 0, 1),
     FLUXMQ_COLD: Name("hot and cold", _apart),
     FLUXMQ_BESIDE: Name("hot and cold", _apart, beside=HOT),
     FLUXMQ_BESIDE_COPIER: Name("hot and cold", _apart, beside=COPIER),

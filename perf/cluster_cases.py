@@ -17,6 +17,7 @@ from perf.cluster_brokers import (
     COPIED,
     COUNTS,
     FLUXMQ,
+    FLUXMQ_ACROSS,
     FLUXMQ_BESIDE,
     FLUXMQ_BESIDE_COPIER,
     FLUXMQ_COLD,
@@ -24,6 +25,7 @@ from perf.cluster_brokers import (
     FLUXMQ_FORWARD,
     FLUXMQ_MQTT,
     FLUXMQ_MQTT_FOLLOWER,
+    FLUXMQ_ONE_NODE,
     FLUXMQ_REPLICATE,
     GATHERED,
     NATS,
@@ -51,6 +53,9 @@ STEADY = STREAM.changed(rate=2000.0)
 COLD_RATE = 200.0
 """Messages per second of the cold queue: so few that it is idle beside the hot one."""
 
+BETWEEN = Workload(shape="pairs", outstanding=8000)
+"""Ordinary MQTT messages, streamed."""
+
 NO_SYNC = "JetStream does not sync before it acknowledges."
 MQTT_NAMES = frozenset(
     {FLUXMQ_MQTT, FLUXMQ_MQTT_FOLLOWER, FLUXMQ_COLD, FLUXMQ_BESIDE, FLUXMQ_BESIDE_COPIER}
@@ -71,6 +76,12 @@ def adapted(workload: Workload, broker: str) -> Workload:
     if broker in GATHERED.values():
         return workload.changed(topic=TOGETHER)
     return workload
+
+
+def across(name: str, title: str, workload: Workload, metric: str, asked: float) -> Case:
+    """A case of MQTT between nodes, against the same within one node of the same cluster."""
+    goal = Goal(metric, FLUXMQ_ONE_NODE, asked, asked)
+    return Case(name, title, workload, (goal,), subject=FLUXMQ_ACROSS, adapt=adapted)
 
 
 def swept(count: int) -> Case:
@@ -121,6 +132,27 @@ ASKED = (
         also=(FLUXMQ_MQTT, NATS),
         adapt=adapted,
         note=NO_SYNC,
+    ),
+    across(
+        "across_q0",
+        "MQTT, QoS 0, 1 to 1, streamed, subscriber at another node",
+        BETWEEN,
+        cases.THROUGHPUT,
+        0.5,
+    ),
+    across(
+        "across_q1",
+        "MQTT, QoS 1, 1 to 1, 500 in flight, subscriber at another node",
+        BETWEEN.changed(qos=1, window=500, outstanding=4000),
+        cases.THROUGHPUT,
+        0.5,
+    ),
+    across(
+        "across_1k",
+        "MQTT, QoS 0, 1,000 messages/s (open loop), subscriber at another node",
+        BETWEEN.changed(mode="single", rate=1000.0),
+        cases.DELIVERY_P50,
+        4.0,
     ),
     swept(2),
     Case(
