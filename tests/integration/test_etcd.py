@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from fluxmq.control.etcd import election
 from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError, reachable
 from fluxmq.control.etcd.election import HOLD_SECONDS, LEADER_KEY, LEASE_SECONDS, Election
 from fluxmq.control.etcd.messages import Changed, Created, Get, Put, end_of
@@ -166,7 +167,7 @@ def test_one_node_leads_until_it_stops(server: Server) -> None:
     """S2-10."""
 
     async def scenario(client: EtcdClient) -> None:
-        first, second = elector(server, "node1"), Election(client, "node2")
+        first, second = elector(server, "node1"), elector(server, "node2")
         first.start()
         await is_true(lambda: first.leads)
         second.start()
@@ -204,13 +205,42 @@ def test_a_node_that_restarts_need_not_wait_for_its_own_lease(server: Server) ->
     async def scenario(client: EtcdClient) -> None:
         lease = await client.grant(60)  # that of an earlier process, which was killed
         await client.transact((), (Put(LEADER_KEY, b"node1", lease),))
-        other, election = elector(server, "node2"), Election(client, "node1")
+        other, again = elector(server, "node2"), elector(server, "node1")
         other.start()
         await is_true(lambda: other.leader == "node1")
-        election.start()
-        await is_true(lambda: election.leads != other.leads)
+        again.start()
+        await is_true(lambda: again.leads != other.leads)
         await other.stop()
-        await election.stop()
+        await again.stop()
+
+    run(server, scenario)
+
+
+def test_the_leader_compacts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(election, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(election, "COMPACT_SECONDS", 0.1)
+    monkeypatch.setattr(election, "HISTORY_SECONDS", 0.2)
+
+    async def scenario(client: EtcdClient) -> None:
+        first = (await client.transact((), (Put(b"key", b"0"),))).revision
+        await client.transact((), (Put(b"key", b"1"),))
+        leader = elector(server, "node1")
+        leader.start()
+
+        async def is_compacted() -> bool:
+            async with aclosing(client.watch(b"key", b"", first)) as watching:
+                try:
+                    async for found in watching:
+                        if found.changes:
+                            break
+                except CompactedError:
+                    return True
+            return False
+
+        await eventually(is_compacted)
+        ((entry,),) = (await client.transact((), (Get(b"key"),))).entries
+        assert entry.value == b"1"
+        await leader.stop()
 
     run(server, scenario)
 
@@ -219,29 +249,29 @@ def test_a_leader_that_etcd_does_not_hear_from_gives_up_before_its_lease_ends(
     server: Server,
 ) -> None:
     async def scenario(client: EtcdClient) -> None:
-        election = elector(server, "node1")
-        election.start()
-        await is_true(lambda: election.leads)
+        leader = elector(server, "node1")
+        leader.start()
+        await is_true(lambda: leader.leads)
         stopped = time.monotonic()
         server.signal(signal.SIGSTOP)
-        await is_true(lambda: not election.leads)
+        await is_true(lambda: not leader.leads)
         assert time.monotonic() < stopped + (HOLD_SECONDS + LEASE_SECONDS) / 2
-        assert {name: value for name, _, value in election.samples()} == {
+        assert {name: value for name, _, value in leader.samples()} == {
             "fluxmq_etcd_reachable": 0.0,
             "fluxmq_etcd_leader": 0.0,
-            "fluxmq_etcd_revision": float(election.revision),
+            "fluxmq_etcd_revision": float(leader.revision),
             "fluxmq_etcd_failures_total": 1.0,
         }
         server.signal(signal.SIGCONT)
-        await is_true(lambda: election.leads)
-        await election.stop()
+        await is_true(lambda: leader.leads)
+        await leader.stop()
 
     run(server, scenario)
 
 
 def test_an_election_goes_on_when_etcd_is_back(server: Server) -> None:
     async def scenario(client: EtcdClient) -> None:
-        first, second = elector(server, "node1"), Election(client, "node2")
+        first, second = elector(server, "node1"), elector(server, "node2")
         first.start()
         await is_true(lambda: first.leads)
         second.start()

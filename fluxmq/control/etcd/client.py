@@ -37,6 +37,10 @@ _CHANNEL_OPTIONS: Final = (
 Decoded = TypeVar("Decoded")
 
 
+_WITH_LEADER: Final = (("hasleader", "true"),)
+"""Has a member end a watch when it has lost the others: its changes would be missed in silence."""
+
+
 class EtcdError(FluxmqError):
     """A request failed, or got no answer in time."""
 
@@ -148,7 +152,7 @@ class EtcdClient:
         of the last change that was received.
         """
         channel = self._channels[self._current]
-        call = channel.stream_stream(messages.WATCH)()
+        call = channel.stream_stream(messages.WATCH)(metadata=_WITH_LEADER)
         try:
             await call.write(messages.watch(key, end, start))
             while isinstance(answer := await call.read(), bytes):
