@@ -27,12 +27,12 @@ def program() -> str:
 class Server:
     """A member that is alone, as the supervisor would start it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **transport: str | bool) -> None:
         peer, client = free_ports(2)
         self.address = f"{HOST}:{client}"
         etcd: dict[str, Any] = {"bind_addr": f"{HOST}:{peer}", "client_addr": self.address}
         self.cluster = ClusterSettings.model_validate(
-            {"enabled": True, "node_id": "node1", "etcd": etcd}
+            {"enabled": True, "node_id": "node1", "etcd": etcd, "transport": transport}
         )
         self._folder = folder
         self._process: subprocess.Popen[bytes]
@@ -52,9 +52,9 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    """A server, until the block ends."""
-    server = Server(folder)
+def serving(folder: Path, **transport: str | bool) -> Iterator[Server]:
+    """A server, until the block ends. ``transport``: settings of cluster.transport."""
+    server = Server(folder, **transport)
     try:
         yield server
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,6 +18,7 @@ from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError, re
 from fluxmq.control.etcd.election import HOLD_SECONDS, LEADER_KEY, LEASE_SECONDS, Election
 from fluxmq.control.etcd.messages import Changed, Created, Get, Put, end_of
 from tests.broker import HOST, free_ports
+from tests.chaos.settings import make_certificates
 from tests.etcd import Server, serving
 
 pytestmark = pytest.mark.once
@@ -136,6 +138,26 @@ def test_a_watch_yields_all_changes_from_a_revision_on(server: Server) -> None:
             await anext(late)
 
     run(server, scenario)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_member_and_node_show_each_other_certificates(tmp_path: Path) -> None:
+    make_certificates(tmp_path, 2)
+    files = {
+        "tls_cert_file": str(tmp_path / "node1.pem"),
+        "tls_key_file": str(tmp_path / "node1.key"),
+        "tls_ca_file": str(tmp_path / "ca.pem"),
+    }
+
+    async def scenario(client: EtcdClient) -> None:
+        assert (await client.transact((), (Get(b"x"),))).succeeded
+        elsewhere = server.cluster.model_copy(update={"node_id": "node2"})
+        for other in (EtcdClient.of(elsewhere), EtcdClient([server.address])):
+            assert not await answers(other)
+            await other.close()
+
+    with serving(tmp_path, tls_enabled=True, **files) as server:
+        run(server, scenario)
 
 
 def test_an_endpoint_that_fails_is_left_for_the_next(server: Server) -> None:
