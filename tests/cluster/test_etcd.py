@@ -93,7 +93,7 @@ def test_a_member_that_is_killed_runs_again(cluster: Cluster) -> None:
 
     def again() -> bool:
         with suppress(psutil.NoSuchProcess, StopIteration):  # while it is replaced
-            return member(node).pid != process.pid
+            return bool(member(node).pid != process.pid)
         return False
 
     eventually(again, "the member runs again", PATIENCE)

@@ -151,13 +151,13 @@ def test_member_and_node_show_each_other_certificates(tmp_path: Path) -> None:
 
     async def scenario(client: EtcdClient) -> None:
         assert (await client.transact((), (Get(b"x"),))).succeeded
-        elsewhere = server.cluster.model_copy(update={"node_id": "node2"})
-        for other in (EtcdClient.of(elsewhere), EtcdClient([server.address])):
+        elsewhere = trusted.cluster.model_copy(update={"node_id": "node2"})
+        for other in (EtcdClient.of(elsewhere), EtcdClient([trusted.address])):
             assert not await answers(other)
             await other.close()
 
-    with serving(tmp_path, tls_enabled=True, **files) as server:
-        run(server, scenario)
+    with serving(tmp_path, tls_enabled=True, **files) as trusted:
+        run(trusted, scenario)
 
 
 def test_an_endpoint_that_fails_is_left_for_the_next(server: Server) -> None:
