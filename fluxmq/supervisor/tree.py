@@ -45,6 +45,10 @@ STABLE_SECONDS = 10.0
 STOP_SECONDS = 5.0
 """Time for acceptor and control to end, and for shards beyond their own shutdown_timeout."""
 
+HAND_OVER_SECONDS = 15.0
+"""More time for the member of etcd: if it leads, it first waits for another to take over, for seven
+seconds if the others have gone."""
+
 START_ORDER = ("etcd", "control", "shard", "acceptor")
 """The control process first: it imports for itself, meanwhile the supervisor imports for the
 others."""
@@ -283,7 +287,8 @@ class Tree:
             if not stage:
                 continue
             actions: list[Action] = []
-            allowed = STOP_SECONDS + (self._shutdown_timeout if role == "shard" else 0.0)
+            more = {"shard": self._shutdown_timeout, "etcd": HAND_OVER_SECONDS}
+            allowed = STOP_SECONDS + more.get(role, 0.0)
             for child in stage:
                 if child.phase is not Phase.STOPPING:
                     child.phase = Phase.STOPPING
