@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fluxmq.settings.clustering import ClusterSettings, Etcd
-from fluxmq.supervisor.etcd import EtcdProgramError, arguments, program_of
+from fluxmq.supervisor.etcd import EtcdProgramError, arguments, program_of, version_of
 from tests.broker import HOST, free_ports
 
 
@@ -40,8 +40,11 @@ class Server:
 
     def start(self) -> None:
         assert self.cluster.etcd is not None
-        options = arguments(self.cluster, self.cluster.etcd, str(self._folder))
-        self._process = subprocess.Popen([program(), *options])
+        path = program()
+        options = arguments(
+            self.cluster, self.cluster.etcd, str(self._folder / "etcd"), version_of(path)
+        )
+        self._process = subprocess.Popen([path, *options])
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)

@@ -113,7 +113,7 @@ class ControlProcess:
         )
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
         self._serving: dict[str, HttpServer | Election] = {}
-        """What else stops before the metadata is closed, by its name in the log."""
+        """Other parts to stop before the metadata is closed, by name in the log."""
         self._listener = ControlListener(
             Service(self._answer, self._greeted, self._gone), os.geteuid()
         )
@@ -238,6 +238,8 @@ class ControlProcess:
             raise BootError(f"cluster.raft.bind_addr: the group _meta: {problem}") from problem
 
     def _start_etcd(self, cluster: ClusterSettings) -> None:
+        # The library writes lines of its own to standard error; its errors are logged here.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         # Loaded after the fork, and only where it is used: gRPC has threads, and takes memory.
         from fluxmq.control.etcd.client import EtcdClient, EtcdError
         from fluxmq.control.etcd.election import Election

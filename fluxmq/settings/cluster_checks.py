@@ -391,8 +391,8 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
     else:
         if "cluster_partition_handling" in given:
             yield (
-                "cluster.cluster_partition_handling: not used: it is for mirrored queues, which this"
-                " version does not have. Of a replicated queue's group only a majority goes on."
+                "cluster.cluster_partition_handling: not used: it applies to mirrored queues, which this"
+                " version does not have. In a replicated queue's group only a majority goes on."
             )
         yield from _of_transport(cluster.transport)
         if cluster.etcd is not None:

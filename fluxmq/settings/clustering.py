@@ -234,8 +234,8 @@ class ClusterSettings(Section):
     node_id: Name = "broker-1"
     """Name of this node; unique in the cluster and permanent."""
     cluster_partition_handling: Literal["pause_minority", "autoheal", "ignore"] = "pause_minority"
-    """What nodes without contact to the others do with mirrored queues. Not used: this version has
-    none, and in a replicated queue's group only a majority goes on."""
+    """Behaviour of mirrored queues when nodes lose contact with each other. Not used: this version
+    has no mirrored queues, and in a replicated queue's group only a majority goes on."""
     etcd: Etcd | None = None
     """Metadata in etcd; without this section, the cluster has none."""
     transport: TransportSettings = TransportSettings()

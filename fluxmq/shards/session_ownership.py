@@ -114,7 +114,7 @@ class SessionOwnership:
         nothing."""
 
     def serve(self, sessions: Sessions) -> None:
-        """Register whoever yields and restores sessions. Nothing is claimed before."""
+        """Register the sessions that are yielded and restored. Nothing is claimed before."""
         self._sessions = sessions
 
     def home(self, client_id: str) -> int:

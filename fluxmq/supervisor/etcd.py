@@ -23,7 +23,8 @@ from fluxmq.settings.schema import Settings
 
 BUILT: Final = Path(fluxmq.__file__).parent.parent / "build" / "etcd"
 """The program that ``make etcd`` builds."""
-LOG_FILE: Final = "etcd.log"
+LOG_ROTATION: Final = '{"maxsize": 10, "maxbackups": 2}'
+"""Size of the member's log, in MB, at which a new file is begun, and how many old ones are kept."""
 VERSION_SECONDS: Final = 10.0
 """Time for the program to state its version."""
 QUOTA_BYTES: Final = 8 << 30
@@ -105,7 +106,14 @@ def note_on(version: tuple[int, int, int]) -> str:
     )
 
 
-def arguments(cluster: ClusterSettings, etcd: Etcd, data_dir: str) -> list[str]:
+def log_of(data_dir: str) -> str:
+    """Return the path of a member's log: beside its directory, where it expects no other files."""
+    return f"{data_dir.rstrip('/')}.log"
+
+
+def arguments(
+    cluster: ClusterSettings, etcd: Etcd, data_dir: str, version: tuple[int, int, int]
+) -> list[str]:
     """Return the member's command line, without the program. ``data_dir``: its directory."""
     transport = cluster.transport
     scheme = "https" if transport.tls_enabled else "http"
@@ -127,8 +135,11 @@ def arguments(cluster: ClusterSettings, etcd: Etcd, data_dir: str) -> list[str]:
         "grpc-keepalive-min-time": KEEP_ALIVE_MIN,
         "logger": "zap",
         "log-level": "warn",
-        "log-outputs": str(Path(data_dir) / LOG_FILE),
+        "log-outputs": log_of(data_dir),
     }
+    if version >= (3, 5, 0):
+        given["enable-log-rotation"] = "true"
+        given["log-rotation-config-json"] = LOG_ROTATION
     if transport.tls_enabled:
         for side in ("", "peer-"):
             given[f"{side}cert-file"] = transport.tls_cert_file or ""
@@ -153,8 +164,9 @@ def run(launch: Launch) -> NoReturn:
     try:
         program = program_of(etcd)
         Path(data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        table.set_reason(launch.slot, f"see {Path(data_dir) / LOG_FILE}")  # if it ends
-        os.execv(program, ["etcd", *arguments(settings.cluster, etcd, data_dir)])
+        options = arguments(settings.cluster, etcd, data_dir, version_of(program))
+        table.set_reason(launch.slot, f"see {log_of(data_dir)}")  # if it ends
+        os.execv(program, ["etcd", *options])
     except EtcdProgramError as problem:
         fail_boot(str(problem), table, launch.slot)
     except OSError as problem:

@@ -88,7 +88,7 @@ class Election:
         while True:
             try:
                 await self._compete()
-            except EtcdError as problem:
+            except (EtcdError, ValueError) as problem:  # or an answer that cannot be one
                 self.failures += 1
                 self._said.event(logging.WARNING, "etcd", "etcd: %s", problem)
                 await self._give_up()

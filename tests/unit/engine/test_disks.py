@@ -334,7 +334,7 @@ def test_more_queues_than_places(make_queues: MakeQueues) -> None:
 def test_a_log_that_fails_while_it_is_trimmed_fails_for_its_groups_only(
     make_queues: MakeQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that failed ended whoever trimmed it: a checkpoint's task, or the housekeeping."""
+    """A failed log ended the task that trimmed it: a checkpoint's, or the housekeeping."""
     node = make_queues({"name": "work"})
     client = node.connect(0, "client")
     fill(client, "work", 2)

@@ -84,7 +84,7 @@ def test_an_append_crosses_with_its_identity_and_is_not_kept(shard: RemoteShard)
     shard.lose()
     assert said == [Outcome.MOVED]
     shard.serve()
-    assert len(link_of(shard).frames) == 1  # who asked asks whoever leads by now
+    assert len(link_of(shard).frames) == 1  # the publisher asks the present leader itself
     shard.on_appended([number], [])  # what a former life answers concerns nobody
     assert said == [Outcome.MOVED]
 

@@ -1,4 +1,4 @@
-"""What sessions see of a test's shard: their ports, as plainly as they can be filled.
+"""The ports of a test's shard that its sessions use, as plain as they can be.
 
 No groups, no queues, no disk, no other shards; the clock stands still.
 """
@@ -53,11 +53,11 @@ class Logins:
         """There are no users."""
 
     def policy(self, client_id: str, username: str) -> TopicPolicy:
-        """What everybody may do."""
+        """The permissions of all clients."""
         return self.shard.access
 
     def will_policy(self, client_id: str, username: str, without_user: bool) -> TopicPolicy:
-        """What everybody may do."""
+        """The permissions of all clients."""
         return self.shard.access
 
 
@@ -72,7 +72,7 @@ class Sessions:
         return f"auto-{len(self.shard.peers)}"
 
     def acquire(self, client: MqttClient, clean: bool) -> None:
-        """Take the client id over from whoever has it."""
+        """Take the client id over from its present session."""
         assert client.connect is not None
         sessions, handler = self.shard.sessions, self.shard.handler
         session = sessions.get(client.connect.client_id)
@@ -262,7 +262,7 @@ class NoAlarms:
 
 
 class Broker:
-    """What sessions see of the shard."""
+    """The shard, as its sessions use it."""
 
     def __init__(self, shard: Shard) -> None:
         self.limits = shard.limits

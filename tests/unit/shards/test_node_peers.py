@@ -221,7 +221,7 @@ def away(net: Net, name: str, topic: str = "a", qos: int = 1) -> None:
 
 
 def back(net: Net, name: str) -> list[bytes]:
-    """What its session has for it."""
+    """The messages that its session has kept for it."""
     client = net.client(1, 0, name, clean=False, props=LASTING)
     assert client.present
     return payloads(client)
@@ -417,7 +417,7 @@ def test_a_node_that_is_there_and_does_not_answer_is_no_success(make_net: MakeNe
 
 
 def test_a_node_that_comes_does_not_hold_up_a_subscription(make_net: MakeNet) -> None:
-    """What it is told has a number that the others are not told."""
+    """It is sent an interest with a number that the others are not sent."""
     net = make_net(1, 1, 1)
     subscriber = net.client(0)
     net.cut(0, 2)

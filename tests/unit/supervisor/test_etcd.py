@@ -88,13 +88,13 @@ def test_a_program_of_the_settings_that_cannot_be_used_is_refused(
         program_of(Etcd(binary=str(tmp_path / "nothing")))
 
 
-def command_line(cluster: dict[str, Any], **more: Any) -> dict[str, str]:
+def command_line(cluster: dict[str, Any], *, old: bool = False, **more: Any) -> dict[str, str]:
     settings = ClusterSettings.model_validate(
         {"enabled": True, "node_id": "n1", "etcd": more, **cluster}
     )
     assert settings.member is not None
     found = {}
-    for each in arguments(settings, settings.member, "/data"):
+    for each in arguments(settings, settings.member, "/data/", (3, 4, 34) if old else (3, 7, 3)):
         name, _, value = each.removeprefix("--").partition("=")
         found[name] = value
     return found
@@ -103,7 +103,12 @@ def command_line(cluster: dict[str, Any], **more: Any) -> dict[str, str]:
 def test_the_command_line_says_what_the_settings_say() -> None:
     alone = command_line({})
     assert alone["name"] == "n1"
-    assert alone["data-dir"] == "/data"
+    assert alone["data-dir"] == "/data/"
+    assert alone["log-outputs"] == "/data.log"
+    assert set(alone) - set(command_line({}, old=True)) == {
+        "enable-log-rotation",
+        "log-rotation-config-json",
+    }
     assert alone["initial-cluster"] == "n1=http://127.0.0.1:2380"
     assert alone["initial-advertise-peer-urls"] == "http://127.0.0.1:2380"
     assert alone["initial-cluster-state"] == "new"
