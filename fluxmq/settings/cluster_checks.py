@@ -21,7 +21,6 @@ from fluxmq.settings.clustering import (
     RaftGroup,
     TransportSettings,
     address_of,
-    members_of,
 )
 from fluxmq.settings.listen_addresses import SHARD_PORTS
 from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup
@@ -197,7 +196,7 @@ def _named_peers(cluster: ClusterSettings) -> Iterator[tuple[str, Mapping[str, s
 def _etcd(cluster: ClusterSettings, etcd: Etcd) -> Iterator[SettingsProblem]:
     urls = [(f"endpoints[{index}]", url) for index, url in enumerate(etcd.endpoints)]
     if not urls:
-        members = members_of(etcd, cluster.node_id)
+        members = cluster.members(etcd)
         if etcd.initial_cluster is not None:
             urls = [("initial_cluster", url) for url in members.values()]
         if cluster.node_id not in members:
@@ -211,13 +210,13 @@ def _etcd(cluster: ClusterSettings, etcd: Etcd) -> Iterator[SettingsProblem]:
                 "cluster.etcd.initial_cluster",
                 f"is required, since there are other nodes: {_listed(cluster.transport.peers)}",
             )
-    scheme = "https" if cluster.transport.tls_enabled else "http"
+    tls = "true" if cluster.transport.tls_enabled else "false"
     for key, url in urls:
-        if not url.startswith(f"{scheme}://"):
+        if not url.startswith(f"{cluster.url_scheme}://"):
             yield SettingsProblem(
                 f"cluster.etcd.{key}",
-                f"{url} must begin with {scheme}://, since cluster.transport.tls_enabled is"
-                f" {'true' if scheme == 'https' else 'false'}",
+                f"{url} must begin with {cluster.url_scheme}://, since cluster.transport.tls_enabled"
+                f" is {tls}",
             )
 
 
@@ -396,7 +395,7 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
             )
         yield from _of_transport(cluster.transport)
         if cluster.etcd is not None:
-            yield from _of_etcd(cluster.etcd, cluster.node_id)
+            yield from _of_etcd(cluster, cluster.etcd)
         if cluster.raft.enabled:
             yield from _of_groups(settings)
         else:
@@ -429,7 +428,7 @@ def _of_transport(transport: TransportSettings) -> Iterator[str]:
         )
 
 
-def _of_etcd(etcd: Etcd, node: str) -> Iterator[str]:
+def _of_etcd(cluster: ClusterSettings, etcd: Etcd) -> Iterator[str]:
     if "hybrid_retained_size_threshold" in etcd.model_fields_set:
         yield (
             "cluster.etcd.hybrid_retained_size_threshold: not used: retained messages and wills of"
@@ -439,7 +438,7 @@ def _of_etcd(etcd: Etcd, node: str) -> Iterator[str]:
     if unused:
         where = ", ".join(f"cluster.etcd.{name}" for name in unused)
         yield f"{where}: not used, since this node runs no member: cluster.etcd.endpoints is given."
-    members = len(members_of(etcd, node))
+    members = len(cluster.members(etcd))
     if not etcd.endpoints and members % 2 == 0:
         yield (
             f"cluster.etcd.initial_cluster: {members} members stand the loss of {(members - 1) // 2},"

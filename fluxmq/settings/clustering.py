@@ -73,8 +73,8 @@ Endpoint = Annotated[str, AfterValidator(_endpoint), ScalarKind("URL")]
 
 
 class Etcd(Section):
-    """The cluster's metadata: a member of etcd, which the supervisor runs, or endpoints of one that
-    is run otherwise."""
+    """An etcd for the cluster: a member of it that the supervisor runs, or endpoints of one that
+    is run otherwise. The nodes elect one of them through it, which coordinates the cluster."""
 
     data_dir: str | None = None
     """Directory of the member; by default, etcd below storage.data_dir."""
@@ -93,7 +93,7 @@ class Etcd(Section):
     """Program of the member; by default, etcd on PATH, or the one that make etcd has built."""
     hybrid_retained_size_threshold: Annotated[Size, Field(ge=0, le=1 << 20)] = 1024
     """Size below which retained messages and wills are kept in etcd whole; of larger ones only the
-    metadata is."""
+    metadata is. Not used: all of them stay on their node."""
 
 
 def address_of(url: str) -> str:
@@ -101,15 +101,9 @@ def address_of(url: str) -> str:
     return url.partition("://")[2].rstrip("/")
 
 
-def members_of(etcd: Etcd, node: str) -> dict[str, str]:
-    """Return the first members, name to URL; ``node`` alone if the settings name none."""
-    if etcd.initial_cluster is None:
-        return {node: f"http://{etcd.bind_addr}"}  # of a lone member, by its own address
-    found = {}
-    for member in etcd.initial_cluster.split(","):
-        name, _, url = member.strip().partition("=")
-        found[name] = url
-    return found
+def bindable(address: str) -> str:
+    """Return an address with the host that stands for all of them, if it has none."""
+    return f"0.0.0.0{address}" if address.startswith(":") else address
 
 
 class TransportSettings(Section):
@@ -237,11 +231,27 @@ class ClusterSettings(Section):
     """Behaviour of mirrored queues when nodes lose contact with each other. Not used: this version
     has no mirrored queues, and in a replicated queue's group only a majority goes on."""
     etcd: Etcd | None = None
-    """Metadata in etcd; without this section, the cluster has none."""
+    """An etcd for the cluster; absent unless given."""
     transport: TransportSettings = TransportSettings()
     """Data between nodes."""
     raft: Raft = Raft()
     """Replication of durable queues."""
+
+    @property
+    def url_scheme(self) -> str:
+        """Scheme of the URLs of etcd."""
+        return "https" if self.transport.tls_enabled else "http"
+
+    def members(self, etcd: Etcd) -> dict[str, str]:
+        """Return the first members of etcd, name to URL; this node alone if the settings name
+        none."""
+        if etcd.initial_cluster is None:
+            return {self.node_id: f"{self.url_scheme}://{bindable(etcd.bind_addr)}"}
+        found = {}
+        for member in etcd.initial_cluster.split(","):
+            name, _, url = member.strip().partition("=")
+            found[name] = url
+        return found
 
     @property
     def member(self) -> Etcd | None:

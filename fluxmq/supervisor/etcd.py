@@ -18,7 +18,7 @@ import fluxmq
 from fluxmq.ipc.launch import Launch, fail_boot, read_settings
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.model.errors import FluxmqError
-from fluxmq.settings.clustering import ClusterSettings, Etcd, members_of
+from fluxmq.settings.clustering import ClusterSettings, Etcd, bindable
 from fluxmq.settings.schema import Settings
 
 BUILT: Final = Path(fluxmq.__file__).parent.parent / "build" / "etcd"
@@ -116,14 +116,13 @@ def arguments(
 ) -> list[str]:
     """Return the member's command line, without the program. ``data_dir``: its directory."""
     transport = cluster.transport
-    scheme = "https" if transport.tls_enabled else "http"
-    members = members_of(etcd, cluster.node_id)
+    scheme, members = cluster.url_scheme, cluster.members(etcd)
     token = "fluxmq-" + "-".join(sorted(members))
     given = {
         "name": cluster.node_id,
         "data-dir": data_dir,
         "listen-peer-urls": f"{scheme}://{bindable(etcd.bind_addr)}",
-        "initial-advertise-peer-urls": members.get(cluster.node_id, f"{scheme}://{etcd.bind_addr}"),
+        "initial-advertise-peer-urls": members[cluster.node_id],
         "listen-client-urls": f"{scheme}://{bindable(etcd.client_addr)}",
         "advertise-client-urls": f"{scheme}://{bindable(etcd.client_addr)}",
         "initial-cluster": ",".join(f"{name}={url}" for name, url in members.items()),
@@ -147,11 +146,6 @@ def arguments(
             given[f"{side}trusted-ca-file"] = transport.tls_ca_file or ""
             given[f"{side}client-cert-auth"] = "true"
     return [f"--{name}={value}" for name, value in given.items()] + ["--strict-reconfig-check"]
-
-
-def bindable(address: str) -> str:
-    """Return an address with the host that stands for all of them, if it has none."""
-    return f"0.0.0.0{address}" if address.startswith(":") else address
 
 
 def run(launch: Launch) -> NoReturn:

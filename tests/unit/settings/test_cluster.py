@@ -9,7 +9,6 @@ import pytest
 
 from fluxmq.settings import Settings, SettingsError, load, notes, refusals
 from fluxmq.settings.cluster_checks import GROUPS_PER_SHARD
-from fluxmq.settings.clustering import members_of
 from fluxmq.settings.listen_addresses import SHARD_PORTS
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -319,7 +318,7 @@ def test_a_node_runs_a_member_of_etcd_unless_there_are_endpoints(tmp_path: Path)
     assert refusals(own) == []
     assert own.cluster.member is own.cluster.etcd
     assert own.cluster.etcd is not None
-    assert members_of(own.cluster.etcd, "a") == {"a": "http://127.0.0.1:2380"}
+    assert own.cluster.members(own.cluster.etcd) == {"a": "http://127.0.0.1:2380"}
     elsewhere = written(tmp_path, HEAD + "  etcd: {endpoints: ['http://127.0.0.1:2379']}")
     assert refusals(elsewhere) == []
     assert elsewhere.cluster.member is None

@@ -114,13 +114,16 @@ def test_the_command_line_says_what_the_settings_say() -> None:
     assert alone["initial-cluster-state"] == "new"
     assert alone["strict-reconfig-check"] == ""
     assert not [name for name in alone if name.endswith("cert-file")]
-    members = "n1=https://10.0.0.1:2380,n2=https://10.0.0.2:2380,n3=https://10.0.0.3:2380"
     tls = {
         "tls_enabled": True,
         "tls_cert_file": "c.pem",
         "tls_key_file": "k.pem",
         "tls_ca_file": "a.pem",
     }
+    lone = command_line({"transport": tls}, bind_addr=":2380")
+    assert lone["initial-cluster"] == "n1=https://0.0.0.0:2380"
+    assert lone["listen-peer-urls"] == lone["initial-advertise-peer-urls"] == "https://0.0.0.0:2380"
+    members = "n1=https://10.0.0.1:2380,n2=https://10.0.0.2:2380,n3=https://10.0.0.3:2380"
     given = command_line(
         {"transport": tls},
         bind_addr=":2380",
