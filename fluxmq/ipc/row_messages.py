@@ -53,8 +53,9 @@ TableRow = dict[str, Any]
 """Column to value: text, number, truth value, None, list or map."""
 Rows = Annotated[tuple[TableRow, ...], Meta(max_length=PAGE_ROWS_MAX)]
 Columns = Annotated[tuple[Name, ...], Meta(max_length=COLUMNS_MAX)]
-Place = Annotated[tuple[Natural, ...], Meta(max_length=2)]
-"""Position at which a list continues: a shard, and a row's number there."""
+Place = Annotated[tuple[Natural, ...], Meta(max_length=3)]
+"""Position at which a list continues: a node's number, a shard, and a row's number there. Lists of
+the topology have the last one alone."""
 
 
 def plain(value: Any) -> Any:
@@ -110,7 +111,7 @@ class ListRequest(MessageBody, frozen=True):
     """A request of fluxmqctl: rows of `what` in a virtual host (None: in all, or it has none).
 
     `place` is where to continue: empty at first, then from the last answer. `subject` narrows some
-    lists: a queue's name for explain_policy.
+    lists: a queue's name for explain_policy. ``here``: only the rows of this node.
     """
 
     what: Word
@@ -118,10 +119,12 @@ class ListRequest(MessageBody, frozen=True):
     vhost: Name | None = None
     place: Place = ()
     subject: Name = ""
+    here: bool = False
 
 
 class Listed(MessageBody, frozen=True):
-    """The answer: rows, where to continue (empty: complete), and the shards that did not answer."""
+    """The answer: rows, where to continue (empty: complete), and the shards and nodes that did not
+    answer."""
 
     rows: Rows
     place: Place = ()
@@ -132,19 +135,22 @@ class CloseConnections(MessageBody, frozen=True):
     """Close the connection with this `pid` (as listed), or all (None), of a virtual host (None: of
     any).
 
-    Clients get the `reason`. Answered with `AffectedCount`: the number of connections.
+    Clients get the `reason`. `here`: on this node only. Answered with `AffectedCount`: the number
+    of connections.
     """
 
     pid: Name | None
     vhost: Name | None
     reason: Annotated[str, Meta(max_length=REASON_CHARACTERS_MAX)]
+    here: bool = False
 
 
 class CloseSession(MessageBody, frozen=True):
-    """End the session of an MQTT client id, connected or not. Answered with `AffectedCount`: 1 if
-    it existed, else 0."""
+    """End the sessions of an MQTT client id, connected or not; `here`: on this node only. Answered
+    with `AffectedCount`: the number of sessions."""
 
     client_id: Annotated[str, Meta(max_length=CLIENT_ID_CHARACTERS_MAX)]
+    here: bool = False
 
 
 class QueueRequest(MessageBody, frozen=True):
@@ -160,9 +166,10 @@ class QueueRequest(MessageBody, frozen=True):
 
 
 class AffectedCount(MessageBody, frozen=True):
-    """Number of affected items."""
+    """Number of affected items, and the nodes that cannot be reached."""
 
     count: Natural
+    missing: ProcessNames = ()
 
 
 RequestBody = TypeVar("RequestBody", bound=MessageBody)

@@ -6,8 +6,8 @@ A frame is one record: a kind byte, then::
               u32 variable, u32 pid_at, u32 stride, u32 count, u32 largest, f64 deadline,
               topic, properties, wire bytes of the run
     SHARED    as RUN, after u8 kind, u16 group length, u16 filter length, group, filter
-    RETAINED  as RUN, after u8 kind, i64 stamp, u32 origin, u16 length of the publisher's client id,
-              client id; without wire bytes it deletes the topic
+    RETAINED  as RUN, after u8 kind, i64 revision, i64 number, u32 origin, u16 length of the
+              publisher's client id, client id; without wire bytes it deletes the topic
     KEPT      as RUN, after u8 kind, u64 number
     DEALT     as SHARED, after u8 kind, u64 number
     CONTROL   u8 kind, msgpack array [name, arguments ...]
@@ -15,7 +15,8 @@ A frame is one record: a kind byte, then::
     APPEND, DELIVER  batches for and from queues, see `fluxmq.engine`; REFER names the messages only
     APPEND_BY_ADDRESS  as APPEND, for an MQTT client's publish to a queue's address
     REPLY     a batch for an address of direct replies, see `fluxmq.shards.amqp.replies`
-    NODE_RUN, NODE_SHARED  messages for another node, see `fluxmq.shards.node_peers`
+    NODE_RUN, NODE_SHARED, NODE_RETAINED  messages for another node, see
+              `fluxmq.shards.node_peers`
 
 Both ends are processes of one node and one version: fields are native little endian, and a frame
 that does not parse is a bug, not an attack. Deadlines are on the node's monotonic clock.
@@ -31,7 +32,8 @@ from fluxmq.protocols.mqtt.run import PublishRun
 
 RUN = 1
 SHARED = 2
-RETAINED = 3
+RETAINED_0 = 3
+"""As RETAINED without a revision; kept on disk by earlier versions, never sent."""
 CONTROL = 4
 PIECE = 5
 APPEND = 6
@@ -43,12 +45,18 @@ REFER = 11
 APPEND_BY_ADDRESS = 12
 NODE_RUN = 13
 NODE_SHARED = 14
+RETAINED = 15
+NODE_RETAINED = 16
 FIRST = 1
 LAST = 2
 
+RetainedStamp = tuple[int, int, int]
+"""Revision, number and origin of a change of a retained message, see `fluxmq.shards.retained`."""
+
 _RUN = struct.Struct("<BBBHIIIIIId")
 _SHARED = struct.Struct("<BHH")
-_RETAINED = struct.Struct("<BqIH")
+_RETAINED_0 = struct.Struct("<BqIH")
+_RETAINED = struct.Struct("<BqqIH")
 _KEPT = struct.Struct("<BQ")
 _NODE = struct.Struct("<BQd")
 NODE_HEAD_BYTES = _NODE.size
@@ -110,28 +118,34 @@ def encode_shared(group: bytes, topic_filter: bytes, run: PublishRun) -> bytes:
     )
 
 
-def encode_retained(stamp: tuple[int, int], run: PublishRun) -> bytes:
+def encode_retained(stamp: RetainedStamp, run: PublishRun) -> bytes:
     """Encode the head of a RETAINED frame. The run's publisher is a client id here, None for the
     broker."""
     publisher: bytes = run.publisher or b""
     return _RETAINED.pack(RETAINED, *stamp, len(publisher)) + publisher + run_head(run)
 
 
+def encode_node_head(kind: int, number: int, left: float) -> bytes:
+    """Encode what a frame for another node begins with; ``left``: seconds until the messages
+    expire, 0 for never."""
+    return _NODE.pack(kind, number, left)
+
+
 def encode_node_run(number: int, left: float, run: PublishRun) -> bytes:
-    """Encode the head of a NODE_RUN frame; ``left``: seconds until the run expires, 0 for never."""
-    return _NODE.pack(NODE_RUN, number, left) + run_head(run)
+    """Encode the head of a NODE_RUN frame."""
+    return encode_node_head(NODE_RUN, number, left) + run_head(run)
 
 
 def encode_node_shared(
     number: int, left: float, group: bytes, topic_filter: bytes, run: PublishRun
 ) -> bytes:
     """Encode the head of a NODE_SHARED frame."""
-    return _NODE.pack(NODE_SHARED, number, left) + encode_shared(group, topic_filter, run)
+    return encode_node_head(NODE_SHARED, number, left) + encode_shared(group, topic_filter, run)
 
 
 def node_head(frame: bytes) -> tuple[int, int, float]:
     """Return kind, number and seconds to live of a frame from another node. Raises ValueError."""
-    if len(frame) < _NODE.size or frame[0] not in (NODE_RUN, NODE_SHARED):
+    if len(frame) < _NODE.size or frame[0] not in (NODE_RUN, NODE_SHARED, NODE_RETAINED):
         raise ValueError(f"a frame of kind {frame[0]} does not come from another node")
     kind, number, left = _NODE.unpack_from(frame)
     return kind, number, left
@@ -189,10 +203,15 @@ def decode_shared(frame: bytes, at: int = 0) -> tuple[bytes, bytes, PublishRun]:
     return group, topic_filter, decode_run(frame, at + filter_length)
 
 
-def decode_retained(frame: bytes) -> tuple[tuple[int, int], PublishRun]:
-    """Return stamp and run of a RETAINED frame."""
-    _, stamp, origin, length = _RETAINED.unpack_from(frame)
-    at = _RETAINED.size + length
-    run = decode_run(frame, at)
-    run.publisher = frame[_RETAINED.size : at] or None
-    return (stamp, origin), run
+def decode_retained(frame: bytes, at: int = 0) -> tuple[RetainedStamp, PublishRun]:
+    """Return stamp and run of a RETAINED frame that begins at ``at``."""
+    revision = 0
+    if frame[at] == RETAINED_0:
+        _, number, origin, length = _RETAINED_0.unpack_from(frame, at)
+        at += _RETAINED_0.size
+    else:
+        _, revision, number, origin, length = _RETAINED.unpack_from(frame, at)
+        at += _RETAINED.size
+    run = decode_run(frame, at + length)
+    run.publisher = frame[at : at + length] or None
+    return (revision, number, origin), run

@@ -207,7 +207,7 @@ class Link:
         else:
             self.dropped += run.count
 
-    def send_retained(self, stamp: tuple[int, int], run: PublishRun) -> None:
+    def send_retained(self, stamp: frames.RetainedStamp, run: PublishRun) -> None:
         """Send the peer a retained message; a run without bytes deletes it."""
         if self.up:
             self._send(frames.encode_retained(stamp, run), run)

@@ -1,8 +1,7 @@
 """Retained messages of one shard: the last message of each topic, found by topic or by filter.
 
-Every shard and node may set the same topic; a stamp (number, origin) decides, the greater wins, and
-a deletion leaves a tombstone for a while so that an older message arriving late does not revive the
-topic. Messages are opaque; the store counts their sizes.
+Every shard and node may set the same topic; a stamp decides, the greater wins, and a deletion
+leaves a tombstone for a while so that an older message arriving late does not revive the topic. Messages are opaque; the store counts their sizes.
 
 Topics are kept in an ordered set in which the separator is written as a zero byte, which no topic
 may hold [MQTT-1.5.4-2]. That order is the topic tree's: everything below a level is one range, and
@@ -23,8 +22,8 @@ from fluxmq.routing.topics import MULTI, SEPARATOR, SINGLE
 
 M = TypeVar("M")
 
-Stamp = tuple[int, int | str]
-"""(number, origin): compared in this order; the origin settles ties and never repeats a number."""
+Stamp = tuple[int, ...]
+"""Numbers of a change of a topic, compared in order. No two changes have the same ones."""
 
 TOMBSTONES_MAX: Final = 65_536
 """Default number of deletions remembered: a few megabytes, minutes of deletions at full rate."""
@@ -112,6 +111,15 @@ class RetainedStore(Generic[M]):
         runs."""
         return self._records.get(_key_of(topic))
 
+    def stamp(self, topic: bytes) -> Stamp | None:
+        """Return the stamp of a topic's message or remembered deletion."""
+        key = _key_of(topic)
+        found = self._records.get(key)
+        if found is not None:
+            return found.stamp
+        deleted = self._tombstones.get(key)
+        return None if deleted is None else deleted[0]
+
     def set(
         self,
         topic: bytes,
@@ -175,6 +183,14 @@ class RetainedStore(Generic[M]):
         if len(self._tombstones) > self._max_tombstones:
             del self._tombstones[next(iter(self._tombstones))]
         return RetainOutcome.ABSENT if old is None else RetainOutcome.DELETED
+
+    def forget(self, topic: bytes) -> None:
+        """Remove a topic's message or remembered deletion, whatever its stamp, without a trace."""
+        key = _key_of(topic)
+        record = self._records.get(key)
+        if record is not None:
+            self._drop(key, record)
+        self._tombstones.pop(key, None)
 
     def purge_tombstones(self, now: float) -> int:
         """Forget deletions older than `tombstone_age`; return their number."""

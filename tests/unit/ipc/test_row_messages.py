@@ -73,7 +73,7 @@ def test_there_and_back(value):
         (RowsPage, {"rows": [1], "next": -1}),
         (RowsPage, {"rows": [{}] * 1001, "next": -1}),
         (ListRequest, {**ListRequest("queues", ()).to_body(), "place": [-1]}),
-        (ListRequest, {**ListRequest("queues", ()).to_body(), "place": [1, 2, 3]}),
+        (ListRequest, {**ListRequest("queues", ()).to_body(), "place": [1, 2, 3, 4]}),
         (ListRequest, {**ListRequest("queues", ()).to_body(), "vhost": 3}),
         (CloseConnections, {"pid": None, "vhost": None, "reason": "x" * 256}),
         (CloseSession, {"client_id": "c" * 1025}),

@@ -6,6 +6,7 @@ No groups, no queues, no disk, no other shards; the clock stands still.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fluxmq.auth.logins import AuthResult, LoginOutcome
@@ -15,9 +16,11 @@ from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.routing.subscriptions import SubscriptionTree
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.ports import PeersPort
+from fluxmq.sessions.mqtt.publishing import publish_will
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session, Will
 from fluxmq.sessions.mqtt.settlement import SettlementCommand
+from fluxmq.shards.wills import LocalWills
 from tests.unit.variants import Hot
 
 if TYPE_CHECKING:
@@ -229,7 +232,7 @@ class Counts:
     def will_published(self) -> None:
         """Not counted."""
 
-    def will_refused(self, session: Session, will: Will) -> None:
+    def will_refused(self, client_id: str, principal: str, will: Will) -> None:
         """Count."""
         self.drops["no_permission"] += 1
 
@@ -275,6 +278,7 @@ class Broker:
         self.counts = Counts(shard)
         self.queues = NoQueues()
         self.alarms = NoAlarms()
+        self.wills = LocalWills(partial(publish_will, self))
 
     def now(self) -> float:
         """Seconds."""

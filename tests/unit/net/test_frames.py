@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from hypothesis import given
@@ -100,11 +101,11 @@ def test_shared_runs(run: PublishRun, group: bytes, topic_filter: bytes) -> None
     TOPICS,
     st.binary(max_size=200),
     st.integers(0, 2),
-    st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1)),
+    st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1)),
     st.none() | st.binary(min_size=1, max_size=1024),
 )
 def test_retained_messages(
-    topic: str, payload: bytes, qos: int, stamp: tuple[int, int], publisher: bytes | None
+    topic: str, payload: bytes, qos: int, stamp: tuple[int, int, int], publisher: bytes | None
 ) -> None:
     run = message_run(topic.encode(), payload, qos, 1, b"\x01\x01", 12.5)
     run.publisher = publisher
@@ -113,6 +114,15 @@ def test_retained_messages(
     assert found.publisher == publisher
     same(run, found)
     assert found.payloads() == [payload]
+
+
+def test_a_retained_message_on_disk_from_before_stamps_had_revisions() -> None:
+    run = message_run(b"t", b"x", 1, 1)
+    frame = struct.pack("<BqIH", frames.RETAINED_0, 5, 2, 3) + b"cid" + frames.run_head(run)
+    stamp, found = frames.decode_retained(frame + bytes_of(run))
+    assert stamp == (0, 5, 2)
+    assert found.publisher == b"cid"
+    same(run, found)
 
 
 @given(

@@ -197,7 +197,7 @@ def test_nothing_is_kept_for_a_peer_that_is_down(ends: tuple[End, End]) -> None:
     sender.transport.outgoing.room = None
     link.send_run(payload_run(10))
     link.send_shared(b"g", b"f", payload_run(10))
-    link.send_retained((1, 0), payload_run(10))
+    link.send_retained((0, 1, 0), payload_run(10))
     assert link.dropped == 2
     assert link.drain()
     assert receive_all(receiver) == []

@@ -33,17 +33,17 @@ def test_set_get_delete(store: RetainedStore[str]) -> None:
 
 
 def test_the_greater_stamp_wins_in_whatever_order(store: RetainedStore[str]) -> None:
-    assert store.set(b"a", "b wins", 1, (5, "b")) is RetainOutcome.STORED
-    assert store.set(b"a", "older", 1, (4, "z")) is RetainOutcome.STALE
-    assert store.set(b"a", "tie", 1, (5, "a")) is RetainOutcome.STALE
-    assert store.set(b"a", "again", 1, (5, "b")) is RetainOutcome.STALE
-    assert store.delete(b"a", (5, "b"), 0.0) is RetainOutcome.STALE
-    assert store.delete(b"a", (5, "c"), 0.0) is RetainOutcome.DELETED
-    assert store.set(b"a", "late", 1, (5, "b")) is RetainOutcome.STALE
-    assert store.delete(b"a", (5, "a"), 0.0) is RetainOutcome.STALE
-    assert store.delete(b"a", (6, "a"), 0.0) is RetainOutcome.ABSENT
-    assert store.set(b"a", "between", 1, (5, "d")) is RetainOutcome.STALE
-    assert store.set(b"a", "new", 1, (7, "a")) is RetainOutcome.STORED
+    assert store.set(b"a", "b wins", 1, (5, 2)) is RetainOutcome.STORED
+    assert store.set(b"a", "older", 1, (4, 26)) is RetainOutcome.STALE
+    assert store.set(b"a", "tie", 1, (5, 1)) is RetainOutcome.STALE
+    assert store.set(b"a", "again", 1, (5, 2)) is RetainOutcome.STALE
+    assert store.delete(b"a", (5, 2), 0.0) is RetainOutcome.STALE
+    assert store.delete(b"a", (5, 3), 0.0) is RetainOutcome.DELETED
+    assert store.set(b"a", "late", 1, (5, 2)) is RetainOutcome.STALE
+    assert store.delete(b"a", (5, 1), 0.0) is RetainOutcome.STALE
+    assert store.delete(b"a", (6, 1), 0.0) is RetainOutcome.ABSENT
+    assert store.set(b"a", "between", 1, (5, 4)) is RetainOutcome.STALE
+    assert store.set(b"a", "new", 1, (7, 1)) is RetainOutcome.STORED
     assert store.tombstone_count == 0
 
 
