@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
+from fluxmq.control.etcd.client import EtcdClient, EtcdError
+from fluxmq.control.etcd.messages import Get
 from fluxmq.settings.clustering import ClusterSettings, Etcd
 from fluxmq.supervisor.etcd import EtcdProgramError, arguments, program_of, version_of
 from tests.broker import HOST, free_ports
+
+PATIENCE = 30.0
+"""Seconds that no step takes unless it fails."""
 
 
 def program() -> str:
@@ -62,3 +69,39 @@ def serving(folder: Path, **transport: str | bool) -> Iterator[Server]:
         yield server
     finally:
         server.kill()
+
+
+def run(server: Server, scenario: Callable[[EtcdClient], Awaitable[None]]) -> None:
+    """Run a scenario with a client of a server, once that answers."""
+
+    async def bounded() -> None:
+        client = EtcdClient.of(server.cluster)
+        try:
+            async with asyncio.timeout(2 * PATIENCE):
+                await eventually(lambda: answers(client))
+                await scenario(client)
+        finally:
+            await client.close()
+
+    uvloop.run(bounded())
+
+
+async def answers(client: EtcdClient) -> bool:
+    try:
+        await client.transact((), (Get(b"x"),))
+    except EtcdError:
+        return False
+    return True
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():  # noqa: ASYNC110 - it asks another process
+            await asyncio.sleep(0.02)
+
+
+async def is_true(condition: Callable[[], bool]) -> None:
+    async def asked() -> bool:
+        return condition()
+
+    await eventually(asked)

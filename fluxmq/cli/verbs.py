@@ -181,7 +181,10 @@ def _rows(node: TargetNode, wanted: ListRequest) -> tuple[list[TableRow], list[s
 def _order(node: TargetNode, kind: str, body: dict[str, object]) -> int:
     node.wait_at_least(REQUEST_SECONDS)
     with node.require() as caller:
-        return AffectedCount.from_body(caller.call(kind, body)).count
+        done = AffectedCount.from_body(caller.call(kind, body))
+    if done.missing:
+        node.complaints.append(f"{', '.join(done.missing)} cannot be reached")
+    return done.count
 
 
 def _purge_queue(node: TargetNode, options: argparse.Namespace) -> list[str]:

@@ -19,7 +19,7 @@ from fluxmq.control.metadata import FILE_NAME, StoreThread
 from fluxmq.control.peers import Peer, PeerError, RequestError
 from fluxmq.control.placements import Placements
 from fluxmq.ipc.backups import BACKUP, BackedUp, Backup
-from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_INVALID, Body
+from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_INVALID, Body, ControlMessage
 from fluxmq.logs import get_logger
 from fluxmq.storage.backup import copy_tables
 from fluxmq.storage.directory import DataPaths, write_placement, write_version
@@ -52,10 +52,10 @@ class NodeBackups:
         self._placing = placing
         self._shards = shards
 
-    async def answer(self, body: Body) -> Body:
+    async def answer(self, message: ControlMessage) -> Body:
         """Make a backup. Raises RequestError or MessageError; a failed backup keeps its incomplete
         name."""
-        wanted = Backup.from_body(body)
+        wanted = Backup.from_body(message.body)
         target = Path(wanted.directory)
         if not target.is_absolute():
             raise RequestError(ERROR_INVALID, f"{target} is not an absolute path")

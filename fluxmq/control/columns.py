@@ -107,6 +107,7 @@ LISTS: Final[dict[str, ListSpec]] = {
             "client_properties",
             "send_pend",
             "connected_at",
+            "node",
         ),
         ("user", "peer_host", "peer_port", "state"),
         False,
@@ -130,6 +131,7 @@ LISTS: Final[dict[str, ListSpec]] = {
             "prefetch_count",
             "global_prefetch_count",
             "state",
+            "node",
         ),
         ("pid", "user", "consumer_count", "messages_unacknowledged"),
         False,
@@ -148,6 +150,7 @@ LISTS: Final[dict[str, ListSpec]] = {
             "priority",
             "arguments",
             "vhost",
+            "node",
         ),
         (
             "queue_name",

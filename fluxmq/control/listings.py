@@ -12,17 +12,22 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from fluxmq.control.clustering import in_contact
 from fluxmq.control.columns import LISTS, QUEUE_REPLICAS, QUEUE_STATIC
+from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.peers import Peer, PeerError, RequestError, answers_of, forwarded
 from fluxmq.ipc.clusters import RaftListing, RaftRow
 from fluxmq.ipc.messages import (
+    ERROR_AWAY,
     ERROR_FAILED,
     ERROR_INVALID,
     ERROR_NOT_FOUND,
     ERROR_UNKNOWN_KIND,
     Body,
     ControlMessage,
+    MessageError,
 )
 from fluxmq.ipc.row_messages import (
     CLOSE_CONNECTIONS,
@@ -45,14 +50,19 @@ from fluxmq.ipc.row_messages import (
     page_of,
     plain,
 )
+from fluxmq.logs import get_logger
 from fluxmq.routing.topology.effective import Explained, explain, policy_definition, policy_of
 from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.topology import Topology
+
+_log = get_logger(__name__)
 
 KINDS: Final = frozenset({LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, PURGE_QUEUE, DELETE_QUEUE})
 
 ROWS_SECONDS: Final = 2.0
 """Time to wait for one page of a shard."""
+NODE_SECONDS: Final = 4.0
+"""Time to wait for one page of another node: less than fluxmqctl waits."""
 REQUEST_SECONDS: Final = 30.0
 """Time for a shard to purge or delete a queue, or to close connections or a session."""
 
@@ -60,7 +70,7 @@ REQUEST_SECONDS: Final = 30.0
 class Listings:
     """Serves lists on control's loop. `topology` returns the one in force, `shards` the connected
     shards, `replicas` those of a cluster's groups; None on a node without a cluster. `node`: this
-    one's name."""
+    one's name; `others`: the other nodes, which have connections of their own."""
 
     def __init__(
         self,
@@ -68,11 +78,13 @@ class Listings:
         shards: Callable[[], list[Peer]],
         replicas: Callable[[], Awaitable[RaftListing]] | None = None,
         node: str = "",
+        others: ControlOfNodes | None = None,
     ) -> None:
         self._topology = topology
         self._shards = shards
         self._replicas = replicas
         self._node = node
+        self._others = others or ControlOfNodes((), shards)
 
     async def answer(self, message: ControlMessage) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
@@ -101,7 +113,7 @@ class Listings:
         if wanted.what == QUEUES:
             return await self._queues(wanted)
         if wanted.what in SHARD_LISTS:
-            return await self._of_shards(wanted)
+            return await self._of_nodes(wanted)
         topology = self._topology()
         rows, place = _next_page(_records(topology, wanted), wanted.place)
         return Listed(tuple(_cut(row, wanted.columns) for row in rows), place)
@@ -150,6 +162,30 @@ class Listings:
         online = home == self._node or any(each.node == home for each in others)
         return {"leader": home, "members": [home], "online": [home] if online else []}
 
+    async def _of_nodes(self, wanted: ListRequest) -> Listed:
+        """Return the next page of the nodes' rows, one node after the other, this one first."""
+        if wanted.here:
+            return await self._of_shards(wanted)
+        number, *place = wanted.place or (0,)
+        if number > len(self._others.nodes):
+            return Listed(())
+        question = replace(wanted, place=tuple(place), here=True)
+        if number == 0:
+            listed = await self._of_shards(question)
+        else:
+            node = self._others.nodes[number - 1]
+            try:
+                answer = await self._others.ask(node, LIST, question.to_body(), NODE_SECONDS)
+                listed = Listed.from_body(answer)
+                missing = tuple(f"{each} of {node}" for each in listed.missing)
+                listed = replace(listed, missing=missing)
+            except (RequestError, MessageError) as problem:
+                _log.debug("no list from another node: %s", problem)
+                listed = Listed((), (), (node,))
+        if listed.place:
+            return replace(listed, place=(number, *listed.place))
+        return replace(listed, place=(number + 1,) if number < len(self._others.nodes) else ())
+
     async def _of_shards(self, wanted: ListRequest) -> Listed:
         """Return the next page of the shards' rows, one shard after the other."""
         index, after = (*wanted.place, 0, 0)[:2]
@@ -158,9 +194,8 @@ class Listings:
         if not left:
             return Listed(())
         shard = shards[left[0]]
-        question = RowsRequest(
-            wanted.what, ("vhost", *wanted.columns), after if left[0] == index else 0
-        )
+        columns = (column for column in wanted.columns if column != "node")
+        question = RowsRequest(wanted.what, ("vhost", *columns), after if left[0] == index else 0)
         (page,) = await _pages([shard], question)
         if page is not None and page.following >= 0:
             place: tuple[int, ...] = (left[0], page.following)
@@ -173,21 +208,47 @@ class Listings:
             for row in page.rows
             if wanted.vhost is None or row.get("vhost", wanted.vhost) == wanted.vhost
         )
-        return Listed(tuple(_cut(row, wanted.columns) for row in rows), place)
+        own = ({**row, "node": self._node} for row in rows)
+        return Listed(tuple(_cut(row, wanted.columns) for row in own), place)
 
     # Commands
 
     async def _close(self, wanted: CloseConnections) -> Body:
-        count = await self._all(CLOSE_CONNECTIONS, wanted.to_body())
-        if wanted.pid is not None and count == 0:
-            raise RequestError(ERROR_NOT_FOUND, f"there is no connection {wanted.pid!r}")
-        return AffectedCount(count).to_body()
+        done = await self._on_nodes(CLOSE_CONNECTIONS, wanted, wanted.pid is not None)
+        if wanted.pid is not None and done.count == 0 and not wanted.here:
+            raise RequestError(
+                ERROR_NOT_FOUND, f"there is no connection {wanted.pid!r}{_beyond(done.missing)}"
+            )
+        return done.to_body()
 
     async def _end_session(self, wanted: CloseSession) -> Body:
-        count = await self._all(CLOSE_SESSION, wanted.to_body())
-        if count == 0:
-            raise RequestError(ERROR_NOT_FOUND, f"there is no session of {wanted.client_id!r}")
-        return AffectedCount(count).to_body()
+        done = await self._on_nodes(CLOSE_SESSION, wanted, False)
+        if done.count == 0 and not wanted.here:
+            raise RequestError(
+                ERROR_NOT_FOUND,
+                f"there is no session of {wanted.client_id!r}{_beyond(done.missing)}",
+            )
+        return done.to_body()
+
+    async def _on_nodes(
+        self, kind: str, wanted: CloseConnections | CloseSession, single: bool
+    ) -> AffectedCount:
+        """Carry out a command on all nodes, unless it is for this one; `single`: it concerns one
+        connection, so that others are not asked once it is found. Raises RequestError."""
+        count = await self._all(kind, wanted.to_body())
+        if wanted.here or (single and count):
+            return AffectedCount(count)
+        elsewhere = replace(wanted, here=True).to_body()
+        answers = await self._others.ask_all(kind, elsewhere, REQUEST_SECONDS)
+        missing = []
+        for node, answer in zip(self._others.nodes, answers, strict=True):
+            if not isinstance(answer, RequestError):
+                count += AffectedCount.from_body(answer).count
+            elif answer.code == ERROR_AWAY:
+                missing.append(node)
+            else:
+                raise answer
+        return AffectedCount(count, () if single and count else tuple(missing))
 
     async def _all(self, kind: str, body: dict[str, object]) -> int:
         """Send a command to all shards and return the sum of their counts. Raises RequestError."""
@@ -262,6 +323,11 @@ def _records(topology: Topology, wanted: ListRequest) -> Iterator[Record]:
 
 async def _pages(shards: Sequence[Peer], wanted: RowsRequest) -> list[RowsPage | None]:
     return await answers_of(shards, ROWS, wanted.to_body(), ROWS_SECONDS, RowsPage)
+
+
+def _beyond(missing: tuple[str, ...]) -> str:
+    """Return the end of a sentence about nodes that cannot be reached."""
+    return f", but {', '.join(missing)} cannot be reached" if missing else ""
 
 
 def _index(shard: Peer) -> int:

@@ -15,7 +15,7 @@ import secrets
 import signal
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -28,6 +28,7 @@ from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
 from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
+from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import ControlListener, Peer, PeerError, RequestError, Service, answers_of
@@ -51,6 +52,7 @@ from fluxmq.ipc.messages import (
     NodeStatus,
     ProcessNumbers,
 )
+from fluxmq.ipc.retained_messages import RETAINED_CHANGE
 from fluxmq.ipc.table import ProcessTable, ProcessTableError
 from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE
 from fluxmq.ipc.user_messages import Hashing, Users
@@ -66,6 +68,8 @@ from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.control.etcd.election import Election
+    from fluxmq.control.etcd.retained import RetainedKeys
+    from fluxmq.control.etcd.wills import WillKeys
     from fluxmq.control.http import HttpServer
     from fluxmq.control.meta.service import Meta
 
@@ -95,12 +99,10 @@ class ControlProcess:
         self._directory: Directory | None = None
         self._topology: TopologyService | None = None
         self._meta: Meta | None = None
-        self._listings: listings.Listings | None = None
-        self._migrations: queue_migrations.MigrationRequests | None = None
         self._placing = placements.Placements(
             DataPaths(launch.data_dir), self._thread, self._shards, table.rows
         )
-        self._backups = backups.NodeBackups(
+        writer = backups.NodeBackups(
             DataPaths(launch.data_dir), self._thread, self._placing, self._shards
         )
         cluster = settings.cluster
@@ -111,8 +113,15 @@ class ControlProcess:
             self._forget_in_meta,
             self._audit_meta,
         )
+        self._retained: RetainedKeys | None = None
+        self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
+            **dict.fromkeys(placements.KINDS, self._placing.answer),
+            **dict.fromkeys(backups.KINDS, writer.answer),
+            **dict.fromkeys(clustering.KINDS, self._clustering.answer),
+        }
+        """What answers a request, by its kind."""
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
-        self._serving: dict[str, HttpServer | Election] = {}
+        self._serving: dict[str, HttpServer | Election | RetainedKeys | WillKeys] = {}
         """Other parts to stop before the metadata is closed, by name in the log."""
         self._listener = ControlListener(
             Service(self._answer, self._greeted, self._gone), os.geteuid()
@@ -153,18 +162,21 @@ class ControlProcess:
                 import fluxmq.control.http  # noqa: F401
             users, topology_service = await loading
             self._topology = topology_service
-            self._listings = listings.Listings(
+            listing = listings.Listings(
                 lambda: topology_service.topology,
                 self._shards,
                 None if self._meta is None else self._clustering.replicas,
                 self._settings.cluster.node_id,
+                self._other_nodes(),
             )
-            self._migrations = queue_migrations.MigrationRequests(
+            migrations = queue_migrations.MigrationRequests(
                 self._settings,
                 lambda: topology_service.topology,
                 topology_service.change,
-                self._listings,
+                listing,
             )
+            self._answers |= dict.fromkeys(listings.KINDS, listing.answer)
+            self._answers |= dict.fromkeys(queue_migrations.KINDS, migrations.answer)
         except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
             raise BootError(f"storage.data_dir: {path}: {problem}") from problem
         try:
@@ -173,6 +185,8 @@ class ControlProcess:
         except StorageError as problem:
             raise BootError(f"storage.data_dir: {problem}") from problem
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
+        self._answers |= dict.fromkeys(USER_KINDS, self._directory.answer)
+        self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
         if self._meta is not None:
             self._meta.join(topology_service, self._directory)
         socket_path = self._launch.control_socket
@@ -217,6 +231,10 @@ class ControlProcess:
         known = self._meta.known
         return await self._thread.run(store.users) if known else Users(0, ()), topology_service
 
+    def _other_nodes(self) -> ControlOfNodes:
+        cluster = self._settings.cluster
+        return ControlOfNodes(cluster.transport.peers if cluster.enabled else (), self._shards)
+
     def _group_of(self, queue: QueueSettings) -> str:
         """Return the replicated group of a configured queue; empty for a queue local to this
         node."""
@@ -243,13 +261,27 @@ class ControlProcess:
         # Loaded after the fork, and only where it is used: gRPC has threads, and takes memory.
         from fluxmq.control.etcd.client import EtcdClient, EtcdError
         from fluxmq.control.etcd.election import Election
+        from fluxmq.control.etcd.retained import RetainedKeys
+        from fluxmq.control.etcd.wills import KINDS, WillKeys
 
         try:
-            client = EtcdClient.of(cluster)
+            clients = [EtcdClient.of(cluster) for _ in range(3)]
         except EtcdError as problem:
             raise BootError(str(problem)) from problem
-        election = self._serving["the election"] = Election(client, cluster.node_id)
+        election = self._serving["the election"] = Election(clients[0], cluster.node_id)
         election.start()
+        retained = RetainedKeys(clients[1], cluster.node_id, lambda: election.leads)
+        self._retained = self._serving["retained messages"] = retained
+        self._answers[RETAINED_CHANGE] = retained.answer
+        retained.start()
+        for shard in self._shards():
+            retained.greeted(shard)
+        life = procfs.identity(self._launch.parent_pid)
+        wills = self._serving["wills"] = WillKeys(
+            *(clients[2], cluster.node_id, life), lambda: election.leads, self._shards
+        )
+        self._answers |= dict.fromkeys(KINDS, wills.answer)
+        wills.start()
 
     async def _start_http(self) -> None:
         listener = self._settings.server.http
@@ -349,11 +381,15 @@ class ControlProcess:
             if self._meta is None or self._meta.known:
                 self._directory.push(peer)
             self._placing.push(peer)
+            if self._retained is not None:
+                self._retained.greeted(peer)
             if self._topology is not None:
                 self._topology.greeted(peer)
 
     def _gone(self, peer: Peer) -> None:
         _log.debug("control connection ended", extra={"peer": peer.name})
+        if self._retained is not None:
+            self._retained.gone(peer)
 
     async def _answer(self, message: ControlMessage) -> Body:
         if message.kind == PING:
@@ -362,20 +398,9 @@ class ControlProcess:
             return (await self._status()).to_body()
         if message.kind == HASHING:
             return Hashing(parameters_of(self._settings)).to_body()
-        if message.kind in placements.KINDS:
-            return await self._placing.answer(message)
-        if message.kind in backups.KINDS:
-            return await self._backups.answer(message.body)
-        if message.kind in clustering.KINDS:
-            return await self._clustering.answer(message)
-        if message.kind in USER_KINDS and self._directory is not None:
-            return await self._directory.answer(message)
-        if message.kind == TOPOLOGY_CHANGE and self._topology is not None:
-            return await self._topology.answer(message.body)
-        if message.kind in queue_migrations.KINDS and self._migrations is not None:
-            return await self._migrations.answer(message)
-        if message.kind in listings.KINDS and self._listings is not None:
-            return await self._listings.answer(message)
+        answer = self._answers.get(message.kind)
+        if answer is not None:
+            return await answer(message)
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
     async def _status(self) -> NodeStatus:

@@ -121,6 +121,21 @@ _DECLARED: Final = (
     Metric("fluxmq_pending_bytes", _G, "Bytes of messages waiting in sessions."),
     Metric("fluxmq_retained_messages", _G, "Retained messages held by this shard."),
     Metric("fluxmq_retained_bytes", _G, "Bytes of retained messages held by this shard."),
+    Metric(
+        "fluxmq_retained_uncommitted",
+        _G,
+        "Topics of this shard with a change that etcd has not committed.",
+    ),
+    Metric(
+        "fluxmq_retained_missing",
+        _G,
+        "Retained messages that this shard still has to fetch from another node.",
+    ),
+    Metric(
+        "fluxmq_retained_fetched_total",
+        _C,
+        "Retained messages fetched from other nodes.",
+    ),
     # Routing
     Metric("fluxmq_subscriptions", _G, "Subscriptions of this shard's sessions."),
     Metric("fluxmq_shared_groups", _G, "Shared subscription groups known to this shard."),
@@ -291,6 +306,36 @@ _DECLARED: Final = (
         "fluxmq_etcd_failures_total",
         _C,
         "Requests of the election that have failed.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_retained_committed_total",
+        _C,
+        "Changes of retained messages committed in etcd for this node's shards.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_retained_failures_total",
+        _C,
+        "Requests to etcd about retained messages that have failed, and values that make no sense.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_retained_expired_total",
+        _C,
+        "Expired retained messages deleted from etcd by this node.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_wills_of_ended_nodes_total",
+        _C,
+        "Wills of clients of other nodes, which had ended, published by this node.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_wills_failures_total",
+        _C,
+        "Requests to etcd about wills that have failed, and values that make no sense.",
         scope=Scope.NODE,
     ),
     Metric("fluxmq_meta_term", _G, "Raft term of the group _meta on this node.", scope=Scope.NODE),

@@ -429,11 +429,6 @@ def _of_transport(transport: TransportSettings) -> Iterator[str]:
 
 
 def _of_etcd(cluster: ClusterSettings, etcd: Etcd) -> Iterator[str]:
-    if "hybrid_retained_size_threshold" in etcd.model_fields_set:
-        yield (
-            "cluster.etcd.hybrid_retained_size_threshold: not used: retained messages and wills of"
-            " every size stay on their node."
-        )
     unused = sorted(etcd.model_fields_set & _OF_MEMBER) if etcd.endpoints else []
     if unused:
         where = ", ".join(f"cluster.etcd.{name}" for name in unused)

@@ -92,8 +92,8 @@ class Etcd(Section):
     binary: FilePath | None = None
     """Program of the member; by default, etcd on PATH, or the one that make etcd has built."""
     hybrid_retained_size_threshold: Annotated[Size, Field(ge=0, le=1 << 20)] = 1024
-    """Size below which retained messages and wills are kept in etcd whole; of larger ones only the
-    metadata is. Not used: all of them stay on their node."""
+    """Size of a payload below which a retained message is in etcd whole. Of a larger one etcd has the
+    metadata, and the nodes fetch it from each other."""
 
 
 def address_of(url: str) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from fluxmq.control.etcd import election
 from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError, reachable
@@ -19,12 +17,9 @@ from fluxmq.control.etcd.election import HOLD_SECONDS, LEADER_KEY, LEASE_SECONDS
 from fluxmq.control.etcd.messages import Changed, Created, Get, Put, end_of
 from tests.broker import HOST, free_ports
 from tests.chaos.settings import make_certificates
-from tests.etcd import Server, serving
+from tests.etcd import Server, answers, eventually, is_true, run, serving
 
 pytestmark = pytest.mark.once
-
-PATIENCE = 30.0
-"""Seconds that no step takes unless it fails."""
 
 
 @pytest.fixture
@@ -33,42 +28,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-def run(server: Server, scenario: Callable[[EtcdClient], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        client = EtcdClient.of(server.cluster)
-        try:
-            async with asyncio.timeout(2 * PATIENCE):
-                await eventually(lambda: answers(client))
-                await scenario(client)
-        finally:
-            await client.close()
-
-    uvloop.run(bounded())
-
-
-async def answers(client: EtcdClient) -> bool:
-    try:
-        await client.transact((), (Get(b"x"),))
-    except EtcdError:
-        return False
-    return True
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await condition():  # noqa: ASYNC110 - it asks another process
-            await asyncio.sleep(0.02)
-
-
 def elector(server: Server, node: str) -> Election:
     return Election(EtcdClient.of(server.cluster), node)
-
-
-async def is_true(condition: Callable[[], bool]) -> None:
-    async def asked() -> bool:
-        return condition()
-
-    await eventually(asked)
 
 
 def test_a_transaction_depends_on_what_keys_are(server: Server) -> None:

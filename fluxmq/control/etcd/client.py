@@ -15,14 +15,20 @@ import grpc
 import grpc.aio
 
 from fluxmq.control.etcd import messages
-from fluxmq.control.etcd.messages import Changed, Created, Get, Put, TransactionResult, Watched
+from fluxmq.control.etcd.messages import (
+    Compare,
+    EtcdTransaction,
+    Operation,
+    TransactionResult,
+    Watched,
+)
 from fluxmq.model.errors import FluxmqError
 from fluxmq.settings.clustering import ClusterSettings, address_of
 
 REQUEST_SECONDS: Final = 2.0
 """Time for an answer: a new leader among the members is elected in about one second."""
-MESSAGE_BYTES_MAX: Final = 4 << 20
-"""Size of an answer, twice what the server accepts in a request."""
+MESSAGE_BYTES_MAX: Final = 64 << 20
+"""Size of an answer: `retained.PAGE_KEYS` values of the size that the server accepts at most."""
 KEEP_ALIVE_MS: Final = 2000
 """Interval of HTTP/2's own keep-alive, by which a dead endpoint is noticed under a watch."""
 
@@ -103,13 +109,13 @@ class EtcdClient:
 
     async def transact(
         self,
-        compares: tuple[Created | Changed, ...],
-        success: tuple[Put | Get, ...],
-        failure: tuple[Put | Get, ...] = (),
+        compares: tuple[Compare, ...],
+        success: tuple[Operation, ...],
+        failure: tuple[Operation, ...] = (),
     ) -> TransactionResult:
         """Carry out ``success`` if all comparisons hold, else ``failure``. Raises EtcdError, after
         which the transaction may have been carried out."""
-        request = messages.transaction(compares, success, failure)
+        request = messages.transaction(EtcdTransaction(compares, success, failure))
         return await self._ask(messages.TRANSACT, request, messages.result_of)
 
     async def compact(self, revision: int) -> None:

@@ -54,18 +54,43 @@ class Put(NamedTuple):
 
 
 class Get(NamedTuple):
-    """Read one key, or all from ``key`` up to, but without, ``end``."""
+    """Read one key, or all from ``key`` up to, but without, ``end``: in order, and at most ``limit``
+    of them unless that is 0."""
 
     key: bytes
     end: bytes = b""
+    limit: int = 0
+    revision: int = 0
+    """The store's revision to read at; 0 for the latest."""
+
+
+class Delete(NamedTuple):
+    """Delete a key, if it is there."""
+
+    key: bytes
+
+
+class EtcdTransaction(NamedTuple):
+    """If all comparisons hold, carry out ``success``, else ``failure``. Transactions within
+    another must not change the same key."""
+
+    compares: tuple[Compare, ...]
+    success: tuple[Operation, ...]
+    failure: tuple[Operation, ...] = ()
+
+
+Compare = Created | Changed
+Operation = Put | Get | Delete | EtcdTransaction
 
 
 class TransactionResult(NamedTuple):
-    """Result of a transaction. ``entries``: those that each of its reads found, in order."""
+    """Result of a transaction. ``entries``: those that each of its reads found, in order;
+    ``nested``: the results of the transactions within it, whose revision is its own."""
 
     succeeded: bool
     revision: int
-    entries: tuple[tuple[KeyValue, ...], ...]
+    entries: tuple[tuple[KeyValue, ...], ...] = ()
+    nested: tuple[TransactionResult, ...] = ()
 
 
 class Change(NamedTuple):
@@ -77,12 +102,14 @@ class Change(NamedTuple):
 
 class Watched(NamedTuple):
     """Message of a watch. ``revision``: the store's; ``ended``: why the watch is over, or empty;
-    ``compacted``: the oldest revision that is still there, if the watch began at an older one."""
+    ``compacted``: the oldest revision that is still there, if the watch began at an older one;
+    ``more``: the next message goes on, perhaps with the last change's revision."""
 
     revision: int
     changes: tuple[Change, ...]
     ended: str
     compacted: int
+    more: bool = False
 
 
 def end_of(prefix: bytes) -> bytes:
@@ -95,19 +122,15 @@ def revision_of(answer: bytes) -> int:
     return number_of(bytes_of(answer, _HEADER), _REVISION)
 
 
-def transaction(
-    compares: tuple[Created | Changed, ...],
-    success: tuple[Put | Get, ...],
-    failure: tuple[Put | Get, ...] = (),
-) -> bytes:
-    """Encode a TxnRequest: if all comparisons hold, carry out ``success``, else ``failure``."""
-    encoded = [element(1, _compare(each)) for each in compares]
-    encoded += [element(2, _operation(each)) for each in success]
-    encoded += [element(3, _operation(each)) for each in failure]
+def transaction(wanted: EtcdTransaction) -> bytes:
+    """Encode a TxnRequest."""
+    encoded = [element(1, _compare(each)) for each in wanted.compares]
+    encoded += [element(2, _operation(each)) for each in wanted.success]
+    encoded += [element(3, _operation(each)) for each in wanted.failure]
     return b"".join(encoded)
 
 
-def _compare(compare: Created | Changed) -> bytes:
+def _compare(compare: Compare) -> bytes:
     create, modified = (1, 5), (2, 6)  # target, and the field of its number
     target, field = create if isinstance(compare, Created) else modified
     # A target is one of several, of which the one that is set is sent even if it is 0.
@@ -115,22 +138,33 @@ def _compare(compare: Created | Changed) -> bytes:
     return number_field(2, target) + bytes_field(3, compare.key) + number
 
 
-def _operation(operation: Put | Get) -> bytes:
-    if isinstance(operation, Get):
-        return element(1, bytes_field(1, operation.key) + bytes_field(2, operation.end))
-    put = bytes_field(1, operation.key) + bytes_field(2, operation.value)
-    return element(2, put + number_field(3, operation.lease))
+def _operation(operation: Operation) -> bytes:
+    match operation:
+        case Get(key, end, limit, revision):
+            read = bytes_field(1, key) + bytes_field(2, end) + number_field(3, limit)
+            return element(1, read + number_field(4, revision))
+        case Put(key, value, lease):
+            put = bytes_field(1, key) + bytes_field(2, value)
+            return element(2, put + number_field(3, lease))
+        case Delete(key):
+            return element(3, bytes_field(1, key))
+        case EtcdTransaction():
+            return element(4, transaction(operation))
 
 
 def result_of(answer: bytes) -> TransactionResult:
     """Decode a TxnResponse. Raises ValueError."""
-    found = []
+    found, nested = [], []
     for number, value in fields(answer):
         if number == 3 and isinstance(value, bytes):
             for kind, response in fields(value):
                 if kind == 1 and isinstance(response, bytes):  # of a read
                     found.append(tuple(map(entry_of, _elements(response, 2))))
-    return TransactionResult(bool(number_of(answer, 2)), revision_of(answer), tuple(found))
+                elif kind == 4 and isinstance(response, bytes):
+                    nested.append(result_of(response))
+    return TransactionResult(
+        bool(number_of(answer, 2)), revision_of(answer), tuple(found), tuple(nested)
+    )
 
 
 def entry_of(data: bytes) -> KeyValue:
@@ -162,6 +196,7 @@ def lease_of(answer: bytes) -> tuple[int, int]:
 def watch(key: bytes, end: bytes, start: int) -> bytes:
     """Encode a WatchRequest that creates a watch of the changes from a revision on."""
     created = bytes_field(1, key) + bytes_field(2, end) + number_field(3, start)
+    created += number_field(8, 1)  # many changes come in several messages of a bounded size
     return element(1, created)
 
 
@@ -174,7 +209,9 @@ def watched_of(answer: bytes) -> Watched:
     ended = ""
     if number_of(answer, 4):
         ended = bytes_of(answer, 6).decode("utf-8", "replace") or "the server has ended it"
-    return Watched(revision_of(answer), tuple(changes), ended, number_of(answer, 5))
+    return Watched(
+        revision_of(answer), tuple(changes), ended, number_of(answer, 5), bool(number_of(answer, 7))
+    )
 
 
 def _elements(data: bytes, number: int) -> list[bytes]:

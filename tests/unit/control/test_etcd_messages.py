@@ -10,6 +10,8 @@ from fluxmq.control.etcd.messages import (
     Change,
     Changed,
     Created,
+    Delete,
+    EtcdTransaction,
     Get,
     KeyValue,
     Put,
@@ -34,7 +36,11 @@ def stored(key: bytes, value: bytes, revision: int, lease: int = 0) -> bytes:
 
 def test_a_transaction() -> None:
     encoded = messages.transaction(
-        (Created(b"k", 0), Changed(b"k", 5)), (Put(b"k", b"v", 9),), (Get(b"k"), Get(b"a", b"b"))
+        EtcdTransaction(
+            (Created(b"k", 0), Changed(b"k", 5)),
+            (Put(b"k", b"v", 9),),
+            (Get(b"k"), Get(b"a", b"b")),
+        )
     )
     assert (
         encoded
@@ -45,6 +51,25 @@ def test_a_transaction() -> None:
             b"\x1a\x05\x0a\x03\x0a\x01k"
             b"\x1a\x08\x0a\x06\x0a\x01a\x12\x01b"
         )
+    )
+
+
+def test_a_transaction_within_another() -> None:
+    within = EtcdTransaction((Changed(b"k", 5),), (Delete(b"k"), Get(b"a", b"b", 3, 7)))
+    encoded = (
+        b"\x0a\x07\x10\x02\x1a\x01k\x30\x05"
+        b"\x12\x05\x1a\x03\x0a\x01k"
+        b"\x12\x0c\x0a\x0a\x0a\x01a\x12\x01b\x18\x03\x20\x07"
+    )
+    assert messages.transaction(within) == encoded
+    outer = messages.transaction(EtcdTransaction((), (within,)))
+    assert outer == element(2, element(4, encoded))
+    done = number_field(2, 1) + element(3, element(3, HEADER))
+    answer = (
+        HEADER + number_field(2, 1) + element(3, element(4, done)) + element(3, element(4, b""))
+    )
+    assert messages.result_of(answer) == TransactionResult(
+        True, 7, (), (TransactionResult(True, 0), TransactionResult(False, 0))
     )
 
 
@@ -68,13 +93,14 @@ def test_leases_and_compaction() -> None:
 
 
 def test_a_watch() -> None:
-    assert messages.watch(b"a", b"b", 3) == b"\x0a\x08\x0a\x01a\x12\x01b\x18\x03"
+    assert messages.watch(b"a", b"b", 3) == b"\x0a\x0a\x0a\x01a\x12\x01b\x18\x03\x40\x01"
     deleted = element(11, number_field(1, 1) + element(2, stored(b"k", b"", 8)))
     answer = HEADER + element(11, element(2, stored(b"k", b"v", 7))) + deleted
     changes = (Change(False, KeyValue(b"k", b"v", 7, 0)), Change(True, KeyValue(b"k", b"", 8, 0)))
     assert messages.watched_of(answer) == Watched(7, changes, "", 0)
     ended = HEADER + number_field(4, 1) + number_field(5, 6) + bytes_field(6, b"no")
     assert messages.watched_of(ended) == Watched(7, (), "no", 6)
+    assert messages.watched_of(HEADER + number_field(7, 1)).more
     assert messages.watched_of(HEADER + number_field(4, 1)).ended == "the server has ended it"
 
 

@@ -1,4 +1,6 @@
-"""Lists and orders: what control tells itself, and what it asks of shards, over real sockets."""
+"""Lists and orders: what control tells itself, and what it asks of shards, over real sockets.
+
+Longer than 500 lines because every case has the same few shards, of one node or two."""
 
 import asyncio
 import contextlib
@@ -10,12 +12,14 @@ import uvloop
 from fluxmq.control import listings
 from fluxmq.control.columns import LISTS, QUEUE_STATIC
 from fluxmq.control.listings import Listings
+from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.peers import ControlListener, RequestError, Service
 from fluxmq.ipc import row_messages, unix_socket
 from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.clusters import MemberRow, RaftListing, RaftRow
 from fluxmq.ipc.conversation import Handlers
 from fluxmq.ipc.messages import (
+    ERROR_AWAY,
     ERROR_FAILED,
     ERROR_INVALID,
     ERROR_NOT_FOUND,
@@ -26,6 +30,7 @@ from fluxmq.ipc.messages import (
     ProcessHello,
     ProcessNumbers,
 )
+from fluxmq.ipc.node_messages import OF_NODE, NodeQuestion
 from fluxmq.ipc.row_messages import (
     CLOSE_CONNECTIONS,
     CLOSE_SESSION,
@@ -119,7 +124,10 @@ class Node:
         await self.listener.start(unix_socket.bind(self.path / "s"))
         self.tasks = []
         for index, desk in enumerate(self.desks):
-            handlers = Handlers(lambda: (), ProcessNumbers, commands=handlers_of(desk))
+            commands = handlers_of(desk)
+            if isinstance(desk, Bridge):
+                commands[OF_NODE] = desk.ask
+            handlers = Handlers(lambda: (), ProcessNumbers, commands=commands)
             client = ControlClient(self.path / "s", ProcessHello("shard", index, 1), handlers)
             self.tasks.append(asyncio.create_task(client.run()))
         async with asyncio.timeout(5):
@@ -452,3 +460,100 @@ def test_connections_are_closed_on_every_shard(tmp_path):
             await node.order(CLOSE_CONNECTIONS, everybody)
 
     run(tmp_path, scenario, *desks)
+
+
+class Bridge(Desk):
+    """A shard that passes questions on to the control processes of other nodes."""
+
+    def __init__(self, nodes, *rest):
+        super().__init__(*rest)
+        self.nodes = nodes
+
+    def ask(self, body, answered):
+        question = NodeQuestion.from_body(body)
+        other = self.nodes.get(question.node)
+        if other is None:
+            answered(Failure(ERROR_AWAY, "cannot be reached"))
+            return
+
+        async def answer():
+            try:
+                answered(await other.answer(ControlMessage(question.kind, 1, question.body)))
+            except RequestError as problem:
+                answered(Failure(problem.code, str(problem)))
+
+        self.task = asyncio.get_running_loop().create_task(answer())
+
+
+def cluster_of(node, other, bridge):
+    """Make two nodes of a cluster, of three, of which the last is away."""
+    shards = lambda: node.listener.processes  # noqa: E731
+    others = ControlOfNodes(("b", "c"), shards)
+    node.listings = Listings(lambda: node.topology, shards, None, "a", others)
+    bridge.nodes["b"] = Listings(
+        lambda: other.topology, lambda: other.listener.processes, None, "b"
+    )
+
+
+def cluster(tmp_path, scenario, bridge, *desks):
+    async def main():
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+        async with (
+            asyncio.timeout(30),
+            Node(tmp_path / "a", (bridge,)) as node,
+            Node(tmp_path / "b", desks) as other,
+        ):
+            cluster_of(node, other, bridge)
+            await scenario(node)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def test_connections_of_all_nodes_are_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_messages, "PAGE_ROWS_MAX", 2)
+    bridge = Bridge({}, (), [{"pid": f"a.{n}", "vhost": "/"} for n in range(3)])
+    desks = [
+        Desk((), [{"pid": f"b.{shard}.{n}", "vhost": "/"} for n in range(3)]) for shard in range(2)
+    ]
+
+    async def scenario(node):
+        pages, missing = await node.pages("connections", "pid", "node", vhost=None)
+        rows = [(row["pid"], row["node"]) for page in pages for row in page]
+        assert sorted(rows) == [
+            *((f"a.{n}", "a") for n in range(3)),
+            *((f"b.{shard}.{n}", "b") for shard in range(2) for n in range(3)),
+        ]
+        assert max(map(len, pages)) == 2
+        assert missing == ["c"]
+        desks[1].silent = True
+        _, missing = await node.pages("connections", "pid", vhost=None)
+        assert missing == ["shard-1 of b", "c"]
+
+    cluster(tmp_path, scenario, bridge, *desks)
+
+
+def test_connections_and_sessions_of_all_nodes_are_closed(tmp_path):
+    bridge = Bridge({}, (), [{"pid": "a.1"}], ["one"])
+    desk = Desk((), [{"pid": "b.1"}, {"pid": "b.2"}], ["one", "two"])
+
+    async def scenario(node):
+        assert await node.order(CLOSE_CONNECTIONS, CloseConnections("b.2", None, "x")) == 1
+        assert desk.closed[0] == CloseConnections("b.2", None, "x", here=True)
+        assert await node.order(CLOSE_CONNECTIONS, CloseConnections("a.1", None, "x")) == 1
+        assert len(desk.closed) == 1, "it was found here"
+        every = ControlMessage(CLOSE_CONNECTIONS, 1, CloseConnections(None, None, "x").to_body())
+        done = await node.listings.answer(every)
+        assert AffectedCount.from_body(done) == AffectedCount(3, ("c",))
+        assert await node.order(CLOSE_SESSION, CloseSession("one")) == 2
+        assert await node.order(CLOSE_SESSION, CloseSession("two")) == 1
+        with pytest.raises(RequestError, match="no session of 'three', but c cannot be reached"):
+            await node.order(CLOSE_SESSION, CloseSession("three"))
+        with pytest.raises(RequestError, match=r"no connection 'c\.1', but c cannot be reached"):
+            await node.order(CLOSE_CONNECTIONS, CloseConnections("c.1", None, "x"))
+        desk.silent = True
+        with pytest.raises(RequestError, match="busy"):
+            await node.order(CLOSE_CONNECTIONS, CloseConnections(None, None, "x"))
+
+    cluster(tmp_path, scenario, bridge, desk)

@@ -105,6 +105,7 @@ def test_founding_examples_load_verbatim(tmp_path: Path, text: str, shipped: str
 
 
 def test_what_the_founding_examples_say(tmp_path: Path) -> None:
+    """S1-03."""
     raft = written(tmp_path, FOUNDING_GROUPS).cluster.raft
     assert raft.enabled
     assert not raft.auto_provision_groups
