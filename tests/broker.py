@@ -13,6 +13,8 @@ clients then meet across shards about half the time.
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import itertools
 import json
 import os
@@ -22,6 +24,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -48,16 +51,16 @@ Settings = Mapping[str, Any]
 
 PORTS = 1_500
 """Ports for each of the test processes that run side by side."""
+RANGES = 7
+FIRST_PORT = 22_000
+"""Below the ports that the kernel gives to who connects: a broker that is down for a moment finds its own free again."""
 _given: set[int] = set()
 """Those that were given lately: nobody may have begun to listen on them yet."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody listens on at this moment.
-
-    Below those that the kernel gives to who connects: a broker that is down for a moment finds its own free again.
-    """
-    first = 22_000 + PORTS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 7)
+    """Ports of the loopback address that nobody listens on at this moment, and that no other test process takes."""
+    first = FIRST_PORT + PORTS * _own_range()
     if len(_given) > PORTS // 2:
         _given.clear()
     drawn = [port for port in range(first, first + PORTS) if port not in _given]
@@ -65,6 +68,22 @@ def free_ports(count: int) -> list[int]:
     found = list(itertools.islice(filter(is_free, drawn), count))
     _given.update(found)
     return found
+
+
+@functools.cache
+def _own_range() -> int:
+    """The number of this process's range, which it has locked; of another test run as well if all are taken."""
+    wanted = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    for number in range(wanted, wanted + RANGES):
+        path = Path(tempfile.gettempdir()) / f"fluxmq-test-ports-{number % RANGES}.lock"
+        lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)  # until this process ends
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+        else:
+            return number % RANGES
+    return wanted % RANGES
 
 
 def free_port() -> int:

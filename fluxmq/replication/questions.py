@@ -31,11 +31,17 @@ class _Question:
 
 
 class Questions:
-    """Asks other shards, and answers theirs by ``serve``, which may raise MessageError."""
+    """Asks other shards, and answers theirs by ``serve``, which may raise MessageError.
 
-    def __init__(self, serve: Serve, now: Callable[[], float]) -> None:
+    ``seconds``: time to wait for an answer.
+    """
+
+    def __init__(
+        self, serve: Serve, now: Callable[[], float], seconds: float = QUESTION_SECONDS_MAX
+    ) -> None:
         self._serve = serve
         self._now = now
+        self._seconds = seconds
         self._numbers = itertools.count(1)
         self._open: dict[int, _Question] = {}
 
@@ -46,18 +52,18 @@ class Questions:
     def ask(self, link: FrameLink, kind: str, body: Body, answered: Answered) -> None:
         """Ask a shard; ``answered`` is called once."""
         if not link.up:
-            answered(Failure(ERROR_AWAY, "the shard that leads it cannot be reached"))
+            answered(Failure(ERROR_AWAY, "the shard that was asked cannot be reached"))
         elif len(self._open) >= QUESTIONS_MAX:
             answered(Failure(ERROR_FAILED, f"{QUESTIONS_MAX} questions wait for an answer"))
         else:
             number = next(self._numbers)
-            deadline = self._now() + QUESTION_SECONDS_MAX
+            deadline = self._now() + self._seconds
             self._open[number] = _Question(link.peer, deadline, answered)
             link.send_control("question", number, kind, dict(body))
 
     def lost(self, peer: int) -> None:
         """Fail the questions to a shard that has gone."""
-        self._fail(lambda each: each.peer == peer, "the shard that leads it has gone")
+        self._fail(lambda each: each.peer == peer, "the shard that was asked has gone")
 
     def housekeeping(self) -> None:
         """Fail the questions that were not answered in time."""

@@ -6,12 +6,14 @@ Lives on the shard's loop; everything here completes within a tick.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from fluxmq.net.reactor import PAUSED_LINK, Reactor
 from fluxmq.net.route import Route
 from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.sessions.mqtt.ports import SessionLimits
+from fluxmq.sessions.mqtt.publishing import publish_will
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms
 from fluxmq.shards.connections import ClientConnections
@@ -20,11 +22,13 @@ from fluxmq.shards.durable.sessions import DurableSessions
 from fluxmq.shards.limits import session_limits
 from fluxmq.shards.parts import Parts
 from fluxmq.shards.peers import Peers, Subjects
+from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.session_ownership import SessionOwnership
 from fluxmq.shards.session_table import SessionTable
 from fluxmq.shards.session_takeover import SessionTakeover
 from fluxmq.shards.subscriptions import Subscriptions
 from fluxmq.shards.surroundings import Surroundings
+from fluxmq.shards.wills import ClusterWills, LocalWills
 
 
 class ShardBroker:
@@ -43,7 +47,6 @@ class ShardBroker:
         self._schedule = around.schedule
         self._parts = parts
         self.authentication = parts.authentication
-        self.retained = parts.retained
         self.queues = parts.queues.clients
         self.alarms = Alarms(reactor)
         self.counts = MqttCounts(parts.drops)
@@ -72,6 +75,13 @@ class ShardBroker:
             self.authentication,
             around.schedule,
         )
+        publish = partial(publish_will, self)
+        kept = settings.cluster.enabled and settings.cluster.etcd is not None
+        self.wills = (
+            ClusterWills(publish, around.times.monotonic, around.schedule)
+            if kept
+            else LocalWills(publish)
+        )
         self.configure(settings)
 
     def _make_peers(self, around: Surroundings, ownership: SessionOwnership) -> Peers:
@@ -99,6 +109,11 @@ class ShardBroker:
         self.reactor.max_qos = settings.broker.max_qos
 
     # For sessions and the shard's timer
+
+    @property
+    def retained(self) -> RetainedMessages:
+        """This shard's retained messages."""
+        return self._parts.retained
 
     def now(self) -> float:
         """Return monotonic seconds at the start of the tick."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from fluxmq.engine.wiring import Queues
 from fluxmq.net import frames
+from fluxmq.net.links import Link
 from fluxmq.net.reactor import Reactor
 from fluxmq.routing.node_interest import NodeInterest
+from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.vhost_connections import VhostConnections
@@ -20,15 +22,20 @@ from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.counts import Drops
 from fluxmq.shards.durable.durability import Durability
 from fluxmq.shards.durable.links import DurableLinks
+from fluxmq.shards.durable.retained_rows import RetainedRows
 from fluxmq.shards.durable.rows import Clock
 from fluxmq.shards.durable.wiring import Durable
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
-from fluxmq.shards.node_peers import NO_NODES, NodePeers, OtherNodes
+from fluxmq.shards.node_peers import NO_NODES, BesideMessages, NodePeers, OtherNodes, StreamUser
+from fluxmq.shards.node_questions import NodeQuestions
 from fluxmq.shards.parts import Parts
 from fluxmq.shards.permissions import PermissionUpdates
 from fluxmq.shards.retained import RetainedMessages
+from fluxmq.shards.retained_commits import RetainedCommits
+from fluxmq.shards.retained_fetch import RetainedFetch
+from fluxmq.shards.retained_sync import NODE_ONLY, NodeOnly, RetainedSync
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.surroundings import Surroundings
 from fluxmq.shards.switch import Switch
@@ -63,12 +70,24 @@ class Shard:
             around.times.steady_us,
             around.disk,
         )
+        self.retained_sync: RetainedSync | NodeOnly = NODE_ONLY
+        self.node_questions = NodeQuestions(around.times.monotonic)
         self.endpoint = around.endpoint
         replicated = settings.cluster.raft.enabled
         if self.endpoint is not None and replicated:
             share(self.queues, self.endpoint)
         switch = Switch(lambda received, blocked: around.connect(self.reactor, received, blocked))
-        parts = self._make_parts(settings, around, drops, switch)
+        vhost_connections = VhostConnections(switch.links)
+        switch.on_control(vhost_connections.handlers())
+        replies = Replies(
+            *(around.index, switch.links, secrets.token_urlsafe, around.times.steady_us),
+            around.times.call_later,
+            settings.cluster.node_id if settings.cluster.enabled else "",
+        )
+        switch.on_control(replies.handlers())
+        switch.on_frame(replies.received, frames.REPLY)
+        beside = self.node_questions, vhost_connections.nodes, replies
+        parts = self._make_parts(settings, around, drops, switch, beside)
         self.broker = self.reactor.host = ShardBroker(
             self.reactor, settings, around, parts, self.queues.elsewhere.explain
         )
@@ -83,14 +102,7 @@ class Shard:
             self.publish_links = PublishLinks(self.endpoint, parts.nodes, wake, replicated)
         self.durable = Durable(self.broker.sessions.durable, parts.durable_links)
         self.permissions = PermissionUpdates(self.reactor, self.broker, self.authentication)
-        times, links = around.times, switch.links
-        replies = Replies(
-            around.index, links, secrets.token_urlsafe, times.steady_us, times.call_later
-        )
-        switch.on_control(replies.handlers())
-        switch.on_frame(replies.received, frames.REPLY)
-        vhost_connections = VhostConnections(links)
-        switch.on_control(vhost_connections.handlers())
+        times = around.times
         self.amqp = Amqp(
             *(settings, self.broker, self.queues, replies, vhost_connections),
             times.call_later,
@@ -107,7 +119,12 @@ class Shard:
         )
 
     def _make_parts(
-        self, settings: Settings, around: Surroundings, drops: Drops, switch: Switch
+        self,
+        settings: Settings,
+        around: Surroundings,
+        drops: Drops,
+        switch: Switch,
+        beside: tuple[StreamUser, ...],
     ) -> Parts:
         """Create what sessions use and other shards talk about. Raises StorageError."""
         times, links, limits = around.times, switch.links, settings.broker
@@ -142,24 +159,17 @@ class Shard:
             durability.kept,
             interest,
         )
+        around.expect_others(routes, groups)
+        retained = make_retained(settings, around, links, durability.rows, self.reactor)
         nodes: OtherNodes = NO_NODES
         if interest is not None:
+            fetch = RetainedFetch(retained, times.monotonic)
             nodes = NodePeers(
                 *(around.index, routes, groups, interest, self.reactor, durability.commit_waiter),
                 settings.cluster.transport,
+                BesideMessages(fetch, *beside),
             )
-        around.expect_others(routes, groups)
-        retained = RetainedMessages(
-            around.index,
-            limits.max_retained_messages,
-            limits.max_retained_bytes,
-            times.monotonic,
-            times.wall_ns,
-            links,
-            durability.rows,
-            self.reactor.hold,
-        )
-        retained.load()
+            self.retained_sync = make_sync(settings.cluster, durability, retained, fetch)
         return Parts(
             self.authentication,
             self.queues,
@@ -176,6 +186,46 @@ class Shard:
 
     def _tell_peers(self) -> None:
         self.peers.tell()
+
+
+def make_retained(
+    settings: Settings,
+    around: Surroundings,
+    links: dict[int, Link],
+    rows: RetainedRows,
+    reactor: Reactor,
+) -> RetainedMessages:
+    """Return a shard's retained messages, read from its disk. Raises StorageError."""
+    limits, times = settings.broker, around.times
+    retained = RetainedMessages(
+        around.index,
+        limits.max_retained_messages,
+        limits.max_retained_bytes,
+        times.monotonic,
+        times.wall_ns,
+        links,
+        rows,
+        reactor.hold,
+    )
+    retained.load()
+    return retained
+
+
+def make_sync(
+    cluster: ClusterSettings,
+    durability: Durability,
+    retained: RetainedMessages,
+    fetch: RetainedFetch,
+) -> RetainedSync | NodeOnly:
+    """Return what keeps a shard's retained messages in line with the cluster's."""
+    etcd = cluster.etcd
+    if etcd is None:
+        return NODE_ONLY
+    rows, waiter, node = durability.rows, durability.commit_waiter, cluster.node_id
+    commits = RetainedCommits(
+        *(node, etcd.hybrid_retained_size_threshold, waiter.clock, waiter.store, waiter.wake)
+    )
+    return RetainedSync(node, waiter.clock, retained, rows, commits, fetch)
 
 
 def make_reactor(settings: Settings, around: Surroundings) -> Reactor:

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.sessions.mqtt.session import MqttClient, Session, Will
+from fluxmq.sessions.mqtt.session import MqttClient, Will
 
 
 class Drops:
@@ -72,14 +72,14 @@ class MqttCounts:
         """Count a will."""
         self.wills += 1
 
-    def will_refused(self, session: Session, will: Will) -> None:
+    def will_refused(self, client_id: str, principal: str, will: Will) -> None:
         """Count a will that its client may no longer publish; log some."""
         self.drops.count("no_permission", 1)
         self.log.event(
             logging.WARNING,
             "will-refused",
             "a will is not published: its client may no longer publish to the topic",
-            client_id=session.client_id,
-            user=session.principal,
+            client_id=client_id,
+            user=principal,
             topic=will.topic.decode(),
         )

@@ -18,7 +18,7 @@ Frames beside the control frames::
 
 Control frames: ``interest`` [number or 0, filters begun, ceased, kept ones among the begun, members
 of shared groups, whether that was everything]; ``known`` [number]; ``answered`` [number, reason,
-...].
+...]; those of `fluxmq.shards.retained_fetch`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from fluxmq.metrics.registry import Sample
 from fluxmq.net import frames
@@ -40,6 +40,7 @@ from fluxmq.shards.durable.commit_waiter import CommitWaiter
 from fluxmq.shards.groups import GroupTable, NodeSharedPaths
 from fluxmq.shards.node_paths import NodeCounts, NodePath, PathEnd, PublishLink
 from fluxmq.shards.node_runs import NodeRuns
+from fluxmq.shards.retained_fetch import RetainedFetch
 from fluxmq.shards.routes import NodePaths, RouteTable
 
 PAUSED_NODE = 64
@@ -47,6 +48,55 @@ PAUSED_NODE = 64
 CONFIRM_SECONDS_MAX = 1.0
 """Time for a node to confirm interest; then its stream is begun anew."""
 FILTERS_PER_FRAME = 500
+
+
+class StreamUser(Protocol):
+    """Uses the streams for something besides messages and interest."""
+
+    def came(self, link: PublishLink) -> None:
+        """Handle a new stream."""
+
+    def gone(self, link: PublishLink) -> None:
+        """Handle the end of a stream."""
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return the handlers of control frames by name."""
+
+    def frame_handlers(self) -> dict[int, Callable[[PublishLink, bytes], None]]:
+        """Return the handlers of other frames by kind."""
+
+    def housekeeping(self) -> None:
+        """Run periodic work; called every tenth of a second."""
+
+
+class BesideMessages:
+    """What uses the streams besides messages: retained messages, and others."""
+
+    def __init__(self, retained: RetainedFetch, *others: StreamUser) -> None:
+        self.retained = retained
+        self._users: tuple[StreamUser, ...] = (retained, *others)
+        self.frame_handlers = {
+            kind: handler for user in self._users for kind, handler in user.frame_handlers().items()
+        }
+
+    def came(self, link: PublishLink) -> None:
+        """Handle a new stream."""
+        for user in self._users:
+            user.came(link)
+
+    def gone(self, link: PublishLink) -> None:
+        """Handle the end of a stream."""
+        for user in self._users:
+            user.gone(link)
+
+    def housekeeping(self) -> None:
+        """Run periodic work; called every tenth of a second."""
+        for user in self._users:
+            user.housekeeping()
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return the handlers of control frames by name."""
+        return {name: each for user in self._users for name, each in user.handlers().items()}
 
 
 class NodePeers:
@@ -64,6 +114,7 @@ class NodePeers:
         reactor: Reactor,
         commit_waiter: CommitWaiter,
         settings: TransportSettings,
+        beside: BesideMessages,
     ) -> None:
         """``settings`` has `route_batch_max_size` and `route_publish_timeout`."""
         self._shard = shard
@@ -72,17 +123,22 @@ class NodePeers:
         self._interest = interest
         self._reactor = reactor
         self._settings = settings
+        self._beside = beside
         self.shards_of: Callable[[str], int] = _unknown
-        self.counts = NodeCounts()
         self._links: dict[int, PublishLink] = {}
         self._paths: dict[int, NodePath] = {}
         self._confirmations = Confirmations()
         self._announced: dict[int, tuple[set[bytes], set[tuple[bytes, bytes]]]] = {}
         """Filters and shared groups that a node has announced since its stream began, until it has
         announced everything."""
-        self.runs = NodeRuns(self._links, reactor, commit_waiter, self.counts)
+        self.runs = NodeRuns(self._links, reactor, commit_waiter, NodeCounts())
         self._paused: set[Connection] = set()
         self._numbers = itertools.count(1)
+
+    @property
+    def counts(self) -> NodeCounts:
+        """Numbers for the metrics."""
+        return self.runs.counts
 
     # Links
 
@@ -101,11 +157,13 @@ class NodePeers:
         path = self._paths.get(link.peer)
         if path is not None:
             path.came()
+        self._beside.came(link)
 
     def gone(self, link: PublishLink) -> None:
         """Handle the end of a stream."""
         self._announced.pop(link.peer, None)
         self._confirmations.lost(link.peer)
+        self._beside.gone(link)
         path = self._paths.get(link.peer)
         if path is not None:
             path.lost()
@@ -116,6 +174,7 @@ class NodePeers:
             "interest": self._on_interest,
             "known": self._on_known,
             "answered": self._on_answered,
+            **self._beside.handlers(),
         }
 
     def _is_primary(self, link: PublishLink) -> bool:
@@ -206,6 +265,10 @@ class NodePeers:
 
     def received(self, link: PublishLink, frame: bytes) -> None:
         """Deliver a run of another node."""
+        other = self._beside.frame_handlers.get(frame[0])
+        if other is not None:
+            other(link, frame)
+            return
         kind, number, left = frames.node_head(frame)
         if kind == frames.NODE_RUN:
             run = frames.decode_run(frame, frames.NODE_HEAD_BYTES)
@@ -221,6 +284,7 @@ class NodePeers:
             deliver()
 
     def _deliver(self, run: PublishRun) -> None:
+        self._beside.retained.announce(run)
         route = self._routes.route_from_node(run.topic)
         self._reactor.forward(run, route)
 
@@ -253,6 +317,7 @@ class NodePeers:
 
     def housekeeping(self) -> None:
         """Give up nodes that stay away or do not answer; called every tenth of a second."""
+        self._beside.housekeeping()
         now, timeout = self._reactor.tally.now, self._settings.route_publish_timeout
         for peer in self._confirmations.overdue(now - CONFIRM_SECONDS_MAX):
             self.counts.slow += 1

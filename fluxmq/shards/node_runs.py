@@ -44,7 +44,7 @@ class NodeRuns:
         self._links = links
         self._reactor = reactor
         self._commit_waiter = commit_waiter
-        self._counts = counts
+        self.counts = counts
         self._heard: dict[int, HeardRuns] = {}
         self._answers: dict[int, list[int]] = {}
 
@@ -57,7 +57,7 @@ class NodeRuns:
         if heard is None or heard.epoch != link.epoch:
             heard = self._heard[link.peer] = HeardRuns(link.epoch)
         if number <= heard.last:
-            self._counts.repeated += 1
+            self.counts.repeated += 1
             if number not in heard.open:
                 self._answer(link.peer, number, heard.refused.get(number, 0))
             return

@@ -14,7 +14,7 @@ import os
 import signal
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -32,6 +32,7 @@ from fluxmq.ipc.memory import ProcessMemory, Watermarks
 from fluxmq.ipc.messages import ProcessHello
 from fluxmq.ipc.table import NOT_PINNED, ProcessTable
 from fluxmq.ipc.user_messages import Users
+from fluxmq.metrics.registry import Sample
 from fluxmq.net.links import make_links
 from fluxmq.net.tls import TlsSettingsError
 from fluxmq.replication.disk import disk_beside
@@ -235,6 +236,8 @@ class Worker:
         self.shard.amqp.housekeeping()
         self.store.low = self.shard.queues.service.low
         self.shard.durable.housekeeping()
+        self.shard.retained_sync.housekeeping()
+        self.shard.broker.wills.housekeeping()
         self.reports.census.step()
         self.shard.peers.check()
         if self._turn % 10 == 0:
@@ -280,7 +283,7 @@ class Worker:
         if links is not None:
             links.start(now)  # its sessions are there, and so is their interest
             told = links.met(now) and told
-        told = told and self.shard.amqp.known
+        told = told and self.shard.amqp.known and self.shard.retained_sync.synchronised
         late = is_late(
             now - self._started,
             arriving=self.shard.amqp.topology.arriving,
@@ -314,22 +317,37 @@ class Worker:
             launch.control_socket,
             ProcessHello("shard", launch.index, os.getpid()),
             Handlers(
-                self.reports.samples,
+                self._samples,
                 self.reports.status,
                 self.set_users,
                 {
                     **queues.commands(),
                     **GroupListings(queues, core).commands(),
                     **self.shard.amqp.commands,
+                    **self.shard.retained_sync.commands,
+                    **self.shard.node_questions.commands,
+                    **self.shard.broker.wills.commands,
                 },
-                self.shard.amqp.topology.established,
+                self._control_established,
             ),
         )
         self.shard.amqp.topology.connect(self.control)
+        self.shard.retained_sync.connect(self.control)
+        self.shard.node_questions.connect(self.control)
+        self.shard.broker.wills.connect(self.control)
         self._control_task = self.loop.create_task(self.control.run())
         self._started = time.monotonic()  # recovery does not count, however long it took
         self._timer()
         self._await_ready()
+
+    def _samples(self) -> Iterator[Sample]:
+        yield from self.reports.samples()
+        yield from self.shard.retained_sync.samples()
+
+    def _control_established(self) -> None:
+        self.shard.amqp.topology.established()
+        self.shard.retained_sync.established()
+        self.shard.broker.wills.established()
 
     async def meet(self) -> None:
         """Listen for other nodes, and dial them. Raises ClusterError."""
@@ -348,7 +366,7 @@ class Worker:
                 self.shard.broker.handler.disconnect(connection.identity, Cause.SHUTDOWN)
         # Every connection closes within LINGER_SECONDS; a shorter setting cuts that short.
         deadline = time.monotonic() + self.settings.server.shutdown_timeout
-        while self.shard.reactor.connections and time.monotonic() < deadline:
+        while self._is_busy() and time.monotonic() < deadline:
             self._turn_once()
             await asyncio.sleep(0.01)
         self._control_task.cancel()
@@ -363,6 +381,10 @@ class Worker:
         if self.shard.endpoint is not None:
             await self.shard.endpoint.stop()
         await self.shard.queues.close()
+
+    def _is_busy(self) -> bool:
+        """Return whether there are connections, or wills that control does not know of."""
+        return bool(self.shard.reactor.connections) or not self.shard.broker.wills.idle
 
     def _turn_once(self) -> None:
         self.shard.reactor.tally.now = time.monotonic()

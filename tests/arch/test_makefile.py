@@ -89,8 +89,8 @@ def cluster(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     supervisor = binaries / "fluxmq-supervisor"
     supervisor.write_text(NODE.format(bash="/bin/bash"))
     supervisor.chmod(0o755)
-    # The environment is taken as installed: only the recipe of the cluster runs.
-    command = ["make", "--old-file=install", "cluster"]
+    # The environment and etcd are taken as there: only the recipe of the cluster runs.
+    command = ["make", "--old-file=install", "--old-file=etcd-program", "cluster"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     with subprocess.Popen(
         command,

@@ -13,13 +13,18 @@ from typing import Any
 
 import pika  # type: ignore[import-untyped]
 import pytest
-from pika.exceptions import ChannelClosedByBroker  # type: ignore[import-untyped]
+from pika.exceptions import (  # type: ignore[import-untyped]
+    AMQPConnectionError,
+    ChannelClosedByBroker,
+    ConnectionClosedByBroker,
+)
 
 from fluxmq.cli.main import run as fluxmqctl
 from tests.broker import HOST
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import Amqp, Mqtt
-from tests.conformance.client import eventually
+from tests.conformance import wire
+from tests.conformance.client import Client, eventually, tcp
 
 SETTINGS: dict[str, Any] = {"queues": [{"name": "of-settings"}]}
 PATIENCE = 60
@@ -203,6 +208,80 @@ def test_every_node_lists_the_nodes_of_queues(
     second.start()
     third.start()
     cluster.wait_ready()
+
+
+def test_direct_replies_cross_nodes(cluster: Cluster) -> None:
+    """A server on another node answers a request that came by a queue."""
+    first, second, third = cluster.nodes
+    declare(third, "requests")
+    with connected(first) as client, connected(second) as server:
+        asking, answering = client.channel(), server.channel()
+        answers: list[bytes] = []
+        asking.basic_consume(
+            "amq.rabbitmq.reply-to", lambda *got: answers.append(got[3]), auto_ack=True
+        )
+        properties = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to")
+        asking.basic_publish("", "requests", b"question", properties)
+
+        def answered() -> bool:
+            method, found, body = answering.basic_get("requests", auto_ack=True)
+            if method is None:
+                return False
+            assert body == b"question"
+            answering.confirm_delivery()
+            answering.basic_publish("", found.reply_to, b"answer")
+            return True
+
+        eventually(answered, "the request has come", PATIENCE)
+        client.process_data_events(1)
+        eventually(
+            lambda: client.process_data_events(0.1) or answers == [b"answer"], "it came", PATIENCE
+        )
+
+
+def test_connections_are_the_clusters(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Listed, limited and closed from every node."""
+    first, second, third = cluster.nodes
+
+    def listed(node: Node, what: str, *columns: str) -> list[dict[str, Any]]:
+        capsys.readouterr()
+        assert control(node, f"list_{what}", "--formatter", "json", *columns) == 0
+        rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return rows
+
+    def where(node: Node, what: str) -> list[str]:
+        return sorted(row["node"] for row in listed(node, what, "node"))
+
+    with (
+        connected(first) as one,
+        connected(second) as other,
+        Client(tcp(HOST, third.port), wire.V5) as client,
+    ):
+        assert client.connect("elsewhere").reason == 0
+        channel = other.channel()
+        channel.queue_declare("listed", durable=True)
+        channel.basic_consume("listed", lambda *_: None)
+        one.channel()
+        for node in cluster.nodes:
+            assert where(node, "connections") == [each.name for each in cluster.nodes]
+            assert where(node, "channels") == [first.name, second.name]
+            (consumer,) = listed(node, "consumers", "node", "queue_name")
+            assert consumer == {"node": second.name, "queue_name": "listed"}
+        assert control(third, "set_vhost_limits", "-p", "/", '{"max-connections": 2}') == 0
+        for node in cluster.nodes:
+            with pytest.raises(AMQPConnectionError):
+                connected(node)
+        assert control(third, "clear_vhost_limits", "-p", "/") == 0
+        (pid,) = (
+            row["pid"]
+            for row in listed(third, "connections", "pid", "node")
+            if row["node"] == second.name
+        )
+        assert control(first, "close_connection", pid, "why not") == 0
+        with pytest.raises(ConnectionClosedByBroker):
+            other.process_data_events(PATIENCE)
+        assert control(first, "close_session", "elsewhere") == 0
+    eventually(lambda: not where(first, "connections"), "they have gone", PATIENCE)
 
 
 def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(

@@ -55,7 +55,7 @@ MUTATIONS = [
     Mutation(
         "retained_kept",
         "A retained publish is acknowledged when its home has it on disk.",
-        "RetainedRows.published",
+        "OnDisk.keep",
         "self._store.when_safe(done)",
         "done(0)",
         OF_DURABLE + "test_a_retained_message_is_answered_when_its_home_has_it",

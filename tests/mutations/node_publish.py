@@ -7,6 +7,8 @@ from tests.mutations.mutation import Mutation
 OF_PEERS = "tests/unit/shards/test_node_peers.py::"
 OF_INTEREST = "tests/unit/routing/test_node_interest.py::"
 
+BESIDE = "tests/unit/shards/test_beside_messages.py::"
+
 MUTATIONS = [
     Mutation(
         "node_ready_early",
@@ -89,5 +91,29 @@ MUTATIONS = [
         "run.deadline = self._reactor.tally.now + left if left else 0.0",
         "pass",
         OF_PEERS + "test_the_time_to_live_travels_as_a_duration",
+    ),
+    Mutation(
+        "vhost_limit_per_node",
+        "A vhost's limit of connections counts those of all nodes.",
+        "VhostConnections.count",
+        "return here + self.nodes.count(vhost)",
+        "return here",
+        BESIDE + "test_connections_of_all_nodes_count",
+    ),
+    Mutation(
+        "limit_counts_the_gone",
+        "Connections of a node that cannot be reached do not count.",
+        "NodeConnections.gone",
+        "self._others.pop(link.node, None)",
+        "pass",
+        BESIDE + "test_connections_of_a_node_that_cannot_be_reached_do_not_count",
+    ),
+    Mutation(
+        "replies_end_at_the_node",
+        "A direct reply for another shard of the node that gets it is passed on.",
+        "Replies.received",
+        "link.send_frame(frame)",
+        "pass",
+        BESIDE + "test_direct_replies_cross_nodes",
     ),
 ]

@@ -385,9 +385,10 @@ def attach(
     session.expiry = expiry_of(limits, connect)
     session.expires_at = 0.0
     session.will_at = 0.0
-    session.will = prepare_will(connect.will)
+    former, session.will = session.will, prepare_will(connect.will)
     if session.will is not None:
         session.will.without_user = broker.authentication.record(client.username) is None
+    broker.wills.changed(session, former)
     connection.open = True
     connection.delivery = session.delivery
     connection.alias_maximum = min(

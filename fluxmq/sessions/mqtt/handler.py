@@ -248,9 +248,10 @@ class MqttConnectionHandler:
         now = self.broker.now()
         session.delivery.detach()
         session.client = None
-        will = session.will
+        former = will = session.will
         if not with_will:
             session.will = will = None
+            self.broker.wills.changed(session, former)
         if session.expiry == 0:
             self.finish(session)
             return
@@ -270,7 +271,7 @@ class MqttConnectionHandler:
         session.will = None
         session.will_at = 0.0
         if will is not None:
-            publishing.publish_will(self.broker, session, will)
+            self.broker.wills.due(session, will)
 
     def finish(self, session: Session) -> None:
         """End the session: publish its will, drop its messages and subscriptions."""

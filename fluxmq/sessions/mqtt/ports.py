@@ -258,8 +258,18 @@ class CountPort(Protocol):
     def will_published(self) -> None:
         """Count a published will."""
 
-    def will_refused(self, session: Session, will: Will) -> None:
+    def will_refused(self, client_id: str, principal: str, will: Will) -> None:
         """Count a will that is not published because its client may not."""
+
+
+class WillPort(Protocol):
+    """Wills of sessions."""
+
+    def changed(self, session: Session, former: Will | None, /) -> None:
+        """Note a session's will, which has replaced a former one; each may be None."""
+
+    def due(self, session: Session, will: Will, /) -> None:
+        """Publish a will, unless another node has."""
 
 
 class MqttBrokerPort(Protocol):
@@ -299,6 +309,10 @@ class MqttBrokerPort(Protocol):
     @property
     def retained(self) -> RetainedPort:
         """Retained messages."""
+
+    @property
+    def wills(self) -> WillPort:
+        """Wills."""
 
     @property
     def connections(self) -> ConnectionPort:

@@ -263,13 +263,11 @@ def publish_pieces(broker: MqttBrokerPort, run: PublishRun, pieces: list[Publish
     return True
 
 
-def publish_will(broker: MqttBrokerPort, session: Session, will: Will) -> None:
-    """Publish a will if its client may publish it now."""
-    policy = broker.authentication.will_policy(
-        session.client_id, session.principal, will.without_user
-    )
+def publish_will(broker: MqttBrokerPort, client_id: str, principal: str, will: Will) -> None:
+    """Publish a client's will if it may publish that now."""
+    policy = broker.authentication.will_policy(client_id, principal, will.without_user)
     if policy is None or not allows_publish(policy, will.topic):
-        broker.counts.will_refused(session, will)
+        broker.counts.will_refused(client_id, principal, will)
         return
     deadline = broker.now() + will.expiry if will.expiry is not None else 0.0
     queued = will.topic.startswith(PREFIXES)

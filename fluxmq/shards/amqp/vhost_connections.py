@@ -1,4 +1,4 @@
-"""Number of connections per vhost on the node: the limit is the vhost's, not the shard's.
+"""Number of connections per vhost: the limit is the vhost's, not the shard's, nor the node's.
 
 A shard sends the others its present count with each connection that enters or leaves a vhost, and
 all counts to a shard that has just started. The others' counts are a moment old: connections opened
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from fluxmq.net.links import Link
+from fluxmq.shards.node_connections import NodeConnections
 
 ENTERED = "amqp entered"
 """Name of the control frame: connections by vhost, and whether these are all of them."""
@@ -27,12 +28,22 @@ class VhostConnections:
         """By peer: the life in which it reported, and its counts."""
         self._told: dict[int, int] = {}
         """By peer: the life that received all counts."""
+        self.nodes = NodeConnections(self.on_node)
 
     def count(self, vhost: str) -> int:
-        """Return the number of connections of a vhost on the node."""
-        return self._own[vhost] + sum(
+        """Return the number of connections of a vhost, on this node and others."""
+        here = self._own[vhost] + sum(
             self._said_by(link).get(vhost, 0) for link in self._links.values() if link.up
         )
+        return here + self.nodes.count(vhost)
+
+    def on_node(self) -> Counter[str]:
+        """Return the connections of this node by vhost."""
+        total = Counter(self._own)
+        for link in self._links.values():
+            if link.up:
+                total.update(self._said_by(link))
+        return total
 
     def _said_by(self, link: Link) -> dict[str, int]:
         epoch, counts = self._others.get(link.peer, (0, {}))

@@ -1,7 +1,8 @@
 """Retained messages on disk: each topic's with its home, the shard that a hash of the topic names.
 
 The home stores each change that it applies, whichever shard published it; a shard that publishes to
-a topic with another home waits for the home to confirm that it is on disk. Unconfirmed changes,
+a topic with another home waits for the home to confirm that it is on disk or, in a cluster that has
+them in etcd, committed. Unconfirmed changes,
 deletions included, are resent to a home that is back, so that nothing older on its disk comes to
 life.
 """
@@ -9,9 +10,11 @@ life.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from fluxmq.model.outcomes import Outcome
 from fluxmq.net import frames
+from fluxmq.net.frames import RetainedStamp
 from fluxmq.net.links import Link
 from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.sniff import shard_of
@@ -23,7 +26,57 @@ UNCONFIRMED_MAX = 100_000
 NAMES_PER_FRAME = 500
 """Confirmations sent in one frame."""
 
-Stamp = tuple[int, int]
+
+class ChangeStore(Protocol):
+    """Keeps the changes of topics at their home."""
+
+    @property
+    def refusing(self) -> int:
+        """The reason why nothing new can be kept now; 0 if it can."""
+
+    def keep(
+        self, message: PublishRun, stamp: RetainedStamp, done: CommitCallback | None, waits: bool
+    ) -> None:
+        """Call ``done`` once a change, already applied, is kept, with 0, or the reason for
+        failure. ``waits``: a publisher here waits for it, but not for ever."""
+
+    def has(self, topic: bytes) -> bool:
+        """Return whether a change of a topic waits to be committed."""
+
+    def flush(self) -> None:
+        """Pass on the changes of this tick."""
+
+    def housekeeping(self) -> None:
+        """Refuse what has waited too long."""
+
+
+class OnDisk:
+    """Keeps changes on this node's disk alone."""
+
+    def __init__(self, store: LocalRows) -> None:
+        self._store = store
+
+    @property
+    def refusing(self) -> int:
+        """The disk's reason to keep nothing new."""
+        return self._store.refusing
+
+    def keep(
+        self, _message: PublishRun, _: RetainedStamp, done: CommitCallback | None, waits: bool
+    ) -> None:
+        """Call ``done`` once all changes so far are on disk."""
+        if done is not None:
+            self._store.when_safe(done)
+
+    def has(self, _topic: bytes) -> bool:
+        """Return False: nothing is committed beyond this node."""
+        return False
+
+    def flush(self) -> None:
+        """Do nothing: the disk has its own way to gather changes."""
+
+    def housekeeping(self) -> None:
+        """Do nothing: the disk refuses what it cannot keep."""
 
 
 class _Unconfirmed:
@@ -31,7 +84,7 @@ class _Unconfirmed:
 
     __slots__ = ("dones", "run", "stamp", "until")
 
-    def __init__(self, run: PublishRun, stamp: Stamp, until: float) -> None:
+    def __init__(self, run: PublishRun, stamp: RetainedStamp, until: float) -> None:
         self.run = run
         self.stamp = stamp
         self.until = until
@@ -60,6 +113,20 @@ class RetainedRows:
         self._wake = wake
         self._unconfirmed: dict[int, dict[bytes, _Unconfirmed]] = {peer: {} for peer in links}
         self._confirmations: dict[int, list[list[object]]] = {}
+        self.changes: ChangeStore = OnDisk(store)
+        self.settled: Callable[[bytes], None] = _ignore
+        """Called when a change that this shard waited for is confirmed by another one."""
+
+    def is_home(self, topic: bytes) -> bool:
+        """Return whether this shard keeps a topic."""
+        return self.home(topic) == self._shard
+
+    def is_unsettled(self, topic: bytes) -> bool:
+        """Return whether a change of a topic waits here to be kept."""
+        home = self.home(topic)
+        if home == self._shard:
+            return self.changes.has(topic)
+        return topic in self._unconfirmed[home]
 
     def home(self, topic: bytes) -> int:
         """Return the shard that keeps a topic."""
@@ -69,11 +136,11 @@ class RetainedRows:
         """Return the reason why a change of a topic cannot be kept now; 0 if it can."""
         home = self.home(topic)
         if home == self._shard:
-            return self._store.refusing
+            return self.changes.refusing
         full = len(self._unconfirmed[home]) >= UNCONFIRMED_MAX
         return Outcome.OVER_LIMIT if full and topic not in self._unconfirmed[home] else 0
 
-    def applied(self, message: PublishRun, stamp: Stamp) -> None:
+    def applied(self, message: PublishRun, stamp: RetainedStamp) -> None:
         """Store a message, or a deletion (count 0), that this shard has applied as the newest."""
         topic = message.topic
         if self.home(topic) != self._shard:
@@ -94,12 +161,13 @@ class RetainedRows:
             if self.home(topic) == self._shard:
                 self._store.remove(RETAINED, (topic,))
 
-    def published(self, message: PublishRun, stamp: Stamp, done: CommitCallback | None) -> None:
-        """Track a client's change of a retained message; call ``done`` when it is on disk."""
+    def published(
+        self, message: PublishRun, stamp: RetainedStamp, done: CommitCallback | None
+    ) -> None:
+        """Track a client's change of a retained message; call ``done`` when it is kept."""
         home = self.home(message.topic)
         if home == self._shard:
-            if done is not None:
-                self._store.when_safe(done)
+            self.changes.keep(message, stamp, done, waits=True)
             return
         waiting = self._unconfirmed[home]
         entry = _Unconfirmed(message, stamp, self._now() + AWAY_SECONDS)
@@ -112,22 +180,23 @@ class RetainedRows:
 
     # Between shards
 
-    def told(self, link: Link, message: PublishRun, stamp: Stamp) -> None:
-        """Confirm a peer's change, already applied, once it is on disk, if this is its home."""
+    def told(self, link: Link, message: PublishRun, stamp: RetainedStamp) -> None:
+        """Confirm a peer's change, already applied, once it is kept, if this is its home."""
         topic = message.topic
-        if stamp[1] != link.peer or self.home(topic) != self._shard:
+        if stamp[2] != link.peer or self.home(topic) != self._shard:
             return
 
         def safe(reason: int) -> None:
             if link.up:
-                self._confirmations.setdefault(link.peer, []).append([topic, stamp[0], reason])
+                self._confirmations.setdefault(link.peer, []).append([topic, stamp[1], reason])
                 self._wake()
 
-        self._store.when_safe(safe)
+        self.changes.keep(message, stamp, safe, waits=False)
         self._wake()
 
     def flush(self) -> None:
-        """Send the confirmations of this tick."""
+        """Pass on the changes of this tick, and send its confirmations."""
+        self.changes.flush()
         if not self._confirmations:
             return
         found, self._confirmations = self._confirmations, {}
@@ -145,9 +214,10 @@ class RetainedRows:
             assert isinstance(topic, bytes)
             assert isinstance(reason, int)
             entry = waiting.get(topic)
-            if entry is not None and entry.stamp[0] == number:
+            if entry is not None and entry.stamp[1] == number:
                 if not reason:
                     del waiting[topic]
+                    self.settled(topic)
                 dones, entry.dones = entry.dones, []
                 for done in dones:
                     done(reason)
@@ -156,13 +226,14 @@ class RetainedRows:
         """Drop confirmations to a dead shard; unconfirmed changes are resent to its next life."""
         self._confirmations.pop(peer, None)
 
-    def unconfirmed(self, peer: int) -> Iterator[tuple[PublishRun, Stamp]]:
+    def unconfirmed(self, peer: int) -> Iterator[tuple[PublishRun, RetainedStamp]]:
         """Yield the changes to resend to a shard that has come back."""
         for entry in list(self._unconfirmed[peer].values()):
             yield entry.run, entry.stamp
 
     def housekeeping(self) -> None:
         """Refuse publishers that have waited too long; their changes are still resent."""
+        self.changes.housekeeping()
         now = self._now()
         for waiting in self._unconfirmed.values():
             for entry in waiting.values():
@@ -174,7 +245,7 @@ class RetainedRows:
 
     # The start
 
-    def load(self) -> Iterator[tuple[PublishRun, Stamp]]:
+    def load(self) -> Iterator[tuple[PublishRun, RetainedStamp]]:
         """Yield the contents of this shard's file; delete expired messages. Raises StorageError."""
         now, wall = self._now(), self._wall()
         for topic, deadline, data in self._store.rows(RETAINED):
@@ -184,3 +255,7 @@ class RetainedRows:
             stamp, run = frames.decode_retained(data)
             run.deadline = deadline - wall + now if deadline else 0.0
             yield run, stamp
+
+
+def _ignore(_topic: bytes) -> None:
+    pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from fluxmq.net import frames
@@ -16,8 +17,8 @@ SHARDS_MAX = 256
 TIMEOUT = 15.0
 
 
-def settings_of(name: str, names: list[str]) -> dict[str, Any]:
-    """The settings of a node of the cluster."""
+def settings_of(name: str, names: list[str], more: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a node of the cluster; ``more``: of its section ``cluster``."""
     peers = {
         each: f"127.0.0.1:{7000 + number}" for number, each in enumerate(names) if each != name
     }
@@ -28,6 +29,7 @@ def settings_of(name: str, names: list[str]) -> dict[str, Any]:
             "node_id": name,
             "raft": {"enabled": True},
             "transport": {"bind_addr": own, "peers": peers},
+            **more,
         }
     }
 
@@ -92,14 +94,19 @@ class NetNode(Node):
 class Net:
     """A cluster of nodes, each with so many shards."""
 
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, *workers: int) -> None:
+    def __init__(
+        self, clock: Clock, loop: asyncio.AbstractEventLoop, *workers: int, **cluster: Any
+    ) -> None:
+        """``cluster``: settings of all nodes."""
         self.clock = clock
         self.names = [f"n{number}" for number in range(len(workers))]
         self.nodes = [
-            NetNode(count, clock, loop, settings_of(name, self.names))
+            NetNode(count, clock, loop, settings_of(name, self.names, cluster))
             for name, count in zip(self.names, workers, strict=True)
         ]
         self.running = False
+        self.besides: Callable[[], bool] = lambda: False
+        """Works beside the nodes; returns whether there was anything to do."""
         self._lives = [100] * len(workers)
         for node in self.nodes:
             node.net = self
@@ -192,6 +199,7 @@ class Net:
         while working:
             worked = [node.run() for node in self.nodes]
             worked += [link.take() for link in self.links.values()]
+            worked.append(self.besides())
             working = any(worked)
         self.running = False
 

@@ -154,6 +154,8 @@ class Shard(composition.Shard):
         self.broker.run_timers()
         self.durable.housekeeping()
         self.queues.housekeeping()
+        self.retained_sync.housekeeping()
+        self.broker.wills.housekeeping()
         self.peers.check()
         self.broker.retained.housekeeping()
 

@@ -1,0 +1,182 @@
+"""Etcd and the control processes of a cluster, as its shards know them: they commit and tell when a test lets them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure
+from fluxmq.ipc.retained_messages import (
+    DELETED,
+    RETAINED,
+    RETAINED_CHANGE,
+    CommittedChange,
+    CommittedChanges,
+    RetainedChanges,
+    RetainedPart,
+)
+from fluxmq.ipc.will_messages import (
+    WILL_CHANGE,
+    WILL_PUBLISH,
+    ClaimedWills,
+    WillChanges,
+    WillClaims,
+    WillToPublish,
+    WillValue,
+)
+from fluxmq.shards.retained_sync import RetainedSync
+from tests.unit.shards.net_of_nodes import Net
+from tests.unit.shards.node import Shard
+
+
+class Connection:
+    """A shard's connection to its control process. ``silent``: changes do not reach it; ``mute``: its requests wait."""
+
+    def __init__(self, plane: Plane, shard: Shard) -> None:
+        self.plane = plane
+        self.silent = False
+        self.mute = False
+        self.up = True
+        self.requests: deque[tuple[str, Body, Answered]] = deque()
+        self.told: deque[RetainedPart] = deque()
+        assert isinstance(shard.retained_sync, RetainedSync)
+        self.sync = shard.retained_sync
+        self.shard = shard
+        self.wills = shard.broker.wills
+        for part in (self.sync, self.wills):
+            part.connect(self)
+            part.established()
+
+    def request(self, kind: str, body: Body, answered: Answered) -> bool:
+        if self.up:
+            self.requests.append((kind, body, answered))
+        return self.up
+
+    def begin(self) -> None:
+        """Be told everything, in two parts."""
+        entries = sorted(self.plane.keys.values(), key=lambda each: each.topic)
+        middle, revision = len(entries) // 2, self.plane.revision
+        self.told.clear()
+        self.told.append(RetainedPart(tuple(entries[:middle]), revision, first=True))
+        self.told.append(RetainedPart(tuple(entries[middle:]), revision, last=True))
+
+    def step(self) -> bool:
+        worked = False
+        while self.requests and not self.mute:
+            kind, body, answered = self.requests.popleft()
+            answered(self.plane.answer(kind, body, self))
+            worked = True
+        while self.told and self.up and not self.silent:
+            self.sync.commands[RETAINED](self.told.popleft().to_body(), lambda _answer: None)
+            worked = True
+        return worked
+
+    def lose(self) -> None:
+        """The connection ends, with what is on its way."""
+        self.up = False
+        requests, self.requests = self.requests, deque()
+        for _, _, answered in requests:
+            answered(Failure(ERROR_AWAY, "away"))
+
+    def back(self) -> None:
+        """It is there again."""
+        self.up = True
+        self.begin()
+        self.sync.established()
+        self.wills.established()
+
+
+class Plane:
+    """One store for all nodes."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.revision = 1
+        self.keys: dict[bytes, CommittedChange] = {}
+        self.refusing = False
+        self.wills: dict[str, tuple[str, WillValue]] = {}
+        """By client, its node and will."""
+        self.published: set[str] = set()
+        """Clients whose wills the coordinator had published."""
+        self.connections: dict[Shard, Connection] = {}
+        self.repeat: Callable[[], bool] = lambda: False
+        """Whether the answer to a request is lost."""
+        net.besides = self.step
+        net.run()
+
+    def all(self) -> Iterator[Connection]:
+        """The connections of all shards that run."""
+        for node in self.net.nodes:
+            for shard in node:
+                if shard not in self.connections:
+                    self.connections[shard] = Connection(self, shard)
+                    self.connections[shard].begin()
+                yield self.connections[shard]
+
+    def of(self, node: int) -> list[Connection]:
+        """The connections of a node's shards."""
+        return [self.connections[shard] for shard in self.net.nodes[node]]
+
+    def step(self) -> bool:
+        worked = [each.step() for each in self.all()]
+        return any(worked)
+
+    def answer(self, kind: str, body: Body, connection: Connection) -> Body | Failure:
+        """The answer of a shard's control process."""
+        if self.refusing:
+            return Failure(ERROR_FAILED, "no space")
+        node = self.net.names[self.net.nodes.index(connection.shard.node)]  # type: ignore[arg-type]
+        if kind == RETAINED_CHANGE:
+            return self.commit(body)
+        if kind == WILL_CHANGE:
+            for change in WillChanges.from_body(body).changes:
+                self.published.discard(change.client)
+                self.wills.pop(change.client, None)
+                if change.will is not None:
+                    self.wills[change.client] = node, change.will
+            return {}
+        granted = []
+        for client in WillClaims.from_body(body).clients:
+            granted.append(client not in self.published)
+            self.published.discard(client)
+            if granted[-1]:
+                self.wills.pop(client, None)
+        return ClaimedWills(tuple(granted)).to_body()
+
+    def ended(self, node: int, by: int) -> None:
+        """The coordinator thinks that a node has ended, and has another one publish its wills."""
+        name = self.net.names[node]
+        for client, (owner, will) in list(self.wills.items()):
+            if owner == name:
+                del self.wills[client]
+                self.published.add(client)
+                body = WillToPublish(client, will).to_body()
+                self.of(by)[0].wills.commands[WILL_PUBLISH](body, lambda _: None)
+        self.net.run()
+
+    def commit(self, body: Body) -> Body | Failure:
+        changes = RetainedChanges.from_body(body).changes
+        assert len({each.topic for each in changes}) == len(changes)
+        self.revision += 1
+        told = []
+        for each in changes:
+            change = CommittedChange(each.topic, self.revision, each.kind, each.value)
+            if each.kind != DELETED:
+                self.keys[each.topic] = change
+            elif self.keys.pop(each.topic, None) is None:
+                continue  # of a key that is not there etcd tells nothing
+            told.append(change)
+        if told:
+            for connection in self.all():
+                connection.told.append(RetainedPart(tuple(told)))
+        if self.repeat():
+            return Failure(ERROR_FAILED, "no answer in time")
+        return CommittedChanges(self.revision).to_body()
+
+    def replace(self) -> None:
+        """Etcd has lost everything."""
+        self.keys.clear()
+        self.revision = 1
+        for connection in self.all():
+            connection.begin()
