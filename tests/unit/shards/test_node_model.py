@@ -126,7 +126,8 @@ class Model:
                 session.owed.append(payload)
 
     def restart(self, shard: int) -> None:
-        """A shard dies; sessions that last come back at their home."""
+        """A shard dies, with everything on disk; sessions that last come back at their home."""
+        self.node.advance(0.1)
         for who, session in list(self.sessions.items()):
             if session.shard == shard:
                 if session.client is not None:

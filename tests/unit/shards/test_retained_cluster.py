@@ -1,4 +1,7 @@
-"""Retained messages that a cluster keeps in etcd, in whole nodes whose store a test rules."""
+"""Retained messages that a cluster keeps in etcd, in whole nodes whose store a test rules.
+
+Longer than 500 lines because the rules and the histories that look for exceptions to them share their words.
+"""
 
 from __future__ import annotations
 
