@@ -154,6 +154,7 @@ class DurableSessions:
         if journal is not None:
             journal.release_held()
             journal.left()
+            journal.home.flush()  # the rows go ahead of the state, and of the next shard's rows
             self.commit_waiter.wake()
 
     def moved(self, session: Session) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fluxmq.net.reactor
@@ -178,6 +178,13 @@ class Model:
             assert {(peer, f) for peer, found in told.items() for f in found} == wanted
 
 
+@example(
+    [
+        ("connect", 0, 0, False, True),
+        ("connect", 0, 1, False, False),
+        ("restart", 1),
+    ]
+)  # the former shard's rows came after the next one's
 @settings(max_examples=60)
 @given(st.lists(EVENTS, max_size=40))
 def test_everybody_gets_what_they_are_owed(events: list[Any]) -> None:
