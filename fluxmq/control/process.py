@@ -68,6 +68,7 @@ from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.control.etcd.election import Election
+    from fluxmq.control.etcd.owners import OwnerIds
     from fluxmq.control.etcd.retained import RetainedKeys
     from fluxmq.control.etcd.wills import WillKeys
     from fluxmq.control.http import HttpServer
@@ -121,7 +122,7 @@ class ControlProcess:
         }
         """What answers a request, by its kind."""
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
-        self._serving: dict[str, HttpServer | Election | RetainedKeys | WillKeys] = {}
+        self._serving: dict[str, HttpServer | Election | RetainedKeys | WillKeys | OwnerIds] = {}
         """Other parts to stop before the metadata is closed, by name in the log."""
         self._listener = ControlListener(
             Service(self._answer, self._greeted, self._gone), os.geteuid()
@@ -259,13 +260,13 @@ class ControlProcess:
         # The library writes lines of its own to standard error; its errors are logged here.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         # Loaded after the fork, and only where it is used: gRPC has threads, and takes memory.
+        from fluxmq.control.etcd import owners, wills
         from fluxmq.control.etcd.client import EtcdClient, EtcdError
         from fluxmq.control.etcd.election import Election
         from fluxmq.control.etcd.retained import RetainedKeys
-        from fluxmq.control.etcd.wills import KINDS, WillKeys
 
         try:
-            clients = [EtcdClient.of(cluster) for _ in range(3)]
+            clients = [EtcdClient.of(cluster) for _ in range(4)]
         except EtcdError as problem:
             raise BootError(str(problem)) from problem
         election = self._serving["the election"] = Election(clients[0], cluster.node_id)
@@ -277,11 +278,16 @@ class ControlProcess:
         for shard in self._shards():
             retained.greeted(shard)
         life = procfs.identity(self._launch.parent_pid)
-        wills = self._serving["wills"] = WillKeys(
+        will_keys = self._serving["wills"] = wills.WillKeys(
             *(clients[2], cluster.node_id, life), lambda: election.leads, self._shards
         )
-        self._answers |= dict.fromkeys(KINDS, wills.answer)
-        wills.start()
+        self._answers |= dict.fromkeys(wills.KINDS, will_keys.answer)
+        will_keys.start()
+        ids = self._serving["owners of client ids"] = owners.OwnerIds(
+            clients[3], cluster.node_id, life, self._shards
+        )
+        self._answers |= dict.fromkeys(owners.KINDS, ids.answer)
+        ids.start()
 
     async def _start_http(self) -> None:
         listener = self._settings.server.http

@@ -105,6 +105,16 @@ _DECLARED: Final = (
     Metric("fluxmq_sessions", _G, "Sessions of connected and of absent clients.", ("state",)),
     Metric("fluxmq_sessions_expired_total", _C, "Sessions removed because they expired."),
     Metric("fluxmq_session_takeovers_total", _C, "Sessions taken over by a new connection."),
+    Metric(
+        "fluxmq_cluster_sessions_arrived_total",
+        _C,
+        "Sessions that have come from other nodes, with their clients.",
+    ),
+    Metric(
+        "fluxmq_cluster_client_ids_left_total",
+        _C,
+        "Client identifiers that other nodes have taken over from this one, with or without a session.",
+    ),
     Metric("fluxmq_wills_pending", _G, "Wills waiting for their delay to pass."),
     Metric("fluxmq_wills_published_total", _C, "Wills published."),
     # Messages
@@ -324,6 +334,18 @@ _DECLARED: Final = (
         "fluxmq_retained_expired_total",
         _C,
         "Expired retained messages deleted from etcd by this node.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_cluster_owned_client_ids",
+        _G,
+        "Client identifiers that this node owns, as etcd says.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_cluster_owned_client_ids_failures_total",
+        _C,
+        "Requests to etcd about client identifiers that have failed, and values that make no sense.",
         scope=Scope.NODE,
     ),
     Metric(

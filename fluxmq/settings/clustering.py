@@ -230,6 +230,9 @@ class ClusterSettings(Section):
     cluster_partition_handling: Literal["pause_minority", "autoheal", "ignore"] = "pause_minority"
     """Behaviour of mirrored queues when nodes lose contact with each other. Not used: this version
     has no mirrored queues, and in a replicated queue's group only a majority goes on."""
+    lease_loss: Literal["drop", "keep"] = "drop"
+    """Whether MQTT clients are disconnected when this node has not reached etcd for so long that
+    another node may have their sessions: keep lets them go on until it is known that one has."""
     etcd: Etcd | None = None
     """An etcd for the cluster; absent unless given."""
     transport: TransportSettings = TransportSettings()

@@ -132,6 +132,26 @@ def test_a_will_is_kept_until_its_node_claims_it(server: Server, tmp_path: Path)
     run(server, scenario)
 
 
+def test_a_claim_leaves_the_will_of_the_clients_next_connection(
+    server: Server, tmp_path: Path
+) -> None:
+    """The client has moved to another node, which was faster."""
+
+    async def scenario(client: EtcdClient) -> None:
+        async with (
+            node(server, tmp_path, "node1") as one,
+            node(server, tmp_path, "node2") as two,
+        ):
+            await one.change("a", will(b"of the former connection"))
+            await two.change("a", will(b"of the next one"))
+            assert await one.claim("a") == (True,)
+            assert await stored(client, DATA) == [b"a"]
+            assert await two.claim("a") == (True,)
+            assert await stored(client, DATA) == []
+
+    run(server, scenario)
+
+
 def test_wills_of_a_node_that_has_ended_are_published_once(server: Server, tmp_path: Path) -> None:
     """S2-23: by one that is there; and not again when the node returns with the sessions."""
 

@@ -97,6 +97,8 @@ class WillKeys:
         self._life = life
         self._coordinates = coordinates
         self._shards = shards
+        self._put: dict[str, int] = {}
+        """Revisions of the keys that this process has put, by client."""
         self._tasks: list[asyncio.Task[None]] = []
         self._lease = 0
         self._nodes: dict[str, str] | None = None
@@ -150,20 +152,30 @@ class WillKeys:
             else:
                 own = replace(will, node=self._node, life=self._life)
                 operations.append(Put(DATA + client, encode_will(own)))
-        await self._fence.transact(tuple(operations))
+        result = await self._fence.transact(tuple(operations))
+        for change in changes:
+            if change.will is None:
+                self._put.pop(change.client, None)
+            else:
+                self._put[change.client] = result.revision
 
     async def _claim(self, clients: tuple[str, ...]) -> ClaimedWills:
-        """Claim wills of this node's clients; one that another node has published is not granted."""
-        names = [client.encode() for client in clients]
-        claims = tuple(
-            EtcdTransaction(
-                (Created(PUBLISHED + name, 0),),
-                (Delete(DATA + name),),
-                (Delete(PUBLISHED + name),),
+        """Claim wills of this node's clients; one that another node has published is not granted. The
+        will of a client that has connected to another node meanwhile stays."""
+        claims = []
+        for client in clients:
+            name = client.encode()
+            delete: Operation = Delete(DATA + name)
+            if client in self._put:
+                delete = EtcdTransaction((Changed(DATA + name, self._put[client]),), (delete,))
+            claims.append(
+                EtcdTransaction(
+                    (Created(PUBLISHED + name, 0),), (delete,), (Delete(PUBLISHED + name),)
+                )
             )
-            for name in names
-        )
-        result = await self._fence.transact(claims)
+        result = await self._fence.transact(tuple(claims))
+        for client in clients:
+            self._put.pop(client, None)
         if len(result.nested) != len(clients):
             raise ValueError("the server has answered something else")
         return ClaimedWills(tuple(done.succeeded for done in result.nested))

@@ -1,0 +1,217 @@
+"""The control process's part in the owners of client ids, with a real server: there is one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from fluxmq.control.etcd import owners
+from fluxmq.control.etcd.client import EtcdClient
+from fluxmq.control.etcd.messages import Get
+from fluxmq.control.etcd.owners import OwnerIds, key_of
+from fluxmq.control.peers import ControlListener, RequestError, Service
+from fluxmq.ipc import unix_socket
+from fluxmq.ipc.client import ControlClient
+from fluxmq.ipc.conversation import Answered, Handlers
+from fluxmq.ipc.messages import Body, ControlMessage, ProcessHello, ProcessNumbers
+from fluxmq.ipc.owner_messages import (
+    CLAIMS_MAX,
+    OWNER_CLAIM,
+    OWNER_RELEASE,
+    OWNER_TERM,
+    FoundOwner,
+    FoundOwners,
+    OwnerKey,
+    OwnerKeys,
+    OwnerTerm,
+    OwnerValue,
+    decode_owner,
+)
+from tests.etcd import Server, eventually, is_true, run, serving
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(owners, "LEASE_SECONDS", 3)
+    monkeypatch.setattr(owners, "KEEP_ALIVE_SECONDS", 0.3)
+    with serving(tmp_path) as running:
+        yield running
+
+
+class Node:
+    """A control process of which only this part is there, and a shard that remembers its terms."""
+
+    def __init__(self, server: Server, folder: Path, name: str, life: str) -> None:
+        self.path = folder / f"{name}-{life}"
+        self.terms: list[float] = []
+        self.ids = OwnerIds(
+            EtcdClient.of(server.cluster), name, life, lambda: self._listener.processes
+        )
+        self._listener = ControlListener(
+            Service(self._answer, lambda _: None, lambda _: None), os.geteuid()
+        )
+
+    async def start(self) -> None:
+        await self._listener.start(unix_socket.bind(self.path))
+        self.ids.start()
+        handlers = Handlers(lambda: (), ProcessNumbers, commands={OWNER_TERM: self._term})
+        shard = ControlClient(self.path, ProcessHello("shard", 0, os.getpid()), handlers)
+        self._task = asyncio.get_running_loop().create_task(shard.run())
+        await is_true(lambda: shard.established)
+
+    async def _answer(self, message: ControlMessage) -> Body:
+        return await self.ids.answer(message)
+
+    def _term(self, body: Body, answered: Answered) -> None:
+        self.terms.append(OwnerTerm.from_body(body).until)
+        answered({})
+
+    async def claim(self, **fences: int) -> dict[str, FoundOwner]:
+        keys = OwnerKeys(tuple(OwnerKey(*each) for each in fences.items()))
+        body = await self.ids.answer(ControlMessage(OWNER_CLAIM, 1, keys.to_body()))
+        found = FoundOwners.from_body(body)
+        assert found.until > time.monotonic()
+        return dict(zip(fences, found.owners, strict=True))
+
+    async def release(self, **fences: int) -> None:
+        keys = OwnerKeys(tuple(OwnerKey(*each) for each in fences.items()))
+        await self.ids.answer(ControlMessage(OWNER_RELEASE, 1, keys.to_body()))
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._listener.stop()
+        await self.ids.stop()
+
+
+@asynccontextmanager
+async def node(server: Server, folder: Path, name: str, life: str = "1") -> AsyncIterator[Node]:
+    made = Node(server, folder, name, life)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+async def stored(client: EtcdClient, name: str) -> OwnerValue | None:
+    ((*entries,),) = (await client.transact((), (Get(key_of(name)),))).entries
+    return decode_owner(entries[0].value) if entries else None
+
+
+def test_of_two_nodes_one_is_the_owner(server: Server, tmp_path: Path) -> None:
+    """S2-05, S2-12: the key names it, as documented."""
+
+    async def scenario(client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one, node(server, tmp_path, "node2") as two:
+            found = await asyncio.gather(one.claim(a=0, b=0), two.claim(a=0, b=0))
+            for name in ("a", "b"):
+                first, second = found[0][name], found[1][name]
+                assert [first.ours, second.ours].count(True) == 1
+                assert first.revision == second.revision
+                assert await stored(client, name) == OwnerValue(first.node, "1")
+
+    run(server, scenario)
+
+
+def test_an_owner_is_replaced_if_nothing_has_changed(server: Server, tmp_path: Path) -> None:
+    async def scenario(client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one, node(server, tmp_path, "node2") as two:
+            first = (await one.claim(a=0))["a"]
+            again = (await one.claim(a=first.revision))["a"]
+            assert (again.ours, again.revision > first.revision) == (True, True)
+            assert (await two.claim(a=first.revision))["a"] == FoundOwner(
+                "node1", "1", again.revision
+            )
+            taken = (await two.claim(a=again.revision))["a"]
+            assert taken.ours
+            assert not (await one.claim(a=again.revision))["a"].ours
+            await one.release(a=again.revision)
+            assert await stored(client, "a") == OwnerValue("node2", "1")
+            await two.release(a=taken.revision)
+            assert await stored(client, "a") is None
+            assert (await two.claim(a=taken.revision))["a"] == FoundOwner()
+
+    run(server, scenario)
+
+
+def test_a_claim_whose_answer_was_lost_is_known_as_ours(server: Server, tmp_path: Path) -> None:
+    async def scenario(_client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one:
+            first = (await one.claim(a=0))["a"]
+            assert (await one.claim(a=0))["a"] == first
+
+    run(server, scenario)
+
+
+def test_the_keys_of_a_node_that_has_ended_vanish(server: Server, tmp_path: Path) -> None:
+    """S2-13: not before it knows that itself; and a later life does not take them for its own."""
+
+    async def scenario(client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one:
+            await one.claim(a=0)
+            await is_true(lambda: bool(one.terms))
+        until = one.terms[-1]
+        async with node(server, tmp_path, "node1", "2") as again:
+            found = (await again.claim(a=0))["a"]
+            assert (found.ours, found.node, found.life) == (False, "node1", "1")
+
+            async def vanished() -> bool:
+                return await stored(client, "a") is None
+
+            await eventually(vanished)
+            assert time.monotonic() > until
+            assert (await again.claim(a=0))["a"].ours
+
+    run(server, scenario)
+
+
+def test_terms_end_when_etcd_cannot_be_reached(server: Server, tmp_path: Path) -> None:
+    async def scenario(_client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one:
+            await one.claim(a=0)
+            await is_true(lambda: len(one.terms) >= 3)
+            assert one.terms == sorted(one.terms)
+            server.kill()
+            ended = time.monotonic()
+            await is_true(lambda: time.monotonic() > max(one.terms))
+            assert max(one.terms) < ended + 3
+            with pytest.raises(RequestError, match="etcd"):
+                await one.claim(b=0)
+            server.start()
+
+    run(server, scenario)
+
+
+def test_a_lease_has_a_bounded_number_of_keys(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a lease that has ended are deleted at once, while others wait."""
+    monkeypatch.setattr(owners, "POOL_KEYS", CLAIMS_MAX)
+
+    async def scenario(client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one:
+            names = [f"c{number}" for number in range(3 * CLAIMS_MAX)]
+            revisions: dict[str, int] = {}
+            for at in range(0, len(names), CLAIMS_MAX):
+                part = dict.fromkeys(names[at : at + CLAIMS_MAX], 0)
+                revisions |= {
+                    name: found.revision for name, found in (await one.claim(**part)).items()
+                }
+            assert [len(pool.clients) for pool in one.ids._pools] == [CLAIMS_MAX] * 3
+            await one.release(**{name: revisions[name] for name in names[:CLAIMS_MAX]})
+            await is_true(lambda: len(one.ids._pools) == 2)
+            assert await stored(client, names[0]) is None
+            assert await stored(client, names[-1]) is not None
+            samples = {name: value for name, _, value in one.ids.samples()}
+            assert samples["fluxmq_cluster_owned_client_ids"] == 2 * CLAIMS_MAX
+
+    run(server, scenario)
