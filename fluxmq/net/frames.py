@@ -8,7 +8,7 @@ A frame is one record: a kind byte, then::
     SHARED    as RUN, after u8 kind, u16 group length, u16 filter length, group, filter
     RETAINED  as RUN, after u8 kind, i64 revision, i64 number, u32 origin, u16 length of the
               publisher's client id, client id; without wire bytes it deletes the topic
-    KEPT      as RUN, after u8 kind, u64 number
+    KEPT      as RUN, after u8 kind, u64 number, u64 origin, u64 number of its first message there
     DEALT     as SHARED, after u8 kind, u64 number
     CONTROL   u8 kind, msgpack array [name, arguments ...]
     PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
@@ -57,8 +57,10 @@ _RUN = struct.Struct("<BBBHIIIIIId")
 _SHARED = struct.Struct("<BHH")
 _RETAINED_0 = struct.Struct("<BqIH")
 _RETAINED = struct.Struct("<BqqIH")
-_KEPT = struct.Struct("<BQ")
+_KEPT = struct.Struct("<BQQQ")
+_DEALT = struct.Struct("<BQ")
 _NODE = struct.Struct("<BQd")
+_IDENTITY = struct.Struct("<QQ")
 NODE_HEAD_BYTES = _NODE.size
 _VERBATIM = 1
 
@@ -89,26 +91,33 @@ def encode_run(run: PublishRun) -> bytes:
     return bytes((RUN,)) + run_head(run)
 
 
+def identity_of(run: PublishRun) -> tuple[int, int]:
+    """Return a run's identity as it is encoded: zeros if it has none."""
+    return (0, 0) if run.identity is None else (run.identity[0], run.identity[1])
+
+
 def encode_kept(number: int, run: PublishRun) -> bytes:
     """Encode the head of a KEPT frame."""
-    return _KEPT.pack(KEPT, number) + run_head(run)
+    return _KEPT.pack(KEPT, number, *identity_of(run)) + run_head(run)
 
 
 def decode_kept(frame: bytes) -> tuple[int, PublishRun]:
     """Return number and run of a KEPT frame."""
-    _, number = _KEPT.unpack_from(frame)
-    return number, decode_run(frame, _KEPT.size)
+    _, number, origin, first = _KEPT.unpack_from(frame)
+    run = decode_run(frame, _KEPT.size)
+    run.identity = origin, first
+    return number, run
 
 
 def encode_dealt(number: int, group: bytes, topic_filter: bytes, run: PublishRun) -> bytes:
     """Encode the head of a DEALT frame."""
-    return _KEPT.pack(DEALT, number) + encode_shared(group, topic_filter, run)
+    return _DEALT.pack(DEALT, number) + encode_shared(group, topic_filter, run)
 
 
 def decode_dealt(frame: bytes) -> tuple[int, bytes, bytes, PublishRun]:
     """Return number, group, filter and run of a DEALT frame."""
-    _, number = _KEPT.unpack_from(frame)
-    return number, *decode_shared(frame, _KEPT.size)
+    _, number = _DEALT.unpack_from(frame)
+    return number, *decode_shared(frame, _DEALT.size)
 
 
 def encode_shared(group: bytes, topic_filter: bytes, run: PublishRun) -> bytes:
@@ -133,7 +142,8 @@ def encode_node_head(kind: int, number: int, left: float) -> bytes:
 
 def encode_node_run(number: int, left: float, run: PublishRun) -> bytes:
     """Encode the head of a NODE_RUN frame."""
-    return encode_node_head(NODE_RUN, number, left) + run_head(run)
+    identity = _IDENTITY.pack(*identity_of(run))
+    return encode_node_head(NODE_RUN, number, left) + identity + run_head(run)
 
 
 def encode_node_shared(
@@ -141,6 +151,14 @@ def encode_node_shared(
 ) -> bytes:
     """Encode the head of a NODE_SHARED frame."""
     return encode_node_head(NODE_SHARED, number, left) + encode_shared(group, topic_filter, run)
+
+
+def decode_node_run(frame: bytes) -> PublishRun:
+    """Return the run of a NODE_RUN frame."""
+    run = decode_run(frame, _NODE.size + _IDENTITY.size)
+    origin, first = _IDENTITY.unpack_from(frame, _NODE.size)
+    run.identity = (origin, first) if first else None
+    return run
 
 
 def node_head(frame: bytes) -> tuple[int, int, float]:

@@ -19,6 +19,7 @@ from fluxmq.shards.alarms import Alarms
 from fluxmq.shards.connections import ClientConnections
 from fluxmq.shards.counts import MqttCounts
 from fluxmq.shards.durable.sessions import DurableSessions
+from fluxmq.shards.expected_sessions import ExpectedSessions
 from fluxmq.shards.limits import session_limits
 from fluxmq.shards.parts import Parts
 from fluxmq.shards.peers import Peers, Subjects
@@ -65,6 +66,10 @@ class ShardBroker:
         self.subscriptions = Subscriptions(parts.routes, parts.groups, self.queues, durable)
         self.sessions = SessionTable(reactor, self.handler, self.subscriptions, durable, ownership)
         self.peers = self._make_peers(around, ownership)
+        self.sessions.expected = ExpectedSessions(
+            *(self.sessions.new_delivery, parts.commit_waiter, self.subscriptions),
+            *(reactor, self.peers.when_known),
+        )
         self.takeover = SessionTakeover(
             ownership,
             self.sessions,

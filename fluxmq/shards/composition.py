@@ -4,10 +4,13 @@ hand."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 from fluxmq.engine.wiring import Queues
+from fluxmq.ipc.conversation import RequestHandler
+from fluxmq.ipc.topology_client import RequestSender
+from fluxmq.metrics.registry import Sample
 from fluxmq.net import frames
 from fluxmq.net.links import Link
 from fluxmq.net.reactor import Reactor
@@ -19,6 +22,7 @@ from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.cluster_sessions import ClusterSessions, NodeSessions
 from fluxmq.shards.counts import Drops
 from fluxmq.shards.durable.durability import Durability
 from fluxmq.shards.durable.links import DurableLinks
@@ -26,6 +30,7 @@ from fluxmq.shards.durable.retained_rows import RetainedRows
 from fluxmq.shards.durable.rows import Clock
 from fluxmq.shards.durable.wiring import Durable
 from fluxmq.shards.groups import GroupTable
+from fluxmq.shards.home_relay import HomeRelay
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.node_peers import NO_NODES, BesideMessages, NodePeers, OtherNodes, StreamUser
@@ -43,6 +48,26 @@ from fluxmq.shards.switch import Switch
 if TYPE_CHECKING:
     from fluxmq.cluster.shard_endpoint import ShardEndpoint
     from fluxmq.shards.publish_links import PublishLinks
+
+
+class ControlUser(Protocol):
+    """A part of a shard that is in conversation with the control process."""
+
+    @property
+    def commands(self) -> dict[str, RequestHandler]:
+        """Handlers of control's messages by kind."""
+
+    def connect(self, control: RequestSender, /) -> None:
+        """Send requests through this client from now on."""
+
+    def established(self) -> None:
+        """Begin anew: control is connected (again)."""
+
+    def housekeeping(self) -> None:
+        """Run periodic work; called every tenth of a second."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of its metrics."""
 
 
 class Shard:
@@ -79,17 +104,18 @@ class Shard:
         switch = Switch(lambda received, blocked: around.connect(self.reactor, received, blocked))
         vhost_connections = VhostConnections(switch.links)
         switch.on_control(vhost_connections.handlers())
-        replies = Replies(
-            *(around.index, switch.links, secrets.token_urlsafe, around.times.steady_us),
-            around.times.call_later,
-            settings.cluster.node_id if settings.cluster.enabled else "",
-        )
-        switch.on_control(replies.handlers())
-        switch.on_frame(replies.received, frames.REPLY)
-        beside = self.node_questions, vhost_connections.nodes, replies
+        replies = make_replies(settings, around, switch)
+        relay = HomeRelay(around.index, switch.links)
+        switch.on_control(relay.link_handlers())
+        beside = self.node_questions, vhost_connections.nodes, replies, relay
         parts = self._make_parts(settings, around, drops, switch, beside)
         self.broker = self.reactor.host = ShardBroker(
             self.reactor, settings, around, parts, self.queues.elsewhere.explain
+        )
+        self.control_users: tuple[ControlUser, ...] = (
+            self.retained_sync,
+            self.broker.wills,
+            make_cluster_sessions(settings.cluster, relay, self.broker),
         )
         self.peers = self.broker.peers
         self.nodes = parts.nodes
@@ -186,6 +212,30 @@ class Shard:
 
     def _tell_peers(self) -> None:
         self.peers.tell()
+
+
+def make_replies(settings: Settings, around: Surroundings, switch: Switch) -> Replies:
+    """Return a shard's direct replies, connected with the node's other shards."""
+    replies = Replies(
+        *(around.index, switch.links, secrets.token_urlsafe, around.times.steady_us),
+        around.times.call_later,
+        settings.cluster.node_id if settings.cluster.enabled else "",
+    )
+    switch.on_control(replies.handlers())
+    switch.on_frame(replies.received, frames.REPLY)
+    return replies
+
+
+def make_cluster_sessions(
+    cluster: ClusterSettings, relay: HomeRelay, broker: ShardBroker
+) -> ClusterSessions | NodeSessions:
+    """Return what keeps a shard's client ids and sessions in line with the cluster's."""
+    if not cluster.enabled or cluster.etcd is None:
+        return NodeSessions()
+    return ClusterSessions(
+        *(cluster, relay, broker.peers.ownership, broker.sessions, broker.peers, broker.handler),
+        broker.reactor,
+    )
 
 
 def make_retained(

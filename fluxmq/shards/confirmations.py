@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from fluxmq.shards.barriers import Barriers
+
 
 @dataclass(slots=True)
 class _Waiting:
@@ -25,6 +27,7 @@ class Confirmations:
         self._known: dict[int, int] = {}
         self._waiting: list[_Waiting] = []
         self._held: list[Callable[[], None]] | None = None
+        self.barriers = Barriers()
 
     def hold(self) -> None:
         """Make all callers of `when_known` wait until `release`."""
@@ -64,7 +67,8 @@ class Confirmations:
         self._settle(peer, sequence)
 
     def lost(self, peer: int) -> None:
-        """Wait for a peer no longer."""
+        """Wait for a peer no longer; barriers that it has not returned fail."""
+        self.barriers.lost(peer)
         self._told.pop(peer, None)
         self._known.pop(peer, None)
         self._settle(peer, None)

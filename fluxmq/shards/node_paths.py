@@ -12,6 +12,7 @@ from fluxmq.net import frames
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.protocols.mqtt.run import PublishRun
+from fluxmq.shards.run_numbers import RunNumbers
 
 QOS_0_BACKLOG_MAX = 16 << 20
 """Bytes that wait for a stream above which QoS 0 messages for it are dropped."""
@@ -82,8 +83,10 @@ class NodePath:
         now: Callable[[], float],
         numbers: Iterator[int],
         counts: NodeCounts,
+        identities: RunNumbers,
     ) -> None:
         """``numbers``: those of the shard's runs, which never come again in its life."""
+        self.identities = identities
         self.link = link
         self._reactor = reactor
         self._now = now
@@ -164,6 +167,11 @@ class NodePath:
             self.answered(number, Outcome.OVER_LIMIT)
 
     @property
+    def last(self) -> int:
+        """Number of the last unanswered run; 0 if there is none."""
+        return next(reversed(self._sent), 0)
+
+    @property
     def behind(self) -> bool:
         """True while publishers have to pause."""
         return self.link.up and self.link.backlog_bytes > QOS_0_BACKLOG_MAX
@@ -182,6 +190,8 @@ class PathEnd:
 
     def send_run(self, run: PublishRun) -> None:
         """Send a run to the node's subscribers."""
+        if run.qos:
+            self._path.identities.identify(run)
         for part in parts_of(run, self._batch_max):
             head = partial(frames.encode_node_run, run=part)
             self._path.send(part, head, self._waits)
@@ -204,5 +214,8 @@ def parts_of(run: PublishRun, count_max: int) -> Iterator[PublishRun]:
     while left:
         count = min(left, count_max)
         end = run.skip(offset, count)
-        yield run.part(offset, end, count)
+        piece = run.part(offset, end, count)
+        if run.identity is not None:
+            piece.identity = run.identity[0], run.identity[1] + run.count - left
+        yield piece
         offset, left = end, left - count

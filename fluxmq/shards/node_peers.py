@@ -13,18 +13,21 @@ forgotten, with its interest: until then its QoS 1 and 2 messages wait here, wit
 
 Frames beside the control frames::
 
-    NODE_RUN     u8 kind, u64 number (0: QoS 0), f64 seconds until it expires (0: never), then as RUN
-    NODE_SHARED  the same, then as SHARED
+    NODE_RUN     u8 kind, u64 number (0: QoS 0), f64 seconds until it expires (0: never), u64 origin,
+                 u64 number of its first message there, then as RUN
+    NODE_SHARED  u8 kind, u64 number, f64 seconds until it expires, then as SHARED
 
 Control frames: ``interest`` [number or 0, filters begun, ceased, kept ones among the begun, members
 of shared groups, whether that was everything]; ``known`` [number]; ``answered`` [number, reason,
-...]; those of `fluxmq.shards.retained_fetch`.
+...]; ``resending`` [highest number of the runs that are sent again over a new stream]; ``flush``
+[number] and ``flushed`` [number], see `fluxmq.shards.barriers`; those of
+`fluxmq.shards.retained_fetch`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -35,6 +38,7 @@ from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.routing.node_interest import InterestChange, NodeInterest
 from fluxmq.settings.clustering import TransportSettings
+from fluxmq.shards.barriers import PassedCallback
 from fluxmq.shards.confirmations import Confirmations
 from fluxmq.shards.durable.commit_waiter import CommitWaiter
 from fluxmq.shards.groups import GroupTable, NodeSharedPaths
@@ -149,12 +153,13 @@ class NodePeers:
     def came(self, link: PublishLink) -> None:
         """Announce everything over a new stream, and send what was unanswered."""
         self.tell()
+        path = self._paths.get(link.peer)
+        link.send_control("resending", 0 if path is None else path.last)
         self._announced[link.peer] = (set(), set())
         for change in self._interest.all(FILTERS_PER_FRAME):
             link.send_control("interest", 0, *change, False)
         sequence = self._confirmations.announce((link.peer,))
         link.send_control("interest", sequence, *InterestChange([], [], [], []), True)
-        path = self._paths.get(link.peer)
         if path is not None:
             path.came()
         self._beside.came(link)
@@ -174,6 +179,9 @@ class NodePeers:
             "interest": self._on_interest,
             "known": self._on_known,
             "answered": self._on_answered,
+            "flush": self._on_flush,
+            "flushed": self._on_flushed,
+            "resending": self.runs.on_resending,
             **self._beside.handlers(),
         }
 
@@ -238,8 +246,7 @@ class NodePeers:
                 self._forget(other)
             path = self._paths[node] = NodePath(
                 *(link, self._reactor, lambda: self._reactor.tally.now),
-                self._numbers,
-                self.counts,
+                *(self._numbers, self.counts, self.runs.identities),
             )
         announced = self._announced.get(node)
         if announced is not None:
@@ -261,6 +268,34 @@ class NodePeers:
     def _on_known(self, link: PublishLink, sequence: int) -> None:
         self._confirmations.confirmed(link.peer, sequence)
 
+    # Barriers
+
+    @property
+    def connected(self) -> list[str]:
+        """The other nodes that this shard is connected with."""
+        return sorted({link.node for link in self._links.values() if link.up})
+
+    def flush_all(self, required: Sequence[str], done: PassedCallback) -> None:
+        """Call ``done`` when all that other nodes have sent to this shard has arrived; with False if
+        one of the required nodes is away. What another one sends again when it is back may be for a
+        session that has moved since: it is refused."""
+        here = {link.node for link in self._links.values()}
+        up = [link for link in self._links.values() if link.up]
+        down = {link.peer: link.node for link in self._links.values() if not link.up}
+        self.runs.suspect(down)
+        if not here.issuperset(required) or not set(required).isdisjoint(down.values()):
+            done(False)
+            return
+        number = self._confirmations.barriers.begin((link.peer for link in up), done)
+        for link in up:
+            link.send_control("flush", number)
+
+    def _on_flush(self, link: PublishLink, number: int) -> None:
+        link.send_control("flushed", number)
+
+    def _on_flushed(self, link: PublishLink, number: int) -> None:
+        self._confirmations.barriers.returned(link.peer, number)
+
     # Messages
 
     def received(self, link: PublishLink, frame: bytes) -> None:
@@ -271,7 +306,7 @@ class NodePeers:
             return
         kind, number, left = frames.node_head(frame)
         if kind == frames.NODE_RUN:
-            run = frames.decode_run(frame, frames.NODE_HEAD_BYTES)
+            run = frames.decode_node_run(frame)
             deliver = partial(self._deliver, run)
         else:
             name, topic_filter, run = frames.decode_shared(frame, frames.NODE_HEAD_BYTES)
@@ -360,6 +395,12 @@ class NoNodes:
     def when_known(self, done: Callable[[], None]) -> None:
         """Call ``done``."""
         done()
+
+    connected: Sequence[str] = ()
+
+    def flush_all(self, _required: Sequence[str], done: PassedCallback) -> None:
+        """Call ``done``."""
+        done(True)
 
     def tell(self) -> None:
         """Ignore."""

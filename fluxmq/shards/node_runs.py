@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from fluxmq.model.outcomes import Outcome
 from fluxmq.net.reactor import Reactor
-from fluxmq.shards.durable.commit_waiter import CallbackAck, CommitWaiter, RunOrigin
+from fluxmq.shards.durable.commit_waiter import CallbackAck, CommitWaiter
 from fluxmq.shards.node_paths import NodeCounts, PublishLink
+from fluxmq.shards.run_numbers import RunNumbers, RunOrigin
 
 REFUSED_MAX = 1024
 """Number of refusals that are remembered, by stream, in case that their answers are lost."""
@@ -21,6 +23,8 @@ class HeardRuns:
         self.open: set[int] = set()
         """Runs that are not answered yet."""
         self.refused: dict[int, int] = {}
+        self.refuses_to = 0
+        """Number up to which runs that have not come before are refused."""
 
     def answer(self, number: int, reason: int) -> None:
         """Note an answer."""
@@ -46,16 +50,37 @@ class NodeRuns:
         self._commit_waiter = commit_waiter
         self.counts = counts
         self._heard: dict[int, HeardRuns] = {}
+        self._suspect: set[int] = set()
+        """Peers that were away when a session may have moved to another node."""
         self._answers: dict[int, list[int]] = {}
+
+    @property
+    def identities(self) -> RunNumbers:
+        """Identities of this shard's messages."""
+        return self._commit_waiter.numbers
+
+    def suspect(self, peers: Iterable[int]) -> None:
+        """Refuse what these peers, which are away, will send again: it may be for a session that moves
+        now, and that the peers' other messages reach at another node."""
+        self._suspect.update(peers)
+
+    def on_resending(self, link: PublishLink, last: int) -> None:
+        """Note up to which number a peer sends runs again over its new stream."""
+        self._heard_of(link).refuses_to = last if link.peer in self._suspect else 0
+        self._suspect.discard(link.peer)
+
+    def _heard_of(self, link: PublishLink) -> HeardRuns:
+        heard = self._heard.get(link.peer)
+        if heard is None or heard.epoch != link.epoch:
+            heard = self._heard[link.peer] = HeardRuns(link.epoch)
+        return heard
 
     def deliver(
         self, link: PublishLink, number: int, deliver: Callable[[], None], whole: bool
     ) -> None:
         """Deliver a numbered run unless it has come before, and answer it once it is safe;
         ``whole``: each session that gets it gets all of it."""
-        heard = self._heard.get(link.peer)
-        if heard is None or heard.epoch != link.epoch:
-            heard = self._heard[link.peer] = HeardRuns(link.epoch)
+        heard = self._heard_of(link)
         if number <= heard.last:
             self.counts.repeated += 1
             if number not in heard.open:
@@ -72,15 +97,15 @@ class NodeRuns:
 
         reactor, waiter = self._reactor, self._commit_waiter
         if whole:
-            waiter.source = RunOrigin(link.peer << 16 | waiter.shard, link.epoch, number)
+            waiter.numbers.source = RunOrigin(link.peer << 16 | waiter.shard, link.epoch, number)
         pending_ack = CallbackAck(reactor, safe)
         reactor.pending_ack = pending_ack.hold()
         try:
             deliver()
         finally:  # a malformed run ends its stream, and nothing else
             reactor.pending_ack = None
-            waiter.source = None
-        pending_ack.done(0)
+            waiter.numbers.source = None
+        pending_ack.done(Outcome.OVER_LIMIT if number <= heard.refuses_to else 0)
 
     def _answer(self, peer: int, number: int, reason: int) -> None:
         self._answers.setdefault(peer, []).extend((number, reason))

@@ -14,7 +14,7 @@ and at the latest by its successor's hello; it never holds up the others.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from fluxmq.logs import get_logger
 from fluxmq.net import frames
 from fluxmq.net.links import Link
 from fluxmq.net.reactor import PAUSED_LINK, Reactor
+from fluxmq.shards.barriers import PassedCallback
 from fluxmq.shards.confirmations import Confirmations
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.groups import GroupTable
@@ -36,6 +37,8 @@ HELLO_SECONDS = 1.0
 """Time for which a hello outweighs the process table, which may not show the new process yet."""
 RETRY_SECONDS = 0.001
 """Interval at which waiting frames are sent again while a link is full."""
+OWN = -1
+"""Stands for this shard among its peers."""
 FILTERS_PER_FRAME = 500
 """Number of filters per frame when a shard announces its whole interest."""
 
@@ -111,16 +114,13 @@ class Peers:
                 "welcome": self._on_welcome,
                 "interest": self._on_interest,
                 "known": self._on_known,
+                "flush": self._on_flush,
+                "flushed": self._on_flushed,
                 "synchronised": self._on_synchronised,
                 "retained?": self._on_retained_wanted,
                 "retained": self._on_retained_sent,
                 "numbers": self._on_numbers,
-                "claim": ownership.on_acquire,
-                "grant": ownership.on_grant,
-                "yield": ownership.on_yield,
-                "yielded": ownership.on_yielded,
-                "release": ownership.on_release,
-                "owned": ownership.on_owned,
+                **ownership.handlers(),
             }
         )
         switch.on_frame(self._on_run, frames.RUN)
@@ -177,6 +177,48 @@ class Peers:
         far."""
         self.tell()
         self._confirmations.when_known(lambda: self.nodes.when_known(done))
+
+    def flush_shards(self, done: PassedCallback) -> None:
+        """Call ``done`` when all messages that the node's other shards have sent to this one have
+        arrived; with False if one of them has died meanwhile."""
+        self.tell()
+        up = [link for link in self.links.values() if link.up]
+        number = self._confirmations.barriers.begin((link.peer for link in up), done)
+        for link in up:
+            link.send_control("flush", number, None)
+
+    def flush_all(self, required: Sequence[str], done: PassedCallback) -> None:
+        """Call ``done`` when all messages that other shards and nodes have sent to this one, and all
+        that other nodes have sent for it to other shards of this node, have arrived; with False if a
+        shard, or one of the required nodes, is away."""
+        self.tell()
+        links = list(self.links.values())
+        if not all(link.up for link in links):
+            done(False)
+            return
+
+        def own_passed(passed: bool) -> None:
+            self._confirmations.barriers.returned(OWN, number, passed)
+
+        number = self._confirmations.barriers.begin((OWN, *(link.peer for link in links)), done)
+        for link in links:
+            link.send_control("flush", number, required)
+        self.nodes.flush_all(required, own_passed)
+
+    def _on_flush(self, link: Link, number: int, required: list[str] | None) -> None:
+        epoch = link.epoch
+
+        def passed(whole: bool) -> None:
+            if link.up and link.epoch == epoch:
+                link.send_control("flushed", number, whole)
+
+        if required is None:
+            passed(True)
+        else:
+            self.nodes.flush_all(required, passed)
+
+    def _on_flushed(self, link: Link, number: int, passed: bool) -> None:
+        self._confirmations.barriers.returned(link.peer, number, passed)
 
     def tell(self) -> None:
         """Announce changes since the last call to the peers, and to other nodes."""

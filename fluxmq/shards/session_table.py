@@ -11,6 +11,7 @@ from fluxmq.sessions.mqtt.handover import abandon
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.settings.schema import SessionSettings
 from fluxmq.shards.durable.sessions import DurableSessions
+from fluxmq.shards.expected_sessions import ExpectedSessions
 from fluxmq.shards.limits import PENDING_CONNECTED_MAX
 from fluxmq.shards.session_ownership import SessionOwnership
 from fluxmq.shards.subscriptions import Subscriptions
@@ -23,6 +24,7 @@ class SessionTable:
 
     _settings: SessionSettings
     _sessions_max: int
+    expected: ExpectedSessions
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class SessionTable:
         """``handler`` is told of expiries and wills; ``ownership`` of sessions that have ended."""
         self._tally = reactor.tally
         self._handler = handler
-        self._subscriptions = subscriptions
+        self.subscriptions = subscriptions
         self.durable = durable
         self._ownership = ownership
         self.by_id: dict[str, Session] = {}
@@ -81,7 +83,7 @@ class SessionTable:
         """Add a session that was elsewhere or was restored."""
         self.by_id[session.client_id] = session
         for written, grant in session.subscriptions.items():
-            self._subscriptions.subscribe(session, written, session.filter_of(written), grant)
+            self.subscriptions.subscribe(session, written, session.filter_of(written), grant)
 
     # While the client comes and goes
 
@@ -89,7 +91,7 @@ class SessionTable:
         """Stop the timers of a session whose client has connected."""
         self.timers.cancel(session)
         self.durable.attached(session)
-        self._subscriptions.connected(session)
+        self.subscriptions.connected(session)
 
     def schedule(self, session: Session) -> None:
         """Set the timers of a session whose client is away."""
@@ -116,11 +118,50 @@ class SessionTable:
         session.subscriptions.clear()
         abandon(session.delivery)
 
+    # Leaving
+
+    def freeze(self, session: Session) -> None:
+        """Let a session, whose client is away, neither expire nor publish its will for now."""
+        self.timers.cancel(session)
+
+    def leave_groups(self, session: Session) -> None:
+        """Give a frozen session no further messages of shared groups."""
+        for written, grant in session.subscriptions.items():
+            if grant.shared and grant.queue is None:
+                topic_filter = session.filter_of(written)
+                self.subscriptions.groups.leave(grant.shared, topic_filter, session)
+
+    def thaw(self, session: Session) -> None:
+        """Go on with a frozen session."""
+        if self.by_id.get(session.client_id) is not session:
+            return
+        for written, grant in session.subscriptions.items():
+            if grant.shared and grant.queue is None:
+                topic_filter = session.filter_of(written)
+                self.subscriptions.subscribe(session, written, topic_filter, grant)
+        if session.client is None:
+            self.schedule(session)
+
     def _remove(self, session: Session) -> None:
         for written in list(session.subscriptions):
-            self._subscriptions.unsubscribe(session, written)
+            self.subscriptions.unsubscribe(session, written)
         del self.by_id[session.client_id]
         self.timers.cancel(session)
+
+    def discard(self, session: Session) -> None:
+        """Delete a session that another node has; its will is not published here."""
+        if self.by_id.get(session.client_id) is session:
+            self._remove(session)
+        self.durable.ended(session)
+        self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        """Make sure that what remains of a session neither wakes up (its will!) nor forms a
+        cycle."""
+        session.expires_at = session.will_at = 0.0
+        session.will = None
+        session.subscriptions.clear()
+        abandon(session.delivery)
 
     # Moving
 
@@ -130,17 +171,14 @@ class SessionTable:
         self._remove(session)
         state = export_session(session)
         self.durable.moved(session)
-        # The remains must neither wake up (its will!) nor form a cycle.
-        session.expires_at = session.will_at = 0.0
-        session.will = None
-        session.subscriptions.clear()
-        abandon(session.delivery)
+        self._forget(session)
         return state
 
     def move_in(self, state: list[Any]) -> Session:
         """Add a session that another shard has exported."""
-        groups = self._subscriptions.groups
+        groups = self.subscriptions.groups
         session = import_session(state, self.new_delivery(), groups, self.durable.keep)
         self.enter(session)
         self.durable.arrived(session)
+        self.expected.came(session, state[12])
         return session

@@ -21,8 +21,9 @@ from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.connections import ClientConnections
 from fluxmq.shards.durable.sessions import DurableSessions
 from fluxmq.shards.peers import Peers
-from fluxmq.shards.session_ownership import FOREIGN, SessionOwnership
+from fluxmq.shards.session_ownership import FOREIGN, UNAVAILABLE, SessionOwnership
 from fluxmq.shards.session_table import SessionTable
+from fluxmq.shards.transfer import GrantValues, subscriptions_of
 
 
 class SessionTakeover:
@@ -51,6 +52,8 @@ class SessionTakeover:
         self._schedule = schedule
         self._arriving: dict[str, MqttClient] = {}
         """Clients that are let in once the end of their former session is on disk."""
+        self._frozen: dict[str, Session] = {}
+        """Sessions that are about to move to other shards."""
         self.count = 0
         """Number of connections that were closed for a new one of the same client id."""
         ownership.serve(self)
@@ -74,6 +77,8 @@ class SessionTakeover:
         self._connections.pause(client.connection)
 
         def granted(found: Any, imported: bool) -> None:
+            if not imported:
+                self._sessions.expected.drop(client_id)
             session = self._sessions.move_in(found) if imported else found
             if imported and not self._discarded(client, clean, session):
                 # Its subscriptions are here now: continue once every shard knows them.
@@ -104,7 +109,7 @@ class SessionTakeover:
     def _let_in(self, client: MqttClient, clean: bool, session: Session | str | None) -> None:
         """Continue CONNECT; if that ends a durable session, only after its end is on disk."""
         if isinstance(session, str):
-            self._handler.acquire_refused(client)
+            self._handler.acquire_refused(client, unavailable=session == UNAVAILABLE)
             return
         if session is None or not self._discarded(client, clean, session):
             self._handler.claimed(client, session)
@@ -141,6 +146,7 @@ class SessionTakeover:
         if owner is not None and self._foreign(owner, principal):
             return FOREIGN
         self._arriving.pop(client_id, None)
+        self._frozen.pop(client_id, None)
         if session is None:
             return None
         if session.client is not None:
@@ -148,15 +154,64 @@ class SessionTakeover:
             self._handler.disconnect(session.client, Cause.TAKEN_OVER)
         return self._sessions.by_id.get(client_id)
 
-    def export(self, client_id: str, clean: bool, principal: str | None) -> list[Any] | str | None:
-        """Take a session for another shard, and remove it from this one."""
+    def freeze(
+        self, client_id: str, clean: bool, principal: str | None
+    ) -> GrantValues | str | None:
+        """Close this shard's connection of a client id for another shard. Return the subscriptions of
+        its session, which is frozen, or what `take` returns if there is nothing to move."""
         session = self.take(client_id, clean, principal)
         if session is None or isinstance(session, str):
             return session
         if clean:
             self._handler.finish(session)
             return None
-        return self._sessions.move_out(session)
+        self._sessions.freeze(session)
+        self._frozen[client_id] = session
+        return subscriptions_of(session)
+
+    def thaw(self, client_id: str) -> None:
+        """Go on with a frozen session."""
+        session = self._frozen.pop(client_id, None)
+        if session is not None:
+            self._sessions.thaw(session)
+
+    def home_lost(self, home: int) -> None:
+        """Go on with the frozen sessions of a home that has died."""
+        for client_id in [each for each in self._frozen if self._ownership.home(each) == home]:
+            self.thaw(client_id)
+
+    def expect(self, client_id: str, subscriptions: GrantValues, known: Callable[[], None]) -> None:
+        """Have the messages of a session that is about to come wait here; call ``known`` when all
+        shards send them here."""
+
+        def ready(_passed: bool) -> None:
+            known()  # a shard that has died sends nothing any more
+
+        flush = self._peers.flush_shards
+        self._sessions.expected.expect(client_id, subscriptions, flush, ready)
+
+    def when_all_came(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when all messages have come that other shards have sent here."""
+        self._peers.flush_shards(lambda _passed: done())
+
+    def export(self, client_id: str, done: Callable[[Any], None]) -> None:
+        """Remove a frozen session from this shard once all messages for it have come that its next
+        shard does not get; ``done`` gets its state, or None if it has ended."""
+        session = self._frozen.get(client_id)
+        if session is None:
+            done(None)
+            return
+        frozen = session
+        self._sessions.leave_groups(frozen)
+
+        def exported(_passed: bool) -> None:
+            if self._frozen.get(client_id) is not frozen:
+                return  # its home has died, which has waited for it
+            del self._frozen[client_id]
+            present = self._sessions.by_id.get(client_id) is frozen
+            done(self._sessions.move_out(frozen) if present else None)
+
+        self._peers.flush_shards(exported)
 
     def close_session(self, client_id: str, done: Callable[[int], None]) -> None:
         """End a session on an administrator's request; ``done`` gets the number ended here, once on
@@ -179,6 +234,21 @@ class SessionTakeover:
     def holds(self, client_id: str) -> bool:
         """Return whether a session of this id is here."""
         return client_id in self._sessions.by_id or client_id in self._arriving
+
+    def of_home(self) -> list[str]:
+        """Return the ids of the sessions here whose home is this shard."""
+        return self._sessions.of_home(self._ownership.shard)
+
+    def delete(self, client_id: str) -> None:
+        """Delete a session of which another node has a newer state."""
+        session = self._sessions.by_id.get(client_id)
+        if session is not None and session.client is not None:
+            self.count += 1
+            self._handler.disconnect(session.client, Cause.TAKEN_OVER)
+        session = self._sessions.by_id.get(client_id)
+        if session is not None:
+            self._sessions.discard(session)
+        self._schedule()
 
     def bring_back(self) -> bool:
         """Restore the sessions kept on this shard's disk that no shard has; False: call again."""

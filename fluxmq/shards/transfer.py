@@ -3,7 +3,8 @@
 Holds all MQTT session state: subscriptions with options, messages in flight with their packet
 identifiers, pending ones, QoS 2 identifiers in both directions, the will and what is left of its
 delay and of the session's expiry. Times are of the node's monotonic clock, which all shards share.
-A session on disk stays there; the new shard continues its message numbers.
+A session on disk stays there; the new shard continues its message numbers. The identities of its
+messages are there for `fluxmq.shards.expected_sessions`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from fluxmq.shards.durable.rows import grant_of, grant_values, will_values
 from fluxmq.shards.durable.session_journal import ReleasedMessage, SessionJournal, Undelivered
 from fluxmq.shards.groups import GroupTable, SharedSubscription
 
+GrantValues = list[list[Any]]
+"""Subscriptions as written, each with the values of its grant."""
+
 
 def export_session(session: Session) -> list[Any]:
     """Return the session's state; its delivery is empty afterwards."""
@@ -29,7 +33,9 @@ def export_session(session: Session) -> list[Any]:
     journal: SessionJournal | None = delivery.durable
     # Drop identifiers that may not be on disk: the client sends those messages again.
     received = (session.received or set()) - (journal.unwritten() if journal else set())
-    inflight_ranges = [export_inflight(inflight) for inflight in drain(delivery)]
+    drained = drain(delivery)
+    identities = [identity_of(inflight) for inflight in drained]
+    inflight_ranges = [export_inflight(inflight) for inflight in drained]
     return [
         session.client_id,
         session.principal,
@@ -37,13 +43,28 @@ def export_session(session: Session) -> list[Any]:
         session.expires_at,
         session.will_at,
         will_values(session.will),
-        [[written, *grant_values(grant)] for written, grant in session.subscriptions.items()],
+        subscriptions_of(session),
         sorted(received),
         released,
         delivery.next_pid,
         inflight_ranges,
         None if journal is None else journal.number,
+        identities,
     ]
+
+
+def subscriptions_of(session: Session) -> GrantValues:
+    """Return a session's subscriptions as values."""
+    return [[written, *grant_values(grant)] for written, grant in session.subscriptions.items()]
+
+
+def identity_of(inflight: InflightRange) -> list[int] | None:
+    """Return the identity of the run that undelivered messages are of; None if it has none, or if
+    the messages were dealt to this session alone."""
+    run: PublishRun = inflight.run
+    if inflight.group is not None or run.identity is None:
+        return None
+    return [*run.identity, run.count]
 
 
 def export_inflight(inflight: InflightRange) -> list[Any]:

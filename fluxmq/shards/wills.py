@@ -7,7 +7,7 @@ one may have published it. Without an answer in `CLAIM_SECONDS` it is published 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body, Failure, MessageError
@@ -24,6 +24,7 @@ from fluxmq.ipc.will_messages import (
     WillToPublish,
     WillValue,
 )
+from fluxmq.metrics.registry import Sample
 from fluxmq.sessions.mqtt.session import Session, Will
 
 CLAIM_SECONDS = 3.0
@@ -69,6 +70,10 @@ class LocalWills:
 
     def housekeeping(self) -> None:
         """Do nothing."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield nothing."""
+        return iter(())
 
 
 class _DueWill:
@@ -156,6 +161,10 @@ class ClusterWills:
             self._publish(client_id, claim.principal, claim.will)
             self._note(client_id, None)
         self._ask()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield nothing: control counts."""
+        return iter(())
 
     def _ask(self) -> None:
         """Tell control of wills, or claim those that it was told of; one request at a time."""

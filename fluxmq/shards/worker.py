@@ -236,8 +236,8 @@ class Worker:
         self.shard.amqp.housekeeping()
         self.store.low = self.shard.queues.service.low
         self.shard.durable.housekeeping()
-        self.shard.retained_sync.housekeeping()
-        self.shard.broker.wills.housekeeping()
+        for user in self.shard.control_users:
+            user.housekeeping()
         self.reports.census.step()
         self.shard.peers.check()
         if self._turn % 10 == 0:
@@ -324,17 +324,20 @@ class Worker:
                     **queues.commands(),
                     **GroupListings(queues, core).commands(),
                     **self.shard.amqp.commands,
-                    **self.shard.retained_sync.commands,
                     **self.shard.node_questions.commands,
-                    **self.shard.broker.wills.commands,
+                    **{
+                        kind: handler
+                        for user in self.shard.control_users
+                        for kind, handler in user.commands.items()
+                    },
                 },
                 self._control_established,
             ),
         )
         self.shard.amqp.topology.connect(self.control)
-        self.shard.retained_sync.connect(self.control)
         self.shard.node_questions.connect(self.control)
-        self.shard.broker.wills.connect(self.control)
+        for user in self.shard.control_users:
+            user.connect(self.control)
         self._control_task = self.loop.create_task(self.control.run())
         self._started = time.monotonic()  # recovery does not count, however long it took
         self._timer()
@@ -342,12 +345,13 @@ class Worker:
 
     def _samples(self) -> Iterator[Sample]:
         yield from self.reports.samples()
-        yield from self.shard.retained_sync.samples()
+        for user in self.shard.control_users:
+            yield from user.samples()
 
     def _control_established(self) -> None:
         self.shard.amqp.topology.established()
-        self.shard.retained_sync.established()
-        self.shard.broker.wills.established()
+        for user in self.shard.control_users:
+            user.established()
 
     async def meet(self) -> None:
         """Listen for other nodes, and dial them. Raises ClusterError."""

@@ -30,7 +30,7 @@ MUTATIONS = [
         "foreign_owner_kept",
         "The home goes on knowing whose an id is that it refused to another (review finding 7).",
         "SessionOwnership._grant",
-        "if not foreign:\n                self._owners[client_id] = acquisition.shard",
+        "if not refused:\n                self._owners[client_id] = acquisition.shard",
         "self._owners[client_id] = acquisition.shard",
         OF_CLAIMS + "test_the_id_of_another_principal_is_refused",
     ),

@@ -6,7 +6,8 @@ cdef class PublishRun:
     cdef public double deadline
     cdef public bytes topic, properties
     cdef public object publisher, options
-    cdef bytes _plain4, _plain5
+    cdef public tuple identity
+    cdef dict _plain
 
     cpdef int detach(self) except -1
     cpdef PublishRun part(self, Py_ssize_t offset, Py_ssize_t end, Py_ssize_t count)

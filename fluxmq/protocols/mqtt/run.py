@@ -44,7 +44,8 @@ class PublishRun:
     expired, 0 for never. ``publisher``: identity of the publishing session, for no-local.
     ``fixed``: every packet carries properties of its own, so that the bytes are only ever copied.
     ``control``: the run was a command to the broker and is not routed. ``options``: its publisher's
-    options for queues, None for none.
+    options for queues, None for none. ``identity``: the life of the shard that the messages were
+    published to, and the first one's number there; None until it is needed.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class PublishRun:
         self.fixed = False
         self.control = False
         self.options: Any = None
-        self._plain4: bytes | None = None
-        self._plain5: bytes | None = None
+        self.identity: tuple[int, int] | None = None
+        self._plain: dict[int, bytes] | None = None
 
     def detach(self) -> cython.int:
         """Copy the bytes out of a buffer that will be reused; a repeated call is cheap."""
@@ -100,7 +101,7 @@ class PublishRun:
         self, offset: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.Py_ssize_t
     ) -> PublishRun:
         """Return a run of ``count`` of this one's packets, from byte ``offset`` to ``end``, sharing
-        the bytes."""
+        the bytes; its identity is that of this one's first."""
         piece: PublishRun = PublishRun(
             self.buffer,
             offset,
@@ -121,6 +122,7 @@ class PublishRun:
         piece.publisher = self.publisher
         piece.fixed = self.fixed
         piece.options = self.options
+        piece.identity = self.identity
         return piece
 
     def skip(self, offset: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.Py_ssize_t:
@@ -183,7 +185,9 @@ class PublishRun:
     def plain(self, version: cython.int) -> bytes:
         """Return the run written for QoS 0 and ``version`` without extras; made once, shared by
         subscribers."""
-        encoded: bytes | None = self._plain5 if version == 5 else self._plain4
+        if self._plain is None:
+            self._plain = {}
+        encoded: bytes | None = self._plain.get(version)
         if encoded is None:
             out = bytearray()
             append_publishes(
@@ -196,11 +200,7 @@ class PublishRun:
                 properties_field(version, self.properties, 0, 0, b""),
                 0,
             )
-            encoded = bytes(out)
-            if version == 5:
-                self._plain5 = encoded
-            else:
-                self._plain4 = encoded
+            encoded = self._plain[version] = bytes(out)
         return encoded
 
 

@@ -94,12 +94,16 @@ class MqttConnectionHandler:
         """Continue after this shard became the owner of the client's id."""
         connect_flow.on_claimed(self.broker, client, session)
 
-    def acquire_refused(self, client: MqttClient) -> None:
-        """Refuse a client whose id belongs to another principal, whose session stays as it is."""
+    def acquire_refused(self, client: MqttClient, *, unavailable: bool) -> None:
+        """Refuse a client whose id belongs to another principal, whose session stays as it is, or,
+        ``unavailable``, with an id that this node cannot own now."""
         connect = client.connect
         if client.stage is CLAIMING and connect is not None:
             text = "the client id belongs to another user"
             reason = Reason.CLIENT_IDENTIFIER_NOT_VALID
+            if unavailable:
+                text = "the cluster cannot say now which node has the client's session"
+                reason = Reason.SERVER_UNAVAILABLE
             connect_flow.refuse(self.broker, client, reason, text, connect.version)
 
     def connected(self, client: MqttClient, packet: Packet) -> None:

@@ -20,6 +20,7 @@ class Cause(StrEnum):
     """Cause of a disconnect by the broker, as metrics name it."""
 
     ADMINISTRATOR = "administrator"
+    LEASE_LOST = "lease_lost"
     MEMORY = "memory"
     PERMISSIONS = "permissions"
     SHUTDOWN = "shutdown"
@@ -28,6 +29,7 @@ class Cause(StrEnum):
 
 DISCONNECTS: Final[Mapping[Cause, Reason]] = {
     Cause.ADMINISTRATOR: Reason.ADMINISTRATIVE_ACTION,
+    Cause.LEASE_LOST: Reason.USE_ANOTHER_SERVER,
     Cause.MEMORY: Reason.SERVER_BUSY,
     Cause.PERMISSIONS: Reason.NOT_AUTHORIZED,
     Cause.SHUTDOWN: Reason.SERVER_SHUTTING_DOWN,

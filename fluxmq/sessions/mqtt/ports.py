@@ -102,7 +102,8 @@ class TakeoverPort(Protocol):
         The handler's ``claimed`` is called, at once or, the connection being paused, later: with
         the session to resume, wherever it was, or None when there is none (``clean``: it has been
         ended). Any other connection of the same id is closed before. If the id belongs to another
-        principal, ``acquire_refused`` is called instead, and nothing is ended or closed.
+        principal, or cannot be owned now, ``acquire_refused`` is called instead, and nothing is
+        ended or closed.
         """
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from fluxmq.model.outcomes import REFUSED_MIN
 from fluxmq.net.reactor import Reactor
@@ -24,6 +24,7 @@ from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.row_router import LocalRows, RemoteRows, RowHome
 from fluxmq.shards.durable.rows import Clock
 from fluxmq.shards.groups import run_of
+from fluxmq.shards.run_numbers import RunNumbers
 from fluxmq.storage.state_store import RECEIVED
 
 PROMPT_SECONDS = 0.05
@@ -101,14 +102,6 @@ class ReleaseGate:
         self.others: list[PendingAck] = []
 
 
-class RunOrigin(NamedTuple):
-    """Origin of a run: its link (sender and receiver), the sender's life, the run's number."""
-
-    link: int
-    epoch: int
-    number: int
-
-
 class CommitWaiter:
     """This shard's waiting for the disk."""
 
@@ -126,12 +119,11 @@ class CommitWaiter:
         """``remote``: the homes on other shards; ``flushed`` is called at the end of a tick, when
         all homes have been told."""
         self.shard = shard
+        self.numbers = RunNumbers()
         self.clock = clock
         self.count_drop = count_drop
         self.store = store
         self.remote = remote
-        self.source: RunOrigin | None = None
-        """Origin of the run being delivered, if another shard would resend it."""
         self._flushed = flushed
         self._reactor = reactor
         self._call_later = call_later

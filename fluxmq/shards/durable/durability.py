@@ -30,13 +30,15 @@ class Durability:
         # Greater than all numbers of this shard's former lives.
         first = round(clock.now() * 1_000_000_000)
         homes = {peer: RemoteRows(link, first, clock.now) for peer, link in links.items()}
-        self.kept = {
-            peer: PersistentLink(link, reactor, first, clock.now) for peer, link in links.items()
-        }
-        """Reliable links to other shards' persistent sessions."""
         self.commit_waiter = CommitWaiter(
             shard, store, reactor, clock, call_later, count_drop, homes, self._homes_told
         )
+        numbers = self.commit_waiter.numbers
+        self.kept = {
+            peer: PersistentLink(link, reactor, first, clock.now, numbers)
+            for peer, link in links.items()
+        }
+        """Reliable links to other shards' persistent sessions."""
         wake = self.commit_waiter.wake
         self.rows = RetainedRows(shard, workers, store, links, clock.now, clock.wall, wake)
         self.runs = PersistentRuns(links, reactor, wake)

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fluxmq.net.links import Link
-from fluxmq.shards.durable.commit_waiter import RunOrigin
 from fluxmq.shards.durable.durability import Durability
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.routes import RouteTable
+from fluxmq.shards.run_numbers import RunOrigin
 from fluxmq.storage.state_store import table_of
 
 
@@ -59,11 +59,11 @@ class DurableLinks:
     ) -> None:
         """Deliver a numbered run; ``whole``: each session that gets it gets all of it."""
         if whole:
-            self._commit_waiter.source = RunOrigin(
+            self._commit_waiter.numbers.source = RunOrigin(
                 link.peer << 16 | self._commit_waiter.shard, link.epoch, number
             )
         self._runs.deliver(link, number, deliver)
-        self._commit_waiter.source = None
+        self._commit_waiter.numbers.source = None
 
     def _on_keep(self, link: Link, number: int, changes: list[list[Any]], waited_for: bool) -> None:
         store = self._commit_waiter.store

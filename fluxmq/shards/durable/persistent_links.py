@@ -22,6 +22,7 @@ from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.shards.durable.commit_waiter import CallbackAck
 from fluxmq.shards.durable.row_router import AWAY_SECONDS
+from fluxmq.shards.run_numbers import RunNumbers
 
 UNANSWERED_BYTES_MAX = 64 << 20
 """Bytes of unanswered messages kept for a peer; beyond it publishers are refused. A healthy peer
@@ -33,13 +34,19 @@ class PersistentLink:
     """The path to one other shard's persistent sessions; replaces its link in routes."""
 
     def __init__(
-        self, link: Link, reactor: Reactor, first_number: int, now: Callable[[], float]
+        self,
+        link: Link,
+        reactor: Reactor,
+        first_number: int,
+        now: Callable[[], float],
+        numbers: RunNumbers,
     ) -> None:
         self.peer = link.peer
         self._link = link
         self._reactor = reactor
         self._number = first_number
         self._now = now
+        self._numbers = numbers
         self._sent: dict[int, tuple[bytes, PendingAck]] = {}
         self._bytes = 0
         self._away_since = now()
@@ -56,6 +63,7 @@ class PersistentLink:
         if not run.qos:
             self._link.send_run(run)
         else:
+            self._numbers.identify(run)
             self._send(run, lambda number: frames.encode_kept(number, run))
 
     def send_shared(self, group: bytes, topic_filter: bytes, run: PublishRun) -> None:

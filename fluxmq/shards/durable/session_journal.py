@@ -34,7 +34,8 @@ from fluxmq.storage.state_store import (
 )
 
 if TYPE_CHECKING:
-    from fluxmq.shards.durable.commit_waiter import CommitWaiter, RunOrigin
+    from fluxmq.shards.durable.commit_waiter import CommitWaiter
+from fluxmq.shards.run_numbers import RunOrigin
 
 
 class Undelivered:
@@ -207,6 +208,7 @@ class SessionJournal:
     ) -> None:
         """Deliver a run, and answer its publisher once it is safe. Takes ownership of the run."""
         delivery = self.session.delivery
+        self.commit_waiter.numbers.identify(run)
         if qos == 2:
             self._keep_single(run, retain, subscription_ids, group)
             return
@@ -236,7 +238,7 @@ class SessionJournal:
     ) -> None:
         """Keep a QoS 2 run with a row per message, since each is released on its own."""
         pending_ack = self.commit_waiter.hold()
-        source = self.commit_waiter.source
+        source = self.commit_waiter.numbers.source
         if source is not None and self._repeated(source):
             self.home.when_safe(pending_ack.done)
             self.commit_waiter.wake()
@@ -250,9 +252,11 @@ class SessionJournal:
             return
         batch: list[InflightRange] = []
         offset = run.start
-        for _ in range(run.count):
+        for index in range(run.count):
             end = run.skip(offset, 1)
             piece = run.part(offset, end, 1)
+            if run.identity is not None:
+                piece.identity = run.identity[0], run.identity[1] + index
             undelivered = Undelivered(
                 self, self.number, 1, piece, 2, retain, subscription_ids, group
             )

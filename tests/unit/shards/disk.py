@@ -34,6 +34,15 @@ class Disk:
                 else:
                     self.rows[name][key] = row
 
+    def rows_of(self, client: str) -> list[Row]:
+        """Everything that it holds of a client."""
+        return [
+            row
+            for table in OF_CLIENTS
+            for key, row in self.rows[table.name].items()
+            if key[0] == client
+        ]
+
     def keys(self, table: StateTable) -> list[Key]:
         """What a table holds."""
         return sorted(self.rows[table.name])

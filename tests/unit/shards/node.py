@@ -154,8 +154,8 @@ class Shard(composition.Shard):
         self.broker.run_timers()
         self.durable.housekeeping()
         self.queues.housekeeping()
-        self.retained_sync.housekeeping()
-        self.broker.wills.housekeeping()
+        for user in self.control_users:
+            user.housekeeping()
         self.peers.check()
         self.broker.retained.housekeeping()
 

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
 from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure
+from fluxmq.ipc.owner_messages import (
+    OWNER_CLAIM,
+    OWNER_RELEASE,
+    OWNER_TERM,
+    FoundOwner,
+    FoundOwners,
+    OwnerKey,
+    OwnerKeys,
+    OwnerTerm,
+)
 from fluxmq.ipc.retained_messages import (
     DELETED,
     RETAINED,
@@ -29,28 +41,37 @@ from fluxmq.shards.retained_sync import RetainedSync
 from tests.unit.shards.net_of_nodes import Net
 from tests.unit.shards.node import Shard
 
+LEASE_SECONDS = 10
+
 
 class Connection:
-    """A shard's connection to its control process. ``silent``: changes do not reach it; ``mute``: its requests wait."""
+    """A shard's connection to its control process. ``silent``: changes do not reach it; ``mute``: its requests wait; ``undecided``: those about client ids do."""
 
     def __init__(self, plane: Plane, shard: Shard) -> None:
         self.plane = plane
         self.silent = False
         self.mute = False
+        self.undecided = False
         self.up = True
+        self.until = 0.0
+        self.claims: deque[tuple[str, Body, Answered]] = deque()
         self.requests: deque[tuple[str, Body, Answered]] = deque()
         self.told: deque[RetainedPart] = deque()
         assert isinstance(shard.retained_sync, RetainedSync)
         self.sync = shard.retained_sync
         self.shard = shard
         self.wills = shard.broker.wills
-        for part in (self.sync, self.wills):
+        for part in shard.control_users:
             part.connect(self)
             part.established()
 
     def request(self, kind: str, body: Body, answered: Answered) -> bool:
+        if kind in (OWNER_CLAIM, OWNER_RELEASE) and not self.plane.rules_ids:
+            answered(self.plane.answer(kind, body, self))
+            return True
         if self.up:
-            self.requests.append((kind, body, answered))
+            requests = self.claims if kind in (OWNER_CLAIM, OWNER_RELEASE) else self.requests
+            requests.append((kind, body, answered))
         return self.up
 
     def begin(self) -> None:
@@ -63,19 +84,35 @@ class Connection:
 
     def step(self) -> bool:
         worked = False
-        while self.requests and not self.mute:
-            kind, body, answered = self.requests.popleft()
-            answered(self.plane.answer(kind, body, self))
-            worked = True
+        self.term()
+        for requests, waits in ((self.claims, self.undecided), (self.requests, self.mute)):
+            while requests and not waits:
+                kind, body, answered = requests.popleft()
+                answered(self.plane.answer(kind, body, self))
+                worked = True
         while self.told and self.up and not self.silent:
             self.sync.commands[RETAINED](self.told.popleft().to_body(), lambda _answer: None)
             worked = True
         return worked
 
+    def term(self) -> None:
+        """Be told until when the node owns its ids."""
+        now = self.plane.net.clock.now
+        if not self.plane.rules_ids:
+            self.until = now + LEASE_SECONDS
+        elif self.up and not self.silent and self.until < now + LEASE_SECONDS - 2:
+            until = self.plane.term_of(self)
+            if until > self.until:
+                self.until = until
+                body = OwnerTerm(until).to_body()
+                self.shard.control_users[-1].commands[OWNER_TERM](body, lambda _: None)
+
     def lose(self) -> None:
         """The connection ends, with what is on its way."""
         self.up = False
-        requests, self.requests = self.requests, deque()
+        requests = *self.claims, *self.requests
+        self.claims.clear()
+        self.requests.clear()
         for _, _, answered in requests:
             answered(Failure(ERROR_AWAY, "away"))
 
@@ -83,20 +120,27 @@ class Connection:
         """It is there again."""
         self.up = True
         self.begin()
-        self.sync.established()
-        self.wills.established()
+        for part in self.shard.control_users:
+            part.established()
 
 
 class Plane:
     """One store for all nodes."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: Net, *, rules_ids: bool = False) -> None:
+        """``rules_ids``: claims of client ids are answered as other requests are, not at once."""
         self.net = net
+        self.rules_ids = rules_ids
         self.revision = 1
         self.keys: dict[bytes, CommittedChange] = {}
         self.refusing = False
         self.wills: dict[str, tuple[str, WillValue]] = {}
         """By client, its node and will."""
+        self.claimed = 0
+        self.owners: dict[str, FoundOwner] = {}
+        self.lives: dict[str, str] = dict.fromkeys(net.names, "1")
+        self.cut_off: set[str] = set()
+        """Nodes whose control processes do not reach etcd."""
         self.published: set[str] = set()
         """Clients whose wills the coordinator had published."""
         self.connections: dict[Shard, Connection] = {}
@@ -124,9 +168,13 @@ class Plane:
 
     def answer(self, kind: str, body: Body, connection: Connection) -> Body | Failure:
         """The answer of a shard's control process."""
+        node = self.name_of(connection)
+        if node in self.cut_off:
+            return Failure(ERROR_FAILED, "no answer in time")
+        if kind in (OWNER_CLAIM, OWNER_RELEASE):
+            return self.own(kind, OwnerKeys.from_body(body).keys, node, connection)
         if self.refusing:
             return Failure(ERROR_FAILED, "no space")
-        node = self.net.names[self.net.nodes.index(connection.shard.node)]  # type: ignore[arg-type]
         if kind == RETAINED_CHANGE:
             return self.commit(body)
         if kind == WILL_CHANGE:
@@ -143,6 +191,45 @@ class Plane:
             if granted[-1]:
                 self.wills.pop(client, None)
         return ClaimedWills(tuple(granted)).to_body()
+
+    def name_of(self, connection: Connection) -> str:
+        """The name of a connection's node."""
+        return self.net.names[self.net.nodes.index(connection.shard.node)]  # type: ignore[arg-type]
+
+    def term_of(self, connection: Connection) -> float:
+        """Until when a node knows that its leases last."""
+        if self.name_of(connection) in self.cut_off:
+            return 0.0
+        return self.net.clock.now + LEASE_SECONDS - 1 if self.rules_ids else 1e9
+
+    def own(
+        self, kind: str, keys: tuple[OwnerKey, ...], node: str, connection: Connection
+    ) -> Body | Failure:
+        """Claims, or releases, of client ids."""
+        self.claimed += 1
+        found = []
+        assert len({each.client for each in keys}) == len(keys)
+        for each in keys:
+            owner = self.owners.get(each.client, FoundOwner())
+            if owner.revision == each.revision:
+                self.owners.pop(each.client, None)
+                if kind == OWNER_CLAIM:
+                    owner = FoundOwner(node, self.lives[node], self.claimed)
+                    self.owners[each.client] = owner
+            found.append(replace(owner, ours=(owner.node, owner.life) == (node, self.lives[node])))
+        if self.rules_ids and self.repeat():
+            return Failure(ERROR_FAILED, "no answer in time")
+        return (
+            {}
+            if kind == OWNER_RELEASE
+            else FoundOwners(tuple(found), self.term_of(connection)).to_body()
+        )
+
+    def expire(self, node: int) -> None:
+        """The leases of a node end."""
+        for client, owner in list(self.owners.items()):
+            if owner.node == self.net.names[node]:
+                del self.owners[client]
 
     def ended(self, node: int, by: int) -> None:
         """The coordinator thinks that a node has ended, and has another one publish its wills."""

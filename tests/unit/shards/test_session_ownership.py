@@ -250,7 +250,7 @@ def test_the_claimer_dies(begin: Begin) -> None:
     play(begin, 0, scripts, check, walks=100)
 
 
-def test_a_session_yielded_for_a_claimer_that_died_stays_at_home(begin: Begin) -> None:
+def test_a_session_yielded_for_a_claimer_that_died_stays_where_it_is(begin: Begin) -> None:
     contest = begin(1)
     node = contest.node
     node.hold()
@@ -260,9 +260,9 @@ def test_a_session_yielded_for_a_claimer_that_died_stays_at_home(begin: Begin) -
     node.kill(2)
     node[0].timer()  # the home notices while the owner has not answered
     node.let(0, 1)  # yield
-    node.let(1, 0)  # the news of what the owner does not want any more, or the session
+    node.let(1, 0)  # the session's subscriptions
     node.release()
-    assert contest.holder() == 0
+    assert contest.holder() == 1
     contest.attempts.clear()
     contest.connect(1)()
     node.run()

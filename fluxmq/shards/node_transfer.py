@@ -1,0 +1,110 @@
+"""A persistent session as values, to move to another node.
+
+Between the nodes nothing is shared: times are sent as seconds that are left, messages with their
+bytes, to be written to the other node's disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fluxmq.protocols.mqtt.delivery import SessionDelivery
+from fluxmq.protocols.mqtt.inflight_range import InflightRange
+from fluxmq.protocols.mqtt.run import PublishRun
+from fluxmq.sessions.mqtt.handover import restore
+from fluxmq.sessions.mqtt.session import Session, Will
+from fluxmq.shards.durable.rows import grant_of, will_values
+from fluxmq.shards.durable.session_journal import ReleasedMessage, SessionJournal, Undelivered
+from fluxmq.shards.groups import GroupTable
+from fluxmq.shards.transfer import (
+    export_inflight,
+    identity_of,
+    import_inflight,
+    subscriptions_of,
+)
+from fluxmq.storage.state_store import RECEIVED, RELEASED
+
+
+def state_of(session: Session, now: float) -> list[Any]:
+    """Return a session's state without its messages. Its client is away."""
+    delivery = session.delivery
+    journal: SessionJournal = delivery.durable
+    return [
+        session.principal,
+        session.expiry,
+        max(session.expires_at - now, 0.001) if session.expires_at else 0.0,
+        max(session.will_at - now, 0.001) if session.will_at else 0.0,
+        will_values(session.will),
+        subscriptions_of(session),
+        sorted((session.received or set()) - journal.unwritten()),
+        list(delivery.released or ()),
+        delivery.next_pid,
+        journal.number,
+    ]
+
+
+def unanswered_of(session: Session, now: float) -> Iterable[list[Any]]:
+    """Yield what a session's client has not answered, in order, each with the message's identity
+    and the seconds until it expires."""
+    delivery = session.delivery
+    for queue in (delivery.resend, delivery.pending):
+        for inflight in queue or ():
+            if inflight.queued:
+                continue  # it is the queue's again
+            run: PublishRun = inflight.run
+            left = max(run.deadline - now, 0.001) if run.deadline else 0.0
+            yield [*export_inflight(inflight)[:-1], inflight.base, identity_of(inflight), left]
+
+
+def session_of(
+    client_id: str,
+    state: list[Any],
+    messages: list[list[Any]],
+    delivery: SessionDelivery,
+    groups: GroupTable,
+    keep: Callable[[Session], SessionJournal],
+    now: float,
+) -> Session:
+    """Return a session with its state, all of which is written to this node's disk. ``keep`` begins
+    to keep it. Raises ValueError, or what a malformed value raises."""
+    session = Session(client_id, delivery)
+    session.principal, session.expiry, expires_in, will_in, will, subscriptions, *rest = state
+    received, released, next_pid, number = rest
+    session.expires_at = now + expires_in if expires_in else 0.0
+    session.will_at = now + will_in if will_in else 0.0
+    session.will = None if will is None else Will(*will)
+    for written, *options in subscriptions:
+        session.subscriptions[written] = grant_of(options)
+    session.received = set(received) or None
+    journal = keep(session)
+    journal.home.wipe(client_id)
+    journal.number = number
+    inflight_ranges = [_arrived(journal, values, groups, now) for values in messages]
+    restore(delivery, inflight_ranges, released, next_pid)
+    if released:
+        delivery.released = {pid: (ReleasedMessage(journal, pid), 0) for pid in released}
+    for packet_id in received:
+        journal.home.put(RECEIVED, (client_id, packet_id))
+    for packet_id in released:
+        journal.home.put(RELEASED, (client_id, packet_id))
+    journal.write_everything()
+    return session
+
+
+def _arrived(
+    journal: SessionJournal, values: list[Any], groups: GroupTable, now: float
+) -> InflightRange:
+    *plain, base, _, left = values
+    inflight = import_inflight(plain, groups)
+    run = inflight.run
+    run.deadline = now + left if left else 0.0
+    if inflight.qos:
+        undelivered = Undelivered(
+            *(journal, base, inflight.count, run, inflight.qos, inflight.retain),
+            *(inflight.subscription_ids, inflight.group),
+        )
+        undelivered.write()
+        inflight.settle = undelivered
+        inflight.base = base
+    return inflight

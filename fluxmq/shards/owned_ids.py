@@ -1,0 +1,241 @@
+"""The client ids of a home shard that its node owns, as etcd says through the control process.
+
+A claim is sent with others of the same moment. It names the revision of the key that it expects, the
+*fence*: 0 for no key. An id whose session has ended is released some seconds later, since its
+client may come back. Control says until when the keys hold. If that moment passes, because etcd
+cannot be reached, all ids are lost at once: another node may have them soon. What was lost, and what
+is here when the shard starts, is claimed anew. So is everything when control has restarted, since
+its leases have ended with it; until that is done, the moment does not move.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from fluxmq.ipc.conversation import Answered, RequestHandler
+from fluxmq.ipc.messages import Body, Failure, MessageError
+from fluxmq.ipc.owner_messages import (
+    CLAIMS_MAX,
+    OWNER_CLAIM,
+    OWNER_RELEASE,
+    OWNER_TERM,
+    FoundOwner,
+    FoundOwners,
+    OwnerKey,
+    OwnerKeys,
+    OwnerTerm,
+)
+from fluxmq.ipc.topology_client import RequestSender
+
+RELEASE_SECONDS = 5.0
+"""Time for which an id stays with its node after its session has ended."""
+RETRY_SECONDS = 0.5
+"""Pause after a request that failed."""
+
+FoundCallback = Callable[[FoundOwner | None], None]
+"""Called with the owner after a claim; None if etcd could not be asked."""
+
+
+class IdUser(Protocol):
+    """The part of a shard that uses ids."""
+
+    def in_use(self, client_id: str, /) -> bool:
+        """Return whether an id is in use."""
+
+    def lost(self) -> None:
+        """Handle the loss of all ids."""
+
+    def taken(self, client_id: str, /) -> None:
+        """Handle that another node has an id that is in use here."""
+
+
+class OwnedIds:
+    """This node's ids among those whose home this shard is."""
+
+    def __init__(
+        self, node: str, user: IdUser, now: Callable[[], float], wake: Callable[[], None]
+    ) -> None:
+        """``wake`` schedules a tick, after work outside of one."""
+        self._node = node
+        self._now = now
+        self._wake = wake
+        self._control: RequestSender | None = None
+        self._user = user
+        self._fences: dict[str, int] = {}
+        self._until = 0.0
+        """Moment until which the ids are owned for certain."""
+        self._claims: dict[str, tuple[int, FoundCallback]] = {}
+        """Claims to send, by id."""
+        self._unused: list[tuple[float, str]] = []
+        """Heap of moments and ids to release then unless they are in use."""
+        self._releases: dict[str, int] = {}
+        self._renewed: dict[str, int] = {}
+        """Ids to claim anew, and the revisions of their keys."""
+        self._ending: set[str] = set()
+        """Those of them whose keys are under leases that nobody prolongs."""
+        self._asking = False
+        self._retry_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._fences)
+
+    def has(self, client_id: str) -> bool:
+        """Return whether this node owns an id."""
+        return client_id in self._fences
+
+    def fence(self, client_id: str) -> int:
+        """Return the revision of an id's key; 0 if this node does not own it."""
+        return self._fences.get(client_id, 0)
+
+    def is_own(self, owner: FoundOwner) -> bool:
+        """Return whether an id that is not ours has no owner, or a former life of this node, so that
+        it can be claimed at once."""
+        return owner.node in ("", self._node)
+
+    def forget(self, client_id: str) -> None:
+        """Note that another node owns an id."""
+        self._fences.pop(client_id, None)
+        self._renewed.pop(client_id, None)
+        self._ending.discard(client_id)
+
+    def claim(self, client_id: str, fence: int, done: FoundCallback) -> None:
+        """Claim an id whose key is of revision ``fence``. There is one claim of an id at a time."""
+        self._releases.pop(client_id, None)
+        self._claims[client_id] = fence, done
+        self._ask()
+
+    def release(self, client_id: str) -> None:
+        """Release an id in some seconds, unless it is in use then."""
+        heapq.heappush(self._unused, (self._now() + RELEASE_SECONDS, client_id))
+
+    # Control
+
+    @property
+    def commands(self) -> dict[str, RequestHandler]:
+        """Handlers of control's messages."""
+        return {OWNER_TERM: self._on_term}
+
+    def connect(self, control: RequestSender) -> None:
+        """Send requests through this client from now on."""
+        self._control = control
+
+    def established(self) -> None:
+        """Claim everything anew: control is connected (again)."""
+        self._retry_at = 0.0
+        self._ending = set(self._fences)
+        self.renew(self._fences)
+
+    def renew(self, client_ids: Iterable[str]) -> None:
+        """Claim ids anew, or for the first time, whose sessions are here."""
+        self._renewed.update((each, self._fences.get(each, 0)) for each in client_ids)
+        self._ask()
+
+    def _on_term(self, body: Body, answered: Answered) -> None:
+        until = OwnerTerm.from_body(body).until
+        self._check()
+        self._set_until(until)
+        answered({})
+
+    def _set_until(self, until: float) -> None:
+        if not self._ending:
+            self._until = until
+
+    def _check(self) -> None:
+        """Lose all ids if their time is over."""
+        if self._until and self._now() > self._until:
+            self._until = 0.0
+            self._fences.clear()
+            self._unused.clear()
+            self._renewed.clear()
+            self._ending.clear()
+            self._user.lost()
+            self._wake()
+
+    def housekeeping(self) -> None:
+        """Notice that time is over, and release what is not used; called every tenth of a second."""
+        self._check()
+        now = self._now()
+        while self._unused and self._unused[0][0] <= now:
+            _, client_id = heapq.heappop(self._unused)
+            if not self._user.in_use(client_id) and client_id not in self._claims:
+                fence = self.fence(client_id)
+                self.forget(client_id)
+                if fence:
+                    self._releases[client_id] = fence
+        self._ask()
+
+    def _ask(self) -> None:
+        """Send claims, or releases if there are none; one request at a time."""
+        if self._asking or self._now() < self._retry_at:
+            return
+        if self._renewed and not self._claims:
+            for client_id in list(self._renewed)[:CLAIMS_MAX]:
+                fence = self._renewed[client_id]
+                self._claims[client_id] = fence, partial(self._on_renewed, client_id)
+        if self._claims:
+            part = dict(list(self._claims.items())[:CLAIMS_MAX])
+            for client_id in part:
+                del self._claims[client_id]
+            keys = tuple(OwnerKey(client_id, fence) for client_id, (fence, _) in part.items())
+            self._request(OWNER_CLAIM, keys, lambda answer: self._claimed(part, answer))
+        elif self._releases:
+            keys = tuple(OwnerKey(*each) for each in list(self._releases.items())[:CLAIMS_MAX])
+            self._request(OWNER_RELEASE, keys, lambda answer: self._released(keys, answer))
+
+    def _request(self, kind: str, keys: tuple[OwnerKey, ...], answered: Answered) -> None:
+        self._asking = True
+        body = OwnerKeys(keys).to_body()
+        if self._control is None or not self._control.request(kind, body, answered):
+            answered(Failure("away", "the control process cannot be reached"))
+
+    def _answered(self, answer: Body | Failure) -> bool:
+        self._asking = False
+        if isinstance(answer, Failure):
+            self._retry_at = self._now() + RETRY_SECONDS
+            return False
+        return True
+
+    def _claimed(
+        self, claims: dict[str, tuple[int, FoundCallback]], answer: Body | Failure
+    ) -> None:
+        found: tuple[FoundOwner | None, ...] = (None,) * len(claims)
+        until = 0.0
+        if self._answered(answer) and not isinstance(answer, Failure):
+            try:
+                answered = FoundOwners.from_body(answer)
+                if len(answered.owners) == len(claims):
+                    found = answered.owners
+                    until = answered.until
+            except MessageError:
+                pass
+        for (client_id, _), owner in zip(claims.items(), found, strict=True):
+            if owner is not None and owner.ours:
+                self._fences[client_id] = owner.revision
+                self._ending.discard(client_id)
+        if until:
+            self._set_until(until)
+        for (_, done), owner in zip(claims.values(), found, strict=True):
+            done(owner)
+        self._wake()
+        self._ask()
+
+    def _on_renewed(self, client_id: str, owner: FoundOwner | None) -> None:
+        if owner is None or client_id not in self._renewed:
+            return  # it is asked again
+        if owner.ours:
+            del self._renewed[client_id]
+        elif self.is_own(owner):
+            self._renewed[client_id] = owner.revision
+        else:
+            self.forget(client_id)
+            self._user.taken(client_id)
+
+    def _released(self, keys: tuple[OwnerKey, ...], answer: Body | Failure) -> None:
+        if self._answered(answer):
+            for each in keys:
+                if self._releases.get(each.client) == each.revision:
+                    del self._releases[each.client]
+        self._ask()
