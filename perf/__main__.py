@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perf import catch_up, failover, idle, plots, queue, report
+from perf import catch_up, failover, idle, plots, queue, report, roaming
 from perf.brokers import BrokerError
 from perf.cases import CASES, IDLE_CONNECTIONS
 from perf.compare import CaseResult, Plan, run_case
@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     follower = commands.add_parser("catch_up", help="a follower comes back after a gigabyte")
     catch_up.add_options(follower)
     failover.add_options(commands.add_parser("failover", help="a leader's node is killed"))
+    roaming.add_options(commands.add_parser("roaming", help="clients go from node to node"))
     commands.add_parser("cases", help="list the cases")
     micro = commands.add_parser("micro", help="micro-benchmarks of the codecs, trie and ring")
     micro.add_argument("--seconds", type=float, default=0.5, help="for each")
@@ -205,6 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return queue.main(options)
         if options.command == "failover":
             return failover.main(options)
+        if options.command == "roaming":
+            return roaming.main(options)
         if options.command == "catch_up":
             return catch_up.main(options)
         if options.command == "cases":

@@ -37,8 +37,8 @@ PORTS_FROM, PORTS_TO = 23_000, 24_000
 TRANSPORT_PORTS = 64
 """A node's transport claims as many, one for each shard it may have."""
 
-OTHER_PORTS = 5
-"""MQTT, AMQP, HTTP, the group ``default`` and ``_meta``; groups of their own follow."""
+OTHER_PORTS = 7
+"""MQTT, AMQP, HTTP, the groups ``default`` and ``_meta``, and etcd's two; groups of their own follow."""
 
 GROUPS_MAX = 16
 NODE_PORTS = TRANSPORT_PORTS + OTHER_PORTS + GROUPS_MAX
@@ -63,7 +63,7 @@ class Shape:
     """Content of the cluster. ``queues`` queues are spread over ``groups`` groups named ``g0``, ``g1`` ...; with no
     groups they are in ``default``. ``named`` are further queues, by name, with the group of each. Consumers on nodes that
     do not lead get messages from the leader, and those of the queues in ``copied`` out of their node's copy. ``workers``:
-    shards of a node; ``pins``: groups that have a certain one of them."""
+    shards of a node; ``pins``: groups that have a certain one of them. ``etcd``: each node has a member of one."""
 
     queues: int = 1
     groups: int = 0
@@ -71,6 +71,7 @@ class Shape:
     copied: tuple[str, ...] = ()
     workers: int = 1
     pins: tuple[tuple[str, int], ...] = ()
+    etcd: bool = False
 
     def group_names(self) -> list[str]:
         """The groups beside ``default``."""
@@ -119,6 +120,11 @@ class Addresses:
         """Of the group of the topology."""
         return self.mqtt + 4
 
+    @property
+    def etcd(self) -> int:
+        """Of etcd, for its other members; the next one is for brokers."""
+        return self.mqtt + 5
+
     def group(self, place: int) -> int:
         """Of the group with this place among those that have a name."""
         return self.mqtt + OTHER_PORTS + place
@@ -164,6 +170,14 @@ def settings(
     groups = {"_meta": {"bind_addr": f"{HOST}:{own.meta}", "peers": peers("meta")}}
     for place, name in enumerate(shape.group_names()):
         groups[name] = {"bind_addr": f"{HOST}:{own.group(place)}", "peers": peers("group", place)}
+    members = ",".join(
+        f"{node_name(n)}=http://{HOST}:{each.etcd}" for n, each in enumerate(addresses)
+    )
+    member = {
+        "bind_addr": f"{HOST}:{own.etcd}",
+        "client_addr": f"{HOST}:{own.etcd + 1}",
+        "initial_cluster": members,
+    }
     return {
         "server": {
             "mqtt": {"tcp": {"addr": f"{HOST}:{own.mqtt}", "max_connections": 10_000}},
@@ -188,6 +202,7 @@ def settings(
         "cluster": {
             "enabled": True,
             "node_id": node_name(index),
+            **({"etcd": member} if shape.etcd else {}),
             "transport": {"bind_addr": f"{HOST}:{own.transport}", "peers": peers("transport")},
             "raft": {
                 "enabled": True,
