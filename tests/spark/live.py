@@ -198,7 +198,7 @@ def campaign(
                 *((protocol, queue, MEANWHILE) for protocol, queue in STREAMS.items()),
             )
         ]
-        wait_for_heads(data, {CHURN: 1})
+        wait_for_heads(data, {CHURN: 1, **{queue: count + 1 for queue, count in counts.items()}})
         before = {queue: head_of(data, queue) for queue in (CHURN, *counts)}
         reader = spark.read.format("fluxmq").option("path", str(data))
         began = time.monotonic()
