@@ -120,7 +120,7 @@ class ControlProcess:
             **dict.fromkeys(backups.KINDS, writer.answer),
             **dict.fromkeys(clustering.KINDS, self._clustering.answer),
         }
-        """What answers a request, by its kind."""
+        """Handlers of requests by kind."""
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
         self._serving: dict[str, HttpServer | Election | RetainedKeys | WillKeys | OwnerIds] = {}
         """Other parts to stop before the metadata is closed, by name in the log."""

@@ -20,28 +20,6 @@ from fluxmq.shards.session_ownership import SessionOwnership
 from fluxmq.shards.session_table import SessionTable
 
 
-class NodeSessions:
-    """Stands in for `ClusterSessions` on a node that has no client id in common with others."""
-
-    @property
-    def commands(self) -> dict[str, RequestHandler]:
-        """Handle nothing."""
-        return {}
-
-    def connect(self, _control: RequestSender) -> None:
-        """Need nothing of control."""
-
-    def established(self) -> None:
-        """Need nothing of control."""
-
-    def housekeeping(self) -> None:
-        """Do nothing."""
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield nothing."""
-        return iter(())
-
-
 class ClusterSessions:
     """Owns ids for the node, and moves sessions between nodes. Implements ``NodeIds``."""
 

@@ -22,7 +22,7 @@ from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.cluster_sessions import ClusterSessions, NodeSessions
+from fluxmq.shards.cluster_sessions import ClusterSessions
 from fluxmq.shards.counts import Drops
 from fluxmq.shards.durable.durability import Durability
 from fluxmq.shards.durable.links import DurableLinks
@@ -40,10 +40,11 @@ from fluxmq.shards.permissions import PermissionUpdates
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.retained_commits import RetainedCommits
 from fluxmq.shards.retained_fetch import RetainedFetch
-from fluxmq.shards.retained_sync import NODE_ONLY, NodeOnly, RetainedSync
+from fluxmq.shards.retained_sync import RetainedSync
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.surroundings import Surroundings
 from fluxmq.shards.switch import Switch
+from fluxmq.shards.wills import ClusterWills
 
 if TYPE_CHECKING:
     from fluxmq.cluster.shard_endpoint import ShardEndpoint
@@ -95,7 +96,7 @@ class Shard:
             around.times.steady_us,
             around.disk,
         )
-        self.retained_sync: RetainedSync | NodeOnly = NODE_ONLY
+        self.retained_sync: RetainedSync | None = None
         self.node_questions = NodeQuestions(around.times.monotonic)
         self.endpoint = around.endpoint
         replicated = settings.cluster.raft.enabled
@@ -112,10 +113,8 @@ class Shard:
         self.broker = self.reactor.host = ShardBroker(
             self.reactor, settings, around, parts, self.queues.elsewhere.explain
         )
-        self.control_users: tuple[ControlUser, ...] = (
-            self.retained_sync,
-            self.broker.wills,
-            make_cluster_sessions(settings.cluster, relay, self.broker),
+        self.control_users = make_control_users(
+            settings.cluster, relay, self.broker, self.retained_sync
         )
         self.peers = self.broker.peers
         self.nodes = parts.nodes
@@ -226,16 +225,20 @@ def make_replies(settings: Settings, around: Surroundings, switch: Switch) -> Re
     return replies
 
 
-def make_cluster_sessions(
-    cluster: ClusterSettings, relay: HomeRelay, broker: ShardBroker
-) -> ClusterSessions | NodeSessions:
-    """Return what keeps a shard's client ids and sessions in line with the cluster's."""
-    if not cluster.enabled or cluster.etcd is None:
-        return NodeSessions()
-    return ClusterSessions(
+def make_control_users(
+    cluster: ClusterSettings,
+    relay: HomeRelay,
+    broker: ShardBroker,
+    retained_sync: RetainedSync | None,
+) -> tuple[ControlUser, ...]:
+    """Return the parts that keep a shard in line with its cluster; none without etcd."""
+    if retained_sync is None or not isinstance(broker.wills, ClusterWills):
+        return ()
+    sessions = ClusterSessions(
         *(cluster, relay, broker.peers.ownership, broker.sessions, broker.peers, broker.handler),
         broker.reactor,
     )
+    return retained_sync, broker.wills, sessions
 
 
 def make_retained(
@@ -266,11 +269,11 @@ def make_sync(
     durability: Durability,
     retained: RetainedMessages,
     fetch: RetainedFetch,
-) -> RetainedSync | NodeOnly:
-    """Return what keeps a shard's retained messages in line with the cluster's."""
+) -> RetainedSync | None:
+    """Return what keeps a shard's retained messages in line with the cluster's; None without etcd."""
     etcd = cluster.etcd
     if etcd is None:
-        return NODE_ONLY
+        return None
     rows, waiter, node = durability.rows, durability.commit_waiter, cluster.node_id
     commits = RetainedCommits(
         *(node, etcd.hybrid_retained_size_threshold, waiter.clock, waiter.store, waiter.wake)

@@ -23,7 +23,7 @@ class NodeConnections:
         self._own = own
         self._links: dict[int, PublishLink] = {}
         self._told: dict[int, Mapping[str, int]] = {}
-        """What the shard at the other side of a link was told."""
+        """Counts last sent over each link."""
         self._others: dict[str, dict[str, int]] = {}
 
     def count(self, vhost: str) -> int:

@@ -74,7 +74,7 @@ class StreamUser(Protocol):
 
 
 class BesideMessages:
-    """What uses the streams besides messages: retained messages, and others."""
+    """Users of the streams besides messages: retained messages, and others."""
 
     def __init__(self, retained: RetainedFetch, *others: StreamUser) -> None:
         self.retained = retained

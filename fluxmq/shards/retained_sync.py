@@ -205,31 +205,3 @@ class RetainedSync:
         else:
             self._retained.commit(message, stamp)
         self._rows.settled(message.topic)
-
-
-class NodeOnly:
-    """Stands in for `RetainedSync` on a node that keeps its retained messages for itself."""
-
-    synchronised = True
-
-    @property
-    def commands(self) -> dict[str, RequestHandler]:
-        """Handle nothing."""
-        return {}
-
-    def connect(self, _control: RequestSender) -> None:
-        """Need nothing of control."""
-
-    def established(self) -> None:
-        """Need nothing of control."""
-
-    def housekeeping(self) -> None:
-        """Do nothing."""
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield nothing."""
-        return iter(())
-
-
-NODE_ONLY = NodeOnly()
-"""For all nodes without etcd."""

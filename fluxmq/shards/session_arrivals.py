@@ -62,7 +62,7 @@ class _Arrival:
         self.deadline = deadline
         self.stage = _Stage.CLAIMING
         self.until = 0.0
-        """When the stage is over."""
+        """Monotonic time at which the stage times out."""
         self.node = ""
         self.number = 0
         """The attempt's, as the other node knows it."""
@@ -168,7 +168,7 @@ class SessionArrivals:
             self._pause(arrival)
 
     def _of(self, node: str, client_id: str, number: int) -> _Arrival | None:
-        """Return the arrival that another node's message is about; tell the node if there is none."""
+        """Return the arrival that another node's message is about; None if the attempt is over."""
         arrival = self._arriving.get(client_id)
         if (
             arrival is None

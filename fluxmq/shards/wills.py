@@ -46,20 +46,9 @@ class LocalWills:
         self._publish = publish
 
     @property
-    def commands(self) -> dict[str, RequestHandler]:
-        """Handle nothing."""
-        return {}
-
-    @property
     def idle(self) -> bool:
         """Return True."""
         return True
-
-    def connect(self, _control: RequestSender) -> None:
-        """Need nothing of control."""
-
-    def established(self) -> None:
-        """Need nothing of control."""
 
     def changed(self, _session: Session, _former: Will | None) -> None:
         """Do nothing."""
@@ -67,13 +56,6 @@ class LocalWills:
     def due(self, session: Session, will: Will) -> None:
         """Publish a will."""
         self._publish(session.client_id, session.principal, will)
-
-    def housekeeping(self) -> None:
-        """Do nothing."""
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield nothing."""
-        return iter(())
 
 
 class _DueWill:

@@ -283,7 +283,8 @@ class Worker:
         if links is not None:
             links.start(now)  # its sessions are there, and so is their interest
             told = links.met(now) and told
-        told = told and self.shard.amqp.known and self.shard.retained_sync.synchronised
+        retained = self.shard.retained_sync
+        told = told and self.shard.amqp.known and (retained is None or retained.synchronised)
         late = is_late(
             now - self._started,
             arriving=self.shard.amqp.topology.arriving,

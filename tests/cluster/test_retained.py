@@ -61,7 +61,7 @@ def retained(node: Node, topic_filter: str) -> dict[str, bytes]:
 
 
 def read(node: Node, key: bytes) -> TransactionResult:
-    """What a node's member of etcd has."""
+    """Read a key from a node's member of etcd."""
 
     async def asked() -> TransactionResult:
         client = EtcdClient([f"{HOST}:{node.etcd_port}"])

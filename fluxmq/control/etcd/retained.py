@@ -55,7 +55,7 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 
 PREFIX: Final = b"/mqtt/retained-"
-"""What both kinds of keys begin with, so that one watch tells their changes in order."""
+"""Common prefix of both kinds of keys: one watch of it reports their changes in order."""
 DATA: Final = PREFIX + b"data/"
 INDEXES: Final = PREFIX + b"index/"
 
@@ -78,7 +78,7 @@ _log = get_logger(__name__)
 
 
 class _Feed:
-    """What a shard has to be told. ``behind``: everything, before the changes that wait."""
+    """Changes to send to a shard. ``behind``: the shard first needs everything."""
 
     def __init__(self, shard: Peer) -> None:
         self.shard = shard

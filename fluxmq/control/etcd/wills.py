@@ -8,7 +8,7 @@ leaves ``/mqtt/will-index/<client>``, by which the client's node, should it come
 client's session, finds that the will was published.
 
 The coordinator's claim is on the condition that the key is what was read. So a will is published
-once, whoever finds that it is due, and not at all if the client has connected again, to any node.
+once, even if several nodes find that it is due, and not at all if the client has connected again.
 While etcd cannot be reached, nodes publish the wills of their own clients unclaimed.
 """
 

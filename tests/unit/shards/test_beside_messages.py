@@ -1,4 +1,4 @@
-"""What the streams between nodes carry besides messages: connections by vhost, direct replies, and
+"""Use of the streams between nodes besides messages: connections by vhost, direct replies, and
 questions of control processes."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def make_net(clock: Clock, loop: asyncio.AbstractEventLoop) -> Iterator[MakeNet]
 
 
 def counts(net: Net, vhost: str = "/") -> list[list[int]]:
-    """What each shard of each node believes."""
+    """The view of each shard of each node."""
     return [[shard.amqp.vhost_connections.count(vhost) for shard in node] for node in net.nodes]
 
 

@@ -73,7 +73,7 @@ def at(plane: Plane, node: int, shard: int = 0, topic_filter: str = "#") -> dict
 
 
 def agreed(plane: Plane, *lost: bytes) -> dict[str, bytes]:
-    """What all shards have, which is the same; ``lost``: topics whose message nobody has."""
+    """Assert that all shards agree, and return their messages; ``lost``: topics without a holder."""
     plane.net.run()
     found = [
         at(plane, number, shard.index)
