@@ -6,6 +6,7 @@ else.
 """
 
 from fluxmq.settings.checks import notes, refusals
+from fluxmq.settings.completion import DEFAULT_CONFIG
 from fluxmq.settings.load import load
 from fluxmq.settings.problems import SettingsError, SettingsProblem
 from fluxmq.settings.reload import changes
@@ -14,6 +15,7 @@ from fluxmq.settings.show import effective
 from fluxmq.settings.values import Secret
 
 __all__ = [
+    "DEFAULT_CONFIG",
     "Secret",
     "Settings",
     "SettingsError",

@@ -394,6 +394,11 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
                 " version does not have. In a replicated queue's group only a majority goes on."
             )
         yield from _of_transport(cluster.transport)
+        if cluster.confined:
+            yield (
+                "cluster: no other node is named, and there is no TLS: the cluster's addresses are opened on"
+                " loopback only."
+            )
         if cluster.etcd is not None:
             yield from _of_etcd(cluster, cluster.etcd)
         if cluster.raft.enabled:

@@ -257,6 +257,18 @@ class ClusterSettings(Section):
         return found
 
     @property
+    def confined(self) -> bool:
+        """Whether the cluster's addresses are opened on loopback only: it has no TLS, and names no
+        other node to connect to them."""
+        etcd, transport = self.etcd, self.transport
+        secured = transport.tls_enabled or transport.allow_plaintext
+        elsewhere = any(
+            (transport.peers, self.raft.peers, *(g.peers for g in self.raft.groups.values()))
+        )
+        outside = etcd is not None and (etcd.endpoints or set(self.members(etcd)) != {self.node_id})
+        return self.enabled and not (secured or elsewhere or outside)
+
+    @property
     def member(self) -> Etcd | None:
         """Settings of the member of etcd that this node runs; None if it runs none."""
         etcd = self.etcd

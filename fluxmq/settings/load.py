@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fluxmq.model.limits import SECRET_FILE_BYTES_MAX, SETTINGS_FILE_BYTES_MAX
+from fluxmq.settings.completion import add_listeners, confined
 from fluxmq.settings.decode import decode, parse
 from fluxmq.settings.problems import SettingsError, SettingsProblem
 from fluxmq.settings.schema import Settings
@@ -34,6 +35,8 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
     except (OSError, ValueError) as error:
         raise SettingsError([SettingsProblem("", f"{path}: {_reason(error)}")]) from None
     data, problems = parse(text, environ)
+    if not problems:
+        add_listeners(data)
     problems += _take_secrets(data)
     settings, more = decode(data)
     problems += more
@@ -44,7 +47,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
     if problems:
         order = {problem: index for index, problem in enumerate(dict.fromkeys(problems))}
         raise SettingsError(sorted(order, key=lambda problem: (_rank(problem), order[problem])))
-    return settings
+    return settings.model_copy(update={"cluster": confined(settings.cluster)})
 
 
 def _rank(problem: SettingsProblem) -> int:

@@ -31,7 +31,7 @@ missing files are all reported at once, each by its path, and stop the start.
 
 * **Durations** carry a unit: `20ms`, `5s`, `1h30m`, `7d`. **Sizes** are bytes or binary units: `512`, `8KiB`, `1MiB`.
 * **Addresses** are `"host:port"`, `":port"` (every interface) or `"[ipv6]:port"`. A listener that the file does not name
-  is not opened.
+  is not opened; a file without `server` opens the same ones as a node that is started without a file.
 * **Environment**: `${NAME}` stands for a variable, which must be set; `${NAME:-default}` for one that may be unset or
   empty; `$${` for the characters `${`. Inside quotes the result is always a string.
 * **Secrets** can be given by file: `key_password_file: /run/secrets/key` sets `key_password`. The file may not be open

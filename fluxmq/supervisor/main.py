@@ -34,9 +34,6 @@ from fluxmq.supervisor.tree import Tree
 EXIT_USAGE = 2
 """Exit code for a wrong command line or settings file; nothing was started."""
 
-DEFAULT_CONFIG = Path(configuration.__file__).with_name("default.yaml")
-"""Settings of a node started without a file: everything on loopback, data in ./data."""
-
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 _EPILOG = """\
@@ -60,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--config",
-        default=DEFAULT_CONFIG,
+        default=configuration.DEFAULT_CONFIG,
         type=Path,
         metavar="FILE",
         help="settings file, YAML (default: every listener on loopback, data in ./data)",
@@ -147,7 +144,7 @@ def _run(config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Pr
     raise_file_limit()
     kind = link_kind()
     hot_path = f"{'compiled' if COMPILED else 'uncompiled'}, shards linked by {kind}s"
-    source = "built-in defaults" if config == DEFAULT_CONFIG else str(config)
+    source = "built-in defaults" if config == configuration.DEFAULT_CONFIG else str(config)
     facts = banner.facts(settings, source, plan, directory.path, hot_path)
     allowed = descriptors.shares_here(settings, plan.workers)
     facts["open files"] = descriptors.spell(allowed, plan.workers)

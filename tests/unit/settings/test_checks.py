@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.settings import Settings, load, notes, refusals
+from fluxmq.settings import DEFAULT_CONFIG, Settings, load, notes, refusals
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 CERTIFICATES = Path(__file__).resolve().parents[2] / "certificates"
@@ -115,16 +115,46 @@ def test_what_the_founding_examples_say(tmp_path: Path) -> None:
     assert cluster.enabled
     assert cluster.etcd is not None
     assert cluster.etcd.hybrid_retained_size_threshold == 1024
-    assert cluster.transport.bind_addr == "0.0.0.0:7948"
     assert cluster.raft.write_policy == cluster.raft.distribution_mode == "forward"
 
 
+@pytest.mark.parametrize("shipped", ["founding-raft-groups.yaml", "founding-cluster.yaml"])
+def test_founding_examples_start_with_the_default_listeners(shipped: str) -> None:
+    settings = load(CONFIG / shipped, {})
+    assert refusals(settings) == []
+    assert settings.server == load(DEFAULT_CONFIG, {}).server
+
+
+def test_a_cluster_of_one_node_stays_on_loopback(tmp_path: Path) -> None:
+    """S1-20: nobody else could connect. A node that names others is refused instead, and one that
+    has said that the network is trusted keeps its addresses."""
+    one = written(tmp_path, FOUNDING_CLUSTER)
+    etcd = one.cluster.etcd
+    assert etcd is not None
+    assert one.cluster.transport.bind_addr == "127.0.0.1:7948"
+    assert (etcd.bind_addr, etcd.client_addr) == ("127.0.0.1:2380", "127.0.0.1:2379")
+    assert etcd.initial_cluster == "broker-1=http://127.0.0.1:2380"
+    assert sum("opened on loopback only" in note for note in notes(one)) == 1
+    trusted = FOUNDING_CLUSTER.replace("peers: {}", "allow_plaintext: true")
+    assert written(tmp_path, trusted).cluster.transport.bind_addr == "0.0.0.0:7948"
+    groups = """
+    bind_addr: ":7100"
+    groups: {hot: {bind_addr: "[::]:7200"}, cold: {bind_addr: "10.1.2.3:7300"}}
+"""
+    named = written(tmp_path, FOUNDING_CLUSTER.replace("enabled: false", "enabled: true") + groups)
+    assert named.cluster.raft.bind_addr == "127.0.0.1:7100"
+    assert named.cluster.raft.groups["hot"].bind_addr == "127.0.0.1:7200"
+    (refusal,) = refusals(named)
+    assert refusal.startswith("cluster.raft.groups.cold.bind_addr: between nodes")
+
+
 def test_refusals(tmp_path: Path) -> None:
-    no_listener, plaintext = refusals(written(tmp_path, FOUNDING_CLUSTER))
+    with_peer = FOUNDING_CLUSTER.replace("peers: {}", 'peers: {broker-2: "10.0.0.2:7948"}')
+    no_listener, plaintext = refusals(written(tmp_path, f"server: {{}}\n{with_peer}"))
     assert no_listener.startswith("No listener is configured")
     assert plaintext.startswith(
-        "cluster.transport.bind_addr, cluster.etcd.bind_addr, cluster.etcd.client_addr:"
-        " between nodes, plaintext is allowed on"
+        "cluster.transport.bind_addr, cluster.etcd.bind_addr, cluster.etcd.client_addr,"
+        " cluster.transport.peers.broker-2: between nodes, plaintext is allowed on"
     )
     assert len(refusals(written(tmp_path, "server: {http: {addr: '127.0.0.1:1'}}"))) == 1
     assert refusals(written(tmp_path, "server: {mqtt: {websocket: {addr: '127.0.0.1:1'}}}")) == []

@@ -68,7 +68,7 @@ def test_a_wrong_file_changes_nothing_and_all_is_said(
 def test_what_this_version_cannot_do_is_refused(reloading: SettingsReload, tmp_path: Path) -> None:
     path = tmp_path / "fluxmq.yaml"
     path.write_text(
-        path.read_text() + "cluster: {enabled: true, transport: {bind_addr: '0.0.0.0:7948'}}\n"
+        path.read_text() + "cluster: {enabled: true, transport: {bind_addr: '10.0.0.1:7948'}}\n"
     )
     assert reloading.read() is None
 
