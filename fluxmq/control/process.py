@@ -15,9 +15,9 @@ import secrets
 import signal
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 import uvloop
 from pydantic import ValidationError
@@ -52,6 +52,7 @@ from fluxmq.ipc.messages import (
     NodeStatus,
     ProcessNumbers,
 )
+from fluxmq.ipc.record_messages import RECORD_CHANGE
 from fluxmq.ipc.retained_messages import RETAINED_CHANGE
 from fluxmq.ipc.table import ProcessTable, ProcessTableError
 from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE
@@ -67,11 +68,7 @@ from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from fluxmq.control.etcd.election import Election
-    from fluxmq.control.etcd.owners import OwnerIds
     from fluxmq.control.etcd.retained import RetainedKeys
-    from fluxmq.control.etcd.wills import WillKeys
-    from fluxmq.control.http import HttpServer
     from fluxmq.control.meta.service import Meta
 
 HEARTBEAT_SECONDS: Final = 0.25
@@ -86,6 +83,16 @@ _log = get_logger(__name__)
 
 class BootError(Exception):
     """The process cannot start; the text names the setting or file."""
+
+
+class Serving(Protocol):
+    """A part that runs until it is stopped."""
+
+    async def stop(self) -> None:
+        """End; called once."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of its metrics."""
 
 
 class ControlProcess:
@@ -122,7 +129,7 @@ class ControlProcess:
         }
         """Handlers of requests by kind."""
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
-        self._serving: dict[str, HttpServer | Election | RetainedKeys | WillKeys | OwnerIds] = {}
+        self._serving: dict[str, Serving] = {}
         """Other parts to stop before the metadata is closed, by name in the log."""
         self._listener = ControlListener(
             Service(self._answer, self._greeted, self._gone), os.geteuid()
@@ -260,13 +267,13 @@ class ControlProcess:
         # The library writes lines of its own to standard error; its errors are logged here.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         # Loaded after the fork, and only where it is used: gRPC has threads, and takes memory.
-        from fluxmq.control.etcd import owners, wills
+        from fluxmq.control.etcd import owners, records, wills
         from fluxmq.control.etcd.client import EtcdClient, EtcdError
         from fluxmq.control.etcd.election import Election
         from fluxmq.control.etcd.retained import RetainedKeys
 
         try:
-            clients = [EtcdClient.of(cluster) for _ in range(4)]
+            clients = [EtcdClient.of(cluster) for _ in range(5)]
         except EtcdError as problem:
             raise BootError(str(problem)) from problem
         election = self._serving["the election"] = Election(clients[0], cluster.node_id)
@@ -288,6 +295,11 @@ class ControlProcess:
         )
         self._answers |= dict.fromkeys(owners.KINDS, ids.answer)
         ids.start()
+        recorded = self._serving["records"] = records.RecordKeys(
+            clients[4], cluster.node_id, life, self._shards
+        )
+        self._answers[RECORD_CHANGE] = recorded.answer
+        recorded.start()
 
     async def _start_http(self) -> None:
         listener = self._settings.server.http

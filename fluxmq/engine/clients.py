@@ -13,7 +13,13 @@ from typing import Protocol
 
 from fluxmq.engine.consumers import QueueConsumer
 from fluxmq.engine.names import QueueNames
-from fluxmq.engine.ports import Attached, AttachRequest, ConsumerHandle, GroupTarget
+from fluxmq.engine.ports import (
+    AttachCallback,
+    Attached,
+    AttachRequest,
+    ConsumerHandle,
+    GroupTarget,
+)
 from fluxmq.engine.queue_targets import Blocks, QueueTarget
 from fluxmq.model.outcomes import Outcome
 from fluxmq.net.reactor import Reactor
@@ -40,6 +46,10 @@ VERBS = {"ack": Verb.ACK, "nack": Verb.NACK, "reject": Verb.REJECT}
 
 class GroupLookup(Protocol):
     """Lookup of groups' clients."""
+
+    @property
+    def attach(self) -> AttachCallback:
+        """Attaches a client's consumer to a group."""
 
     def client(self, group: str) -> GroupTarget:
         """Return the client of a group."""
@@ -194,7 +204,7 @@ class QueueClients:
                 consumer.primary = answer.primary.encode()
                 done(Outcome.OK)
 
-        self._groups.client(info.group).attach(asked, consumer, attached)
+        self._groups.attach(self._groups.client(info.group), asked, consumer, attached)
 
     def _limit(self, session: Session, wanted: QueueSubscription) -> int:
         """Return a consumer's prefetch limit.

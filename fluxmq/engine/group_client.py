@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from fluxmq.engine.leader_handle import UNREACHABLE, Attaching, LeaderHandle
+from fluxmq.engine.leader_handle import UNREACHABLE, LeaderHandle
 from fluxmq.engine.ports import (
     AppendCallback,
+    Attaching,
     AttachRequest,
     ConsumerPort,
     GroupTarget,

@@ -7,13 +7,14 @@ between is refused, never applied here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from fluxmq.engine.ports import (
     AppendCallback,
     Attached,
+    Attaching,
     AttachRequest,
     ConsumerHandle,
     ConsumerPort,
@@ -26,8 +27,6 @@ from fluxmq.model.outcomes import Outcome, QueueOutcome
 
 UNREACHABLE = Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE)
 """Answer to a consumer that no shard can attach now."""
-
-Attaching = Callable[[Attached, ConsumerHandle | None], None]
 
 
 class HandleOwner(Protocol):

@@ -136,6 +136,10 @@ class ConsumerHandle(Protocol):
         """Detach; messages it holds are requeued."""
 
 
+Attaching = Callable[[Attached, ConsumerHandle | None], None]
+"""Called once with the answer to an attach, and the consumer's handle; None if it is refused."""
+
+
 class GroupTarget(Protocol):
     """A replication group as its clients send it requests, wherever it is served."""
 
@@ -177,3 +181,13 @@ class GroupTarget(Protocol):
         ``if_unused``, ``if_empty``: refuse if it has consumers (IN_USE) or ready messages
         (NOT_EMPTY).
         """
+
+
+AttachCallback = Callable[[GroupTarget, AttachRequest, ConsumerPort, Attaching], None]
+
+
+def attach_directly(
+    target: GroupTarget, wanted: AttachRequest, port: ConsumerPort, done: Attaching
+) -> None:
+    """Attach a consumer, and tell nobody."""
+    target.attach(wanted, port, done)

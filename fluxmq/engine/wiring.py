@@ -14,7 +14,7 @@ from fluxmq.engine.group_server import GroupServer
 from fluxmq.engine.handover import Handovers
 from fluxmq.engine.names import QueueNames
 from fluxmq.engine.node_groups import NO_GROUP, NodeGroups
-from fluxmq.engine.ports import GroupTarget
+from fluxmq.engine.ports import AttachCallback, GroupTarget, attach_directly
 from fluxmq.engine.queue_links import QueueLinks
 from fluxmq.engine.remote_shards import RemoteShards
 from fluxmq.engine.service import QueueService
@@ -82,6 +82,8 @@ class Queues:
         self.flush_others: Callable[[], None] = lambda: None
         """Turns what clients of protocols other than MQTT answered in this tick into
         settlements."""
+        self.attach: AttachCallback = attach_directly
+        """Attaches a client's consumer to a group."""
         self.elsewhere: ClusterGroups = OWN_GROUPS
         """The groups that other nodes have too, if any."""
         self.node_groups = NodeGroups(
@@ -98,7 +100,6 @@ class Queues:
             self.paths,
         )
         self._backups = GroupBackups(shard, settings, self._disk.files, self.paths, self.durable)
-        self._drain_seconds = settings.queue_manager.capture_drain_timeout
 
     @property
     def durable(self) -> HostedGroups[ReplicationGroup]:
@@ -237,11 +238,11 @@ class Queues:
         self.service.housekeeping()
         self.after_groups()
 
-    async def drain(self, tick: Callable[[], None]) -> None:
+    async def drain(self, tick: Callable[[], None], seconds: float) -> None:
         """Wait, for a bounded time, until appends in flight are durable and their publishers
         answered."""
         await self.nodes.hand_over(tick)
-        deadline = time.monotonic() + self._drain_seconds
+        deadline = time.monotonic() + seconds
         while not self.service.idle and time.monotonic() < deadline:
             tick()
             await asyncio.sleep(0.001)

@@ -349,6 +349,23 @@ _DECLARED: Final = (
         scope=Scope.NODE,
     ),
     Metric(
+        "fluxmq_cluster_records",
+        _G,
+        "Subscriptions and consumers of this node's clients that are recorded in etcd.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_cluster_records_dropped_total",
+        _C,
+        "Changes that were not recorded because too many waited for etcd.",
+    ),
+    Metric(
+        "fluxmq_cluster_records_failures_total",
+        _C,
+        "Requests to etcd about subscriptions and consumers that have failed.",
+        scope=Scope.NODE,
+    ),
+    Metric(
         "fluxmq_wills_of_ended_nodes_total",
         _C,
         "Wills of clients of other nodes, which had ended, published by this node.",

@@ -89,6 +89,9 @@ class Etcd(Section):
     endpoints: tuple[Endpoint, ...] = ()
     """Addresses of an etcd that is run otherwise, as http://host:port; this node then runs no
     member."""
+    records: bool = True
+    """Keep a record of all MQTT subscriptions and queue consumers in etcd, for tools that read it.
+    Nothing is routed by it; each change is written."""
     binary: FilePath | None = None
     """Program of the member; by default, etcd on PATH, or the one that make etcd has built."""
     hybrid_retained_size_threshold: Annotated[Size, Field(ge=0, le=1 << 20)] = 1024

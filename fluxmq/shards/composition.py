@@ -37,6 +37,7 @@ from fluxmq.shards.node_peers import NO_NODES, BesideMessages, NodePeers, OtherN
 from fluxmq.shards.node_questions import NodeQuestions
 from fluxmq.shards.parts import Parts
 from fluxmq.shards.permissions import PermissionUpdates
+from fluxmq.shards.records import Records
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.retained_commits import RetainedCommits
 from fluxmq.shards.retained_fetch import RetainedFetch
@@ -114,7 +115,7 @@ class Shard:
             self.reactor, settings, around, parts, self.queues.elsewhere.explain
         )
         self.control_users = make_control_users(
-            settings.cluster, relay, self.broker, self.retained_sync
+            around.index, settings.cluster, relay, self.broker, self.queues, self.retained_sync
         )
         self.peers = self.broker.peers
         self.nodes = parts.nodes
@@ -226,9 +227,11 @@ def make_replies(settings: Settings, around: Surroundings, switch: Switch) -> Re
 
 
 def make_control_users(
+    shard: int,
     cluster: ClusterSettings,
     relay: HomeRelay,
     broker: ShardBroker,
+    queues: Queues,
     retained_sync: RetainedSync | None,
 ) -> tuple[ControlUser, ...]:
     """Return the parts that keep a shard in line with its cluster; none without etcd."""
@@ -238,7 +241,15 @@ def make_control_users(
         *(cluster, relay, broker.peers.ownership, broker.sessions, broker.peers, broker.handler),
         broker.reactor,
     )
-    return retained_sync, broker.wills, sessions
+    users: tuple[ControlUser, ...] = retained_sync, broker.wills, sessions
+    if cluster.etcd is not None and cluster.etcd.records:
+        records = Records(
+            cluster.node_id, shard, broker.sessions.by_id, broker.sessions.durable.clock.now
+        )
+        broker.subscriptions.changed = records.changed
+        queues.attach = records.attach
+        users = *users, records
+    return users
 
 
 def make_retained(

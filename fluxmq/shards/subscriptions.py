@@ -21,6 +21,8 @@ class Subscriptions:
         self.groups = groups
         self._queues = queues
         self._durable = durable
+        self.changed: Callable[[Session, bytes], None] = lambda _session, _written: None
+        """Called with a subscription that has come, changed or gone, before it is over."""
 
     @property
     def count(self) -> int:
@@ -31,6 +33,7 @@ class Subscriptions:
         self, session: Session, written: bytes, topic_filter: bytes, grant: Grant
     ) -> None:
         """Route messages of a subscription to a session, or change its options."""
+        self.changed(session, written)
         if grant.queue is not None:
             return  # consumers attach when the client connects
         if grant.shared:
@@ -42,6 +45,7 @@ class Subscriptions:
         """Remove a subscription, of whatever kind."""
         grant = session.subscriptions[written]
         topic_filter = session.filter_of(written)
+        self.changed(session, written)
         if grant.queue is not None:
             self._queues.unsubscribe(session, written)
         elif grant.shared:
@@ -53,6 +57,8 @@ class Subscriptions:
         self, session: Session, written: Iterable[bytes], done: Callable[[int], None]
     ) -> None:
         """Write subscriptions that have come, changed or gone; ``done`` gets the outcome."""
+        for each in written:
+            self.changed(session, each)  # those of queues are not routed, and not above
         self._durable.subscribed(session, written, done)
 
     def connected(self, session: Session) -> None:

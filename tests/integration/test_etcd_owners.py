@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.control.etcd import owners
+from fluxmq.control.etcd import lease_pools, owners
 from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Get
 from fluxmq.control.etcd.owners import OwnerIds, key_of
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(owners, "LEASE_SECONDS", 3)
+    monkeypatch.setattr(lease_pools, "LEASE_SECONDS", 3)
     monkeypatch.setattr(owners, "KEEP_ALIVE_SECONDS", 0.3)
     with serving(tmp_path) as running:
         yield running
@@ -195,7 +195,7 @@ def test_a_lease_has_a_bounded_number_of_keys(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a lease that has ended are deleted at once, while others wait."""
-    monkeypatch.setattr(owners, "POOL_KEYS", CLAIMS_MAX)
+    monkeypatch.setattr(lease_pools, "POOL_KEYS", CLAIMS_MAX)
 
     async def scenario(client: EtcdClient) -> None:
         async with node(server, tmp_path, "node1") as one:
@@ -206,9 +206,9 @@ def test_a_lease_has_a_bounded_number_of_keys(
                 revisions |= {
                     name: found.revision for name, found in (await one.claim(**part)).items()
                 }
-            assert [len(pool.clients) for pool in one.ids._pools] == [CLAIMS_MAX] * 3
+            assert [len(pool.keys) for pool in one.ids._pools._pools] == [CLAIMS_MAX] * 3
             await one.release(**{name: revisions[name] for name in names[:CLAIMS_MAX]})
-            await is_true(lambda: len(one.ids._pools) == 2)
+            await is_true(lambda: len(one.ids._pools._pools) == 2)
             assert await stored(client, names[0]) is None
             assert await stored(client, names[-1]) is not None
             samples = {name: value for name, _, value in one.ids.samples()}

@@ -7,7 +7,7 @@ or are skipped. Source: https://github.com/etcd-io/etcd, ``api/etcdserverpb/rpc.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
 from fluxmq.cluster.protobuf import bytes_field, bytes_of, element, fields, number_field, number_of
 
@@ -45,6 +45,20 @@ class Changed(NamedTuple):
     revision: int
 
 
+class Valued(NamedTuple):
+    """Comparison: the key has this value; not so if there is no such key."""
+
+    key: bytes
+    value: bytes
+
+
+class Leased(NamedTuple):
+    """Comparison: the key is under this lease."""
+
+    key: bytes
+    lease: int
+
+
 class Put(NamedTuple):
     """Set a key. It vanishes with its lease, unless that is 0."""
 
@@ -79,7 +93,7 @@ class EtcdTransaction(NamedTuple):
     failure: tuple[Operation, ...] = ()
 
 
-Compare = Created | Changed
+Compare = Created | Changed | Valued | Leased
 Operation = Put | Get | Delete | EtcdTransaction
 
 
@@ -112,6 +126,12 @@ class Watched(NamedTuple):
     more: bool = False
 
 
+def key_part(name: str) -> bytes:
+    """Return a name as one part of a key between slashes, with ``%2F`` for a slash and ``%25`` for a
+    percent sign."""
+    return name.replace("%", "%25").replace("/", "%2F").encode()
+
+
 def end_of(prefix: bytes) -> bytes:
     """Return the key behind all those that begin with a prefix, whose last byte is not 255."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))
@@ -131,11 +151,19 @@ def transaction(wanted: EtcdTransaction) -> bytes:
 
 
 def _compare(compare: Compare) -> bytes:
-    create, modified = (1, 5), (2, 6)  # target, and the field of its number
-    target, field = create if isinstance(compare, Created) else modified
     # A target is one of several, of which the one that is set is sent even if it is 0.
-    number = number_field(field, compare.revision) or bytes((field << 3, 0))
-    return number_field(2, target) + bytes_field(3, compare.key) + number
+    match compare:
+        case Created(_, revision):
+            target, operand = 1, number_field(5, revision) or b"\x28\0"
+        case Changed(_, revision):
+            target, operand = 2, number_field(6, revision) or b"\x30\0"
+        case Valued(_, value):
+            target, operand = 3, element(7, value)
+        case Leased(_, lease):
+            target, operand = 4, number_field(8, lease) or b"\x40\0"
+        case _:
+            assert_never(compare)
+    return number_field(2, target) + bytes_field(3, compare.key) + operand
 
 
 def _operation(operation: Operation) -> bytes:

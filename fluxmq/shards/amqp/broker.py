@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fluxmq.auth.logins import AuthResult
@@ -404,7 +405,8 @@ class AmqpBroker:
         if home:
             attached(refusals.unavailable(wanted.queue, home))
             return
-        consume(self._client_of(wanted.queue), wanted, port, attached, self._refusal)
+        attach = partial(self._queues.attach, self._client_of(wanted.queue))
+        consume(attach, wanted, port, attached, self._refusal)
 
     def reply_open(self, port: AmqpConsumerPort) -> str:
         """Return a new address for direct replies."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluxmq.engine.ports import Attached, AttachRequest, GroupTarget, QueueStats
+from fluxmq.engine.ports import Attached, Attaching, AttachRequest, QueueStats
 from fluxmq.engine.ports import ConsumerHandle as QueueHeld
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.routing.topology.records import QueueRecord
@@ -21,7 +21,7 @@ QOS = 1
 
 
 def consume(
-    client: GroupTarget,
+    attach: Callable[[AttachRequest, AmqpConsumerPort, Attaching], None],
     wanted: ConsumeRequest,
     port: AmqpConsumerPort,
     done: Callable[[AmqpConsumerHandle | Refusal], None],
@@ -35,7 +35,7 @@ def consume(
     def attached(answer: Attached, handle: QueueHeld | None) -> None:
         done(handle if handle is not None else refusal_of(wanted.queue, answer.outcome))
 
-    client.attach(wanted_of(wanted), port, attached)
+    attach(wanted_of(wanted), port, attached)
 
 
 def wanted_of(wanted: ConsumeRequest) -> AttachRequest:

@@ -19,6 +19,13 @@ from fluxmq.ipc.owner_messages import (
     OwnerKeys,
     OwnerTerm,
 )
+from fluxmq.ipc.record_messages import (
+    RECORD_CHANGE,
+    ConsumerValue,
+    RecordChanges,
+    RefusedRecords,
+    SubscriptionValue,
+)
 from fluxmq.ipc.retained_messages import (
     DELETED,
     RETAINED,
@@ -105,7 +112,14 @@ class Connection:
             if until > self.until:
                 self.until = until
                 body = OwnerTerm(until).to_body()
-                self.shard.control_users[-1].commands[OWNER_TERM](body, lambda _: None)
+                self.command(OWNER_TERM, body)
+
+    def command(self, kind: str, body: Body) -> None:
+        """Be told something by control."""
+        (handle,) = (
+            user.commands[kind] for user in self.shard.control_users if kind in user.commands
+        )
+        handle(body, lambda _: None)
 
     def lose(self) -> None:
         """The connection ends, with what is on its way."""
@@ -124,6 +138,10 @@ class Connection:
             part.established()
 
 
+RecordKey = tuple[str, str] | tuple[str, str, str]
+"""Client and filter of a subscription, or queue, group and name of a consumer."""
+
+
 class Plane:
     """One store for all nodes."""
 
@@ -136,6 +154,10 @@ class Plane:
         self.refusing = False
         self.wills: dict[str, tuple[str, WillValue]] = {}
         """By client, its node and will."""
+        self.records: dict[
+            RecordKey, tuple[tuple[str, int], SubscriptionValue | ConsumerValue]
+        ] = {}
+        """Subscriptions and consumers: the node and the shard that have told of them, and values."""
         self.claimed = 0
         self.owners: dict[str, FoundOwner] = {}
         self.lives: dict[str, str] = dict.fromkeys(net.names, "1")
@@ -177,6 +199,8 @@ class Plane:
             return Failure(ERROR_FAILED, "no space")
         if kind == RETAINED_CHANGE:
             return self.commit(body)
+        if kind == RECORD_CHANGE:
+            return self.record(RecordChanges.from_body(body), node)
         if kind == WILL_CHANGE:
             for change in WillChanges.from_body(body).changes:
                 self.published.discard(change.client)
@@ -191,6 +215,31 @@ class Plane:
             if granted[-1]:
                 self.wills.pop(client, None)
         return ClaimedWills(tuple(granted)).to_body()
+
+    def record(self, changes: RecordChanges, node: str) -> Body:
+        """Note subscriptions and consumers, as control does."""
+        putter = node, changes.shard
+        if changes.anew:
+            self.records = {k: (p, v) for k, (p, v) in self.records.items() if p != putter}
+        found: list[tuple[RecordKey, SubscriptionValue | ConsumerValue | None]] = []
+        refused = {}
+        for change in changes.subscriptions:
+            if change.value is not None and self.owner_of(change.client) != node:
+                refused[change.client] = None
+            else:
+                found.append(((change.client, change.filter), change.value))
+        found += [((each.queue, each.group, each.consumer), each.value) for each in changes.consumers]
+        for key, value in found:
+            if value is not None:
+                self.records[key] = putter, value
+            elif self.records.get(key, (putter, None))[0] == putter:
+                self.records.pop(key, None)
+        return RefusedRecords(tuple(refused)).to_body()
+
+    def owner_of(self, client: str) -> str:
+        """The node that owns an id in its present life; empty for none."""
+        owner = self.owners.get(client, FoundOwner())
+        return owner.node if self.lives.get(owner.node) == owner.life else ""
 
     def name_of(self, connection: Connection) -> str:
         """The name of a connection's node."""
@@ -227,9 +276,11 @@ class Plane:
 
     def expire(self, node: int) -> None:
         """The leases of a node end."""
+        name = self.net.names[node]
         for client, owner in list(self.owners.items()):
-            if owner.node == self.net.names[node]:
+            if owner.node == name:
                 del self.owners[client]
+        self.records = {k: (p, v) for k, (p, v) in self.records.items() if p[0] != name}
 
     def ended(self, node: int, by: int) -> None:
         """The coordinator thinks that a node has ended, and has another one publish its wills."""

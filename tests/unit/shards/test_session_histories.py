@@ -160,6 +160,9 @@ def history(plane: Plane, random: Random, steps: int, *, crashes: bool = False) 
     assert len(holders(plane)) == 1
     assert not any(each.open for each in publishers), "every publisher is answered"
     check([*ended, *publishers], roamer, once=not crashes)
+    (node,) = holders(plane)
+    assert list(plane.records) == [("c", "t")], "the record is as it was, or doubled"
+    assert plane.records["c", "t"][0][0] == net.names[node], "where the session is"
 
 
 def check(publishers: list[Publisher], roamer: Roamer, *, once: bool) -> None:
