@@ -69,15 +69,15 @@ class Records:
         """Note that a subscription of a session here has come, changed or gone."""
         if self._sessions.get(session.client_id) is session:
             self._mark(session.client_id, (written,))
+            if self._marks > MARKS_MAX:
+                self.dropped += self._marks
+                self._tell_everything()
 
     def _mark(self, client_id: str, filters: Iterable[bytes]) -> None:
         marked = self._changed.setdefault(client_id, {})
         before = len(marked)
         marked.update(dict.fromkeys(filters))
         self._marks += len(marked) - before
-        if self._marks > MARKS_MAX:
-            self.dropped += self._marks
-            self._tell_everything()
 
     # Consumers
 

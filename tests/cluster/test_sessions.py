@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
 
+import pika  # type: ignore[import-untyped]
 import pytest
 
+from fluxmq.control.etcd.messages import end_of
 from fluxmq.control.etcd.owners import key_of
 from fluxmq.ipc.owner_messages import OwnerValue, decode_owner
 from tests.broker import HOST
@@ -68,6 +71,14 @@ def owner(node: Node, name: str) -> OwnerValue | None:
     """The owner of a client id, as a node's member of etcd knows it."""
     ((entry,),) = read(node, key_of(name)).entries or (((),),)
     return decode_owner(entry.value) if entry else None
+
+
+def recorded(node: Node, prefix: bytes) -> dict[str, str]:
+    """The rests of the keys of a record, as a node's member of etcd knows it, and the nodes in their values."""
+    (entries,) = read(node, prefix, end_of(prefix)).entries or ((),)
+    return {
+        each.key.removeprefix(prefix).decode(): json.loads(each.value)["node"] for each in entries
+    }
 
 
 class Roamer:
@@ -170,6 +181,36 @@ def test_a_client_id_is_connected_once(cluster: Cluster) -> None:
     second.disconnect()
 
 
+def test_subscriptions_and_consumers_are_recorded(cluster: Cluster) -> None:
+    """S1-06, S2-02, S2-06, S2-07, S2-25: every node finds them, and those of every protocol."""
+    first, second, third = cluster.nodes
+    client = connected(first, "recorded")
+    client.subscribe("a/#", "$share/billing/$queue/recorded", qos=1)
+    parameters = pika.ConnectionParameters(HOST, second.amqp_port)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.queue_declare("recorded")
+        channel.basic_consume("recorded", lambda *_: None, consumer_tag="tag")
+
+        def consumers() -> dict[str, str]:
+            found = recorded(third, b"/mqtt/queue-consumers/recorded/")
+            return {name.rsplit(":", 1)[-1]: node for name, node in found.items()}
+
+        both = {"billing/recorded": first.name, "tag": second.name}
+        eventually(lambda: consumers() == both, "both consume", SECONDS)
+    eventually(lambda: consumers() == {"billing/recorded": first.name}, "one has gone", SECONDS)
+    written = "a/#", "$share/billing/$queue/recorded"
+    prefix = b"/mqtt/subscriptions/recorded/"
+    assert recorded(third, prefix) == dict.fromkeys(written, first.name)
+    again = connected(second, "recorded")
+    moved = dict.fromkeys(written, second.name)
+    eventually(lambda: recorded(third, prefix) == moved, "they have moved", SECONDS)
+    again.unsubscribe("a/#")
+    eventually(lambda: len(recorded(third, prefix)) == 1, "one has ended", SECONDS)
+    again.disconnect(0, [(wire.SESSION_EXPIRY_INTERVAL, 0)])
+    eventually(lambda: recorded(third, prefix) == {}, "the session has ended", SECONDS)
+
+
 def test_many_clients_move_at_once(cluster: Cluster) -> None:
     """Each is told of its own messages only."""
     names = [f"many{number}" for number in range(60)]
@@ -197,6 +238,8 @@ def test_the_clients_of_a_killed_node_go_elsewhere(cluster: Cluster) -> None:
     first, second, third = cluster.nodes
     client = connected(first, "left behind")
     client.subscribe("left", qos=1)
+    record = b"/mqtt/subscriptions/left behind/"
+    eventually(lambda: recorded(third, record) == {"left": first.name}, "it is recorded", SECONDS)
     first.kill()
 
     def goes_on() -> bool:
@@ -210,6 +253,7 @@ def test_the_clients_of_a_killed_node_go_elsewhere(cluster: Cluster) -> None:
         return answer.reason == 0
 
     eventually(goes_on, "the client is let in", SECONDS)
+    eventually(lambda: recorded(third, record) == {"other": second.name}, "the rest goes", SECONDS)
     first.start()
     cluster.wait_ready()
     publisher = connected(third, "publisher", clean=True)

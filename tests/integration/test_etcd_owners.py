@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,11 +14,9 @@ from fluxmq.control.etcd import lease_pools, owners
 from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Get
 from fluxmq.control.etcd.owners import OwnerIds, key_of
-from fluxmq.control.peers import ControlListener, RequestError, Service
-from fluxmq.ipc import unix_socket
-from fluxmq.ipc.client import ControlClient
-from fluxmq.ipc.conversation import Answered, Handlers
-from fluxmq.ipc.messages import Body, ControlMessage, ProcessHello, ProcessNumbers
+from fluxmq.control.peers import Peer, RequestError
+from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.messages import Body, ControlMessage
 from fluxmq.ipc.owner_messages import (
     CLAIMS_MAX,
     OWNER_CLAIM,
@@ -33,6 +30,7 @@ from fluxmq.ipc.owner_messages import (
     OwnerValue,
     decode_owner,
 )
+from tests.control_part import alone
 from tests.etcd import Server, eventually, is_true, run, serving
 
 pytestmark = pytest.mark.once
@@ -47,32 +45,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 class Node:
-    """A control process of which only this part is there, and a shard that remembers its terms."""
+    """A node of which only this part is there, and its shard's terms."""
 
-    def __init__(self, server: Server, folder: Path, name: str, life: str) -> None:
-        self.path = folder / f"{name}-{life}"
-        self.terms: list[float] = []
-        self.ids = OwnerIds(
-            EtcdClient.of(server.cluster), name, life, lambda: self._listener.processes
-        )
-        self._listener = ControlListener(
-            Service(self._answer, lambda _: None, lambda _: None), os.geteuid()
-        )
-
-    async def start(self) -> None:
-        await self._listener.start(unix_socket.bind(self.path))
-        self.ids.start()
-        handlers = Handlers(lambda: (), ProcessNumbers, commands={OWNER_TERM: self._term})
-        shard = ControlClient(self.path, ProcessHello("shard", 0, os.getpid()), handlers)
-        self._task = asyncio.get_running_loop().create_task(shard.run())
-        await is_true(lambda: shard.established)
-
-    async def _answer(self, message: ControlMessage) -> Body:
-        return await self.ids.answer(message)
-
-    def _term(self, body: Body, answered: Answered) -> None:
-        self.terms.append(OwnerTerm.from_body(body).until)
-        answered({})
+    def __init__(self, ids: OwnerIds, terms: list[float]) -> None:
+        self.ids = ids
+        self.terms = terms
 
     async def claim(self, **fences: int) -> dict[str, FoundOwner]:
         keys = OwnerKeys(tuple(OwnerKey(*each) for each in fences.items()))
@@ -85,21 +62,20 @@ class Node:
         keys = OwnerKeys(tuple(OwnerKey(*each) for each in fences.items()))
         await self.ids.answer(ControlMessage(OWNER_RELEASE, 1, keys.to_body()))
 
-    async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        await self._listener.stop()
-        await self.ids.stop()
-
 
 @asynccontextmanager
 async def node(server: Server, folder: Path, name: str, life: str = "1") -> AsyncIterator[Node]:
-    made = Node(server, folder, name, life)
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.stop()
+    terms: list[float] = []
+
+    def term(body: Body, answered: Answered) -> None:
+        terms.append(OwnerTerm.from_body(body).until)
+        answered({})
+
+    def make(shards: Callable[[], list[Peer]]) -> OwnerIds:
+        return OwnerIds(EtcdClient.of(server.cluster), name, life, shards)
+
+    async with alone(folder / f"{name}-{life}", make, {OWNER_TERM: term}) as ids:
+        yield Node(ids, terms)
 
 
 async def stored(client: EtcdClient, name: str) -> OwnerValue | None:

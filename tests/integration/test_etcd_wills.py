@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,11 +12,9 @@ from fluxmq.control.etcd import wills
 from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Get, Put, end_of
 from fluxmq.control.etcd.wills import DATA, NODES, PUBLISHED, WillKeys
-from fluxmq.control.peers import ControlListener, RequestError, Service
-from fluxmq.ipc import unix_socket
-from fluxmq.ipc.client import ControlClient
-from fluxmq.ipc.conversation import Answered, Handlers
-from fluxmq.ipc.messages import Body, ControlMessage, ProcessHello, ProcessNumbers
+from fluxmq.control.peers import Peer, RequestError
+from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.messages import Body, ControlMessage
 from fluxmq.ipc.will_messages import (
     WILL_CHANGE,
     WILL_CLAIM,
@@ -30,6 +26,7 @@ from fluxmq.ipc.will_messages import (
     WillToPublish,
     WillValue,
 )
+from tests.control_part import alone
 from tests.etcd import Server, eventually, is_true, run, serving
 
 pytestmark = pytest.mark.once
@@ -49,35 +46,14 @@ def will(payload: bytes = b"gone", delay: int = 0) -> WillValue:
 
 
 class Node:
-    """A control process of which only this part is there, and a shard that remembers what it publishes."""
+    """A node of which only this part is there, and what its shard publishes."""
 
-    def __init__(self, server: Server, folder: Path, name: str, life: str) -> None:
-        self.path = folder / f"{name}-{life}"
-        self.coordinates = True
+    def __init__(self, coordinates: bool) -> None:
+        self.coordinates = coordinates
         self.published: list[tuple[str, bytes]] = []
-        self.keys = WillKeys(
-            EtcdClient.of(server.cluster),
-            name,
-            life,
-            lambda: self.coordinates,
-            lambda: self._listener.processes,
-        )
-        self._listener = ControlListener(
-            Service(self._answer, lambda _: None, lambda _: None), os.geteuid()
-        )
+        self.keys: WillKeys
 
-    async def start(self) -> None:
-        await self._listener.start(unix_socket.bind(self.path))
-        self.keys.start()
-        handlers = Handlers(lambda: (), ProcessNumbers, commands={WILL_PUBLISH: self._publish})
-        shard = ControlClient(self.path, ProcessHello("shard", 0, os.getpid()), handlers)
-        self._task = asyncio.get_running_loop().create_task(shard.run())
-        await is_true(lambda: shard.established)
-
-    async def _answer(self, message: ControlMessage) -> Body:
-        return await self.keys.answer(message)
-
-    def _publish(self, body: Body, answered: Answered) -> None:
+    def publish(self, body: Body, answered: Answered) -> None:
         wanted = WillToPublish.from_body(body)
         self.published.append((wanted.client, wanted.will.payload))
         answered({})
@@ -90,24 +66,19 @@ class Node:
         body = await self.keys.answer(ControlMessage(WILL_CLAIM, 1, WillClaims(clients).to_body()))
         return ClaimedWills.from_body(body).granted
 
-    async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        await self._listener.stop()
-        await self.keys.stop()
-
 
 @asynccontextmanager
 async def node(
     server: Server, folder: Path, name: str, life: str = "1", coordinates: bool = False
 ) -> AsyncIterator[Node]:
-    made = Node(server, folder, name, life)
-    made.coordinates = coordinates
-    await made.start()
-    try:
+    made = Node(coordinates)
+
+    def make(shards: Callable[[], list[Peer]]) -> WillKeys:
+        client = EtcdClient.of(server.cluster)
+        return WillKeys(client, name, life, lambda: made.coordinates, shards)
+
+    async with alone(folder / f"{name}-{life}", make, {WILL_PUBLISH: made.publish}) as made.keys:
         yield made
-    finally:
-        await made.stop()
 
 
 async def stored(client: EtcdClient, prefix: bytes) -> list[bytes]:

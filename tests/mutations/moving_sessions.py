@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 OF_NODES = "tests/unit/shards/test_sessions_cluster.py::"
 OF_ETCD = "tests/integration/test_etcd_owners.py::"
+OF_RECORDS = "tests/integration/test_etcd_records.py::"
 
 MUTATIONS = [
     Mutation(
@@ -87,5 +88,37 @@ MUTATIONS = [
         "self._user.taken(client_id)",
         "pass",
         OF_NODES + "test_the_session_of_a_node_whose_lease_has_ended_is_left_behind",
+    ),
+    Mutation(
+        "record_of_others",
+        "Only the owner of a client id records its subscriptions.",
+        "RecordKeys._put",
+        "(Valued(key_of(client), self._owner),)",
+        "()",
+        OF_RECORDS + "test_only_the_owner_records_subscriptions",
+    ),
+    Mutation(
+        "record_deleted_by_former_owner",
+        "A node deletes a record only while it is under its own lease.",
+        "RecordKeys._delete",
+        "(Leased(key, pool.lease),)",
+        "()",
+        OF_RECORDS + "test_a_former_owner_deletes_nothing_of_the_next_one",
+    ),
+    Mutation(
+        "record_deleted_by_former_shard",
+        "A shard deletes no record that another one has put since.",
+        "RecordKeys._change",
+        "if self._putters.get(key) == changes.shard]",
+        "]",
+        OF_RECORDS + "test_a_former_owner_deletes_nothing_of_the_next_one",
+    ),
+    Mutation(
+        "refused_record_forgotten",
+        "A session is recorded once its id is owned.",
+        "Records._answered",
+        "if client_id in self._sessions:",
+        "if False:",
+        "tests/unit/shards/test_records.py::test_a_session_is_recorded_once_its_id_is_owned",
     ),
 ]

@@ -14,8 +14,10 @@ from fluxmq.control.etcd.messages import (
     EtcdTransaction,
     Get,
     KeyValue,
+    Leased,
     Put,
     TransactionResult,
+    Valued,
     Watched,
 )
 
@@ -52,6 +54,22 @@ def test_a_transaction() -> None:
             b"\x1a\x08\x0a\x06\x0a\x01a\x12\x01b"
         )
     )
+
+
+def test_comparisons_of_values_and_leases() -> None:
+    compares = Valued(b"k", b""), Valued(b"k", b"v"), Leased(b"k", 9), Leased(b"k", 0)
+    assert messages.transaction(EtcdTransaction(compares, ())) == (
+        b"\x0a\x07\x10\x03\x1a\x01k\x3a\x00"
+        b"\x0a\x08\x10\x03\x1a\x01k\x3a\x01v"
+        b"\x0a\x07\x10\x04\x1a\x01k\x40\x09"
+        b"\x0a\x07\x10\x04\x1a\x01k\x40\x00"
+    )
+
+
+def test_a_name_is_one_part_of_a_key() -> None:
+    """S2-05, S2-06: whatever characters a client id has."""
+    names = "a/b", "a%2Fb", "%", "é"
+    assert list(map(messages.key_part, names)) == [b"a%2Fb", b"a%252Fb", b"%25", "é".encode()]
 
 
 def test_a_transaction_within_another() -> None:

@@ -228,7 +228,9 @@ class Plane:
                 refused[change.client] = None
             else:
                 found.append(((change.client, change.filter), change.value))
-        found += [((each.queue, each.group, each.consumer), each.value) for each in changes.consumers]
+        found += [
+            ((each.queue, each.group, each.consumer), each.value) for each in changes.consumers
+        ]
         for key, value in found:
             if value is not None:
                 self.records[key] = putter, value
