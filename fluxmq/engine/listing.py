@@ -74,7 +74,7 @@ class GroupListings:
         group, status = hosted.group, hosted.driver.node.status()
         return GroupRow(
             group=group.name,
-            shard=self._queues.shard,
+            shard=self._queues.service.shard,
             core=self._core,
             pinned=group.name in self._queues.places.placement.pins,
             role=hosted.role,
@@ -96,7 +96,7 @@ class GroupListings:
     def _broken(self, name: str, problem: str) -> GroupRow:
         pinned = name in self._queues.places.placement.pins
         durability = durability_of(name)
-        shard, core = self._queues.shard, self._core
+        shard, core = self._queues.service.shard, self._core
         return GroupRow(
             name, shard, core, pinned, "failed", problem, durability, 0, 0, 0, 0, 0, 0, 0, 0.0
         )
@@ -120,7 +120,7 @@ class GroupListings:
             queue=queue.name,
             type=TYPES[QueueType(queue.config.type)],
             group=group.name,
-            shard=self._queues.shard,
+            shard=self._queues.service.shard,
             durability=MEMORY if memory else promised_by(self._queues, group.name),
             messages=queue.next_offset - queue.start,
             bytes=bytes_of(group, queue),

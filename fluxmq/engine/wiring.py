@@ -54,7 +54,6 @@ class Queues:
         clock: Callable[[], int] = microseconds_now,
         disk: Disk | None = None,
     ) -> None:
-        self.shard = shard
         self.reactor = reactor
         self._disk = disk or Disk()
         self.places = Places(placement)
@@ -100,6 +99,7 @@ class Queues:
             self.paths,
         )
         self._backups = GroupBackups(shard, settings, self._disk.files, self.paths, self.durable)
+        self._drain_seconds = settings.queue_manager.capture_drain_timeout
 
     @property
     def durable(self) -> HostedGroups[ReplicationGroup]:
@@ -129,7 +129,7 @@ class Queues:
             name
             for name in names
             if self.is_member(name)
-            and self.places.shard_of(name) == self.shard
+            and self.places.shard_of(name) == self.service.shard
             and not self.places.is_moving(name)
         )
 
@@ -151,7 +151,9 @@ class Queues:
         }
 
     def _is_elsewhere(self, group: str) -> bool:
-        return self.places.shard_of(group) != self.shard and not self.places.is_moving(group)
+        return self.places.shard_of(group) != self.service.shard and not self.places.is_moving(
+            group
+        )
 
     def open(self, beat: Callable[[], None]) -> None:
         """Recover and start this shard's groups. Raises StorageError."""
@@ -162,7 +164,7 @@ class Queues:
         # Groups that are left only in the logs: open them too, or their entries would stay for
         # ever.
         for name in self.durable.unhosted():
-            if self.places.shard_of(name) == self.shard and not self.places.is_moving(name):
+            if self.places.shard_of(name) == self.service.shard and not self.places.is_moving(name):
                 if self.nodes.left(name):
                     self.durable.forget(name)
                     continue
@@ -238,11 +240,11 @@ class Queues:
         self.service.housekeeping()
         self.after_groups()
 
-    async def drain(self, tick: Callable[[], None], seconds: float) -> None:
+    async def drain(self, tick: Callable[[], None]) -> None:
         """Wait, for a bounded time, until appends in flight are durable and their publishers
         answered."""
         await self.nodes.hand_over(tick)
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + self._drain_seconds
         while not self.service.idle and time.monotonic() < deadline:
             tick()
             await asyncio.sleep(0.001)

@@ -364,8 +364,7 @@ class Worker:
         """Finish queues' work in flight, notify clients, flush output for a bounded time, and
         end."""
         self.shard.intake.stop()
-        seconds = self.settings.queue_manager.capture_drain_timeout
-        await self.shard.queues.drain(self._turn_once, seconds)
+        await self.shard.queues.drain(self._turn_once)
         self.shard.amqp.shut_down()
         for connection in list(self.shard.reactor.connections.values()):
             if isinstance(connection.identity, MqttClient):

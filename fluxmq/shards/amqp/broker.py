@@ -94,7 +94,7 @@ class AmqpBroker:
         call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int],
     ) -> None:
-        self.shard = queues.shard
+        self.shard = queues.service.shard
         self._call_later = call_later
         self._clock = clock
         self.opened = 0

@@ -188,7 +188,7 @@ class DeclaredQueues:
     def _compare_with_file(self, internal: str, group: str) -> None:
         """Log, once per node, a queue that is in another group than the settings file says."""
         wanted = self._queues.names.group_of_settings(internal)
-        if self._queues.shard or wanted == group or internal in self._said:
+        if self._queues.service.shard or wanted == group or internal in self._said:
             return
         self._said.add(internal)
         _log.error(
@@ -217,7 +217,7 @@ class DeclaredQueues:
         found = queues.service.find(name)
         places = queues.places
         # This node has no place for other nodes' own groups.
-        here = queues.is_member(name) and places.shard_of(name) == queues.shard
+        here = queues.is_member(name) and places.shard_of(name) == queues.service.shard
         here = here and not places.is_moving(name)
         # By the placement, a group that has left is here until its new place is decided.
         here = here and name not in queues.node_groups.leaving

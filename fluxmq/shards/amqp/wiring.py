@@ -47,7 +47,7 @@ class Amqp:
         call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int] = microseconds_now,
     ) -> None:
-        self._shard = queues.shard
+        self._shard = queues.service.shard
         self._broker = broker
         self._queues = queues
         self._reactor = broker.reactor
@@ -57,7 +57,7 @@ class Amqp:
         self.topology = TopologyClient(
             lambda: self._reactor.tally.now,
             self._changed,
-            first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{queues.shard}"))],
+            first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{queues.service.shard}"))],
         )
         self.vhost_connections = vhost_connections
         self.replies = replies
