@@ -78,8 +78,7 @@ async def node(server: Server, folder: Path, name: str, life: str = "1") -> Asyn
     def make(shards: Callable[[], list[Peer]]) -> RecordKeys:
         return RecordKeys(EtcdClient.of(server.cluster), name, life, shards)
 
-    commands = {RECORD_AGAIN: made.again}
-    async with alone(folder / f"{name}-{life}", make, commands) as made.keys:
+    async with alone(folder / f"{name}-{life}", make, {RECORD_AGAIN: made.again}) as made.keys:
         yield made
 
 

@@ -67,7 +67,6 @@ class Connection:
         assert isinstance(shard.retained_sync, RetainedSync)
         self.sync = shard.retained_sync
         self.shard = shard
-        self.wills = shard.broker.wills
         for part in shard.control_users:
             part.connect(self)
             part.established()
@@ -222,7 +221,7 @@ class Plane:
         if changes.anew:
             self.records = {k: (p, v) for k, (p, v) in self.records.items() if p != putter}
         found: list[tuple[RecordKey, SubscriptionValue | ConsumerValue | None]] = []
-        refused = {}
+        refused: dict[str, None] = {}
         for change in changes.subscriptions:
             if change.value is not None and self.owner_of(change.client) != node:
                 refused[change.client] = None
@@ -292,7 +291,7 @@ class Plane:
                 del self.wills[client]
                 self.published.add(client)
                 body = WillToPublish(client, will).to_body()
-                self.of(by)[0].wills.commands[WILL_PUBLISH](body, lambda _: None)
+                self.of(by)[0].command(WILL_PUBLISH, body)
         self.net.run()
 
     def commit(self, body: Body) -> Body | Failure:
