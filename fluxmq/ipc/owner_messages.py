@@ -32,10 +32,12 @@ Revision = Annotated[int, Meta(ge=0)]
 
 
 class OwnerKey(Struct, frozen=True, array_like=True):
-    """A client id, and the revision of the key that names its owner: 0 if there is none."""
+    """A client id, and the revision of the key that names its owner: 0 if there is none. ``look``:
+    there probably is one, so that reading the key first saves a commit that fails."""
 
     client: Client
     revision: Revision
+    look: bool = False
 
 
 class OwnerKeys(MessageBody, frozen=True):

@@ -125,7 +125,9 @@ class SessionArrivals:
 
     def _claim(self, arrival: _Arrival, fence: int) -> None:
         arrival.fence = fence
-        self._ids.claim(arrival.client_id, fence, partial(self._claimed, arrival))
+        # A client that keeps a session has probably come from another node.
+        look = not (arrival.clean or fence)
+        self._ids.claim(arrival.client_id, fence, partial(self._claimed, arrival), look=look)
 
     def _claimed(self, arrival: _Arrival, owner: FoundOwner | None) -> None:
         if not self._is_current(arrival):

@@ -119,6 +119,33 @@ def test_an_owner_is_replaced_if_nothing_has_changed(server: Server, tmp_path: P
     run(server, scenario)
 
 
+def test_an_owner_may_be_looked_up_first(server: Server, tmp_path: Path) -> None:
+    """S2-14: that costs no commit, and an id without an owner is claimed all the same."""
+
+    async def scenario(client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one, node(server, tmp_path, "node2") as two:
+            first = (await one.claim(a=0))["a"]
+            await two.claim(b=0)
+            keys = OwnerKeys((OwnerKey("a", 0, look=True),))
+            before = (await client.transact((), (Get(b"x"),))).revision
+            answer = await two.ids.answer(ControlMessage(OWNER_CLAIM, 1, keys.to_body()))
+            assert FoundOwners.from_body(answer).owners == (
+                FoundOwner("node1", "1", first.revision),
+            )
+            assert (await client.transact((), (Get(b"x"),))).revision == before
+            keys = OwnerKeys(
+                (OwnerKey("c", 0, look=True), OwnerKey("d", 0), OwnerKey("a", 0, look=True))
+            )
+            answer = await two.ids.answer(ControlMessage(OWNER_CLAIM, 1, keys.to_body()))
+            assert [each.ours for each in FoundOwners.from_body(answer).owners] == [
+                True,
+                True,
+                False,
+            ]
+
+    run(server, scenario)
+
+
 def test_a_claim_whose_answer_was_lost_is_known_as_ours(server: Server, tmp_path: Path) -> None:
     async def scenario(_client: EtcdClient) -> None:
         async with node(server, tmp_path, "node1") as one:

@@ -23,8 +23,8 @@ from fluxmq.control.etcd.messages import (
     Delete,
     EtcdTransaction,
     Get,
+    KeyValue,
     Put,
-    TransactionResult,
     key_part,
 )
 from fluxmq.control.peers import Peer, PeerError, RequestError
@@ -107,6 +107,26 @@ class OwnerIds:
         return {}
 
     async def _claim(self, keys: tuple[OwnerKey, ...]) -> tuple[FoundOwner, ...]:
+        """Claim ids, but for those whose key was to be read first and is another node's."""
+        found = await self._look([each.client for each in keys if each.look])
+        claims = [each for each in keys if each.client not in found]
+        if claims:
+            found |= zip((each.client for each in claims), await self._put(claims), strict=True)
+        return tuple(found[each.client] for each in keys)
+
+    async def _look(self, clients: list[str]) -> dict[str, FoundOwner]:
+        """Return the owners of those ids that have one."""
+        if not clients:
+            return {}
+        gets = tuple(Get(key_of(client)) for client in clients)
+        result = await self._client.transact((), gets)
+        return {
+            client: self._found(client, entries[0])
+            for client, entries in zip(clients, result.entries, strict=True)
+            if entries
+        }
+
+    async def _put(self, keys: list[OwnerKey]) -> list[FoundOwner]:
         pool = await self._pools.take(len(keys))
         operations = []
         for each in keys:
@@ -123,14 +143,12 @@ class OwnerIds:
                 self._pools.enter(each.client, pool)
                 found.append(FoundOwner(self._node, self._life, result.revision, ours=True))
             else:
-                found.append(self._found(each.client, done))
-        return tuple(found)
+                entry = next((entry for part in done.entries for entry in part), None)
+                found.append(FoundOwner() if entry is None else self._found(each.client, entry))
+        return found
 
-    def _found(self, client: str, result: TransactionResult) -> FoundOwner:
-        """Return the owner that a failed claim has found."""
-        entry = next((each for part in result.entries for each in part), None)
-        if entry is None:
-            return FoundOwner()
+    def _found(self, client: str, entry: KeyValue) -> FoundOwner:
+        """Return the owner that a key names."""
         try:
             owner = decode_owner(entry.value)
         except MessageError as problem:

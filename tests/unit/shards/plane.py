@@ -93,6 +93,7 @@ class Connection:
         self.term()
         for requests, waits in ((self.claims, self.undecided), (self.requests, self.mute)):
             while requests and not waits:
+                requests.rotate(-self.plane.choose(len(requests)))
                 kind, body, answered = requests.popleft()
                 answered(self.plane.answer(kind, body, self))
                 worked = True
@@ -165,6 +166,8 @@ class Plane:
         self.published: set[str] = set()
         """Clients whose wills the coordinator had published."""
         self.connections: dict[Shard, Connection] = {}
+        self.choose: Callable[[int], int] = lambda _count: 0
+        """Which of so many requests of a shard is answered next."""
         self.repeat: Callable[[], bool] = lambda: False
         """Whether the answer to a request is lost."""
         net.besides = self.step

@@ -99,6 +99,7 @@ def history(plane: Plane, random: Random, steps: int, *, crashes: bool = False) 
     """Let a client roam while messages are published, and links and etcd are slow; with ``crashes``
     the shards of nodes are killed, too, and streams cut."""
     net, count = plane.net, len(plane.net.nodes)
+    plane.choose = random.randrange
     publishers = [Publisher(plane, node) for node in range(count)]
     ended: list[Publisher] = []
     roamer = Roamer(plane)

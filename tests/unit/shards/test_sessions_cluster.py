@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fluxmq.ipc.owner_messages import OWNER_CLAIM, OWNER_RELEASE, OwnerKeys
 from fluxmq.model.outcomes import Outcome
 from fluxmq.shards import expected_sessions
 from tests.conformance import wire
@@ -602,6 +603,26 @@ def test_an_id_is_released_some_seconds_after_its_session(make_plane: MakePlane)
     begin(plane, 0, "c2", props=[]).take(wire.CONNACK)
     plane.net.advance(6)
     assert list(plane.owners) == ["c2"]
+
+
+def test_an_id_is_in_one_request_at_a_time(make_plane: MakePlane) -> None:
+    """A claim must not be decided before the release that it follows; those of others need not wait."""
+    plane = make_plane(1, 1)
+    (connection,) = plane.of(0)
+    begin(plane, 0, props=[], clean=True).disconnect(0)
+    decide(plane, 0, False)
+    plane.net.advance(6)
+    again = begin(plane, 0)
+    other = begin(plane, 0, "other")
+    asked = [(kind, OwnerKeys.from_body(body).keys) for kind, body, _ in connection.claims]
+    assert [(kind, [each.client for each in keys]) for kind, keys in asked] == [
+        (OWNER_RELEASE, ["c"]),
+        (OWNER_CLAIM, ["other"]),
+    ]
+    decide(plane, 0)
+    assert not present(again)
+    assert not present(other)
+    assert owner(plane) == owner(plane, "other") == "n0"
 
 
 def test_a_client_that_comes_back_costs_etcd_nothing(make_plane: MakePlane) -> None:
