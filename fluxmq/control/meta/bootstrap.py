@@ -1,4 +1,5 @@
-"""Changes when a node starts: queues of its previous life are dropped, configured ones declared.
+"""Changes when a node starts or has ended: queues in its memory are dropped, configured ones
+declared.
 
 Pure. A configured queue stays as long as some node's settings have it; of two that differ the one
 declared last counts.
@@ -85,7 +86,7 @@ def changes(
     before = records.get(begun.node)
     found: list[Change] = []
     if before is None or before.life != begun.life:
-        found += _dropped(ended_with(begun.node, topology))
+        found += dropped_with(begun.node, topology)
     names = {queue.name for queue in begun.queues}
     others = {
         name for node, record in records.items() if node != begun.node for name in record.queues
@@ -100,13 +101,15 @@ def changes(
     return found
 
 
-def ended_with(node: str, topology: Topology) -> list[QueueRecord]:
-    """Return the queues that were in a node's memory."""
-    return [
-        queue
-        for queue in topology.queues()
-        if queue.group.startswith(EPHEMERAL_PREFIX) and queue.group.endswith(f"@{node}")
-    ]
+def dropped_with(node: str, topology: Topology) -> list[Change]:
+    """Return the changes that delete the queues that were in a node's memory."""
+    return _dropped(
+        [
+            queue
+            for queue in topology.queues()
+            if queue.group.startswith(EPHEMERAL_PREFIX) and queue.group.endswith(f"@{node}")
+        ]
+    )
 
 
 def _dropped(queues: Sequence[QueueRecord]) -> list[Change]:

@@ -19,6 +19,7 @@ from fluxmq.control.meta.bootstrap import BEGIN, Bootstrap
 from fluxmq.control.meta.cluster_view import ClusterView, MetaStatus, Work
 from fluxmq.control.meta.decisions import AcceptedDelta, Decision, UsersChange
 from fluxmq.control.meta.frames import TOPOLOGY, USERS
+from fluxmq.control.meta.leadership import Leadership
 from fluxmq.control.meta.remove_node import forget
 from fluxmq.control.meta.replica import MetaReplica
 from fluxmq.control.meta.requests import MetaRequests, UnknownOutcomeError
@@ -100,7 +101,7 @@ class Meta:
         self._work = Work()
         self.neighbours = MetaTransport(plan, store, thread, self._cluster_view, self._work)
         self._requests = MetaRequests(self.neighbours.send, self._serve)
-        self._led_since: float | None = None
+        self._leadership: Leadership | None = None
         self._begun = (0, 0)
         self._leading: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
@@ -397,14 +398,14 @@ class Meta:
     def turned(self) -> None:
         """Handle a possible change of role, leader or member state."""
         about = {"group": self.plan.name, "term": self.replica.node.term}
-        if self.replica.leading and self._led_since is None:
-            self._led_since = self._now()
+        if self.replica.leading and self._leadership is None:
+            self._leadership = Leadership(self._now())
             _log.info("leading", extra=about)
         elif self.replica.status().role is not Role.LEADER:
             self.neighbours.leads_no_longer()
-            if self._led_since is not None:
+            if self._leadership is not None:
                 _log.info("leadership lost", extra=about)
-            self._led_since = None
+            self._leadership = None
         self._news.set()
         self.neighbours.introduce()
 
@@ -476,6 +477,24 @@ class Meta:
         elif step is not None:
             noted_now = NODE + self._names[step.number], step.record.pack()
             await self._propose(Decision(shared=(noted_now,)))
+        if self._leadership is not None:
+            others = set(numbers.values()) - {self.plan.own}
+            heard = self.neighbours.streams.heard
+            for number in self._leadership.newly_ended(others, heard, self._now()):
+                await self._drop_queues_of(self._names[number])
+
+    async def _drop_queues_of(self, node: str) -> None:
+        """Delete the queues in the memory of a node that has ended."""
+        async with self._topology.deciding() as topology:
+            found = bootstrap.dropped_with(node, topology)
+            if not found:
+                return
+            deltas = [topology.apply(change) for change in found]
+            await self._topology.commit([delta for delta in deltas if delta.rows])
+        _log.warning(
+            "a node has ended: queues in its memory are deleted",
+            extra={"node": node, "queues": len(found)},
+        )
 
     async def _seed(self) -> None:
         """Bootstrap the cluster with what some node brings, else with the defaults."""
@@ -485,8 +504,8 @@ class Meta:
                 if started.brings and started.standing is MemberState.MEMBER:
                     replica.transfer(number)
                     return
-            led_since = self._led_since
-            waited = 0.0 if led_since is None else self._now() - led_since
+            term = self._leadership
+            waited = 0.0 if term is None else self._now() - term.since
             if len(known) + 1 < len(self.plan.nodes) and waited < SEED_SECONDS:
                 return
         brings = replica.brings

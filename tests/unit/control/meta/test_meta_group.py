@@ -8,7 +8,7 @@ import pytest
 
 from fluxmq.auth.users import VhostPermission
 from fluxmq.control import topology_service
-from fluxmq.control.meta import log, service
+from fluxmq.control.meta import leadership, log, service
 from fluxmq.control.meta.remove_node import problem
 from fluxmq.control.peers import RequestError
 from fluxmq.control.topology_service import CONFIRM_SECONDS
@@ -342,6 +342,29 @@ def test_what_ended_with_a_node_goes_when_it_begins_anew(tmp_path):
         await node.start()
         await until(lambda: other.queues_of() == ["q", "theirs"])
         await all_alike(cluster)
+
+    run(Cluster(tmp_path), scenario)
+
+
+def test_what_was_in_the_memory_of_a_node_that_has_ended_goes(tmp_path, monkeypatch):
+    """Another client may then declare a queue of that name elsewhere; exclusive ones go as well."""
+    monkeypatch.setattr(leadership, "ENDED_SECONDS", 1.0)
+
+    async def scenario(cluster):
+        await cluster.well()
+        node, other = cluster.followers()
+        mine = queue("mine", durable=False, group=f"ephemeral-0@{node.name}")
+        theirs = queue("theirs", durable=False, group=f"ephemeral-0@{other.name}")
+        kept = queue("kept", group=f"local-0@{node.name}")
+        assert await node.change(mine, kept) is None
+        assert await other.change(theirs) is None
+        await node.kill()
+        await until(lambda: other.queues_of() == ["kept", "theirs"])
+        assert await other.change(queue("mine", durable=False, group=theirs.queue.group)) is None
+        await node.start()
+        await cluster.well()
+        await all_alike(cluster)
+        assert node.queues_of() == ["kept", "mine", "theirs"]
 
     run(Cluster(tmp_path), scenario)
 

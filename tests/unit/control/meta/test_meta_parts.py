@@ -35,6 +35,7 @@ from fluxmq.control.meta.frames import (
     decode,
     encode,
 )
+from fluxmq.control.meta.leadership import Leadership
 from fluxmq.control.meta.log import MetaLog
 from fluxmq.control.meta.tables import MemberState, NodeRecord
 from fluxmq.ipc.messages import MessageError
@@ -269,3 +270,14 @@ def test_work_that_ends_before_it_began_is_not_forgotten(recwarn):
     asyncio.run(scenario())
     gc.collect()
     assert not recwarn.list
+
+
+def test_a_node_has_ended_when_it_was_silent_for_long():
+    term = Leadership(100.0)
+    heard = {1: 99.0, 2: 105.0}
+    assert term.newly_ended((1, 2, 3), heard, 110.0) == []
+    assert term.newly_ended((1, 2, 3), heard, 110.1) == [1, 3]
+    assert term.newly_ended((1, 2, 3), heard, 115.1) == [2]
+    heard[1] = 115.2
+    assert term.newly_ended((1, 2, 3), heard, 116.0) == []
+    assert term.newly_ended((1, 2, 3), heard, 126.0) == [1], "once each time"
