@@ -20,6 +20,7 @@ from pika.exceptions import (  # type: ignore[import-untyped]
 )
 
 from fluxmq.cli.main import run as fluxmqctl
+from fluxmq.control.meta.leadership import ENDED_SECONDS
 from tests.broker import HOST
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import Amqp, Mqtt
@@ -176,6 +177,64 @@ def test_the_home_node_of_a_queue_that_cannot_be_reached_is_named_at_once(cluste
             return False
 
     eventually(is_back, "the home node serves its queue again", PATIENCE)
+
+
+def in_memory(node: Node, name: str) -> bool:
+    """Declare a queue that is not durable, with a message in it, unless it is known at another node."""
+    with connected(node) as connection:
+        channel = connection.channel()
+        try:
+            channel.queue_declare(name)
+        except ChannelClosedByBroker:
+            return False
+        channel.confirm_delivery()
+        channel.basic_publish("", name, b"m", mandatory=True)
+    return True
+
+
+def test_a_queue_in_the_memory_of_a_killed_node_goes(cluster: Cluster) -> None:
+    """A client that reconnects to another node declares it there."""
+    first, second, _ = cluster.nodes
+    assert in_memory(second, "volatile")
+    second.kill()
+    began = time.monotonic()
+    assert not in_memory(first, "volatile"), "the node may be back soon"
+    eventually(lambda: in_memory(first, "volatile"), "it is deleted", PATIENCE)
+    assert time.monotonic() - began > ENDED_SECONDS / 2
+    second.start()
+    cluster.wait_ready()
+    with connected(second) as connection:
+        channel = connection.channel()
+        assert channel.queue_declare("volatile", passive=True).method.message_count == 1
+        channel.queue_delete("volatile")
+
+
+def test_a_node_that_was_thought_to_have_ended_deletes_what_is_in_its_memory(
+    cluster: Cluster,
+) -> None:
+    """Its consumers are told, and a queue that was declared elsewhere meanwhile is the only one of its name."""
+    first, second, _ = cluster.nodes
+    with connected(second) as connection:
+        channel = connection.channel()
+        channel.queue_declare("stopped")
+        cancelled: list[object] = []
+        channel.add_on_cancel_callback(cancelled.append)
+        channel.basic_consume("stopped", print)
+        second.pause()
+        try:
+            eventually(lambda: in_memory(first, "stopped"), "it is deleted", PATIENCE)
+        finally:
+            second.resume()
+        cluster.wait_ready()
+
+        def told() -> bool:
+            connection.process_data_events(0.1)
+            return bool(cancelled)
+
+        eventually(told, "its consumer is told", PATIENCE)
+        again = connection.channel()
+        assert again.queue_declare("stopped", passive=True).method.message_count == 1
+        again.queue_delete("stopped")
 
 
 def test_every_node_lists_the_nodes_of_queues(
