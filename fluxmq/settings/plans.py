@@ -43,6 +43,10 @@ META_PORT: Final = 1000
 """Distance of the port of ``_meta``, if it has no address, from that of cluster.raft.bind_addr:
 beyond the derived ports."""
 
+SIZED: Final = "copies-"
+"""Beginning of the names of the groups for queues that want another number of copies than the default
+group has; the number follows."""
+
 _NOT_GIVEN: Final = RaftGroup()
 
 
@@ -107,6 +111,7 @@ class GroupPlans:
         self._settings = settings
         self._raft = settings.cluster.raft
         self._clustered = settings.cluster.enabled and settings.cluster.raft.enabled
+        self._size = len(self._raft.peers) + 1
         self._taken = list(listen_addresses(settings))
         self._taken_by_others = list(listen_addresses_of_others(settings))
         self._derived: dict[str, str] = {}
@@ -161,13 +166,28 @@ class GroupPlans:
             raise UnknownGroup(group, str(error)) from None
         if group == META_GROUP or group.startswith(OWN_GROUP_PREFIXES):
             raise UnknownGroup(group, "is not a valid name for a replication group of queues")
-        known = group == DEFAULT_GROUP or group in self._raft.groups
+        known = group == DEFAULT_GROUP or group in self._raft.groups or self._copies(group) > 0
         if not known and not self._raft.auto_provision_groups:
             raise UnknownGroup(
                 group,
                 "is not in cluster.raft.groups, and cluster.raft.auto_provision_groups is false",
             )
         return self._plan(group)
+
+    def sized(self, copies: int) -> str:
+        """Return the group for queues with so many copies, or as many as there are nodes; empty for
+        one copy."""
+        default = self.of(DEFAULT_GROUP)
+        copies = min(copies, len(default.nodes))
+        if copies == 1:
+            return ""
+        return DEFAULT_GROUP if copies == len(default.members) else f"{SIZED}{copies}"
+
+    def _copies(self, group: str) -> int:
+        """Return the number of copies that a group's name says; 0 if it is not such a name."""
+        digits = group.removeprefix(SIZED) if group.startswith(SIZED) else ""
+        copies = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 4 else 0
+        return copies if group not in self._raft.groups and 2 <= copies <= self._size else 0
 
     def of_queue(self, queue: QueueSettings) -> GroupPlan:
         """Return the plan of the group that holds a queue, with the queue's own replication
@@ -201,7 +221,8 @@ class GroupPlans:
         raft, own = self._raft, self._settings.cluster.node_id
         section = raft.groups.get(group, _NOT_GIVEN)
         address, nodes = self._nodes(group, section)
-        factor = section.replication_factor or raft.replication_factor
+        given = section.replication_factor or raft.replication_factor
+        factor = self._copies(group) or given
         members = _chosen(group, nodes, factor)
         in_sync = section.min_in_sync_replicas or raft.min_in_sync_replicas
         timings = self._timings(group, section)

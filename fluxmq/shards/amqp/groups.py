@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from fluxmq.engine.names import QueueNames
 from fluxmq.ipc.placements import number_of
-from fluxmq.routing.topology.arguments import CLASSIC, GROUP_KEY
+from fluxmq.routing.topology.arguments import CLASSIC, GROUP_KEY, QUORUM, STREAM
 from fluxmq.routing.topology.refusals import precondition
 from fluxmq.settings.clustering import BUFFERED, DEFAULT_GROUP, EPHEMERAL, LOCAL
 from fluxmq.settings.plans import GroupPlans, UnknownGroup
 
-SIZE_KEY: Final = "x-quorum-initial-group-size"
+SIZE_KEYS: Final = {QUORUM: "x-quorum-initial-group-size", STREAM: "x-initial-cluster-size"}
+"""Arguments for the number of copies, by type."""
 
 
 def group_for(
@@ -33,8 +34,9 @@ def group_for(
     those of a cluster.
 
     Durable queues of the types quorum and stream are replicated, and so are those that name a
-    group; a quorum queue with an initial group size of 1 is not. Raises `Refusal` 406 for an
-    unknown group.
+    group. One that wants a number of copies is in the group that has so many, or as many as there
+    are nodes; one that wants a single copy is not replicated. Raises `Refusal` 406 for an unknown
+    group.
     """
     name, durable, exclusive, kind = queue
     wanted = arguments.get(GROUP_KEY, "")
@@ -45,8 +47,13 @@ def group_for(
     if plans is None:
         if wanted:
             raise precondition(f"{GROUP_KEY} is for nodes of a cluster")
-    elif wanted or (kind != CLASSIC and arguments.get(SIZE_KEY) != 1):
+    elif wanted:
         return _replicated(plans, wanted if isinstance(wanted, str) else "")
+    elif kind != CLASSIC:
+        copies = arguments.get(SIZE_KEYS[kind])
+        group = plans.sized(copies) if isinstance(copies, int) else DEFAULT_GROUP
+        if group:
+            return _replicated(plans, group)
     prefix = BUFFERED if buffered else LOCAL
     return names.shared_name(f"{prefix}-{number_of(name, names.local_groups)}")
 

@@ -286,6 +286,30 @@ def test_directories() -> None:
     assert GroupPlans(alone).of("hot").data_dir is None
 
 
+def test_groups_by_the_number_of_copies() -> None:
+    """S3-24: they need no section, and have the same members on every node."""
+    five = {name: 22000 + 1000 * number for number, name in enumerate("abcde")}
+    others = {name: {each: five[each] for each in five if each != name} for name in five}
+    factor = {"replication_factor": 5}
+    plans = {name: GroupPlans(node(name, others[name], factor)) for name in five}
+    assert [plans["a"].sized(copies) for copies in (1, 2, 4, 5, 9)] == [
+        *("", "copies-2", "copies-4"),
+        *("default", "default"),
+    ]
+    for copies in (2, 3, 4):
+        group = f"copies-{copies}"
+        found = [names(each.of(group).members) for each in plans.values()]
+        assert found == [found[0]] * 5
+        assert len(found[0]) == plans["b"].of(group).replication_factor == copies
+    for name in ("copies-1", "copies-6", "copies-", "copies-2x", "copies-02222", "copies-²"):
+        with pytest.raises(UnknownGroup):
+            plans["a"].of(name)
+    raft = {"groups": {"copies-2": {"bind_addr": "127.0.0.1:21950", "replication_factor": 3}}}
+    assert len(GroupPlans(node("a", others["a"], raft)).of("copies-2").members) == 3, (
+        "it is the user's"
+    )
+
+
 def test_what_is_replicated_and_named() -> None:
     queues = [
         {"name": "q", "replication": {"enabled": True, "group": "b"}},

@@ -47,9 +47,20 @@ def test_other_queues_are_where_their_declarer_is():
     assert placed(durable=False) == ("ephemeral-1@node1", "ephemeral-1")
     assert placed(exclusive=True) == ("ephemeral-1@node1", "ephemeral-1")
     assert placed(alone=True, durable=False) == ("ephemeral-1", "ephemeral-1")
-    # One copy was asked for; more than there are nodes is all of them.
-    assert placed("quorum", quorum_initial_group_size=1) == (shared, own)
-    assert placed("quorum", quorum_initial_group_size=5) == ("default", "default")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [("quorum", "quorum_initial_group_size"), ("stream", "initial_cluster_size")],
+)
+def test_a_queue_has_as_many_copies_as_it_wants(kind, key):
+    """S3-24: at most one on each node; a single one is on the declarer's."""
+    assert placed(kind, **{key: 1})[0].startswith("local-")
+    assert placed(kind, **{key: 2}) == ("copies-2", "copies-2")
+    assert placed(kind, **{key: 3}) == ("default", "default")
+    assert placed(kind, **{key: 5}) == ("default", "default")
+    assert placed(kind, fluxmq_group="hot", **{key: 2}) == ("hot", "hot")
+    assert placed(kind, alone=True, **{key: 2})[0].startswith("local-")
 
 
 def test_a_classic_queue_is_replicated_when_it_names_a_group():
