@@ -196,7 +196,7 @@ class Raft(Section):
     all are below storage.data_dir."""
     peers: dict[Name, Address] = Field(default_factory=dict)
     """The default group on the other nodes: node_id to "host:port"."""
-    replication_factor: Replicas = 3
+    replication_factor: Replicas = 5
     """Replicas of a group's data, one per node; on all nodes if there are fewer."""
     sync_mode: bool = True
     """true confirms a publish after commit and apply, false after the leader's own write."""

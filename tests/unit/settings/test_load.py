@@ -162,7 +162,7 @@ def test_one_problem(folder: Folder, text: str, path: str, message: str) -> None
         ("session: {default_expiry_interval: 8d}", "session.default_expiry_interval"),
         ("auth: {argon2: {memory_cost: 8KiB, parallelism: 2}}", "auth.argon2.memory_cost"),
         ("cluster: {transport: {tls_enabled: true, tls_cert_file: /dev/null, tls_key_file: /dev/null}}", "cluster.transport.tls_cert_file"),
-        ("cluster: {raft: {min_in_sync_replicas: 4}}", "cluster.raft.min_in_sync_replicas"),
+        ("cluster: {raft: {min_in_sync_replicas: 6}}", "cluster.raft.min_in_sync_replicas"),
         ("cluster: {raft: {heartbeat_timeout: 3s}}", "cluster.raft.election_timeout"),
         ("cluster: {raft: {groups: {default: {enabled: false}}}}", "cluster.raft.groups.default.enabled"),
         ("cluster: {raft: {groups: {hot: {}}}}", "cluster.raft.groups.hot.bind_addr"),
@@ -176,7 +176,7 @@ def test_one_problem(folder: Folder, text: str, path: str, message: str) -> None
         ("server: {mqtt: {tcp: {addr: ':2380'}}}\ncluster: {etcd: {bind_addr: ':2380'}}", "cluster.etcd.bind_addr"),
         ("queues: [{name: a, topics: [x]}, {name: a, topics: [x]}]", "queues[1].name"),
         ("queues: [{name: a, topics: [x], retry: {initial_backoff: 10m}}]", "queues[0].retry.initial_backoff"),
-        ("queues: [{name: a, topics: [x], replication: {min_in_sync_replicas: 4}}]", "queues[0].replication.min_in_sync_replicas"),
+        ("queues: [{name: a, topics: [x], replication: {min_in_sync_replicas: 6}}]", "queues[0].replication.min_in_sync_replicas"),
         ("queues: [{name: a, topics: [x], replication: {enabled: true, group: z}}]\ncluster: {raft: {enabled: true, auto_provision_groups: false}}", "queues[0].replication.group"),
     ],
 )  # fmt: skip

@@ -51,7 +51,7 @@ def test_numbers_of_nodes() -> None:
 
 
 def test_the_default_group_is_the_raft_section() -> None:
-    """S1-05, S1-16, S1-19, S2-35."""
+    """S1-05, S1-16, S1-19, S2-35, S3-24."""
     plan = GroupPlans(node("a", THREE, {"heartbeat_timeout": 0.15, "election_timeout": 1.0})).of(
         "default"
     )
@@ -67,7 +67,7 @@ def test_the_default_group_is_the_raft_section() -> None:
     )
     assert (plan.heartbeat_timeout, plan.election_timeout, plan.ack_timeout) == (0.15, 1, 5)
     assert (plan.snapshot_interval, plan.snapshot_threshold, plan.data_dir) == (300, 8192, None)
-    assert (plan.replication_factor, plan.min_in_sync_replicas) == (3, 2)
+    assert (plan.replication_factor, plan.min_in_sync_replicas) == (5, 2)
 
 
 def test_a_groups_own_values_come_before_those_of_raft() -> None:
@@ -105,7 +105,9 @@ def test_members_are_chosen_alike_on_every_node() -> None:
     chosen = []
     for own in ports:
         others = {name: port for name, port in ports.items() if name != own}
-        plans = GroupPlans(node(own, others, {"auto_provision_groups": True}))
+        plans = GroupPlans(
+            node(own, others, {"auto_provision_groups": True, "replication_factor": 3})
+        )
         made = [plans.of(group) for group in ("default", *map(str, range(12)))]
         chosen.append([names(plan.members) for plan in made])
         for plan in made:
@@ -122,7 +124,7 @@ def test_members_are_chosen_alike_on_every_node() -> None:
 def test_one_more_node_moves_no_copy_but_to_itself() -> None:
     four = {"b": 21200, "c": 21300, "d": 21400}
     for group in map(str, range(20)):
-        raft = {"auto_provision_groups": True}
+        raft = {"auto_provision_groups": True, "replication_factor": 3}
         before = names(GroupPlans(node("a", four, raft)).of(group).members)
         after = names(GroupPlans(node("a", four | {"e": 21500}, raft)).of(group).members)
         assert after - before <= {"e"}
@@ -132,7 +134,7 @@ def test_fewer_nodes_than_copies() -> None:
     plan = GroupPlans(node("a", {})).of("default")
     assert (names(plan.members), plan.replication_factor, plan.min_in_sync_replicas) == (
         {"a"},
-        3,
+        5,
         1,
     )
 
