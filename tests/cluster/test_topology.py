@@ -269,37 +269,6 @@ def test_every_node_lists_the_nodes_of_queues(
     cluster.wait_ready()
 
 
-def test_a_queue_has_as_many_copies_as_it_wants(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """S3-24: and is used from every node, whether it has a copy or not."""
-    first = cluster.nodes[0]
-    for copies in (1, 2, 5):
-        arguments = {"x-queue-type": "quorum", "x-quorum-initial-group-size": copies}
-        declare(first, f"copies-of-{copies}", **arguments)
-    assert control(first, "list_queues", "--formatter", "json", "name", "members") == 0
-    rows = json.loads(capsys.readouterr().out)
-    members = {row["name"]: row["members"] for row in rows if row["name"].startswith("copies-of")}
-    assert [len(members[f"copies-of-{copies}"]) for copies in (1, 2, 5)] == [1, 2, 3]
-    for node in cluster.nodes:
-        assert routes(node, "copies-of-2")
-    kept = next(node for node in cluster.nodes if node.name in members["copies-of-2"])
-    with connected(kept) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        channel.basic_publish("", "copies-of-2", b"m")
-    kept.kill()
-    kept.start()
-    cluster.wait_ready()
-
-    def still_there() -> bool:
-        with connected(first) as connection:
-            found = connection.channel().queue_declare("copies-of-2", passive=True)
-            return bool(found.method.message_count == 1)
-
-    eventually(still_there, "its message is there", PATIENCE)
-
-
 def test_direct_replies_cross_nodes(cluster: Cluster) -> None:
     """A server on another node answers a request that came by a queue."""
     first, second, third = cluster.nodes
@@ -410,3 +379,35 @@ def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(
     assert routes(first, "after")
     with connected(lost, "anna") as connection:
         assert connection.is_open
+
+
+def test_a_queue_has_as_many_copies_as_it_wants(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S3-24: and is used from every node, whether it has a copy or not. The last test of this cluster: a group of two
+    does not go on if a node has lost its disk, as in another one."""
+    first = cluster.nodes[0]
+    for copies in (1, 2, 5):
+        arguments = {"x-queue-type": "quorum", "x-quorum-initial-group-size": copies}
+        declare(first, f"copies-of-{copies}", **arguments)
+    assert control(first, "list_queues", "--formatter", "json", "name", "members") == 0
+    rows = json.loads(capsys.readouterr().out)
+    members = {row["name"]: row["members"] for row in rows if row["name"].startswith("copies-of")}
+    assert [len(members[f"copies-of-{copies}"]) for copies in (1, 2, 5)] == [1, 2, 3]
+    for node in cluster.nodes:
+        assert routes(node, "copies-of-2")
+    kept = next(node for node in cluster.nodes if node.name in members["copies-of-2"])
+    with connected(kept) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "copies-of-2", b"m")
+    kept.kill()
+    kept.start()
+    cluster.wait_ready()
+
+    def still_there() -> bool:
+        with connected(first) as connection:
+            found = connection.channel().queue_declare("copies-of-2", passive=True)
+            return bool(found.method.message_count == 1)
+
+    eventually(still_there, "its message is there", PATIENCE)
