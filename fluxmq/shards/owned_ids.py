@@ -13,7 +13,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import islice
 from typing import Protocol
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
@@ -35,8 +34,6 @@ RELEASE_SECONDS = 5.0
 """Time for which an id stays with its node after its session has ended."""
 RETRY_SECONDS = 0.5
 """Pause after a request that failed."""
-REQUESTS_MAX = 4
-"""Unanswered requests: a claim need not wait for a whole commit before its own begins."""
 
 FoundCallback = Callable[[FoundOwner | None], None]
 """Called with the owner after a claim; None if etcd could not be asked."""
@@ -79,9 +76,7 @@ class OwnedIds:
         """Ids to claim anew, and the revisions of their keys."""
         self._ending: set[str] = set()
         """Those of them whose keys are under leases that nobody prolongs."""
-        self._busy: set[str] = set()
-        """Ids of requests that are not answered: none is in two of them."""
-        self._requests = 0
+        self._asking = False
         self._retry_at = 0.0
 
     def __len__(self) -> int:
@@ -174,44 +169,31 @@ class OwnedIds:
         self._ask()
 
     def _ask(self) -> None:
-        """Send claims, or releases if there are none."""
-        while self._requests < REQUESTS_MAX and self._now() >= self._retry_at:
-            if self._renewed and not self._claims:
-                for client_id in self._free(self._renewed):
-                    key = OwnerKey(client_id, self._renewed[client_id])
-                    self._claims[client_id] = key, partial(self._on_renewed, client_id)
-            if claimed := self._free(self._claims):
-                self._send_claims({each: self._claims.pop(each) for each in claimed})
-            elif released := self._free(self._releases):
-                self._send_releases([OwnerKey(each, self._releases[each]) for each in released])
-            else:
-                return
-
-    def _free(self, ids: Iterable[str]) -> list[str]:
-        """Return the ids for one request."""
-        return list(islice((each for each in ids if each not in self._busy), CLAIMS_MAX))
-
-    def _send_claims(self, claims: dict[str, tuple[OwnerKey, FoundCallback]]) -> None:
-        keys = tuple(key for key, _ in claims.values())
-        self._request(OWNER_CLAIM, keys, lambda answer: self._claimed(claims, answer))
-
-    def _send_releases(self, keys: list[OwnerKey]) -> None:
-        self._request(OWNER_RELEASE, tuple(keys), lambda answer: self._released(keys, answer))
+        """Send claims, or releases if there are none; one request at a time."""
+        if self._asking or self._now() < self._retry_at:
+            return
+        if self._renewed and not self._claims:
+            for client_id in list(self._renewed)[:CLAIMS_MAX]:
+                key = OwnerKey(client_id, self._renewed[client_id])
+                self._claims[client_id] = key, partial(self._on_renewed, client_id)
+        if self._claims:
+            part = dict(list(self._claims.items())[:CLAIMS_MAX])
+            for client_id in part:
+                del self._claims[client_id]
+            keys = tuple(key for key, _ in part.values())
+            self._request(OWNER_CLAIM, keys, lambda answer: self._claimed(part, answer))
+        elif self._releases:
+            keys = tuple(OwnerKey(*each) for each in list(self._releases.items())[:CLAIMS_MAX])
+            self._request(OWNER_RELEASE, keys, lambda answer: self._released(keys, answer))
 
     def _request(self, kind: str, keys: tuple[OwnerKey, ...], answered: Answered) -> None:
-        self._requests += 1
-        self._busy.update(each.client for each in keys)
-
-        def free(answer: Body | Failure) -> None:
-            self._requests -= 1
-            self._busy.difference_update(each.client for each in keys)
-            answered(answer)
-
+        self._asking = True
         body = OwnerKeys(keys).to_body()
-        if self._control is None or not self._control.request(kind, body, free):
-            free(Failure("away", "the control process cannot be reached"))
+        if self._control is None or not self._control.request(kind, body, answered):
+            answered(Failure("away", "the control process cannot be reached"))
 
     def _answered(self, answer: Body | Failure) -> bool:
+        self._asking = False
         if isinstance(answer, Failure):
             self._retry_at = self._now() + RETRY_SECONDS
             return False
@@ -252,7 +234,7 @@ class OwnedIds:
             self.forget(client_id)
             self._user.taken(client_id)
 
-    def _released(self, keys: list[OwnerKey], answer: Body | Failure) -> None:
+    def _released(self, keys: tuple[OwnerKey, ...], answer: Body | Failure) -> None:
         if self._answered(answer):
             for each in keys:
                 if self._releases.get(each.client) == each.revision:

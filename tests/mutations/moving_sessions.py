@@ -90,14 +90,6 @@ MUTATIONS = [
         OF_NODES + "test_the_session_of_a_node_whose_lease_has_ended_is_left_behind",
     ),
     Mutation(
-        "id_in_two_requests",
-        "No id is in two requests at once, which may be decided in any order.",
-        "OwnedIds._free",
-        "(each for each in ids if each not in self._busy)",
-        "ids",
-        OF_NODES + "test_an_id_is_in_one_request_at_a_time",
-    ),
-    Mutation(
         "record_of_others",
         "Only the owner of a client id records its subscriptions.",
         "RecordKeys._put",
