@@ -52,6 +52,7 @@ from fluxmq.ipc.messages import (
     NodeStatus,
     ProcessNumbers,
 )
+from fluxmq.ipc.owner_messages import OWNER_CLAIM
 from fluxmq.ipc.record_messages import RECORD_CHANGE
 from fluxmq.ipc.retained_messages import RETAINED_CHANGE
 from fluxmq.ipc.table import ProcessTable, ProcessTableError
@@ -293,7 +294,7 @@ class ControlProcess:
         ids = self._serving["owners of client ids"] = owners.OwnerIds(
             clients[3], cluster.node_id, life, self._shards
         )
-        self._answers |= dict.fromkeys(owners.KINDS, ids.answer)
+        self._answers[OWNER_CLAIM] = ids.answer
         ids.start()
         recorded = self._serving["records"] = records.RecordKeys(
             clients[4], cluster.node_id, life, self._shards

@@ -2,7 +2,7 @@
 
 ::
 
-    shard -> control             owner_claim, owner_release
+    shard -> control             owner_claim
     control -> shard             owner_term
 
 A shard claims a client id for its node before a client connects with it. Control tells until when
@@ -20,12 +20,11 @@ from fluxmq.ipc.messages import MessageBody, MessageError
 from fluxmq.ipc.will_messages import Client
 
 OWNER_CLAIM: Final = "owner_claim"
-OWNER_RELEASE: Final = "owner_release"
 OWNER_TERM: Final = "owner_term"
 
 CLAIMS_MAX: Final = 60
-"""Claims in a request: a server of etcd takes 128 operations in a transaction unless told
-otherwise."""
+"""Claims in a request, and releases: a server of etcd takes 128 operations in a transaction unless
+told otherwise."""
 
 Moment = Annotated[float, Meta(ge=0)]
 Revision = Annotated[int, Meta(ge=0)]
@@ -41,10 +40,11 @@ class OwnerKey(Struct, frozen=True, array_like=True):
 
 
 class OwnerKeys(MessageBody, frozen=True):
-    """Request to become the owner of client ids whose keys are of these revisions, or, as
-    `OWNER_RELEASE`, to be it no longer; each id is another one."""
+    """Request to become the owner of client ids whose keys are of these revisions, and the owner of
+    others no longer; each id is another one."""
 
-    keys: Annotated[tuple[OwnerKey, ...], Meta(max_length=CLAIMS_MAX)]
+    claims: Annotated[tuple[OwnerKey, ...], Meta(max_length=CLAIMS_MAX)] = ()
+    releases: Annotated[tuple[OwnerKey, ...], Meta(max_length=CLAIMS_MAX)] = ()
 
 
 class FoundOwner(Struct, frozen=True, array_like=True):
@@ -58,7 +58,7 @@ class FoundOwner(Struct, frozen=True, array_like=True):
 
 
 class FoundOwners(MessageBody, frozen=True):
-    """Answer: the owner of each client id after the claims; ``until`` as in `OwnerTerm`."""
+    """Answer: the owner of each id that was claimed; ``until`` as in `OwnerTerm`."""
 
     owners: Annotated[tuple[FoundOwner, ...], Meta(max_length=CLAIMS_MAX)]
     until: Moment

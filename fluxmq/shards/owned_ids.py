@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice, starmap
 from typing import Protocol
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
@@ -20,7 +21,6 @@ from fluxmq.ipc.messages import Body, Failure, MessageError
 from fluxmq.ipc.owner_messages import (
     CLAIMS_MAX,
     OWNER_CLAIM,
-    OWNER_RELEASE,
     OWNER_TERM,
     FoundOwner,
     FoundOwners,
@@ -166,45 +166,46 @@ class OwnedIds:
                 self.forget(client_id)
                 if fence:
                     self._releases[client_id] = fence
-        self._ask()
+        self._ask(only_to_release=True)
 
-    def _ask(self) -> None:
-        """Send claims, or releases if there are none; one request at a time."""
+    def _ask(self, *, only_to_release: bool = False) -> None:
+        """Send claims, and releases along with them; one request at a time. ``only_to_release``:
+        also without claims, which would have to wait for the answer if they came then."""
         if self._asking or self._now() < self._retry_at:
             return
         if self._renewed and not self._claims:
             for client_id in list(self._renewed)[:CLAIMS_MAX]:
                 key = OwnerKey(client_id, self._renewed[client_id])
                 self._claims[client_id] = key, partial(self._on_renewed, client_id)
-        if self._claims:
-            part = dict(list(self._claims.items())[:CLAIMS_MAX])
-            for client_id in part:
-                del self._claims[client_id]
-            keys = tuple(key for key, _ in part.values())
-            self._request(OWNER_CLAIM, keys, lambda answer: self._claimed(part, answer))
-        elif self._releases:
-            keys = tuple(OwnerKey(*each) for each in list(self._releases.items())[:CLAIMS_MAX])
-            self._request(OWNER_RELEASE, keys, lambda answer: self._released(keys, answer))
-
-    def _request(self, kind: str, keys: tuple[OwnerKey, ...], answered: Answered) -> None:
+        if not self._claims and not (self._releases and only_to_release):
+            return
+        claims = {each: self._claims.pop(each) for each in list(islice(self._claims, CLAIMS_MAX))}
+        releases = tuple(starmap(OwnerKey, islice(self._releases.items(), CLAIMS_MAX)))
         self._asking = True
-        body = OwnerKeys(keys).to_body()
-        if self._control is None or not self._control.request(kind, body, answered):
+        body = OwnerKeys(tuple(key for key, _ in claims.values()), releases).to_body()
+
+        def answered(answer: Body | Failure) -> None:
+            self._asking = False
+            self._released(releases, answer)
+            self._claimed(claims, answer)
+
+        if self._control is None or not self._control.request(OWNER_CLAIM, body, answered):
             answered(Failure("away", "the control process cannot be reached"))
 
-    def _answered(self, answer: Body | Failure) -> bool:
-        self._asking = False
+    def _released(self, releases: tuple[OwnerKey, ...], answer: Body | Failure) -> None:
         if isinstance(answer, Failure):
             self._retry_at = self._now() + RETRY_SECONDS
-            return False
-        return True
+            return
+        for each in releases:
+            if self._releases.get(each.client) == each.revision:
+                del self._releases[each.client]
 
     def _claimed(
         self, claims: dict[str, tuple[OwnerKey, FoundCallback]], answer: Body | Failure
     ) -> None:
         found: tuple[FoundOwner | None, ...] = (None,) * len(claims)
         until = 0.0
-        if self._answered(answer) and not isinstance(answer, Failure):
+        if not isinstance(answer, Failure):
             try:
                 answered = FoundOwners.from_body(answer)
                 if len(answered.owners) == len(claims):
@@ -233,10 +234,3 @@ class OwnedIds:
         else:
             self.forget(client_id)
             self._user.taken(client_id)
-
-    def _released(self, keys: tuple[OwnerKey, ...], answer: Body | Failure) -> None:
-        if self._answered(answer):
-            for each in keys:
-                if self._releases.get(each.client) == each.revision:
-                    del self._releases[each.client]
-        self._ask()

@@ -20,7 +20,6 @@ from fluxmq.ipc.messages import Body, ControlMessage
 from fluxmq.ipc.owner_messages import (
     CLAIMS_MAX,
     OWNER_CLAIM,
-    OWNER_RELEASE,
     OWNER_TERM,
     FoundOwner,
     FoundOwners,
@@ -59,8 +58,8 @@ class Node:
         return dict(zip(fences, found.owners, strict=True))
 
     async def release(self, **fences: int) -> None:
-        keys = OwnerKeys(tuple(OwnerKey(*each) for each in fences.items()))
-        await self.ids.answer(ControlMessage(OWNER_RELEASE, 1, keys.to_body()))
+        keys = OwnerKeys((), tuple(OwnerKey(*each) for each in fences.items()))
+        await self.ids.answer(ControlMessage(OWNER_CLAIM, 1, keys.to_body()))
 
 
 @asynccontextmanager
@@ -134,9 +133,11 @@ def test_an_owner_may_be_looked_up_first(server: Server, tmp_path: Path) -> None
             )
             assert (await client.transact((), (Get(b"x"),))).revision == before
             keys = OwnerKeys(
-                (OwnerKey("c", 0, look=True), OwnerKey("d", 0), OwnerKey("a", 0, look=True))
+                (OwnerKey("c", 0, look=True), OwnerKey("d", 0), OwnerKey("a", 0, look=True)),
+                (OwnerKey("b", (await two.claim(b=0))["b"].revision),),
             )
             answer = await two.ids.answer(ControlMessage(OWNER_CLAIM, 1, keys.to_body()))
+            assert await stored(client, "b") is None
             assert [each.ours for each in FoundOwners.from_body(answer).owners] == [
                 True,
                 True,

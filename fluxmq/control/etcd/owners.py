@@ -30,8 +30,6 @@ from fluxmq.control.etcd.messages import (
 from fluxmq.control.peers import Peer, PeerError, RequestError
 from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageError
 from fluxmq.ipc.owner_messages import (
-    OWNER_CLAIM,
-    OWNER_RELEASE,
     OWNER_TERM,
     FoundOwner,
     FoundOwners,
@@ -47,7 +45,6 @@ from fluxmq.metrics.registry import Sample
 
 TERM_SECONDS: Final = 1.0
 """Time for a shard to answer."""
-KINDS: Final = (OWNER_CLAIM, OWNER_RELEASE)
 
 _log = get_logger(__name__)
 
@@ -95,24 +92,25 @@ class OwnerIds:
 
     async def answer(self, message: ControlMessage) -> Body:
         """Answer a shard. Raises RequestError or MessageError."""
-        keys = OwnerKeys.from_body(message.body).keys
+        asked = OwnerKeys.from_body(message.body)
         try:
-            if message.kind == OWNER_CLAIM:
-                found = await self._claim(keys)
-                return FoundOwners(found, self._pools.until).to_body()
-            await self._release(keys)
+            found = await self._change(asked.claims, asked.releases)
         except (EtcdError, ValueError) as problem:
             self._failed("the owner of a client id", problem)
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
-        return {}
+        return FoundOwners(found, self._pools.until).to_body()
 
-    async def _claim(self, keys: tuple[OwnerKey, ...]) -> tuple[FoundOwner, ...]:
-        """Claim ids, but for those whose key was to be read first and is another node's."""
-        found = await self._look([each.client for each in keys if each.look])
-        claims = [each for each in keys if each.client not in found]
-        if claims:
-            found |= zip((each.client for each in claims), await self._put(claims), strict=True)
-        return tuple(found[each.client] for each in keys)
+    async def _change(
+        self, claims: tuple[OwnerKey, ...], releases: tuple[OwnerKey, ...]
+    ) -> tuple[FoundOwner, ...]:
+        """Claim ids, but for those whose key was to be read first and is another node's; release
+        others."""
+        found = await self._look([each.client for each in claims if each.look])
+        left = [each for each in claims if each.client not in found]
+        if left or releases:
+            owners = await self._transact(left, releases)
+            found |= zip((each.client for each in left), owners, strict=True)
+        return tuple(found[each.client] for each in claims)
 
     async def _look(self, clients: list[str]) -> dict[str, FoundOwner]:
         """Return the owners of those ids that have one."""
@@ -126,19 +124,26 @@ class OwnerIds:
             if entries
         }
 
-    async def _put(self, keys: list[OwnerKey]) -> list[FoundOwner]:
-        pool = await self._pools.take(len(keys))
+    async def _transact(
+        self, claims: list[OwnerKey], releases: tuple[OwnerKey, ...]
+    ) -> list[FoundOwner]:
+        pool = await self._pools.take(len(claims))
         operations = []
-        for each in keys:
+        for each in claims:
             key, revision = key_of(each.client), each.revision
             compare = Changed(key, revision) if revision else Created(key, 0)
             put = Put(key, self._value, pool.lease)
             operations.append(EtcdTransaction((compare,), (put,), (Get(key),)))
+        for each in releases:
+            key = key_of(each.client)
+            operations.append(EtcdTransaction((Changed(key, each.revision),), (Delete(key),)))
         result = await self._fence.transact(tuple(operations))
-        if len(result.nested) != len(keys):
+        if len(result.nested) != len(operations):
             raise ValueError("the server has answered something else")
+        for each in releases:
+            self._pools.leave(each.client)
         found = []
-        for each, done in zip(keys, result.nested, strict=True):
+        for each, done in zip(claims, result.nested, strict=False):
             if done.succeeded:
                 self._pools.enter(each.client, pool)
                 found.append(FoundOwner(self._node, self._life, result.revision, ours=True))
@@ -160,17 +165,6 @@ class OwnerIds:
         if pool is not None and ours:
             self._pools.enter(client, pool)
         return FoundOwner(owner.node, owner.life, entry.revision, ours)
-
-    async def _release(self, keys: tuple[OwnerKey, ...]) -> None:
-        operations = [
-            EtcdTransaction(
-                (Changed(key_of(each.client), each.revision),), (Delete(key_of(each.client)),)
-            )
-            for each in keys
-        ]
-        await self._fence.transact(tuple(operations))
-        for each in keys:
-            self._pools.leave(each.client)
 
     # Leases
 

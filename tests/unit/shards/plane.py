@@ -11,11 +11,9 @@ from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure
 from fluxmq.ipc.owner_messages import (
     OWNER_CLAIM,
-    OWNER_RELEASE,
     OWNER_TERM,
     FoundOwner,
     FoundOwners,
-    OwnerKey,
     OwnerKeys,
     OwnerTerm,
 )
@@ -72,11 +70,11 @@ class Connection:
             part.established()
 
     def request(self, kind: str, body: Body, answered: Answered) -> bool:
-        if kind in (OWNER_CLAIM, OWNER_RELEASE) and not self.plane.rules_ids:
+        if kind == OWNER_CLAIM and not self.plane.rules_ids:
             answered(self.plane.answer(kind, body, self))
             return True
         if self.up:
-            requests = self.claims if kind in (OWNER_CLAIM, OWNER_RELEASE) else self.requests
+            requests = self.claims if kind == OWNER_CLAIM else self.requests
             requests.append((kind, body, answered))
         return self.up
 
@@ -195,8 +193,8 @@ class Plane:
         node = self.name_of(connection)
         if node in self.cut_off:
             return Failure(ERROR_FAILED, "no answer in time")
-        if kind in (OWNER_CLAIM, OWNER_RELEASE):
-            return self.own(kind, OwnerKeys.from_body(body).keys, node, connection)
+        if kind == OWNER_CLAIM:
+            return self.own(OwnerKeys.from_body(body), node, connection)
         if self.refusing:
             return Failure(ERROR_FAILED, "no space")
         if kind == RETAINED_CHANGE:
@@ -255,28 +253,24 @@ class Plane:
             return 0.0
         return self.net.clock.now + LEASE_SECONDS - 1 if self.rules_ids else 1e9
 
-    def own(
-        self, kind: str, keys: tuple[OwnerKey, ...], node: str, connection: Connection
-    ) -> Body | Failure:
-        """Claims, or releases, of client ids."""
+    def own(self, asked: OwnerKeys, node: str, connection: Connection) -> Body | Failure:
+        """Claims, and releases, of client ids."""
         self.claimed += 1
         found = []
+        keys = *asked.claims, *asked.releases
         assert len({each.client for each in keys}) == len(keys)
         for each in keys:
             owner = self.owners.get(each.client, FoundOwner())
             if owner.revision == each.revision:
                 self.owners.pop(each.client, None)
-                if kind == OWNER_CLAIM:
+                if each in asked.claims:
                     owner = FoundOwner(node, self.lives[node], self.claimed)
                     self.owners[each.client] = owner
             found.append(replace(owner, ours=(owner.node, owner.life) == (node, self.lives[node])))
         if self.rules_ids and self.repeat():
             return Failure(ERROR_FAILED, "no answer in time")
-        return (
-            {}
-            if kind == OWNER_RELEASE
-            else FoundOwners(tuple(found), self.term_of(connection)).to_body()
-        )
+        del found[len(asked.claims) :]
+        return FoundOwners(tuple(found), self.term_of(connection)).to_body()
 
     def expire(self, node: int) -> None:
         """The leases of a node end."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq.ipc.owner_messages import OWNER_RELEASE
+from fluxmq.ipc.owner_messages import OwnerKeys
 from fluxmq.model.outcomes import Outcome
 from fluxmq.shards import expected_sessions
 from tests.conformance import wire
@@ -614,7 +614,9 @@ def test_a_claim_is_made_after_the_release_that_it_follows(make_plane: MakePlane
     plane.net.advance(6)
     again = begin(plane, 0)
     other = begin(plane, 0, "other")
-    assert [kind for kind, _, _ in connection.claims] == [OWNER_RELEASE]
+    (asked,) = (OwnerKeys.from_body(body) for _, body, _ in connection.claims)
+    assert [each.client for each in asked.releases] == ["c"]
+    assert asked.claims == ()
     decide(plane, 0)
     assert not present(again)
     assert not present(other)
