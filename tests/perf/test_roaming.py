@@ -45,7 +45,7 @@ def test_clients_move_and_have_their_sessions(broker: Broker) -> None:
 
 
 def test_new_clients_are_counted(broker: Broker) -> None:
-    assert asyncio.run(connects(broker.port, 0.1, "new")) > 0
+    assert asyncio.run(connects(broker.port, 0.1, "new", 5)) > 0
 
 
 def test_a_session_that_is_not_there_is_noticed(broker: Broker) -> None:
