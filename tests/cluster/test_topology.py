@@ -20,7 +20,7 @@ from pika.exceptions import (  # type: ignore[import-untyped]
 )
 
 from fluxmq.cli.main import run as fluxmqctl
-from fluxmq.control.meta.leadership import ENDED_SECONDS
+from fluxmq.control.meta.leader_term import ENDED_SECONDS
 from tests.broker import HOST
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import Amqp, Mqtt

@@ -1,7 +1,9 @@
 """The group ``_meta`` of one control process: decisions, notifications, admission.
 
 Implements `ports.Decider` for the topology service, forwards changes of users, and runs the
-group: bootstrap, returning nodes, snapshots.
+group: bootstrap, returning and ended nodes, snapshots.
+
+Longer than 500 lines because requests, decisions and periodic work of a member share its state.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from fluxmq.control.meta.bootstrap import BEGIN, Bootstrap
 from fluxmq.control.meta.cluster_view import ClusterView, MetaStatus, Work
 from fluxmq.control.meta.decisions import AcceptedDelta, Decision, UsersChange
 from fluxmq.control.meta.frames import TOPOLOGY, USERS
-from fluxmq.control.meta.leadership import Leadership
+from fluxmq.control.meta.leader_term import LeaderTerm
 from fluxmq.control.meta.remove_node import forget
 from fluxmq.control.meta.replica import MetaReplica
 from fluxmq.control.meta.requests import MetaRequests, UnknownOutcomeError
@@ -101,7 +103,7 @@ class Meta:
         self._work = Work()
         self.neighbours = MetaTransport(plan, store, thread, self._cluster_view, self._work)
         self._requests = MetaRequests(self.neighbours.send, self._serve)
-        self._leadership: Leadership | None = None
+        self._leader_term: LeaderTerm | None = None
         self._begun = (0, 0)
         self._leading: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
@@ -398,14 +400,14 @@ class Meta:
     def turned(self) -> None:
         """Handle a possible change of role, leader or member state."""
         about = {"group": self.plan.name, "term": self.replica.node.term}
-        if self.replica.leading and self._leadership is None:
-            self._leadership = Leadership(self._now())
+        if self.replica.leading and self._leader_term is None:
+            self._leader_term = LeaderTerm(self._now())
             _log.info("leading", extra=about)
         elif self.replica.status().role is not Role.LEADER:
             self.neighbours.leads_no_longer()
-            if self._leadership is not None:
+            if self._leader_term is not None:
                 _log.info("leadership lost", extra=about)
-            self._leadership = None
+            self._leader_term = None
         self._news.set()
         self.neighbours.introduce()
 
@@ -477,10 +479,10 @@ class Meta:
         elif step is not None:
             noted_now = NODE + self._names[step.number], step.record.pack()
             await self._propose(Decision(shared=(noted_now,)))
-        if self._leadership is not None:
+        if self._leader_term is not None:
             others = set(numbers.values()) - {self.plan.own}
             heard = self.neighbours.streams.heard
-            for number in self._leadership.newly_ended(others, heard, self._now()):
+            for number in self._leader_term.newly_ended(others, heard, self._now()):
                 await self._drop_queues_of(self._names[number])
 
     async def _drop_queues_of(self, node: str) -> None:
@@ -504,7 +506,7 @@ class Meta:
                 if started.brings and started.standing is MemberState.MEMBER:
                     replica.transfer(number)
                     return
-            term = self._leadership
+            term = self._leader_term
             waited = 0.0 if term is None else self._now() - term.since
             if len(known) + 1 < len(self.plan.nodes) and waited < SEED_SECONDS:
                 return

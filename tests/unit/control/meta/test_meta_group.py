@@ -8,7 +8,7 @@ import pytest
 
 from fluxmq.auth.users import VhostPermission
 from fluxmq.control import topology_service
-from fluxmq.control.meta import leadership, log, service
+from fluxmq.control.meta import leader_term, log, service
 from fluxmq.control.meta.remove_node import problem
 from fluxmq.control.peers import RequestError
 from fluxmq.control.topology_service import CONFIRM_SECONDS
@@ -348,7 +348,7 @@ def test_what_ended_with_a_node_goes_when_it_begins_anew(tmp_path):
 
 def test_what_was_in_the_memory_of_a_node_that_has_ended_goes(tmp_path, monkeypatch):
     """Another client may then declare a queue of that name elsewhere; exclusive ones go as well."""
-    monkeypatch.setattr(leadership, "ENDED_SECONDS", 1.0)
+    monkeypatch.setattr(leader_term, "ENDED_SECONDS", 1.0)
 
     async def scenario(cluster):
         await cluster.well()

@@ -35,7 +35,7 @@ from fluxmq.control.meta.frames import (
     decode,
     encode,
 )
-from fluxmq.control.meta.leadership import Leadership
+from fluxmq.control.meta.leader_term import LeaderTerm
 from fluxmq.control.meta.log import MetaLog
 from fluxmq.control.meta.tables import MemberState, NodeRecord
 from fluxmq.ipc.messages import MessageError
@@ -273,7 +273,7 @@ def test_work_that_ends_before_it_began_is_not_forgotten(recwarn):
 
 
 def test_a_node_has_ended_when_it_was_silent_for_long():
-    term = Leadership(100.0)
+    term = LeaderTerm(100.0)
     heard = {1: 99.0, 2: 105.0}
     assert term.newly_ended((1, 2, 3), heard, 110.0) == []
     assert term.newly_ended((1, 2, 3), heard, 110.1) == [1, 3]

@@ -10,7 +10,7 @@ ENDED_SECONDS: Final = 10.0
 keeps its client identifiers and wills, and far longer than its control process needs to restart."""
 
 
-class Leadership:
+class LeaderTerm:
     """The term. ``since``: the monotonic time of its beginning."""
 
     def __init__(self, since: float) -> None:
