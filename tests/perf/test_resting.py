@@ -1,0 +1,15 @@
+"""What nodes cost while nothing happens is counted over all of their processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from perf.cluster_nodes import Shape
+from perf.resting import rest
+
+
+@pytest.mark.once
+def test_resting_nodes_are_counted() -> None:
+    found = rest(Shape(queues=0), 0.1, 0.5)
+    assert found["cores"] < 3
+    assert found["megabytes"] > 30
