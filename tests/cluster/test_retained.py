@@ -83,6 +83,7 @@ def everywhere(cluster: Cluster, topic_filter: str, expected: dict[str, bytes]) 
 
 @pytest.mark.parametrize("size", [0, 1, THRESHOLD - 1, THRESHOLD, THRESHOLD + 1, 300_000])
 def test_every_node_has_a_retained_message_of_any_size(cluster: Cluster, size: int) -> None:
+    """S1-08: below the threshold in etcd, with the payload, else fetched."""
     topic = f"sizes/{size}"
     payload = bytes(size % 251 for _ in range(size))
     retain(cluster.nodes[0], topic, payload)

@@ -20,7 +20,16 @@ from perf.__main__ import parser
 from perf.brokers import HOST, Broker, BrokerError
 from perf.cases import shard_of
 from perf.catch_up import CatchUp, Phase
-from perf.cluster_brokers import NAMES, Fluxmq, placed, shared_cores
+from perf.cluster_brokers import (
+    FLUXMQ,
+    FLUXMQ_FOLLOWER,
+    FLUXMQ_FORWARD,
+    FLUXMQ_REPLICATE,
+    NAMES,
+    Fluxmq,
+    placed,
+    shared_cores,
+)
 from perf.cluster_cases import CLUSTER_CASES, STREAM
 from perf.cluster_nodes import (
     NODE_PORTS,
@@ -333,3 +342,12 @@ def test_clients_lose_nothing_with_their_connections(broker: Broker) -> None:
     assert 0 < publisher.repeated <= 200
     assert consumer.repeated() > 0
     assert publisher.latency.total > 0
+
+
+def test_the_hop_and_both_ways_of_distribution_are_measured() -> None:
+    """S2-33: clients at a node that leads and at one that does not, and a consumer that is sent what it reads or has
+    it there."""
+    hop = CLUSTER_CASES["cluster_w500_follower"]
+    assert (hop.subject, hop.also[0]) == (FLUXMQ_FOLLOWER, FLUXMQ)
+    ways = CLUSTER_CASES["cluster_distribution"]
+    assert (ways.subject, ways.also[0]) == (FLUXMQ_REPLICATE, FLUXMQ_FORWARD)

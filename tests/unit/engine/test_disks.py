@@ -128,6 +128,7 @@ def test_a_failed_sync_ends_all_acknowledgements(make_queues: MakeQueues) -> Non
 
 @pytest.mark.uncompiled
 def test_a_full_disk_refuses_publishers_and_consumers_go_on(make_queues: MakeQueues) -> None:
+    """S2-26: what is on the way to consumers does not wait for what is on the way to the disk."""
     node = make_queues({"name": "work"})
     publisher = node.connect(0, "publisher")
     fill(publisher, "work", 3)
