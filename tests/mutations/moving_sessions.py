@@ -12,7 +12,7 @@ MUTATIONS = [
     Mutation(
         "owner_not_compared",
         "A node becomes the owner of a client id only if its key has not changed.",
-        "OwnerIds._claim",
+        "OwnerIds._transact",
         "EtcdTransaction((compare,), (put,), (Get(key),))",
         "EtcdTransaction((), (put,), ())",
         OF_ETCD + "test_of_two_nodes_one_is_the_owner",
