@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -50,6 +51,14 @@ class Roamer:
         self._chosen = chosen
         self._known = False
         self._begun: set[int] = set()
+
+    def has_been(self) -> bool:
+        """Whether any node has let the client in."""
+        return self.moves > 0
+
+    def has(self, sent: set[bytes]) -> bool:
+        """Whether these have come."""
+        return sent <= {*self.got}
 
     def visit(self, node: Node, seconds: float) -> bool:
         """Connect to a node and read for so long; return whether it let the client in."""
@@ -142,7 +151,7 @@ class Campaign:
     def run(self, seconds: float) -> list[str]:
         """Run for so long; return what was wrong."""
         for roamer in self.roamers:
-            self._visit_until(roamer, lambda roamer=roamer: roamer.moves > 0)
+            self._visit_until(roamer, roamer.has_been)
         threads = [self._thread(self._roam, each) for each in self.roamers]
         threads += [self._thread(self._publish, each) for each in self.publishers]
         end = time.monotonic() + seconds
@@ -213,9 +222,7 @@ class Campaign:
                 for to, payload in publisher.acknowledged
                 if to == roamer.name
             }
-            if not self._visit_until(
-                roamer, lambda roamer=roamer, sent=sent: sent <= {*roamer.got}
-            ):
+            if not self._visit_until(roamer, partial(roamer.has, sent)):
                 lost = sorted(sent - {*roamer.got})
                 wrong.append(f"{roamer.name}: {len(lost)} lost, such as {lost[:3]}")
             twice = [each for each in roamer.got if each.split()[1] == b"2"]
