@@ -239,6 +239,7 @@ def test_a_leader_that_etcd_does_not_hear_from_gives_up_before_its_lease_ends(
         server.signal(signal.SIGSTOP)
         await is_true(lambda: not leader.leads)
         assert time.monotonic() < stopped + (HOLD_SECONDS + LEASE_SECONDS) / 2
+        await is_true(lambda: leader.failures > 0)
         assert {name: value for name, _, value in leader.samples()} == {
             "fluxmq_etcd_reachable": 0.0,
             "fluxmq_etcd_leader": 0.0,

@@ -19,8 +19,9 @@ ROOM = 64 * MIB
 """From what the node holds at its start to its mark."""
 OVERSHOOT = 64 * MIB
 """What may come between two looks, a tenth of a second, and what the messages' way through the node takes."""
-SAME = 4 * MIB
-"""Difference between two readings of an idle node, at most."""
+SAME = 16 * MIB
+"""Difference between two readings of an idle node, at most: each process measures its part of the pages that it shares once,
+and not at the same moment as the test; on a busy machine more is written between."""
 DEADLINE = 60.0
 
 
