@@ -55,7 +55,7 @@ class Records:
         self._again: Iterator[str] = iter(())
         """Clients of whom all subscriptions are still to be marked."""
         self._refused: dict[str, float] = {}
-        """When to tell clients again that were refused."""
+        """Refused clients, and the times at which control is told of them again."""
         self._consumers: set[ConsumerKey] = set()
         self._came_or_went: dict[ConsumerKey, None] = {}
         self._asking = False

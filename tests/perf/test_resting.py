@@ -1,4 +1,4 @@
-"""What nodes cost while nothing happens is counted over all of their processes."""
+"""Measurement of idle nodes: over all of their processes."""
 
 from __future__ import annotations
 

@@ -112,10 +112,8 @@ class RecordKeys:
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
 
     async def _change(self, changes: RecordChanges) -> RefusedRecords:
-        gone = [key for key, putter in self._putters.items() if putter == changes.shard]
-        if not changes.anew:
-            wanted = gone_in(changes)
-            gone = [key for key in wanted if self._putters.get(key) == changes.shard]
+        candidates = list(self._putters) if changes.anew else gone_in(changes)
+        gone = [key for key in candidates if self._putters.get(key) == changes.shard]
         for at in range(0, len(gone), RECORDS_MAX):
             await self._delete(gone[at : at + RECORDS_MAX])
         return RefusedRecords(await self._put(changes))

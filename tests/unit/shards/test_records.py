@@ -133,7 +133,7 @@ def test_everything_is_told_to_a_control_process_that_restarts(make_plane: MakeP
 def test_changes_that_wait_are_bounded(
     make_plane: MakePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is true is told in the end; the changes are counted."""
+    """In the end the record is right, and the changes that were dropped are counted."""
     monkeypatch.setattr(records, "MARKS_MAX", 10)
     plane = make_plane(1, 1)
     client = begin(plane, 0)
