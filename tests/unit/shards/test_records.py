@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fluxmq.ipc.record_messages import RECORD_AGAIN, ConsumerValue, SubscriptionValue
 from fluxmq.shards import records
 from fluxmq.shards.records import REFUSED_SECONDS
 from tests.conformance import wire
+from tests.unit.shards.net_of_nodes import Net
+from tests.unit.shards.pipes import Clock
 from tests.unit.shards.plane import Plane, RecordKey
 from tests.unit.shards.test_sessions_cluster import MakePlane, begin, make_plane, present
 
@@ -160,3 +164,17 @@ def test_a_request_that_fails_is_made_again(make_plane: MakePlane) -> None:
     plane.refusing = False
     plane.net.advance(1)
     assert set(recorded(plane)) == {("c", "t"), ("c", "$queue/q"), ("q", "c", "c")}
+
+
+def test_the_record_may_be_off(clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    """``cluster.etcd.records: false``: clients are served all the same."""
+    net = Net(clock, loop, 1, 1, etcd={"records": False})
+    try:
+        plane = Plane(net, rules_ids=True)
+        net.advance(1)
+        client = begin(plane, 0)
+        client.take(wire.CONNACK)
+        client.subscribe("t", "$queue/q", qos=1)
+        assert recorded(plane) == {}
+    finally:
+        net.close()
