@@ -27,7 +27,7 @@ from tests.broker import HOST
 from tests.cluster.nodes import Cluster, Node
 from tests.conformance import wire
 from tests.conformance.client import Client, tcp
-from tests.conformance.received import NonconformingError
+from tests.conformance.received import NonconformingError, Packet
 
 ROAMERS = 12
 SETTLE_SECONDS = 30.0
@@ -38,6 +38,24 @@ FAULTS = ("kill node", "stop node", "kill etcd", "stop etcd")
 LASTING = ((wire.SESSION_EXPIRY_INTERVAL, 3600),)
 LOST = (OSError, TimeoutError, AssertionError, NonconformingError)
 """Ends of a connection, as a client of a node that is maltreated meets them."""
+
+
+def accept(client: Client, packet: Packet, begun: set[int], got: list[bytes]) -> bool:
+    """Take and acknowledge a packet of a delivery; return whether it was one. ``begun``: identifiers of QoS 2 whose message
+    has come, in any connection; ``got``: payloads, of QoS 2 of what is new."""
+    if packet.kind == wire.PUBLISH:
+        if packet.qos == 1 or packet.packet_id not in begun:
+            got.append(packet.payload)
+        if packet.qos == 2:
+            begun.add(packet.packet_id)
+        kind = wire.PUBREC if packet.qos == 2 else wire.PUBACK
+        client.send(wire.acknowledge(kind, packet.packet_id))
+    elif packet.kind == wire.PUBREL:
+        begun.discard(packet.packet_id)
+        client.send(wire.acknowledge(wire.PUBCOMP, packet.packet_id))
+    else:
+        return False
+    return True
 
 
 class Roamer:
@@ -90,17 +108,7 @@ class Roamer:
                 packet = client.next(left)
             except TimeoutError:
                 break
-            if packet.kind == wire.PUBLISH:
-                if packet.qos == 1 or packet.packet_id not in self._begun:
-                    self.got.append(packet.payload)
-                if packet.qos == 2:
-                    self._begun.add(packet.packet_id)
-                kind = wire.PUBREC if packet.qos == 2 else wire.PUBACK
-                client.send(wire.acknowledge(kind, packet.packet_id))
-            elif packet.kind == wire.PUBREL:
-                self._begun.discard(packet.packet_id)
-                client.send(wire.acknowledge(wire.PUBCOMP, packet.packet_id))
-            else:
+            if not accept(client, packet, self._begun, self.got):
                 return True  # DISCONNECT: the node has lost its lease
         if self._chosen.random() < 0.5:
             client.send(wire.disconnect(0))

@@ -21,6 +21,7 @@ from tests.cluster.test_retained import read
 from tests.conformance import wire
 from tests.conformance.client import Client, eventually, tcp
 from tests.etcd import program
+from tests.roaming import accept
 
 SECONDS = 30
 WORKERS = 2
@@ -105,16 +106,7 @@ class Roamer:
                 packet = client.next(left)
             except TimeoutError:
                 return
-            if packet.kind == wire.PUBLISH:
-                if packet.qos == 1 or packet.packet_id not in self._begun:
-                    self.got.append(packet.payload)
-                if packet.qos == 2:
-                    self._begun.add(packet.packet_id)
-                kind = wire.PUBREC if packet.qos == 2 else wire.PUBACK
-                client.send(wire.acknowledge(kind, packet.packet_id))
-            elif packet.kind == wire.PUBREL:
-                self._begun.discard(packet.packet_id)
-                client.send(wire.acknowledge(wire.PUBCOMP, packet.packet_id))
+            accept(client, packet, self._begun, self.got)
 
 
 class Load:
