@@ -48,8 +48,10 @@ class OwnerKeys(MessageBody, frozen=True):
 
 
 class FoundOwner(Struct, frozen=True, array_like=True):
-    """The owner of a client id: a node, its life, and the revision of the key. ``ours``: it is the
-    node that has asked, in its present life. All are empty if there is no owner."""
+    """The owner of a client id: a node, its life, and the revision of the key. ``ours``: it has become
+    the owner by this claim. If it was the owner before, a shard of it may have died, or an answer was
+    lost, since: it claims the id again, so that a claim that another node is about to make fails.
+    All are empty if there is no owner."""
 
     node: str = ""
     life: str = ""

@@ -44,7 +44,7 @@ class ClusterSessions:
             self.owned, relay, ownership, sessions, peers, handler, now, wake
         )
         self.arrivals = SessionArrivals(
-            self.owned, relay, sessions, peers.flush_all, now, wake, ownership.drop
+            self.owned, relay, sessions, peers.flush_all, now, wake, self.taken
         )
         relay.home = ownership.home
         relay.receivers = {**self.departures.receivers(), **self.arrivals.receivers()}
@@ -66,6 +66,10 @@ class ClusterSessions:
         """Note that an id may be in use no longer."""
         self.owned.release(client_id)
 
+    def when_settled(self, since: float, done: Callable[[bool], None]) -> None:
+        """Call ``done`` with whether sessions have left since a moment, once that is known."""
+        self.departures.when_settled(since, done)
+
     # Control
 
     @property
@@ -86,7 +90,7 @@ class ClusterSessions:
         if not self._begun and not self._ownership.waiting:
             # Sessions were restored: they may be on another node by now.
             self._begun = True
-            self.owned.renew(self._ownership.ids_here())
+            self.owned.begin(self._ownership.ids_here())
         self.owned.housekeeping()
         self.departures.housekeeping()
         self.arrivals.housekeeping()
@@ -102,9 +106,15 @@ class ClusterSessions:
         """Return whether an id is claimed, or has a session on this node."""
         return self._ownership.in_use(client_id)
 
+    def settled(self, client_id: str) -> None:
+        """Answer publishers: a session that was restored is still this node's."""
+        self._sessions.durable.settle(self._sessions.by_id.get(client_id))
+
     def taken(self, client_id: str) -> None:
         """Delete a session that another node has."""
-        self._ownership.drop(client_id)
+        if self._ownership.is_owned(client_id):
+            self._ownership.drop(client_id)
+            self._sessions.durable.note_departure()
 
     def lost(self) -> None:
         """Let no client be connected that another node may have by now; claim its id again."""

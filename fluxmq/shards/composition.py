@@ -119,6 +119,8 @@ class Shard:
         )
         self.peers = self.broker.peers
         self.nodes = parts.nodes
+        if isinstance(parts.nodes, NodePeers):
+            parts.nodes.runs.doubtful.settle = self.peers.settle
         self.publish_links: PublishLinks | None = None
         if self.endpoint is not None and isinstance(parts.nodes, NodePeers):
             # Imported only where it is used: it costs time and memory.

@@ -167,11 +167,6 @@ class NodePath:
             self.answered(number, Outcome.OVER_LIMIT)
 
     @property
-    def last(self) -> int:
-        """Number of the last unanswered run; 0 if there is none."""
-        return next(reversed(self._sent), 0)
-
-    @property
     def behind(self) -> bool:
         """True while publishers have to pause."""
         return self.link.up and self.link.backlog_bytes > QOS_0_BACKLOG_MAX

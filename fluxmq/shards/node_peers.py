@@ -19,8 +19,7 @@ Frames beside the control frames::
 
 Control frames: ``interest`` [number or 0, filters begun, ceased, kept ones among the begun, members
 of shared groups, whether that was everything]; ``known`` [number]; ``answered`` [number, reason,
-...]; ``resending`` [highest number of the runs that are sent again over a new stream]; ``flush``
-[number] and ``flushed`` [number], see `fluxmq.shards.barriers`; those of
+...]; ``flush`` [number] and ``flushed`` [number], see `fluxmq.shards.barriers`; those of
 `fluxmq.shards.retained_fetch`.
 """
 
@@ -135,7 +134,9 @@ class NodePeers:
         self._announced: dict[int, tuple[set[bytes], set[tuple[bytes, bytes]]]] = {}
         """Filters and shared groups that a node has announced since its stream began, until it has
         announced everything."""
-        self.runs = NodeRuns(self._links, reactor, commit_waiter, NodeCounts())
+        self.runs = NodeRuns(
+            *(self._links, reactor, commit_waiter, NodeCounts(), settings.route_publish_timeout)
+        )
         self._paused: set[Connection] = set()
         self._numbers = itertools.count(1)
 
@@ -153,21 +154,29 @@ class NodePeers:
     def came(self, link: PublishLink) -> None:
         """Announce everything over a new stream, and send what was unanswered."""
         self.tell()
-        path = self._paths.get(link.peer)
-        link.send_control("resending", 0 if path is None else path.last)
         self._announced[link.peer] = (set(), set())
         for change in self._interest.all(FILTERS_PER_FRAME):
             link.send_control("interest", 0, *change, False)
         sequence = self._confirmations.announce((link.peer,))
         link.send_control("interest", sequence, *InterestChange([], [], [], []), True)
+        path = self._paths.get(link.peer)
         if path is not None:
             path.came()
         self._beside.came(link)
+        self.runs.doubtful.came(link.peer, partial(self._announce_again, link))
+
+    def _announce_again(self, link: PublishLink) -> int:
+        """Tell a shard all changes of this node's interest, and return the number of that."""
+        self.tell()
+        sequence = self._confirmations.announce((link.peer,))
+        link.send_control("interest", sequence, *InterestChange([], [], [], []), False)
+        return sequence
 
     def gone(self, link: PublishLink) -> None:
         """Handle the end of a stream."""
         self._announced.pop(link.peer, None)
         self._confirmations.lost(link.peer)
+        self.runs.doubtful.gone(link.peer)
         self._beside.gone(link)
         path = self._paths.get(link.peer)
         if path is not None:
@@ -181,7 +190,6 @@ class NodePeers:
             "answered": self._on_answered,
             "flush": self._on_flush,
             "flushed": self._on_flushed,
-            "resending": self.runs.on_resending,
             **self._beside.handlers(),
         }
 
@@ -267,6 +275,7 @@ class NodePeers:
 
     def _on_known(self, link: PublishLink, sequence: int) -> None:
         self._confirmations.confirmed(link.peer, sequence)
+        self.runs.doubtful.confirmed(link.peer, sequence)
 
     # Barriers
 
@@ -275,15 +284,16 @@ class NodePeers:
         """The other nodes that this shard is connected with."""
         return sorted({link.node for link in self._links.values() if link.up})
 
-    def flush_all(self, required: Sequence[str], done: PassedCallback) -> None:
+    def flush_all(
+        self, required: Sequence[str], allowed: Sequence[str] | None, done: PassedCallback
+    ) -> None:
         """Call ``done`` when all that other nodes have sent to this shard has arrived; with False if
-        one of the required nodes is away. What another one sends again when it is back may be for a
-        session that has moved since: it is refused."""
+        one of the required nodes is away, or another than the allowed ones is connected."""
         here = {link.node for link in self._links.values()}
         up = [link for link in self._links.values() if link.up]
-        down = {link.peer: link.node for link in self._links.values() if not link.up}
-        self.runs.suspect(down)
-        if not here.issuperset(required) or not set(required).isdisjoint(down.values()):
+        down = {link.node for link in self._links.values() if not link.up}
+        refused = allowed is not None and not here.difference(down).issubset(allowed)
+        if refused or not here.issuperset(required) or not down.isdisjoint(required):
             done(False)
             return
         number = self._confirmations.barriers.begin((link.peer for link in up), done)
@@ -398,7 +408,9 @@ class NoNodes:
 
     connected: Sequence[str] = ()
 
-    def flush_all(self, _required: Sequence[str], done: PassedCallback) -> None:
+    def flush_all(
+        self, _required: Sequence[str], _allowed: Sequence[str] | None, done: PassedCallback
+    ) -> None:
         """Call ``done``."""
         done(True)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
-from fluxmq.model.outcomes import Outcome
 from fluxmq.net.reactor import Reactor
+from fluxmq.shards.doubtful_peers import DoubtfulPeers
 from fluxmq.shards.durable.commit_waiter import CallbackAck, CommitWaiter
 from fluxmq.shards.node_paths import NodeCounts, PublishLink
 from fluxmq.shards.run_numbers import RunNumbers, RunOrigin
@@ -23,8 +23,6 @@ class HeardRuns:
         self.open: set[int] = set()
         """Runs that are not answered yet."""
         self.refused: dict[int, int] = {}
-        self.refuses_to = 0
-        """Number up to which runs that have not come before are refused."""
 
     def answer(self, number: int, reason: int) -> None:
         """Note an answer."""
@@ -44,30 +42,21 @@ class NodeRuns:
         reactor: Reactor,
         commit_waiter: CommitWaiter,
         counts: NodeCounts,
+        kept_seconds: float,
     ) -> None:
+        """``kept_seconds``: time for which other nodes keep unanswered runs."""
         self._links = links
         self._reactor = reactor
         self._commit_waiter = commit_waiter
         self.counts = counts
+        self.doubtful = DoubtfulPeers(lambda: reactor.tally.now, kept_seconds)
         self._heard: dict[int, HeardRuns] = {}
-        self._suspect: set[int] = set()
-        """Peers that were away when a session may have moved to another node."""
         self._answers: dict[int, list[int]] = {}
 
     @property
     def identities(self) -> RunNumbers:
         """Identities of this shard's messages."""
         return self._commit_waiter.numbers
-
-    def suspect(self, peers: Iterable[int]) -> None:
-        """Refuse what these peers, which are away, will send again: it may be for a session that moves
-        now, and that the peers' other messages reach at another node."""
-        self._suspect.update(peers)
-
-    def on_resending(self, link: PublishLink, last: int) -> None:
-        """Note up to which number a peer sends runs again over its new stream."""
-        self._heard_of(link).refuses_to = last if link.peer in self._suspect else 0
-        self._suspect.discard(link.peer)
 
     def _heard_of(self, link: PublishLink) -> HeardRuns:
         heard = self._heard.get(link.peer)
@@ -105,7 +94,7 @@ class NodeRuns:
         finally:  # a malformed run ends its stream, and nothing else
             reactor.pending_ack = None
             waiter.numbers.source = None
-        pending_ack.done(Outcome.OVER_LIMIT if number <= heard.refuses_to else 0)
+        self.doubtful.answer(link.peer, pending_ack)
 
     def _answer(self, peer: int, number: int, reason: int) -> None:
         self._answers.setdefault(peer, []).extend((number, reason))

@@ -45,6 +45,9 @@ class IdUser(Protocol):
     def in_use(self, client_id: str, /) -> bool:
         """Return whether an id is in use."""
 
+    def settled(self, client_id: str, /) -> None:
+        """Handle that this node owns an id."""
+
     def lost(self) -> None:
         """Handle the loss of all ids."""
 
@@ -78,6 +81,7 @@ class OwnedIds:
         """Those of them whose keys are under leases that nobody prolongs."""
         self._asking = False
         self._retry_at = 0.0
+        self._begun = False
 
     def __len__(self) -> int:
         return len(self._fences)
@@ -90,9 +94,18 @@ class OwnedIds:
         """Return the revision of an id's key; 0 if this node does not own it."""
         return self._fences.get(client_id, 0)
 
+    def is_doubtful(self, client_id: str) -> bool:
+        """Return whether the session of an id is here that another node may own by now."""
+        return client_id in self._renewed and client_id not in self._fences
+
+    @property
+    def all_settled(self) -> bool:
+        """True if it is known of every session here whether it is this node's."""
+        return self._begun and not self._renewed.keys() - self._fences.keys()
+
     def is_own(self, owner: FoundOwner) -> bool:
-        """Return whether an id that is not ours has no owner, or a former life of this node, so that
-        it can be claimed at once."""
+        """Return whether an id has no owner, or this node since before this claim, so that it can be
+        claimed at once."""
         return owner.node in ("", self._node)
 
     def forget(self, client_id: str) -> None:
@@ -128,6 +141,11 @@ class OwnedIds:
         self._retry_at = 0.0
         self._ending = set(self._fences)
         self.renew(self._fences)
+
+    def begin(self, client_ids: Iterable[str]) -> None:
+        """Claim the ids of the sessions that were restored."""
+        self._begun = True
+        self.renew(client_ids)
 
     def renew(self, client_ids: Iterable[str]) -> None:
         """Claim ids anew, or for the first time, whose sessions are here."""
@@ -217,6 +235,7 @@ class OwnedIds:
             if owner is not None and owner.ours:
                 self._fences[client_id] = owner.revision
                 self._ending.discard(client_id)
+                self._user.settled(client_id)
         if until:
             self._set_until(until)
         for (_, done), owner in zip(claims.values(), found, strict=True):

@@ -116,6 +116,7 @@ class Peers:
                 "known": self._on_known,
                 "flush": self._on_flush,
                 "flushed": self._on_flushed,
+                "settle": self._on_settle,
                 "synchronised": self._on_synchronised,
                 "retained?": self._on_retained_wanted,
                 "retained": self._on_retained_sent,
@@ -187,10 +188,16 @@ class Peers:
         for link in up:
             link.send_control("flush", number, None)
 
-    def flush_all(self, required: Sequence[str], done: PassedCallback) -> None:
+    def flush_all(
+        self,
+        required: Sequence[str],
+        done: PassedCallback,
+        *,
+        allowed: Sequence[str] | None = None,
+    ) -> None:
         """Call ``done`` when all messages that other shards and nodes have sent to this one, and all
         that other nodes have sent for it to other shards of this node, have arrived; with False if a
-        shard, or one of the required nodes, is away."""
+        shard, or one of the required nodes, is away, or another than the allowed ones is not."""
         self.tell()
         links = list(self.links.values())
         if not all(link.up for link in links):
@@ -202,10 +209,16 @@ class Peers:
 
         number = self._confirmations.barriers.begin((OWN, *(link.peer for link in links)), done)
         for link in links:
-            link.send_control("flush", number, required)
-        self.nodes.flush_all(required, own_passed)
+            link.send_control("flush", number, required, allowed)
+        self.nodes.flush_all(required, allowed, own_passed)
 
-    def _on_flush(self, link: Link, number: int, required: list[str] | None) -> None:
+    def _on_flush(
+        self,
+        link: Link,
+        number: int,
+        required: list[str] | None,
+        allowed: list[str] | None = None,
+    ) -> None:
         epoch = link.epoch
 
         def passed(whole: bool) -> None:
@@ -215,10 +228,36 @@ class Peers:
         if required is None:
             passed(True)
         else:
-            self.nodes.flush_all(required, passed)
+            self.nodes.flush_all(required, allowed, passed)
 
     def _on_flushed(self, link: Link, number: int, passed: bool) -> None:
         self._confirmations.barriers.returned(link.peer, number, passed)
+
+    def settle(self, since: float, done: PassedCallback) -> None:
+        """Call ``done`` with whether no session has left this node since a moment, when that is known
+        of all that are leaving now; with False if a shard is away."""
+        links = list(self.links.values())
+        if not all(link.up for link in links):
+            done(False)
+            return
+
+        def own_settled(left: bool) -> None:
+            self._confirmations.barriers.returned(OWN, number, not left)
+
+        number = self._confirmations.barriers.begin((OWN, *(link.peer for link in links)), done)
+        for link in links:
+            link.send_control("settle", number, since)
+        self.ownership.ids.when_settled(since, own_settled)
+
+    def _on_settle(self, link: Link, number: int, since: float) -> None:
+        epoch = link.epoch
+
+        def settled(left: bool) -> None:
+            self.tell()  # the interest that has ended with the sessions
+            if link.up and link.epoch == epoch:
+                link.send_control("flushed", number, not left)
+
+        self.ownership.ids.when_settled(since, settled)
 
     def tell(self) -> None:
         """Announce changes since the last call to the peers, and to other nodes."""

@@ -21,7 +21,7 @@ cannot become its owner; if it has become that, the session is deleted here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,8 @@ class _Departure:
         self.clean = clean
         self.until = until
         self.staying = False
+        self.nodes: Sequence[str] = ()
+        """The nodes that may send messages for it."""
 
     @property
     def whole(self) -> bool:
@@ -96,6 +98,8 @@ class SessionDepartures:
         self._leaving: dict[str, _Departure] = {}
         self.count = 0
         """Number of ids that have moved to other nodes."""
+        self._asked: list[tuple[float, set[_Departure], Callable[[bool], None]]] = []
+        """Callers of `when_settled`, and the departures that each waits for."""
 
     def receivers(self) -> dict[str, HomeHandler]:
         """Return the handlers of other nodes' messages by name."""
@@ -110,7 +114,9 @@ class SessionDepartures:
 
     def _on_want(self, node: str, client_id: str, number: int, clean: bool, principal: str) -> None:
         leaving = self._leaving.get(client_id)
-        if leaving is None:
+        if self._ids.is_doubtful(client_id):
+            self._busy(node, client_id, number)
+        elif leaving is None:
             here = partial(self._here, node, client_id, number, clean)
             if not self._ownership.bring_home(client_id, principal, here):
                 self._busy(node, client_id, number)
@@ -143,7 +149,8 @@ class SessionDepartures:
         if departure.whole and session is not None:
             subscriptions = subscriptions_of(session)
         outcome = FOUND_SESSION if departure.whole else FOUND_NONE
-        nodes = [each for each in self._peers.nodes.connected if each != departure.node]
+        departure.nodes = self._peers.nodes.connected
+        nodes = [each for each in departure.nodes if each != departure.node]
         self._relay.send(
             *(departure.node, client_id, "found", departure.number, outcome, subscriptions, nodes)
         )
@@ -164,7 +171,8 @@ class SessionDepartures:
         departure.until = self._now() + STEP_SECONDS
         # Messages of shared groups go to the new node's member, or to others, from now on.
         self._sessions.leave_groups(session)
-        self._peers.flush_all([node], partial(self._flushed, client_id, departure))
+        passed = partial(self._flushed, client_id, departure)
+        self._peers.flush_all([node], passed, allowed=departure.nodes)
 
     def _flushed(self, client_id: str, departure: _Departure, passed: bool) -> None:
         session = departure.session
@@ -220,6 +228,7 @@ class SessionDepartures:
                 self._handler.finish(session)
             else:
                 self._sessions.discard(session)
+                self._sessions.durable.note_departure()
         self._ownership.go_on(client_id)
         self._wake()
 
@@ -260,3 +269,21 @@ class SessionDepartures:
         for client_id, departure in list(self._leaving.items()):
             if departure.until <= now:
                 self._stay(client_id, departure)
+        asked, self._asked = self._asked, []
+        for since, leaving, done in asked:
+            self._when_settled(since, leaving, done)
+
+    # For other nodes that are met again
+
+    def when_settled(self, since: float, done: Callable[[bool], None]) -> None:
+        """Call ``done`` as `session_ownership.NodeIds` has it."""
+        self._when_settled(since, {*self._leaving.values()}, done)
+
+    def _when_settled(
+        self, since: float, leaving: set[_Departure], done: Callable[[bool], None]
+    ) -> None:
+        if self._ids.all_settled and leaving.isdisjoint(self._leaving.values()):
+            done(self._sessions.durable.last_departure > since)
+            self._wake()
+        else:
+            self._asked.append((since, leaving, done))

@@ -113,6 +113,10 @@ class NodeIds(Protocol):
     def release(self, client_id: str) -> None:
         """Note that an id may be in use no longer."""
 
+    def when_settled(self, since: float, done: Callable[[bool], None]) -> None:
+        """Call ``done`` with whether sessions have left for other nodes since a moment, when that is
+        known of all that are leaving now, or were restored."""
+
 
 class AllIds:
     """Stands in for `NodeIds` on a node that has no id in common with others."""
@@ -129,6 +133,10 @@ class AllIds:
 
     def release(self, _client_id: str) -> None:
         """Do nothing."""
+
+    def when_settled(self, _since: float, done: Callable[[bool], None]) -> None:
+        """Call ``done``: none leaves."""
+        done(False)
 
 
 @dataclass(slots=True)

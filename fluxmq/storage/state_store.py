@@ -79,7 +79,9 @@ HEARD: Final = StateTable(
 """The last numbered run that a shard (in its life ``epoch``) sent over a link for a session; runs
 up to ``refused`` may be missing in ``messages``."""
 LIFE: Final = StateTable("life", ("shard INTEGER", "alive REAL"), 1)
-"""The last moment (wall clock) at which the shard is known to have been running."""
+"""The last moment (wall clock) at which the shard is known to have been running; with the number
+`DEPARTED` less the shard's, at which a session has left it for another node."""
+DEPARTED: Final = -1
 RETAINED: Final = StateTable("retained", ("topic BLOB", "deadline REAL", "data BLOB"), 1)
 OF_CLIENTS: Final = (SESSIONS, SUBSCRIPTIONS, MESSAGES, ANSWERED, RECEIVED, RELEASED, HEARD)
 TABLES: Final = (*OF_CLIENTS, LIFE, RETAINED)

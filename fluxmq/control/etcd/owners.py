@@ -119,7 +119,7 @@ class OwnerIds:
         gets = tuple(Get(key_of(client)) for client in clients)
         result = await self._client.transact((), gets)
         return {
-            client: self._found(client, entries[0])
+            client: self._found(entries[0])
             for client, entries in zip(clients, result.entries, strict=True)
             if entries
         }
@@ -149,22 +149,17 @@ class OwnerIds:
                 found.append(FoundOwner(self._node, self._life, result.revision, ours=True))
             else:
                 entry = next((entry for part in done.entries for entry in part), None)
-                found.append(FoundOwner() if entry is None else self._found(each.client, entry))
+                found.append(FoundOwner() if entry is None else self._found(entry))
         return found
 
-    def _found(self, client: str, entry: KeyValue) -> FoundOwner:
+    def _found(self, entry: KeyValue) -> FoundOwner:
         """Return the owner that a key names."""
         try:
             owner = decode_owner(entry.value)
         except MessageError as problem:
             self._failed(f"key {entry.key!r}", problem)
             return FoundOwner("?", "", entry.revision)
-        # A claim of which no answer came may have succeeded. Its lease is alive or known to be over.
-        pool = self._pools.of_lease(entry.lease)
-        ours = pool is not None and (owner.node, owner.life) == (self._node, self._life)
-        if pool is not None and ours:
-            self._pools.enter(client, pool)
-        return FoundOwner(owner.node, owner.life, entry.revision, ours)
+        return FoundOwner(owner.node, owner.life, entry.revision)
 
     # Leases
 

@@ -200,6 +200,20 @@ class SessionJournal:
         """The same as this shard found it when it started."""
         self.held: dict[InflightRange, None] = {}
         """QoS 2 messages that go to the client when they are on disk."""
+        self._doubtful: list[PendingAck] | None = None
+        """Pending acks of publishers while the session may be another node's."""
+
+    def doubt(self) -> None:
+        """Have publishers wait until ``settle``: another node may have the session by now, without
+        what comes here."""
+        if self._doubtful is None:
+            self._doubtful = []
+
+    def settle(self, reason: int) -> None:
+        """Answer the publishers that wait: the session is here, or with a reason is not."""
+        waiting, self._doubtful = self._doubtful, None
+        for pending_ack in waiting or ():
+            pending_ack.done(reason)
 
     # Messages owed
 
@@ -209,6 +223,8 @@ class SessionJournal:
         """Deliver a run, and answer its publisher once it is safe. Takes ownership of the run."""
         delivery = self.session.delivery
         self.commit_waiter.numbers.identify(run)
+        if self._doubtful is not None:
+            self._doubtful.append(self.commit_waiter.hold())
         if qos == 2:
             self._keep_single(run, retain, subscription_ids, group)
             return
@@ -365,6 +381,7 @@ class SessionJournal:
     def end(self) -> None:
         """End the session and delete everything kept of it."""
         self.ended = True
+        self.settle(Outcome.OVER_LIMIT)
         for undelivered in self.undelivered():
             undelivered.finish()
         self.held.clear()

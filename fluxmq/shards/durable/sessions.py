@@ -33,6 +33,7 @@ from fluxmq.shards.session_ownership import SessionOwnership
 from fluxmq.storage.state_store import (
     ANSWERED,
     HEARD,
+    DEPARTED,
     LIFE,
     MESSAGES,
     OF_CLIENTS,
@@ -81,6 +82,8 @@ class DurableSessions:
         self._window = window
         self._connected = connected
         self._next_life = 0.0
+        self.last_departure = float("-inf")
+        """Monotonic time at which a session has left for another node."""
 
     @property
     def clock(self) -> Clock:
@@ -129,6 +132,19 @@ class DurableSessions:
             journal.write_subscription(each)
         journal.home.when_safe(done)
         self.commit_waiter.wake()
+
+    def settle(self, session: Session | None) -> None:
+        """Answer the publishers of a session that was in doubt."""
+        journal: SessionJournal | None = None if session is None else session.delivery.durable
+        if journal is not None:
+            journal.settle(0)
+
+    def note_departure(self) -> None:
+        """Note, on disk as well, that a session has left for another node."""
+        waiter = self.commit_waiter
+        self.last_departure = self.clock.now()
+        waiter.store.put(LIFE, (DEPARTED - waiter.shard, self.clock.wall()))
+        waiter.lazily()
 
     def left(self, session: Session) -> None:
         """Write a session whose client has gone, or whose times have changed."""
@@ -215,6 +231,9 @@ class DurableSessions:
     def _bring(self, only: str | None, sessions: RestoredSessions) -> int:
         store = self.commit_waiter.store
         alive = max((at for _, at in store.rows(LIFE)), default=0.0)
+        departed = [at for number, at in store.rows(LIFE) if number <= DEPARTED]
+        if departed and only is None:
+            self.last_departure = self.clock.now() + max(departed) - self.clock.wall()
         parts: dict[str, dict[str, list[Row]]] = {}
         for table in OF_CLIENTS:
             found: dict[str, list[Row]] = defaultdict(list)
@@ -242,6 +261,8 @@ class DurableSessions:
         """Return a session with its state from its rows by table."""
         session = Session(client_id, delivery)
         journal = self.keep(session)
+        if not self._ownership.ids.has(client_id):
+            journal.doubt()
         ((_, state),) = rows[SESSIONS.name]
         journal.number, sent = restore_session(session, state, self.clock, alive)
         for _, written, _, options in rows[SUBSCRIPTIONS.name]:

@@ -47,6 +47,8 @@ class FakeLink:
         self.backlog_bytes = 0
         self.inbox: deque[bytes] = deque()
         self.other: FakeLink
+        self.added = False
+        """Its owner knows it: it has had a stream."""
         self.closed = 0
         self.held = False
         """Nothing that was sent to this end arrives."""
@@ -141,7 +143,6 @@ class Net:
         owner = self.peers(one, a)
         link = FakeLink(SHARDS_MAX * (other + 1) + b, self.names[other], b, owner)
         self.links[one, a, other, b] = link
-        owner.added(link)
 
     def ends(self, one: int, other: int) -> list[FakeLink]:
         """The ends of all streams between two nodes."""
@@ -151,26 +152,36 @@ class Net:
             if {here, there} == {one, other}
         ]
 
-    def connect(self) -> None:
-        """Begin every stream that is not there."""
-        fresh = [link for link in self.links.values() if not link.up]
+    def connect(self, *pair: int) -> None:
+        """Begin every stream that is not there, or those of a pair of nodes."""
+        links = self.ends(*pair) if pair else self.links.values()
+        fresh = [link for link in links if not link.up]
         for link in fresh:
             link.up = True
             link.epoch = self._lives[self.names.index(link.node)]
             link.inbox.clear()
+            if not link.added:
+                link.added = True
+                link.owner.added(link)
         for link in fresh:
             link.owner.came(link)
         self.run()
 
+    def met(self, number: int) -> bool:
+        """Whether a node's shards and all of the others know each other's interest: then it lets clients in."""
+        ends = [(key, link) for key, link in self.links.items() if key[0] == number]
+        return all(link.up and self.peers(number, a).knows(link) for (_, a, _, _), link in ends)
+
     def cut(self, one: int, other: int, lost: bool = True) -> None:
         """End the streams between two nodes; ``lost``: with what is on its way."""
-        for link in self.ends(one, other):
+        ends = [link for link in self.ends(one, other) if link.up]
+        for link in ends:
             if not lost:
                 link.take()
-        for link in self.ends(one, other):
+        for link in ends:
             link.up = False
             link.inbox.clear()
-        for link in self.ends(one, other):
+        for link in ends:
             link.owner.gone(link)
         self.run()
 
@@ -189,7 +200,7 @@ class Net:
         for (one, a, _, _), link in self.links.items():
             if one == number:
                 link.owner = self.peers(one, a)
-                link.owner.added(link)
+                link.added = False
         self.advance(0.3)
 
     def run(self) -> None:

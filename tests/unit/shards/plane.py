@@ -266,7 +266,8 @@ class Plane:
                 if each in asked.claims:
                     owner = FoundOwner(node, self.lives[node], self.claimed)
                     self.owners[each.client] = owner
-            found.append(replace(owner, ours=(owner.node, owner.life) == (node, self.lives[node])))
+                    owner = replace(owner, ours=True)
+            found.append(owner)
         if self.rules_ids and self.repeat():
             return Failure(ERROR_FAILED, "no answer in time")
         del found[len(asked.claims) :]

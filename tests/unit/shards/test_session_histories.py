@@ -100,7 +100,7 @@ def history(plane: Plane, random: Random, steps: int, *, crashes: bool = False) 
     the shards of nodes are killed, too, and streams cut."""
     net, count = plane.net, len(plane.net.nodes)
     plane.choose = random.randrange
-    publishers = [Publisher(plane, node) for node in range(count)]
+    publishers = {node: Publisher(plane, node) for node in range(count)}
     ended: list[Publisher] = []
     roamer = Roamer(plane)
     roamer.connect(0)
@@ -110,10 +110,10 @@ def history(plane: Plane, random: Random, steps: int, *, crashes: bool = False) 
     ends = list(net.links.values())
     for _ in range(steps):
         match random.randrange(10):
-            case 0 | 1 | 2:
-                random.choice(publishers).publish(random.randint(1, 2))
-            case 3:
-                roamer.connect(random.randrange(count))
+            case 0 | 1 | 2 if publishers:
+                random.choice([*publishers.values()]).publish(random.randint(1, 2))
+            case 3 if publishers:
+                roamer.connect(random.choice([*publishers]))
             case 4:
                 random.choice(ends).held = random.random() < 0.7
             case 5:
@@ -130,23 +130,24 @@ def history(plane: Plane, random: Random, steps: int, *, crashes: bool = False) 
                 node = random.randrange(count)
                 if random.random() < 0.5:
                     plane.lives[net.names[node]] += "'"
-                publishers[node].step()
-                ended.append(publishers[node])
-                for end in ends:  # a shard lets clients in when it has met the other nodes
-                    end.held = False
+                if node in publishers:
+                    publishers[node].step()
+                    ended.append(publishers.pop(node))
                 net.restart(node)
-                net.connect()
-                net.advance(1)
-                publishers[node] = Publisher(plane, node)
             case 9 if crashes and random.random() < 0.3:
-                one, other = random.sample(range(count), 2)
-                net.cut(one, other)
-                net.connect()
-            case _:
-                random.choice(publishers).step()
+                net.cut(*random.sample(range(count), 2))
+            case _ if crashes and random.random() < 0.3:
+                net.connect(*random.sample(range(count), 2))
+            case _ if publishers:
+                random.choice([*publishers.values()]).step()
         net.run()
+        for node in {*range(count)} - {*publishers}:
+            if net.met(node):  # it lets clients in
+                decide(plane, node)
+                publishers[node] = Publisher(plane, node)
     for end in ends:
         end.held = False
+    net.connect()
     for node in range(count):
         decide(plane, node)
     net.advance(15)
@@ -155,12 +156,12 @@ def history(plane: Plane, random: Random, steps: int, *, crashes: bool = False) 
             roamer.connect(random.randrange(count))
         net.advance(1)
         roamer.step()
-        for each in publishers:
+        for each in publishers.values():
             each.step()
     assert roamer.connected
     assert len(holders(plane)) == 1
-    assert not any(each.open for each in publishers), "every publisher is answered"
-    check([*ended, *publishers], roamer, once=not crashes)
+    assert not any(each.open for each in publishers.values()), "every publisher is answered"
+    check([*ended, *publishers.values()], roamer, once=not crashes)
     (node,) = holders(plane)
     assert list(plane.records) == [("c", "t")], "the record is as it was, or doubled"
     assert plane.records["c", "t"][0][0] == net.names[node], "where the session is"
