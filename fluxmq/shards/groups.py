@@ -294,9 +294,14 @@ class GroupTable:
                 found.kept_at.pop(node, None)
             self._release(found)
 
-    def node_members(self, node: int) -> set[tuple[bytes, bytes]]:
-        """Return the groups that have members on another node."""
-        return {(core.group, core.filter) for core in self._groups if node in core.nodes()}
+    def node_members(self, node: int) -> dict[tuple[bytes, bytes], int]:
+        """Return the groups that have members on another node, and how many have persistent
+        sessions."""
+        return {
+            (core.group, core.filter): self._by_core[core].kept_at.get(node, 0)
+            for core in self._groups
+            if node in core.nodes()
+        }
 
     def drop_node(self, node: int) -> None:
         """Drop another node's members."""

@@ -265,10 +265,33 @@ class NodePeers:
             if whole:
                 # Interest of the former stream that was not announced again has ended meanwhile.
                 del self._announced[node]
-                change.ceased.extend(self._routes.node_filters(node) - filters)
-                former = self._groups.node_members(node) - groups
-                change.members.extend((*member, 0, 0, 0) for member in former)
-        batch = self._settings.route_batch_max_size
+                former, members = self._routes.node_filters(node), self._groups.node_members(node)
+                ceased = former.keys() - filters
+                left = members.keys() - groups
+                change.ceased.extend(ceased)
+                change.members.extend((*member, 0, 0, 0) for member in left)
+                self._may_have_moved(
+                    [each for each in ceased if former[each]],
+                    [(*each, 0, members[each], members[each]) for each in left if members[each]],
+                )
+        self._set(path, change)
+
+    def _may_have_moved(
+        self, filters: list[bytes], members: list[tuple[bytes, bytes, int, int, int]]
+    ) -> None:
+        """Keep the interest of persistent sessions that have left a node while it was away: they may
+        be at any other node that is still away, and announces them when it is back."""
+        for path in self._paths.values():
+            if path.away_since is not None and (filters or members):
+                known = self._routes.node_filters(path.link.peer)
+                groups = self._groups.node_members(path.link.peer)
+                begun = [each for each in filters if each not in known]
+                joined = [each for each in members if each[:2] not in groups]
+                self._set(path, InterestChange(begun, [], begun, joined))
+
+    def _set(self, path: NodePath, change: InterestChange) -> None:
+        """Route over a path by a change of interest."""
+        node, batch = path.link.peer, self._settings.route_batch_max_size
         prompt, kept = PathEnd(path, batch, waits=False), PathEnd(path, batch, waits=True)
         self._routes.set_node(node, NodePaths(prompt, kept), change)
         self._groups.set_node(node, NodeSharedPaths(prompt, kept), change)

@@ -54,7 +54,8 @@ class NodeTable:
     def __init__(self, interest: NodeInterest | None) -> None:
         self.interest = interest
         self.paths: dict[int, NodePaths] = {}
-        self.filters: dict[int, set[bytes]] = {}
+        self.filters: dict[int, dict[bytes, bool]] = {}
+        """What each wants, and whether persistent sessions of it do."""
         self.routes: dict[bytes, Route] = {}
 
 
@@ -296,21 +297,21 @@ class RouteTable:
     def set_node(self, node: int, paths: NodePaths, change: InterestChange) -> None:
         """Follow a change of another node's interest; ``paths`` lead there."""
         self._nodes.paths[node] = paths
-        filters = self._nodes.filters.setdefault(node, set())
+        filters = self._nodes.filters.setdefault(node, {})
         kept = set(change.kept)
         for topic_filter in change.begun:
             self._tree.add(topic_filter, node, KEPT if topic_filter in kept else None)
-            filters.add(topic_filter)
+            filters[topic_filter] = topic_filter in kept
             self._invalidate(topic_filter)
         for topic_filter in change.ceased:
             if topic_filter in filters:
-                filters.discard(topic_filter)
+                del filters[topic_filter]
                 self._tree.remove(topic_filter, node)
                 self._invalidate(topic_filter)
 
-    def node_filters(self, node: int) -> frozenset[bytes]:
-        """Return the filters that another node wants."""
-        return frozenset(self._nodes.filters.get(node, ()))
+    def node_filters(self, node: int) -> Mapping[bytes, bool]:
+        """Return the filters that another node wants, and whether for persistent sessions."""
+        return self._nodes.filters.get(node, {})
 
     def drop_node(self, node: int) -> None:
         """Drop another node's interest."""
