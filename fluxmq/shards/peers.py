@@ -116,7 +116,7 @@ class Peers:
                 "known": self._on_known,
                 "flush": self._on_flush,
                 "flushed": self._on_flushed,
-                "settle": self._on_settle,
+                "left?": self._on_settle,
                 "synchronised": self._on_synchronised,
                 "retained?": self._on_retained_wanted,
                 "retained": self._on_retained_sent,
@@ -246,7 +246,7 @@ class Peers:
 
         number = self._confirmations.barriers.begin((OWN, *(link.peer for link in links)), done)
         for link in links:
-            link.send_control("settle", number, since)
+            link.send_control("left?", number, since)
         self.ownership.ids.when_settled(since, own_settled)
 
     def _on_settle(self, link: Link, number: int, since: float) -> None:

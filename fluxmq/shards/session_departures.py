@@ -283,7 +283,7 @@ class SessionDepartures:
         self, since: float, leaving: set[_Departure], done: Callable[[bool], None]
     ) -> None:
         if self._ids.all_settled and leaving.isdisjoint(self._leaving.values()):
-            done(self._sessions.durable.last_departure > since)
+            done(self._sessions.durable.last_departure >= since)
             self._wake()
         else:
             self._asked.append((since, leaving, done))
