@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -144,9 +144,8 @@ class Publisher:
 class Campaign:
     """Clients and faults on a cluster that runs."""
 
-    def __init__(self, cluster: Cluster, seed: int, kinds: Sequence[str]) -> None:
+    def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster = cluster
-        self._kinds = kinds
         self._chosen = random.Random(seed)
         self._stopping = threading.Event()
         names = [f"roamer{number}" for number in range(ROAMERS)]
@@ -166,7 +165,7 @@ class Campaign:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(self._chosen.uniform(*FAULT_SECONDS))
-            self._fault(self._chosen.choice(self._kinds))
+            self._fault(self._chosen.choice(FAULTS))
         self._stopping.set()
         for thread in threads:
             thread.join()
@@ -241,14 +240,12 @@ class Campaign:
         return wrong
 
 
-def campaign(
-    folder: Path, seconds: float, seed: int, kinds: Sequence[str] = FAULTS
-) -> tuple[Campaign, list[str]]:
-    """Run a campaign with faults of some kinds on a cluster of its own; return it and what was wrong."""
+def campaign(folder: Path, seconds: float, seed: int) -> tuple[Campaign, list[str]]:
+    """Run a campaign on a cluster of its own; return it and what was wrong."""
     cluster = Cluster(folder, {}, 2, etcd=True)
     try:
         cluster.start()
-        made = Campaign(cluster, seed, kinds)
+        made = Campaign(cluster, seed)
         wrong = made.run(seconds)
         cluster.stop()
     finally:

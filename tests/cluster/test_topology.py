@@ -203,10 +203,19 @@ def test_a_queue_in_the_memory_of_a_killed_node_goes(cluster: Cluster) -> None:
     assert time.monotonic() - began > ENDED_SECONDS / 2
     second.start()
     cluster.wait_ready()
+
+    def is_there() -> bool:
+        # The node is ready before it is connected with the home of every queue.
+        with connected(second) as connection:
+            channel = connection.channel()
+            try:
+                return channel.queue_declare("volatile", passive=True).method.message_count == 1
+            except ChannelClosedByBroker:
+                return False
+
+    eventually(is_there, "it is where it was declared again", PATIENCE)
     with connected(second) as connection:
-        channel = connection.channel()
-        assert channel.queue_declare("volatile", passive=True).method.message_count == 1
-        channel.queue_delete("volatile")
+        connection.channel().queue_delete("volatile")
 
 
 def test_a_node_that_was_thought_to_have_ended_deletes_what_is_in_its_memory(

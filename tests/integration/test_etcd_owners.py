@@ -147,11 +147,16 @@ def test_an_owner_may_be_looked_up_first(server: Server, tmp_path: Path) -> None
     run(server, scenario)
 
 
-def test_a_claim_whose_answer_was_lost_is_known_as_ours(server: Server, tmp_path: Path) -> None:
+def test_a_key_that_is_ours_is_put_anew(server: Server, tmp_path: Path) -> None:
+    """The shard that put it has died, or an answer was lost."""
+
     async def scenario(_client: EtcdClient) -> None:
         async with node(server, tmp_path, "node1") as one:
             first = (await one.claim(a=0))["a"]
-            assert (await one.claim(a=0))["a"] == first
+            found = (await one.claim(a=0))["a"]
+            assert (found.ours, found.node, found.revision) == (False, "node1", first.revision)
+            again = (await one.claim(a=found.revision))["a"]
+            assert (again.ours, again.revision > first.revision) == (True, True)
 
     run(server, scenario)
 

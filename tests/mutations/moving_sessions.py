@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 OF_NODES = "tests/unit/shards/test_sessions_cluster.py::"
+MEETING = "tests/unit/shards/test_meeting_again.py::"
 OF_ETCD = "tests/integration/test_etcd_owners.py::"
 OF_RECORDS = "tests/integration/test_etcd_records.py::"
 
@@ -37,8 +38,8 @@ MUTATIONS = [
         "no_barrier_of_the_former_node",
         "A session moves with what is on its way to the former node.",
         "SessionDepartures._on_ready",
-        "self._peers.flush_all([node], partial(self._flushed, client_id, departure))",
-        "self._flushed(client_id, departure, True)",
+        "self._peers.flush_all([node], passed, allowed=departure.nodes)",
+        "passed(True)",
         OF_NODES + "test_a_message_that_is_late_at_the_former_node_moves_along",
     ),
     Mutation(
@@ -68,18 +69,98 @@ MUTATIONS = [
     Mutation(
         "resent_after_the_move",
         "What is sent again to the former node of a session is not acknowledged.",
-        "NodeRuns.deliver",
-        "Outcome.OVER_LIMIT if number <= heard.refuses_to else 0",
-        "0",
+        "DoubtfulPeers.came",
+        "doubt.reason = 0 if nothing_left else Outcome.OVER_LIMIT",
+        "doubt.reason = 0",
         OF_NODES + "test_what_a_node_sends_again_to_the_former_one_is_refused",
+    ),
+    Mutation(
+        "sent_before_it_was_known",
+        "Until a node knows that a session has left, what it sends for it is not acknowledged.",
+        "DoubtfulPeers.answer",
+        "if doubt is None:",
+        "if True:",
+        MEETING + "test_until_a_node_knows_that_a_session_has_left_it_is_refused",
+    ),
+    Mutation(
+        "older_interest_confirmed",
+        "A node knows that a session has left when it has confirmed what was announced after that.",
+        "DoubtfulPeers.confirmed",
+        "if doubt is not None and 0 < doubt.sequence <= sequence:",
+        "if doubt is not None:",
+        MEETING + "test_a_session_that_is_leaving_delays_the_answers",
+    ),
+    Mutation(
+        "lost_stream_counted",
+        "A stream that ended before its answers did not count does not make an older absence shorter.",
+        "DoubtfulPeers.gone",
+        "if doubt is None:",
+        "if True:",
+        MEETING + "test_a_stream_that_brought_nothing_does_not_count",
+    ),
+    Mutation(
+        "leaving_not_awaited",
+        "A node that is met while a session leaves is answered when that has left.",
+        "SessionDepartures._when_settled",
+        "if self._ids.all_settled and leaving.isdisjoint(self._leaving.values()):",
+        "if True:",
+        MEETING + "test_a_session_that_is_leaving_delays_the_answers",
+    ),
+    Mutation(
+        "departure_not_on_disk",
+        "A node knows after a restart that a session has left.",
+        "DurableSessions.note_departure",
+        "waiter.store.put(LIFE, (DEPARTED - waiter.shard, self.clock.wall()))",
+        "pass",
+        MEETING + "test_a_node_remembers_after_a_restart_that_a_session_has_left",
+    ),
+    Mutation(
+        "interest_ends_with_two_nodes_away",
+        "A session that has left a node that was away may be at another one that still is.",
+        "NodePeers._may_have_moved",
+        "if path.away_since is not None and (filters or members):",
+        "if False:",
+        MEETING + "test_interest_that_ends_while_two_nodes_are_away_may_be_at_the_other",
+    ),
+    Mutation(
+        "restored_session_trusted",
+        "What comes for a restored session is acknowledged when the session is known to be here.",
+        "DurableSessions._restore",
+        "journal.doubt()",
+        "pass",
+        MEETING + "test_publishers_wait_until_it_is_known_whose_a_restored_session_is",
+    ),
+    Mutation(
+        "restored_session_acknowledged",
+        "What comes for a restored session that has left is not acknowledged.",
+        "SessionJournal.end",
+        "self.settle(Outcome.OVER_LIMIT)",
+        "self.settle(0)",
+        MEETING + "test_a_restored_session_that_has_left_has_nobody_wait",
+    ),
+    Mutation(
+        "key_not_put_anew",
+        "A shard that starts puts the keys of its sessions anew, so that no former state of them counts.",
+        "OwnerIds._found",
+        "return FoundOwner(owner.node, owner.life, entry.revision)",
+        "return FoundOwner(owner.node, owner.life, entry.revision, owner.node == self._node)",
+        OF_ETCD + "test_a_key_that_is_ours_is_put_anew",
     ),
     Mutation(
         "deaf_new_node",
         "The new node hears all nodes that the former one hears.",
         "NodePeers.flush_all",
-        "if not here.issuperset(required) or not set(required).isdisjoint(down.values()):",
-        "if False:",
+        "if refused or not here.issuperset(required) or not down.isdisjoint(required):",
+        "if refused:",
         OF_NODES + "test_the_new_node_has_to_hear_whom_the_former_one_hears",
+    ),
+    Mutation(
+        "late_node_not_heard",
+        "A session does not leave while a node is connected that was not when the new node was told.",
+        "NodePeers.flush_all",
+        "refused = allowed is not None and not here.difference(down).issubset(allowed)",
+        "refused = False",
+        MEETING + "test_a_session_does_not_leave_without_a_node_that_came_late",
     ),
     Mutation(
         "former_session_kept",

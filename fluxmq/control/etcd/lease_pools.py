@@ -64,10 +64,6 @@ class LeasePools(Generic[Key]):
         """Return the pool that a key is in; None if it is in none."""
         return self._pool_of.get(key)
 
-    def of_lease(self, lease: int) -> LeasePool[Key] | None:
-        """Return the pool of a lease; None if it is none of these."""
-        return next((each for each in self._pools if each.lease == lease), None)
-
     def enter(self, key: Key, pool: LeasePool[Key]) -> None:
         """Note that a key is under a pool's lease, and under no other."""
         self.leave(key)

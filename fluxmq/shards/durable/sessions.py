@@ -32,8 +32,8 @@ from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.session_ownership import SessionOwnership
 from fluxmq.storage.state_store import (
     ANSWERED,
-    HEARD,
     DEPARTED,
+    HEARD,
     LIFE,
     MESSAGES,
     OF_CLIENTS,

@@ -189,7 +189,7 @@ def test_histories(make_plane: MakePlane, seed: int) -> None:
     history(plane, random, 120)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(60))
 def test_histories_with_crashes(make_plane: MakePlane, seed: int) -> None:
     """Of nodes, and of streams between them."""
     random = Random(seed)
