@@ -209,9 +209,10 @@ def test_a_queue_in_the_memory_of_a_killed_node_goes(cluster: Cluster) -> None:
         with connected(second) as connection:
             channel = connection.channel()
             try:
-                return channel.queue_declare("volatile", passive=True).method.message_count == 1
+                found = channel.queue_declare("volatile", passive=True)
             except ChannelClosedByBroker:
                 return False
+            return bool(found.method.message_count == 1)
 
     eventually(is_there, "it is where it was declared again", PATIENCE)
     with connected(second) as connection:

@@ -135,7 +135,8 @@ def history(plane: Plane, random: Random, steps: int, *, crashes: bool = False) 
                     ended.append(publishers.pop(node))
                 net.restart(node)
             case 9 if crashes and random.random() < 0.3:
-                net.cut(*random.sample(range(count), 2))
+                one, other = random.sample(range(count), 2)
+                net.cut(one, other)
             case _ if crashes and random.random() < 0.3:
                 net.connect(*random.sample(range(count), 2))
             case _ if publishers:
