@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, TypeVar
 
+from fluxmq.settings.schema import FailedLogins
+
 Key = TypeVar("Key", bytes, str)
 Value = TypeVar("Value")
 
@@ -39,6 +41,17 @@ class ThrottleLimits:
     first_delay: float
     max_delay: float
     forget_after: float
+
+
+def guessing_limits(failed: FailedLogins) -> ThrottleLimits:
+    """Return the limits of failed logins in the settings."""
+    return ThrottleLimits(
+        failed.per_user,
+        failed.per_address,
+        failed.first_delay,
+        failed.max_delay,
+        failed.forget_after,
+    )
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
-"""HTTP of the control process: /health, /ready, /metrics; everything else is 404.
+"""HTTP of the control process: /health, /ready, /metrics, and the management interface below /api.
 
 aiohttp parses and answers; this module closes connections that do not finish a request's head in
 time, counts connections, answers in JSON, and keeps nothing a client sends beyond the limits below.
-Requests carry no body here, so any body is refused.
+Only requests to the management interface may have a body.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Final, cast
 
 from aiohttp import web
 
+from fluxmq.control.management.api import PREFIX, ManagementApi
+from fluxmq.control.management.requests import BODY_BYTES_MAX, Right
 from fluxmq.control.overview import Readiness
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.exposition import CONTENT_TYPE
@@ -22,8 +24,8 @@ from fluxmq.settings.listeners import HttpListener
 
 # Bytes of the request line and of one header field: what common servers allow.
 HEAD_LINE_BYTES_MAX: Final = 8190
-# None of the routes takes a body.
-BODY_BYTES_MAX: Final = 1024
+API_SECONDS: Final = 60.0
+"""Time for an answer of the management interface: definitions may take that long."""
 # Scrapers keep their connection between scrapes, which are 15 to 60 s apart.
 KEEP_ALIVE_SECONDS: Final = 75.0
 # Time for answers in progress at shutdown; the longest is a scrape's second.
@@ -116,8 +118,10 @@ class HttpServer:
         listener: HttpListener,
         ready: Callable[[], Awaitable[Readiness]],
         metrics: Callable[[], Awaitable[bytes]],
+        api: ManagementApi,
     ) -> None:
         self._listener = listener
+        self._api = api
         self._ready = ready
         self._metrics = metrics
         self._guards: dict[asyncio.BaseTransport, _Guarded] = {}
@@ -147,6 +151,7 @@ class HttpServer:
         application.router.add_get("/health", self._answer_health)
         application.router.add_get("/ready", self._answer_ready)
         application.router.add_get("/metrics", self._answer_metrics)
+        self._api.add_to(application.router)
         application.on_response_prepare.append(_name_server)
         self._runner = web.AppRunner(
             application,
@@ -225,7 +230,8 @@ class HttpServer:
         if guard is not None:
             guard.begin()
         try:
-            async with asyncio.timeout(self.request_timeout):
+            seconds = API_SECONDS if request.path.startswith(PREFIX) else self.request_timeout
+            async with asyncio.timeout(seconds):
                 return await handler(request)
         except TimeoutError:
             return _json({"error": "the broker did not answer in time"}, 503)
@@ -240,7 +246,12 @@ class HttpServer:
         verdict = await self._ready()
         return _json(verdict.to_json(), 200 if verdict.ready else 503)
 
-    async def _answer_metrics(self, _request: web.Request) -> web.StreamResponse:
+    async def _answer_metrics(self, request: web.Request) -> web.StreamResponse:
+        """Answer a scraper; one on another machine has to be a user with the tag monitoring."""
+        if not self._listener.loopback:
+            refusal = await self._api.refuses(request, Right.MONITORING)
+            if refusal is not None:
+                return refusal
         return web.Response(
             body=await self._metrics(), headers={"Content-Type": CONTENT_TYPE, **_HEADERS}
         )
@@ -256,7 +267,7 @@ def _json(body: dict[str, object], status: int) -> web.Response:
 @web.middleware
 async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer every error as JSON; log a bug and answer 500."""
-    if request.can_read_body:
+    if request.can_read_body and not request.path.startswith(PREFIX):
         return _json({"error": "requests may not have a body"}, 413)
     try:
         return await handler(request)

@@ -63,6 +63,8 @@ ROWS_SECONDS: Final = 2.0
 """Time to wait for one page of a shard."""
 NODE_SECONDS: Final = 4.0
 """Time to wait for one page of another node: less than fluxmqctl waits."""
+QUEUES_AT_ONCE: Final = 500
+"""Queues that shards are asked about at once: their rows fit into a page."""
 REQUEST_SECONDS: Final = 30.0
 """Time for a shard to purge or delete a queue, or to close connections or a session."""
 
@@ -124,9 +126,28 @@ class Listings:
         row_of = partial(_queue_row, topology)
         queues = ((row_of, each) for each in topology.queues(wanted.vhost))
         found, place = _next_page(queues, wanted.place)
-        theirs = tuple(column for column in wanted.columns if column not in QUEUE_STATIC)
-        missing: tuple[str, ...] = ()
         rows = {(row["vhost"], row["name"]): row for row in found}
+        missing = await self._complete(topology, rows, wanted.columns)
+        cut = tuple(_cut(row, wanted.columns) for row in rows.values())
+        return Listed(cut, place, missing)
+
+    async def queue_rows(self, queues: Sequence[QueueRecord]) -> tuple[list[TableRow], list[str]]:
+        """Return the rows of these queues with all columns, and the shards that did not answer."""
+        topology, found = self._topology(), list[TableRow]()
+        missing: set[str] = set()
+        for begin in range(0, len(queues), QUEUES_AT_ONCE):
+            part = queues[begin : begin + QUEUES_AT_ONCE]
+            rows = {(each.vhost, each.name): _queue_row(topology, each) for each in part}
+            missing.update(await self._complete(topology, rows, LISTS[QUEUES].columns))
+            found += rows.values()
+        return found, sorted(missing)
+
+    async def _complete(
+        self, topology: Topology, rows: dict[tuple[str, str], TableRow], columns: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Add to queues' rows the columns that shards have; return the shards that did not answer."""
+        theirs = tuple(column for column in columns if column not in QUEUE_STATIC)
+        missing: tuple[str, ...] = ()
         if theirs and rows:
             question = RowsRequest(QUEUES, ("vhost", "name", *theirs), names=tuple(rows))
             shards = self._shards()
@@ -136,7 +157,7 @@ class Listings:
             )
             for answer in answers:
                 for told in answer.rows if answer is not None else ():
-                    row = rows.get((told.get("vhost"), told.get("name")))
+                    row = rows.get((str(told.get("vhost")), str(told.get("name"))))
                     if row is not None:
                         row.update((column, told.get(column)) for column in theirs)
         if self._replicas is not None and not QUEUE_REPLICAS.isdisjoint(theirs) and rows:
@@ -145,8 +166,7 @@ class Listings:
                 queue = topology.queue(*key)
                 if queue is not None:
                     row.update(self._placed(queue, groups))
-        cut = tuple(_cut(row, wanted.columns) for row in rows.values())
-        return Listed(cut, place, tuple(sorted(missing)))
+        return tuple(sorted(missing))
 
     def _placed(self, queue: QueueRecord, groups: Mapping[str, RaftRow]) -> TableRow:
         """Return the nodes that have a queue: those of its group, or its only one."""

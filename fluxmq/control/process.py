@@ -70,6 +70,7 @@ from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.control.etcd.retained import RetainedKeys
+    from fluxmq.control.management.api import ManagementApi
     from fluxmq.control.meta.service import Meta
 
 HEARTBEAT_SECONDS: Final = 0.25
@@ -123,6 +124,7 @@ class ControlProcess:
             self._audit_meta,
         )
         self._retained: RetainedKeys | None = None
+        self._listing: listings.Listings | None = None
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
             **dict.fromkeys(placements.KINDS, self._placing.answer),
             **dict.fromkeys(backups.KINDS, writer.answer),
@@ -171,7 +173,7 @@ class ControlProcess:
                 import fluxmq.control.http  # noqa: F401
             users, topology_service = await loading
             self._topology = topology_service
-            listing = listings.Listings(
+            listing = self._listing = listings.Listings(
                 lambda: topology_service.topology,
                 self._shards,
                 None if self._meta is None else self._clustering.replicas,
@@ -309,7 +311,7 @@ class ControlProcess:
         from fluxmq.control.http import HttpServer
 
         scraper = Scraper(self._table.rows, self._processes, self._user_count, self._own_samples)
-        http = HttpServer(listener, self._readiness, scraper.text)
+        http = HttpServer(listener, self._readiness, scraper.text, self._management())
         try:
             await http.start()
         except OSError as problem:
@@ -320,6 +322,35 @@ class ControlProcess:
             ) from problem
         self._serving["http"] = http
         _log.info("http listening", extra={"addr": listener.addr})
+
+    def _management(self) -> ManagementApi:
+        from fluxmq.control.management.api import ManagementApi
+        from fluxmq.control.management.overview import NodeView
+
+        topology, directory, listing = self._topology, self._directory, self._listing
+        assert topology is not None and directory is not None and listing is not None
+        cluster = self._settings.cluster
+        clustered = cluster.enabled and cluster.raft.enabled
+
+        async def ask(kind: str, body: Body) -> Body:
+            return await self._answer(ControlMessage(kind, 1, body))
+
+        return ManagementApi(
+            NodeView(
+                ask,
+                self._settings,
+                lambda: topology.topology,
+                self._readiness,
+                self._clustering.replicas if clustered else None,
+                cluster.node_id,
+                tuple(sorted({cluster.node_id, *(cluster.transport.peers if clustered else ())})),
+            ),
+            lambda: directory.users.users,
+            lambda: parameters_of(self._settings),
+            listing,
+            self._shards,
+            self._launch.workers,
+        )
 
     async def _stop(self) -> bool:
         """Stop everything; return whether it has ended."""

@@ -25,7 +25,6 @@ from fluxmq.settings.values import format_duration, format_size
 def check(settings: Settings) -> list[SettingsProblem]:
     """Return every problem between values, in the order of the sections."""
     found = [
-        *_http(settings),
         *_tls(settings),
         *_addresses(settings),
         *_broker(settings),
@@ -59,7 +58,7 @@ def notes(settings: Settings, workers: int = 0) -> list[str]:
     shards, 0 when unknown."""
     found = list(cluster_notes(settings, workers))
     found += queue_notes(settings)
-    exposed = [path for path, endpoint in settings.endpoints() if not endpoint.loopback]
+    exposed = [path for path, endpoint in settings.listeners() if not endpoint.loopback]
     if exposed and settings.auth.anonymous.allow == "always":
         found.append(
             f"{', '.join(exposed)}: anyone who can reach this address may connect without a password,"
@@ -85,17 +84,12 @@ def notes(settings: Settings, workers: int = 0) -> list[str]:
                 f"{', '.join(plain)}: passwords and messages cross the network unencrypted;"
                 f" {prefix}tls encrypts them."
             )
-    return found
-
-
-def _http(settings: Settings) -> Iterator[SettingsProblem]:
     http = settings.server.http
     if http is not None and not http.loopback:
-        yield SettingsProblem(
-            "server.http.addr",
-            f"{http.addr} can be reached from other machines, and the HTTP interface asks for no password yet:"
-            " use 127.0.0.1",
+        found.append(
+            "server.http: passwords cross the network unencrypted; put a proxy with TLS in front of it."
         )
+    return found
 
 
 def _tls(settings: Settings) -> Iterator[SettingsProblem]:

@@ -139,7 +139,7 @@ class Server(Section):
     amqp: AmqpServer = AmqpServer()
     """Listeners for AMQP clients."""
     http: HttpListener | None = None
-    """Listener for /health, /ready and /metrics; on loopback only, because it asks for no password
-    yet."""
+    """Listener for the management interface, /health, /ready and /metrics. Where it can be reached
+    from other machines, /metrics asks for a user with the tag monitoring."""
     shutdown_timeout: Timeout = 30.0
     """Grace period for connections after SIGTERM; those still open at its end are closed."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 
 from fluxmq.auth.addresses import key_of_peer
-from fluxmq.auth.login_throttle import LoginThrottle, ThrottleLimits
+from fluxmq.auth.login_throttle import LoginThrottle, guessing_limits
 from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.origins import PageOrigin
 from fluxmq.auth.policy import TopicPolicy
@@ -71,7 +71,7 @@ class Authentication:
         self._log = RateLimited(
             get_logger("fluxmq.auth"), per_second=FAILURES_LOGGED_PER_SECOND, burst=1
         )
-        self.guessing = LoginThrottle(guessing_limits(settings))
+        self.guessing = LoginThrottle(guessing_limits(settings.failed_logins))
         self._verifications = Verifications(settings, loop, self._begin, self._finish, self._refuse)
         self.configure(settings)
 
@@ -81,7 +81,7 @@ class Authentication:
         self._anonymous: TopicPolicy | None = None
         """The policy of all anonymous clients, if it does not depend on the client."""
         self._verifications.configure(settings)
-        self.guessing.limits = guessing_limits(settings)
+        self.guessing.limits = guessing_limits(settings.failed_logins)
 
     def close(self) -> None:
         """Stop the threads."""
@@ -361,18 +361,6 @@ def identify(client: MqttClient) -> None:
             client.certificate_name = identity.common_name or ""
     elif isinstance(stream, WebSocketStream):
         client.page = stream.page
-
-
-def guessing_limits(settings: AuthSettings) -> ThrottleLimits:
-    """Return the limits of failed logins in the settings."""
-    failed = settings.failed_logins
-    return ThrottleLimits(
-        failed.per_user,
-        failed.per_address,
-        failed.first_delay,
-        failed.max_delay,
-        failed.forget_after,
-    )
 
 
 def is_loopback(peer: str) -> bool:

@@ -20,6 +20,7 @@ from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
 from fluxmq.engine.ports import GroupTarget, QueueStats, StatusCallback
 from fluxmq.engine.wiring import Queues
+from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
@@ -44,7 +45,6 @@ from fluxmq.sessions.amqp091.ports import (
 )
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.consumer_requests import consume, status_of
-from fluxmq.shards.amqp.groups import group_for
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.vhost_connections import VhostConnections
@@ -296,8 +296,10 @@ class AmqpBroker:
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the replication group of a new queue. Raises `Refusal` for an unknown group."""
+        names = self._queues.names
         return group_for(
-            self._queues.names,
+            names.shared_name,
+            names.local_groups,
             self.shard,
             self._settings.storage.queue_ack_durability == "buffered",
             self._queues.elsewhere.plans,

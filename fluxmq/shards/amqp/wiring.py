@@ -24,6 +24,7 @@ from fluxmq.shards.alarms import reason_of
 from fluxmq.shards.amqp.admin_queries import AdminQueries
 from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.amqp.declared import DeclaredQueues
+from fluxmq.shards.amqp.management_calls import ManagementCalls
 from fluxmq.shards.amqp.migrations import QueueMigrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
@@ -98,6 +99,9 @@ class Amqp:
         self.queries = AdminQueries(
             self.broker, queues, self.migrations.progress, broker.takeover.close_session
         )
+        self.management_calls = ManagementCalls(
+            self._shard, self._node, self.broker, self._reactor.tally, call_later
+        )
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.target)
         queues.clients.bound = bindings.targets
         queues.flush_others = self.broker.flush_marked
@@ -106,7 +110,11 @@ class Amqp:
     @property
     def commands(self) -> dict[str, RequestHandler]:
         """The handlers of control's orders by kind."""
-        return {**self.topology.commands, **handlers_of(self.queries)}
+        return {
+            **self.topology.commands,
+            **handlers_of(self.queries),
+            **self.management_calls.commands,
+        }
 
     @property
     def known(self) -> bool:

@@ -8,10 +8,9 @@ connected. `QueueNames.own_name` strips the name again on that node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fluxmq.engine.names import QueueNames
 from fluxmq.ipc.placements import number_of
 from fluxmq.routing.topology.arguments import CLASSIC, GROUP_KEY, QUORUM, STREAM
 from fluxmq.routing.topology.refusals import precondition
@@ -23,14 +22,16 @@ SIZE_KEYS: Final = {QUORUM: "x-quorum-initial-group-size", STREAM: "x-initial-cl
 
 
 def group_for(
-    names: QueueNames,
+    own_name: Callable[[str], str],
+    local_groups: int,
     shard: int,
     buffered: bool,
     plans: GroupPlans | None,
     queue: tuple[str, bool, bool, str],
     arguments: Mapping[str, Any],
 ) -> str:
-    """Return the group of a new queue, given as name, durable, exclusive and type. `plans` are
+    """Return the group of a new queue, given as name, durable, exclusive and type. `own_name` is the
+    cluster-wide name of one of this node's own groups, of which there are `local_groups`; `plans` are
     those of a cluster.
 
     Durable queues of the types quorum and stream are replicated, and so are those that name a
@@ -43,7 +44,7 @@ def group_for(
     if not durable or exclusive:
         if wanted:
             raise precondition(f"{GROUP_KEY} is for durable queues that are not exclusive")
-        return names.shared_name(f"{EPHEMERAL}-{shard}")
+        return own_name(f"{EPHEMERAL}-{shard}")
     if plans is None:
         if wanted:
             raise precondition(f"{GROUP_KEY} is for nodes of a cluster")
@@ -55,7 +56,7 @@ def group_for(
         if group:
             return _replicated(plans, group)
     prefix = BUFFERED if buffered else LOCAL
-    return names.shared_name(f"{prefix}-{number_of(name, names.local_groups)}")
+    return own_name(f"{prefix}-{number_of(name, local_groups)}")
 
 
 def _replicated(plans: GroupPlans, wanted: str) -> str:

@@ -1,0 +1,152 @@
+"""The management interface as a whole: its routes below ``/api``, and who may use which."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from aiohttp import web
+
+from fluxmq.auth.credentials import HashParameters
+from fluxmq.auth.login_throttle import guessing_limits
+from fluxmq.auth.users import User
+from fluxmq.control.listings import Listings
+from fluxmq.control.management.access import REALM, ManagementAccess
+from fluxmq.control.management.administration import Administration
+from fluxmq.control.management.amqp_calls import AmqpCaller
+from fluxmq.control.management.clients import MessagingClients
+from fluxmq.control.management.definitions import Definitions
+from fluxmq.control.management.objects import MessagingObjects
+from fluxmq.control.management.overview import NodeView, Overview
+from fluxmq.control.management.rates import MessageRates
+from fluxmq.control.management.requests import (
+    ApiError,
+    ApiRoute,
+    Call,
+    Caller,
+    Right,
+    answer,
+    error_of,
+    not_authorised,
+)
+from fluxmq.control.peers import Peer, RequestError
+from fluxmq.ipc.group_choice import group_for
+from fluxmq.ipc.messages import MessageError
+from fluxmq.logs import RateLimited, get_logger
+from fluxmq.settings.plans import GroupPlans
+from fluxmq.settings.schema import Settings
+from fluxmq.storage.directory import Placement
+
+PREFIX: Final = "/api/"
+
+_log = get_logger(__name__)
+
+
+class ManagementApi:
+    """Serves the routes."""
+
+    def __init__(
+        self,
+        node: NodeView,
+        users: Callable[[], tuple[User, ...]],
+        parameters: Callable[[], HashParameters],
+        listings: Listings,
+        shards: Callable[[], list[Peer]],
+        workers: int,
+    ) -> None:
+        settings = node.settings
+        self.access = ManagementAccess(users, parameters, guessing_limits(settings.auth.failed_logins))
+        caller = AmqpCaller(shards)
+        objects = MessagingObjects(node.topology, listings, caller, node.name)
+        clients = MessagingClients(node.ask)
+        administration = Administration(
+            *(node.ask, node.topology, users, parameters, objects, node.nodes)
+        )
+        group_of = partial(_group_of, settings, Placement(workers, settings.queue_manager.local_groups))
+        definitions = Definitions(node.topology, users, administration, group_of)
+        overview = Overview(node, objects, clients, caller, MessageRates(shards))
+        self.routes: list[ApiRoute] = [
+            *overview.routes(),
+            *objects.routes(),
+            *clients.routes(),
+            *administration.routes(),
+            *definitions.routes(),
+        ]
+        self._said = RateLimited(_log, per_second=0.2, burst=5)
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add the routes."""
+        for route in self.routes:
+            router.add_route(route.method, PREFIX + route.path, partial(self._serve, route))
+
+    async def _serve(self, route: ApiRoute, request: web.Request) -> web.StreamResponse:
+        try:
+            caller = await self.access.caller(request)
+            check(route, caller, request.match_info)
+            return await route.handler(Call(request, caller))
+        except ApiError as problem:
+            return self._refused(problem, request)
+        except (RequestError, MessageError) as problem:
+            return self._refused(error_of(problem), request)
+
+    async def refuses(self, request: web.Request, right: Right) -> web.Response | None:
+        """Return the answer to a user without a right; None to one who has it."""
+        try:
+            check(ApiRoute("GET", "", _nothing, right), await self.access.caller(request), {})
+        except ApiError as problem:
+            return self._refused(problem, request)
+        return None
+
+    def _refused(self, problem: ApiError, request: web.Request) -> web.Response:
+        found = answer({"error": problem.error, "reason": problem.reason}, problem.status)
+        if problem.status == 401:
+            found.headers["WWW-Authenticate"] = REALM
+            self._said.event(
+                logging.INFO, "refused", "management: %s", problem.reason, path=request.path
+            )
+        return found
+
+
+def check(route: ApiRoute, caller: Caller, parts: Mapping[str, str]) -> None:
+    """Check that a user may use a route. Raises ApiError 401."""
+    if not caller.has(route.right):
+        raise not_authorised(f"Not {route.right.name.lower()}")
+    vhost = parts.get("vhost")
+    if vhost is None or (route.right is Right.ADMINISTRATOR and not route.enters):
+        return
+    administers = caller.has(Right.ADMINISTRATOR) and route.right >= Right.POLICYMAKER
+    allowed = caller.enters(vhost) or administers if route.enters else caller.sees(vhost)
+    if not allowed:
+        raise not_authorised("User not authorised to access virtual host")
+
+
+async def _nothing(_call: Call) -> web.StreamResponse:
+    return web.Response()
+
+
+def _group_of(
+    settings: Settings,
+    placement: Placement,
+    name: str,
+    durable: bool,
+    kind: str,
+    arguments: Mapping[str, Any],
+) -> str:
+    """Return the group of a queue that definitions declare, as if a client of this node's first shard
+    had declared it. Raises Refusal."""
+    cluster = settings.cluster
+    clustered = cluster.enabled and cluster.raft.enabled
+    suffix = f"@{cluster.node_id}" if clustered else ""
+    return group_for(
+        lambda group: group + suffix,
+        placement.local_groups,
+        0,
+        settings.storage.queue_ack_durability == "buffered",
+        GroupPlans(settings) if clustered else None,
+        (name, durable, False, kind),
+        arguments,
+    )
+
+

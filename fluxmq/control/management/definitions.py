@@ -1,0 +1,294 @@
+"""Definitions: everything that is declared, as RabbitMQ's JSON, out and in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from fluxmq.auth.users import User
+from fluxmq.control.management.administration import Administration
+from fluxmq.control.management.paging import JsonRow
+from fluxmq.control.management.requests import (
+    ApiError,
+    ApiRoute,
+    Call,
+    Right,
+    answer,
+    bad_request,
+    done,
+    flag_of,
+    not_found,
+    table_of,
+    text_of,
+)
+from fluxmq.control.management.rows import (
+    binding_row,
+    exchange_row,
+    permission_rows,
+    policy_row,
+    topic_permission_rows,
+    user_row,
+)
+from fluxmq.control.management.versions import API_VERSION, PRODUCT, VERSION
+from fluxmq.ipc.row_messages import plain
+from fluxmq.logs import get_logger
+from fluxmq.routing.topology.arguments import queue_type
+from fluxmq.routing.topology.changes import Bind, Change, DeclareExchange, DeclareQueue, SetVhostLimits
+from fluxmq.routing.topology.names import is_reserved
+from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, Exchange, QueueRecord
+from fluxmq.routing.topology.topology import Topology
+
+CHANGES_AT_ONCE: Final = 200
+"""Records declared by one change: it is one transaction."""
+GroupOf = Callable[[str, bool, str, Mapping[str, Any]], str]
+"""Returns the group of a queue: of its name, whether it is durable, its type and arguments. Raises
+Refusal."""
+
+_log = get_logger(__name__)
+
+
+class Definitions:
+    """Serves the routes."""
+
+    def __init__(
+        self,
+        topology: Callable[[], Topology],
+        users: Callable[[], tuple[User, ...]],
+        administration: Administration,
+        group_of: GroupOf,
+    ) -> None:
+        self._topology = topology
+        self._users = users
+        self._administration = administration
+        self._group_of = group_of
+
+    def routes(self) -> list[ApiRoute]:
+        """Return the routes."""
+        admin = Right.ADMINISTRATOR
+        return [
+            ApiRoute("GET", "definitions", self._export, admin),
+            ApiRoute("GET", "all-configuration", self._export, admin),
+            ApiRoute("POST", "definitions", self._import, admin),
+            ApiRoute("GET", "definitions/{vhost}", self._export_vhost, admin),
+            ApiRoute("POST", "definitions/{vhost}", self._import_vhost, admin),
+        ]
+
+    # Out
+
+    async def _export(self, _call: Call) -> web.Response:
+        vhosts, users = self._topology().vhosts(), self._users()
+        found: JsonRow = {
+            "rabbit_version": API_VERSION,
+            "rabbitmq_version": API_VERSION,
+            "product_name": PRODUCT,
+            "product_version": VERSION,
+            "users": [user_row(each, secret=True) for each in users],
+            "vhosts": [
+                {
+                    "name": each.name,
+                    "description": each.description,
+                    "tags": list(each.tags),
+                    "default_queue_type": each.default_queue_type,
+                    "metadata": {
+                        "description": each.description,
+                        "tags": list(each.tags),
+                        "default_queue_type": each.default_queue_type,
+                    },
+                }
+                for each in vhosts
+            ],
+            "permissions": [row for each in users for row in permission_rows(each)],
+            "topic_permissions": [row for each in users for row in topic_permission_rows(each)],
+            "parameters": [
+                {
+                    "component": "vhost-limits",
+                    "vhost": each.name,
+                    "name": "limits",
+                    "value": dict(each.limits),
+                }
+                for each in vhosts
+                if each.limits
+            ],
+            "global_parameters": [],
+        }
+        for vhost in vhosts:
+            for key, rows in self._of_vhost(vhost.name).items():
+                found.setdefault(key, []).extend(rows)
+        return answer(found)
+
+    async def _export_vhost(self, call: Call) -> web.Response:
+        if self._topology().vhost(call.vhost) is None:
+            raise not_found(f"virtual host {call.vhost!r} does not exist")
+        found = self._of_vhost(call.vhost)
+        without = {
+            key: [{k: v for k, v in row.items() if k != "vhost"} for row in rows]
+            for key, rows in found.items()
+        }
+        versions = {"rabbitmq_version": API_VERSION, "product_name": PRODUCT}
+        return answer({**versions, "parameters": [], **without})
+
+    def _of_vhost(self, vhost: str) -> dict[str, list[JsonRow]]:
+        """Return what is declared in a virtual host and lasts: no exclusive queues, and neither the
+        standard exchanges nor the bindings of the default one."""
+        topology = self._topology()
+        kept = [each for each in topology.queues(vhost) if each.durable and not each.exclusive]
+        names = {each.name for each in kept}
+        bindings = [
+            each
+            for each in topology.bindings(vhost)
+            if each.destination_kind == EXCHANGE or each.destination in names
+        ]
+        return {
+            "policies": [policy_row(each) for each in topology.policies(vhost) if not each.operator],
+            "queues": [
+                {
+                    "name": each.name,
+                    "vhost": vhost,
+                    "type": each.type,
+                    "durable": each.durable,
+                    "auto_delete": each.auto_delete,
+                    "arguments": plain(each.arguments),
+                }
+                for each in kept
+            ],
+            "exchanges": [
+                exchange_row(each, "")
+                for each in topology.exchanges(vhost)
+                if each.durable and each.name and not is_reserved(each.name)
+            ],
+            "bindings": [
+                {key: value for key, value in binding_row(each).items() if key != "properties_key"}
+                for each in bindings
+            ],
+        }
+
+    # In
+
+    async def _import(self, call: Call) -> web.Response:
+        report = await self.load(await _definitions(call))
+        _log.info("definitions imported", extra=report)
+        return done()
+
+    async def _import_vhost(self, call: Call) -> web.Response:
+        if self._topology().vhost(call.vhost) is None:
+            raise not_found(f"virtual host {call.vhost!r} does not exist")
+        body = await _definitions(call)
+        for kind in ("policies", "queues", "exchanges", "bindings", "parameters"):
+            for row in _rows(body, kind):
+                row["vhost"] = call.vhost
+        of_vhost = {key: value for key, value in body.items() if key not in _GLOBAL}
+        report = await self.load(of_vhost)
+        _log.info("definitions imported", extra=report)
+        return done()
+
+    async def load(self, body: JsonRow) -> dict[str, object]:
+        """Declare everything; what exists already stays or is changed. Return how much of each kind,
+        and what was ignored. Raises ApiError at the first thing that is refused."""
+        ignored: list[str] = []
+        administration = self._administration
+        for row in _rows(body, "vhosts"):
+            await _named("vhost", row, administration.put_vhost(row))
+        for row in _rows(body, "users"):
+            await _named("user", row, administration.put_user(row))
+        for row in _rows(body, "permissions"):
+            await _named("permission", row, administration.permit(row))
+        for row in _rows(body, "topic_permissions"):
+            await _named("topic permission", row, administration.permit_topics(row))
+        for row in _rows(body, "parameters"):
+            await self._load_parameter(row, ignored)
+        ignored += [f"global parameter {each.get('name')}" for each in _rows(body, "global_parameters")]
+        for row in _rows(body, "policies"):
+            await _named("policy", row, administration.put_policy(row))
+        await self._declare([DeclareQueue(self._queue(row)) for row in _rows(body, "queues")])
+        await self._declare([DeclareExchange(_exchange(row)) for row in _rows(body, "exchanges")])
+        await self._declare([Bind(_binding(row)) for row in _rows(body, "bindings")])
+        kinds = ("vhosts", "users", "permissions", "policies", "queues", "exchanges", "bindings")
+        report: dict[str, object] = {each: len(_rows(body, each)) for each in kinds}
+        if ignored:
+            _log.warning("definitions: some things are not supported", extra={"ignored": ignored})
+        return {**report, "ignored": len(ignored)}
+
+    async def _load_parameter(self, row: JsonRow, ignored: list[str]) -> None:
+        component = text_of(row, "component", "")
+        if component == "vhost-limits":
+            limits = table_of(row, "value")
+            await self._administration.change(SetVhostLimits(text_of(row, "vhost"), limits))
+        elif component == "operator_policy":
+            policy = {**table_of(row, "value"), "vhost": row.get("vhost"), "name": row.get("name")}
+            await self._administration.put_policy(policy, operator=True)
+        else:
+            ignored.append(f"{component} {row.get('name')}")
+
+    async def _declare(self, changes: list[Change]) -> None:
+        for begin in range(0, len(changes), CHANGES_AT_ONCE):
+            await self._administration.change(*changes[begin : begin + CHANGES_AT_ONCE])
+
+    def _queue(self, row: JsonRow) -> QueueRecord:
+        vhost, name = text_of(row, "vhost"), text_of(row, "name")
+        known = self._topology().queue(vhost, name)
+        if known is not None:
+            return known  # it stays as it is
+        arguments = table_of(row, "arguments")
+        durable = flag_of(row, "durable", True)
+        kind = str(row.get("type") or queue_type(arguments))
+        group = self._group_of(name, durable, kind, arguments)
+        return QueueRecord(
+            *(vhost, name, kind, durable, False, flag_of(row, "auto_delete"), arguments, "", group)
+        )
+
+
+_GLOBAL: Final = frozenset(
+    ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
+)
+
+
+async def _definitions(call: Call) -> JsonRow:
+    """Return the body: JSON, or a form with a file, as pages send it. Raises ApiError."""
+    if not call.request.content_type.startswith("multipart/"):
+        return await call.body()
+    raise bad_request("send the definitions as JSON, not as a form")
+
+
+def _rows(body: Mapping[str, Any], kind: str) -> list[JsonRow]:
+    rows = body.get(kind) or []
+    if not isinstance(rows, list) or not all(isinstance(each, dict) for each in rows):
+        raise bad_request(f"{kind} is not a list of objects")
+    return rows
+
+
+async def _named(what: str, row: JsonRow, making: Any) -> None:
+    """Await a change; errors say about what it was."""
+    try:
+        await making
+    except ApiError as problem:
+        name = row.get("name") or f"{row.get('user')} in {row.get('vhost')}"
+        reason = f"{what} {name}: {problem.reason}"
+        raise ApiError(problem.status, problem.error, reason) from problem
+
+
+def _exchange(row: JsonRow) -> Exchange:
+    return Exchange(
+        text_of(row, "vhost"),
+        text_of(row, "name"),
+        text_of(row, "type"),
+        flag_of(row, "durable", True),
+        flag_of(row, "auto_delete"),
+        flag_of(row, "internal"),
+        table_of(row, "arguments"),
+    )
+
+
+def _binding(row: JsonRow) -> Binding:
+    kind = text_of(row, "destination_type", QUEUE)
+    if kind not in (QUEUE, EXCHANGE):
+        raise bad_request(f"destination_type is neither {QUEUE} nor {EXCHANGE}")
+    return Binding(
+        text_of(row, "vhost"),
+        text_of(row, "source"),
+        text_of(row, "destination"),
+        kind,
+        text_of(row, "routing_key", ""),
+        table_of(row, "arguments"),
+    )

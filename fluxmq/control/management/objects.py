@@ -1,0 +1,436 @@
+"""Exchanges, queues and bindings over HTTP, and messages published and got by hand."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from fluxmq.control.listings import Listings
+from fluxmq.control.management.amqp_calls import GET_MAX, AmqpCaller, AmqpContent
+from fluxmq.control.management.paging import JsonRow, Listing
+from fluxmq.control.management.requests import (
+    ApiError,
+    ApiRoute,
+    Call,
+    Right,
+    answer,
+    bad_request,
+    done,
+    flag_of,
+    not_found,
+    number_of,
+    table_of,
+    text_of,
+)
+from fluxmq.control.management.rows import binding_row, exchange_row, properties_key
+from fluxmq.ipc.row_messages import TableRow, plain
+from fluxmq.model.properties import Timestamp
+from fluxmq.protocols.amqp091.content import BasicProperties
+from fluxmq.protocols.amqp091.methods import (
+    BasicGetOk,
+    BasicPublish,
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
+    Method,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
+)
+from fluxmq.routing.topology.effective import policy_of
+from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, Exchange, QueueRecord
+from fluxmq.routing.topology.topology import Topology
+
+DEFAULT_EXCHANGE: Final = "amq.default"
+"""Name of the default exchange in paths, where an empty one cannot be."""
+STATIC: Final = ("name", "vhost", "type", "durable", "auto_delete", "exclusive")
+"""Columns that need no shard: a list sorted by them costs only its page."""
+QUEUES_MAX: Final = 100_000
+"""Queues listed at once without paging, or sorted by a column that shards have."""
+
+
+class MessagingObjects:
+    """Serves the routes. ``node``: this node's name."""
+
+    def __init__(
+        self,
+        topology: Callable[[], Topology],
+        listings: Listings,
+        caller: AmqpCaller,
+        node: str,
+    ) -> None:
+        self._topology = topology
+        self._listings = listings
+        self._caller = caller
+        self._node = node
+
+    def routes(self) -> list[ApiRoute]:
+        """Return the routes."""
+        exchange, queue = "exchanges/{vhost}/{name}", "queues/{vhost}/{name}"
+        between = "bindings/{vhost}/e/{source}/{kind:[qe]}/{destination}"
+        return [
+            ApiRoute("GET", "exchanges", self._exchanges),
+            ApiRoute("GET", "exchanges/{vhost}", self._exchanges),
+            ApiRoute("GET", exchange, self._exchange),
+            ApiRoute("PUT", exchange, self._declare_exchange, enters=True),
+            ApiRoute("DELETE", exchange, self._delete_exchange, enters=True),
+            ApiRoute("POST", f"{exchange}/publish", self._publish, enters=True),
+            ApiRoute("GET", f"{exchange}/bindings/{{end:source|destination}}", self._of_exchange),
+            ApiRoute("GET", "queues", self._queues),
+            ApiRoute("GET", "queues/{vhost}", self._queues),
+            ApiRoute("GET", queue, self._queue),
+            ApiRoute("PUT", queue, self._declare_queue, enters=True),
+            ApiRoute("DELETE", queue, self._delete_queue, enters=True),
+            ApiRoute("GET", f"{queue}/bindings", self._of_queue),
+            ApiRoute("DELETE", f"{queue}/contents", self._purge, enters=True),
+            ApiRoute("POST", f"{queue}/get", self._get, enters=True),
+            ApiRoute("POST", f"{queue}/actions", self._act, Right.ADMINISTRATOR),
+            ApiRoute("GET", "bindings", self._bindings),
+            ApiRoute("GET", "bindings/{vhost}", self._bindings),
+            ApiRoute("GET", between, self._between),
+            ApiRoute("POST", between, self._bind, enters=True),
+            ApiRoute("GET", f"{between}/{{props}}", self._binding),
+            ApiRoute("DELETE", f"{between}/{{props}}", self._unbind, enters=True),
+        ]
+
+    def vhosts(self, call: Call) -> list[str]:
+        """Return the virtual hosts that a list is about: that of the path, or all the user sees.
+        Raises ApiError."""
+        topology = self._topology()
+        if "vhost" in call.request.match_info:
+            if topology.vhost(call.vhost) is None:
+                raise not_found(f"virtual host {call.vhost!r} does not exist")
+            return [call.vhost]
+        return [each.name for each in topology.vhosts() if call.caller.sees(each.name)]
+
+    # Exchanges
+
+    def _exchange_row(self, exchange: Exchange) -> JsonRow:
+        policy = policy_of(self._topology(), exchange)
+        return exchange_row(exchange, "" if policy is None else policy.name)
+
+    async def _exchanges(self, call: Call) -> web.Response:
+        topology = self._topology()
+        rows = [
+            self._exchange_row(each)
+            for vhost in self.vhosts(call)
+            for each in topology.exchanges(vhost)
+        ]
+        return answer(Listing(call).whole(rows))
+
+    def _found_exchange(self, call: Call, part: str = "name") -> Exchange:
+        name = _exchange_name(call.part(part))
+        found = self._topology().exchange(call.vhost, name)
+        if found is None:
+            raise not_found(f"no exchange {name!r} in vhost {call.vhost!r}")
+        return found
+
+    async def _exchange(self, call: Call) -> web.Response:
+        return answer(self._exchange_row(self._found_exchange(call)))
+
+    async def _declare_exchange(self, call: Call) -> web.Response:
+        body = await call.body()
+        name = call.part("name")
+        before = self._topology().exchange(call.vhost, name)
+        method = ExchangeDeclare(
+            name,
+            text_of(body, "type", "direct"),
+            False,
+            flag_of(body, "durable", True),
+            flag_of(body, "auto_delete"),
+            flag_of(body, "internal"),
+            False,
+            table_of(body, "arguments"),
+        )
+        await self._execute(call, method, ExchangeDeclareOk)
+        return done(created=before is None)
+
+    async def _delete_exchange(self, call: Call) -> web.Response:
+        name = self._found_exchange(call).name
+        unused = call.flag("if-unused")
+        await self._execute(call, ExchangeDelete(name, unused), ExchangeDeleteOk)
+        return done()
+
+    async def _execute(self, call: Call, method: Method, ok: type[Method]) -> Method:
+        return await self._caller.execute(call.caller.user.name, call.vhost, method, ok)
+
+    # Queues
+
+    async def _queues(self, call: Call) -> web.Response:
+        listing, topology = Listing(call), self._topology()
+        vhosts = self.vhosts(call)
+        every = [each for vhost in vhosts for each in topology.queues(vhost)]
+        found = [each for each in every if listing.wants(each.name)]
+        simple = not listing.sort or listing.sort in STATIC
+        if simple and listing.sort:
+            found.sort(key=lambda each: getattr(each, listing.sort), reverse=listing.reverse)
+        chosen = listing.page_of(found) if simple else found
+        if len(chosen) > QUEUES_MAX:
+            raise bad_request(f"more than {QUEUES_MAX} queues: ask for pages")
+        told, _missing = await self._listings.queue_rows(chosen)
+        rows = [self._queue_row(each) for each in told]
+        shown = rows if simple else listing.page_of(listing.sorted(rows))
+        return answer(listing.content(shown, len(found), len(every)))
+
+    def _queue_row(self, row: TableRow) -> JsonRow:
+        """Return a queue's row; the node is its leader's."""
+        leader = row.get("leader") or ""
+        if not isinstance(leader, str) or leader.startswith("shard-"):
+            leader = ""
+        node = leader or self._node
+        found = {**row, "node": node}
+        if not leader:
+            found |= {"leader": node, "members": [node], "online": [node]}
+        found["state"] = row.get("state") or "down"
+        for column in ("messages", "messages_ready", "messages_unacknowledged", "consumers"):
+            found[column] = row.get(column) or 0
+        return found
+
+    def _found_queue(self, call: Call, part: str = "name") -> QueueRecord:
+        name = call.part(part)
+        found = self._topology().queue(call.vhost, name)
+        if found is None:
+            raise not_found(f"no queue {name!r} in vhost {call.vhost!r}")
+        return found
+
+    async def _queue(self, call: Call) -> web.Response:
+        queue = self._found_queue(call)
+        rows, _missing = await self._listings.queue_rows([queue])
+        return answer(self._queue_row(rows[0]))
+
+    async def _declare_queue(self, call: Call) -> web.Response:
+        body = await call.body()
+        name = call.part("name")
+        before = self._topology().queue(call.vhost, name)
+        method = QueueDeclare(
+            name,
+            durable=flag_of(body, "durable", True),
+            auto_delete=flag_of(body, "auto_delete"),
+            arguments=table_of(body, "arguments"),
+        )
+        await self._execute(call, method, QueueDeclareOk)
+        return done(created=before is None)
+
+    async def _delete_queue(self, call: Call) -> web.Response:
+        name = self._found_queue(call).name
+        method = QueueDelete(name, call.flag("if-unused"), call.flag("if-empty"))
+        await self._execute(call, method, QueueDeleteOk)
+        return done()
+
+    async def _purge(self, call: Call) -> web.Response:
+        await self._execute(call, QueuePurge(self._found_queue(call).name), QueuePurgeOk)
+        return done()
+
+    async def _act(self, call: Call) -> web.Response:
+        """Accept what classic mirrored queues are told to do: there are none to synchronise."""
+        self._found_queue(call)
+        action = text_of(await call.body(), "action")
+        if action not in ("sync", "cancel_sync"):
+            raise bad_request(f"unknown action {action!r}")
+        return done()
+
+    # Bindings
+
+    def _all_bindings(self, vhost: str) -> Iterator[Binding]:
+        topology = self._topology()
+        yield from topology.implied_bindings(vhost)
+        yield from topology.bindings(vhost)
+
+    async def _bindings(self, call: Call) -> web.Response:
+        rows = [
+            binding_row(each) for vhost in self.vhosts(call) for each in self._all_bindings(vhost)
+        ]
+        return answer(Listing(call).whole(rows))
+
+    async def _of_queue(self, call: Call) -> web.Response:
+        queue = self._found_queue(call)
+        found = [Binding(queue.vhost, "", queue.name, QUEUE, queue.name)]
+        found += self._topology().bindings_to(queue.vhost, QUEUE, queue.name)
+        return answer([binding_row(each) for each in found])
+
+    async def _of_exchange(self, call: Call) -> web.Response:
+        exchange = self._found_exchange(call)
+        if call.part("end") == "destination":
+            found = self._topology().bindings_to(exchange.vhost, EXCHANGE, exchange.name)
+        elif exchange.name:
+            found = self._topology().bindings_from(exchange.vhost, exchange.name)
+        else:
+            found = list(self._topology().implied_bindings(exchange.vhost))
+        return answer([binding_row(each) for each in found])
+
+    def _found_between(self, call: Call) -> list[Binding]:
+        source, name = _exchange_name(call.part("source")), call.part("destination")
+        kind = QUEUE if call.part("kind") == "q" else EXCHANGE
+        if source and self._topology().exchange(call.vhost, source) is None:
+            raise not_found(f"no exchange {source!r} in vhost {call.vhost!r}")
+        if kind == QUEUE:
+            self._found_queue(call, "destination")
+        else:
+            self._found_exchange(call, "destination")
+        if not source and kind == QUEUE:
+            return [Binding(call.vhost, "", name, QUEUE, name)]
+        found = self._topology().bindings_to(call.vhost, kind, name)
+        return [each for each in found if each.source == source]
+
+    async def _between(self, call: Call) -> web.Response:
+        return answer([binding_row(each) for each in self._found_between(call)])
+
+    def _found_binding(self, call: Call) -> Binding:
+        # The key is percent-encoded in itself, and was decoded with the path.
+        for each in self._found_between(call):
+            key = properties_key(each)
+            if call.part("props") in (key, each.routing_key + key[len(quote_key(each)) :]):
+                return each
+        raise not_found("no such binding")
+
+    async def _binding(self, call: Call) -> web.Response:
+        return answer(binding_row(self._found_binding(call)))
+
+    async def _bind(self, call: Call) -> web.Response:
+        body = await call.body()
+        source, name = _exchange_name(call.part("source")), call.part("destination")
+        key, arguments = text_of(body, "routing_key", ""), table_of(body, "arguments")
+        if call.part("kind") == "q":
+            await self._execute(
+                call, QueueBind(name, source, key, False, arguments), QueueBindOk
+            )
+            made = Binding(call.vhost, source, name, QUEUE, key, arguments)
+        else:
+            await self._execute(
+                call, ExchangeBind(name, source, key, False, arguments), ExchangeBindOk
+            )
+            made = Binding(call.vhost, source, name, EXCHANGE, key, arguments)
+        return done(created=True, location=f"{quote(name, safe='')}/{properties_key(made)}")
+
+    async def _unbind(self, call: Call) -> web.Response:
+        found = self._found_binding(call)
+        key, arguments = found.routing_key, found.arguments
+        if found.destination_kind == QUEUE:
+            unbind: Method = QueueUnbind(found.destination, found.source, key, dict(arguments))
+            await self._execute(call, unbind, QueueUnbindOk)
+        else:
+            unbind = ExchangeUnbind(found.destination, found.source, key, False, dict(arguments))
+            await self._execute(call, unbind, ExchangeUnbindOk)
+        return done()
+
+    # Messages
+
+    async def _publish(self, call: Call) -> web.Response:
+        body = await call.body()
+        exchange = _exchange_name(call.part("name"))
+        payload = text_of(body, "payload")
+        encoding = text_of(body, "payload_encoding", "string")
+        if encoding == "base64":
+            try:
+                raw = base64.b64decode(payload, validate=True)
+            except binascii.Error as problem:
+                raise bad_request(f"payload is not base64: {problem}") from None
+        elif encoding == "string":
+            raw = payload.encode()
+        else:
+            raise bad_request(f"unsupported encoding {encoding!r}: string or base64")
+        publish = BasicPublish(exchange, text_of(body, "routing_key"), mandatory=True)
+        properties = _properties(table_of(body, "properties"))
+        user = call.caller.user.name
+        routed = await self._caller.publish(user, call.vhost, publish, properties, raw)
+        return answer({"routed": routed})
+
+    async def _get(self, call: Call) -> web.Response:
+        queue = self._found_queue(call)
+        body = await call.body()
+        mode = text_of(body, "ackmode", "ack_requeue_true")
+        if mode not in ACK_MODES:
+            raise bad_request(f"ackmode is none of {', '.join(ACK_MODES)}")
+        keep, reject = ACK_MODES[mode]
+        count = number_of(body, "count", 1)
+        if not 0 < count <= GET_MAX:
+            raise bad_request(f"count is not from 1 to {GET_MAX}")
+        encoding = text_of(body, "encoding", "auto")
+        cut = number_of(body, "truncate", 0)
+        user = call.caller.user.name
+        found = await self._caller.get(
+            user, call.vhost, queue.name, count, keep=keep, reject=reject
+        )
+        return answer([_message(each, encoding, cut) for each in found])
+
+
+ACK_MODES: Final = {
+    "ack_requeue_true": (True, False),
+    "reject_requeue_true": (True, True),
+    "ack_requeue_false": (False, False),
+    "reject_requeue_false": (False, True),
+}
+"""Whether messages go back to the queue, and whether they are rejected."""
+
+
+def quote_key(binding: Binding) -> str:
+    """Return the part of a binding's key that is its routing key."""
+    return quote(binding.routing_key, safe="")
+
+
+def _exchange_name(name: str) -> str:
+    return "" if name == DEFAULT_EXCHANGE else name
+
+
+def _properties(given: Mapping[str, Any]) -> BasicProperties:
+    """Return a message's properties. Raises ApiError for one that there is not."""
+    unknown = given.keys() - set(BasicProperties._fields)
+    if unknown:
+        raise bad_request(f"properties: there is no {sorted(unknown)[0]!r}")
+    values = dict(given)
+    for name in ("timestamp", "delivery_mode", "priority"):
+        if name in values:
+            values[name] = number_of(values, name)
+    if "timestamp" in values:
+        values["timestamp"] = Timestamp(values["timestamp"])
+    texts = set(values) - {"headers", "timestamp", "delivery_mode", "priority"}
+    for name in texts:
+        values[name] = str(values[name])
+    if "headers" in values:
+        values["headers"] = table_of(values, "headers")
+    return BasicProperties(**values)
+
+
+def _message(content: AmqpContent, encoding: str, cut: int) -> JsonRow:
+    """Return a message."""
+    got, properties = content.method, content.properties or BasicProperties()
+    if not isinstance(got, BasicGetOk):
+        raise ApiError(500, "internal_error", "not a message")
+    payload = content.payload[:cut] if cut > 0 else content.payload
+    text = None
+    if encoding != "base64":
+        try:
+            text = payload.decode()
+        except UnicodeDecodeError:
+            text = None
+    return {
+        "payload_bytes": len(content.payload),
+        "redelivered": got.redelivered,
+        "exchange": got.exchange,
+        "routing_key": got.routing_key,
+        "message_count": got.message_count,
+        "properties": {
+            name: plain(value)
+            for name, value in properties._asdict().items()
+            if value is not None
+        },
+        "payload": base64.b64encode(payload).decode() if text is None else text,
+        "payload_encoding": "base64" if text is None else "string",
+    }

@@ -1,0 +1,361 @@
+"""The node and the cluster over HTTP: overview, nodes, health checks, and what tools ask first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+
+from fluxmq.control import procfs
+from fluxmq.control.management.amqp_calls import AmqpCaller
+from fluxmq.control.management.clients import MessagingClients
+from fluxmq.control.management.objects import MessagingObjects
+from fluxmq.control.management.paging import JsonRow
+from fluxmq.control.management.rates import MessageRates
+from fluxmq.control.management.requests import (
+    ApiRoute,
+    Ask,
+    Call,
+    Right,
+    answer,
+    done,
+    error_of,
+)
+from fluxmq.control.management.rows import rows_of
+from fluxmq.control.management.versions import API_VERSION, PRODUCT, VERSION
+from fluxmq.control.overview import Readiness
+from fluxmq.control.peers import RequestError
+from fluxmq.ipc.clusters import REBALANCE, RaftListing
+from fluxmq.ipc.messages import STATUS, MessageError, NodeStatus
+from fluxmq.ipc.row_messages import CHANNELS, CONNECTIONS, CONSUMERS
+from fluxmq.protocols.amqp091.content import BasicProperties
+from fluxmq.protocols.amqp091.methods import (
+    BasicPublish,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+)
+from fluxmq.routing.topology.arguments import EXCHANGE_TYPES
+from fluxmq.routing.topology.topology import Topology
+from fluxmq.settings.schema import Settings
+
+ALIVENESS_QUEUE: Final = "aliveness-test"
+FLAGS: Final = ("quorum_queue", "stream_queue", "classic_mirrored_queue_version", "user_limits")
+"""Feature flags that tools look for; everything is always enabled."""
+CERTIFICATE_DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+
+
+class NodeView(NamedTuple):
+    """The parts of the control process that the node is described by."""
+
+    ask: Ask
+    settings: Settings
+    topology: Callable[[], Topology]
+    readiness: Callable[[], Awaitable[Readiness]]
+    replicas: Callable[[], Awaitable[RaftListing]] | None
+    name: str
+    nodes: tuple[str, ...]
+
+
+class Overview:
+    """Serves the routes."""
+
+    def __init__(
+        self,
+        node: NodeView,
+        objects: MessagingObjects,
+        clients: MessagingClients,
+        caller: AmqpCaller,
+        rates: MessageRates,
+    ) -> None:
+        self._node = node
+        self._objects = objects
+        self._clients = clients
+        self._caller = caller
+        self._rates = rates
+
+    def routes(self) -> list[ApiRoute]:
+        """Return the routes."""
+        monitoring, admin = Right.MONITORING, Right.ADMINISTRATOR
+        check = "health/checks"
+        found = [
+            ApiRoute("GET", "overview", self._overview),
+            ApiRoute("GET", "whoami", self._whoami),
+            ApiRoute("GET", "nodes", self._nodes, monitoring),
+            ApiRoute("GET", "nodes/{name}", self._one, monitoring),
+            ApiRoute("GET", "cluster-name", self._cluster_name),
+            ApiRoute("GET", "extensions", _list_of({"javascript": "dispatcher.js"})),
+            ApiRoute("GET", "feature-flags", self._flags),
+            ApiRoute("GET", "deprecated-features", _list_of()),
+            ApiRoute("GET", "deprecated-features/used", _list_of()),
+            ApiRoute("GET", "aliveness-test/{vhost}", self._aliveness, monitoring, enters=True),
+            ApiRoute("POST", "rebalance/queues", self._rebalance, admin),
+            ApiRoute("GET", f"{check}/alarms", self._alarms),
+            ApiRoute("GET", f"{check}/local-alarms", self._alarms),
+            ApiRoute("GET", f"{check}/virtual-hosts", self._ready),
+            ApiRoute("GET", f"{check}/ready-to-serve-clients", self._ready),
+            ApiRoute("GET", f"{check}/is-in-service", self._ready),
+            ApiRoute("GET", f"{check}/node-is-quorum-critical", self._quorum),
+            ApiRoute("GET", f"{check}/node-is-mirror-sync-critical", _healthy),
+            ApiRoute("GET", f"{check}/port-listener/{{port}}", self._port),
+            ApiRoute("GET", f"{check}/protocol-listener/{{protocol}}", self._protocol),
+        ]
+        # Things that do not exist here: empty, not unknown, since tools ask for them.
+        for path in ("parameters", "global-parameters", "user-limits", "federation-links", "shovels"):
+            found.append(ApiRoute("GET", path, _list_of()))
+        for path in ("parameters/{component}", "user-limits/{user}", "shovels/{vhost}"):
+            found.append(ApiRoute("GET", path, _list_of()))
+        return found
+
+    # Overview
+
+    async def _whoami(self, call: Call) -> web.Response:
+        user = call.caller.user
+        return answer({"name": user.name, "tags": list(user.tags), "is_internal_user": True})
+
+    async def _overview(self, call: Call) -> web.Response:
+        topology = self._node.topology()
+        vhosts = self._objects.vhosts(call)
+        found: JsonRow = {
+            "management_version": API_VERSION,
+            "rabbitmq_version": API_VERSION,
+            "product_name": PRODUCT,
+            "product_version": VERSION,
+            "rates_mode": "basic",
+            "node": self._node.name,
+            "cluster_name": self._name,
+            "statistics_db_event_queue": 0,
+            "erlang_version": "none",
+            "disable_stats": False,
+            "enable_queue_totals": False,
+            "exchange_types": [
+                {"name": each, "description": "", "enabled": True} for each in EXCHANGE_TYPES
+            ],
+            "listeners": self._listeners() if call.caller.has(Right.MONITORING) else [],
+            "contexts": [],
+        }
+        connections, channels, consumers = await asyncio.gather(
+            self._clients.seen(call),
+            self._clients.seen(call, CHANNELS),
+            rows_of(self._node.ask, CONSUMERS),
+        )
+        found["object_totals"] = {
+            "connections": len(connections),
+            "channels": len(channels),
+            "consumers": sum(call.caller.sees(str(each.get("vhost"))) for each in consumers),
+            "exchanges": sum(len(topology.exchanges(vhost)) for vhost in vhosts),
+            "queues": sum(1 for vhost in vhosts for _ in topology.queues(vhost)),
+        }
+        sample = await self._rates.sample()
+        found["message_stats"] = sample.messages
+        found["queue_totals"] = sample.queues
+        return answer(found)
+
+    @property
+    def _name(self) -> str:
+        """The cluster's name; for a node alone its own."""
+        return self._node.name
+
+    async def _cluster_name(self, _call: Call) -> web.Response:
+        return answer({"name": self._name})
+
+    def _listeners(self) -> list[JsonRow]:
+        """Return the listeners of this node, by RabbitMQ's names of protocols."""
+        found = []
+        for path, endpoint in self._node.settings.endpoints():
+            host, _, port = endpoint.addr.rpartition(":")
+            row = {
+                "node": self._node.name,
+                "protocol": _PROTOCOLS.get(path, path),
+                "ip_address": host.strip("[]") or "::",
+                "port": int(port),
+                "socket_opts": {},
+                "tls": path.endswith("tls"),
+            }
+            found.append(row)
+        return found
+
+    async def _flags(self, _call: Call) -> web.Response:
+        return answer(
+            [
+                {"name": each, "state": "enabled", "stability": "stable", "desc": ""}
+                for each in FLAGS
+            ]
+        )
+
+    async def _rebalance(self, _call: Call) -> web.Response:
+        """Move leaders until no node leads much more than another; nothing to do on a node alone."""
+        if self._node.replicas is not None:
+            try:
+                await self._node.ask(REBALANCE, {})
+            except (RequestError, MessageError) as problem:
+                raise error_of(problem) from problem
+        return done()
+
+    # Nodes
+
+    async def _members(self) -> list[JsonRow]:
+        rows = [await self._own()]
+        online: set[str] = set()
+        if self._node.replicas is not None:
+            groups = (await self._node.replicas()).groups
+            online = {
+                each.node for group in groups for each in group.members if each.connected
+            }
+        rows += [
+            {"name": each, "type": "disc", "running": each in online, "partitions": []}
+            for each in self._node.nodes
+            if each != self._node.name
+        ]
+        return rows
+
+    async def _nodes(self, _call: Call) -> web.Response:
+        return answer(await self._members())
+
+    async def _one(self, call: Call) -> web.Response:
+        for row in await self._members():
+            if row["name"] == call.part("name"):
+                return answer(row)
+        return answer({"error": "Object Not Found", "reason": "Not Found"}, 404)
+
+    async def _own(self) -> JsonRow:
+        status = NodeStatus.from_body(await self._node.ask(STATUS, {}))
+        resources, data = status.resources, self._node.settings.storage.data_dir
+        disk = os.statvfs(data)
+        used = [procfs.read(each.pid) for each in status.processes if each.pid]
+        files = [_open_files(each.pid) for each in status.processes if each.pid]
+        return {
+            "name": self._node.name,
+            "type": "disc",
+            "running": True,
+            "partitions": [],
+            "os_pid": str(os.getppid()),
+            "uptime": int(1000 * max((each.uptime for each in status.processes), default=0)),
+            "processors": os.cpu_count() or 1,
+            "run_queue": 0,
+            "mem_used": sum(each.resident_bytes for each in used if each is not None),
+            "mem_limit": resources.memory_high_watermark or resources.memory_available,
+            "mem_alarm": "memory" in resources.alarms,
+            "disk_free": disk.f_bavail * disk.f_frsize,
+            "disk_free_limit": self._node.settings.storage.min_free_bytes,
+            "disk_free_alarm": "disk" in resources.alarms,
+            "fd_used": sum(files),
+            "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0] * max(len(files), 1),
+            "sockets_used": sum(sum(each.connections) for each in status.processes),
+            "sockets_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0] * max(len(files), 1),
+            "proc_used": len(used),
+            "proc_total": len(used),
+            "rates_mode": "basic",
+            "net_ticktime": 60,
+            "enabled_plugins": ["rabbitmq_management", "rabbitmq_mqtt", "rabbitmq_prometheus"],
+            "applications": [{"name": "fluxmq", "description": PRODUCT, "version": VERSION}],
+            "exchange_types": [{"name": each, "enabled": True} for each in EXCHANGE_TYPES],
+            "processes": [
+                {
+                    "name": f"{each.role}-{each.index}" if each.role == "shard" else each.role,
+                    "pid": each.pid,
+                    "core": each.core,
+                    "state": each.state,
+                    "ready": each.ready,
+                    "restarts": each.restarts,
+                    "connections": sum(each.connections),
+                }
+                for each in status.processes
+            ],
+        }
+
+    # Health
+
+    async def _alarms(self, _call: Call) -> web.Response:
+        alarms = (await self._node.readiness()).alarms
+        reason = f"resource alarms are in effect: {', '.join(alarms)}"
+        return _checked(not alarms, reason, alarms=[{"resource": each} for each in alarms])
+
+    async def _ready(self, _call: Call) -> web.Response:
+        readiness = await self._node.readiness()
+        problems = [f"{each.process}: {each.problem}" for each in readiness.processes if each.problem]
+        if readiness.control_problem is not None:
+            problems.append(readiness.control_problem)
+        return _checked(not problems, "; ".join(problems))
+
+    async def _quorum(self, _call: Call) -> web.Response:
+        """Fail if a group would lose its majority without this node."""
+        if self._node.replicas is None:
+            return _checked(True, "")
+        critical = []
+        for group in (await self._node.replicas()).groups:
+            voters = [each for each in group.members if each.kind == "voter"]
+            if not any(each.node == self._node.name for each in voters):
+                continue
+            left = [each for each in voters if each.connected and each.node != self._node.name]
+            if len(left) <= len(voters) // 2:
+                critical.append(group.group)
+        reason = f"groups would lose their majority without this node: {', '.join(critical)}"
+        return _checked(not critical, reason, queues=critical)
+
+    async def _port(self, call: Call) -> web.Response:
+        ports = [row["port"] for row in self._listeners()]
+        wanted = call.part("port")
+        found = wanted.isdigit() and int(wanted) in ports
+        return _checked(found, f"no listener on port {wanted}", missing=wanted, ports=ports)
+
+    async def _protocol(self, call: Call) -> web.Response:
+        protocols = sorted({row["protocol"] for row in self._listeners()})
+        wanted = _PROTOCOL_NAMES.get(call.part("protocol"), call.part("protocol"))
+        reason = f"no listener for protocol {wanted}"
+        return _checked(wanted in protocols, reason, missing=wanted, protocols=protocols)
+
+    async def _aliveness(self, call: Call) -> web.Response:
+        """Declare a queue, publish a message to it, and get that."""
+        user, vhost = call.caller.user.name, call.vhost
+        queue = f"{ALIVENESS_QUEUE}-{time.time_ns()}"
+        await self._caller.execute(user, vhost, QueueDeclare(queue), QueueDeclareOk)
+        try:
+            publish = BasicPublish("", queue, mandatory=True)
+            await self._caller.publish(user, vhost, publish, BasicProperties(), b"test_message")
+            got = await self._caller.get(user, vhost, queue, 1, keep=False, reject=False)
+        finally:
+            await self._caller.execute(user, vhost, QueueDelete(queue), QueueDeleteOk)
+        return _checked(len(got) == 1, "the message was not there")
+
+
+_PROTOCOLS: Final = {
+    "server.amqp.tcp": "amqp",
+    "server.amqp.tls": "amqp/ssl",
+    "server.mqtt.tcp": "mqtt",
+    "server.mqtt.tls": "mqtt/ssl",
+    "server.mqtt.websocket": "http/web-mqtt",
+    "server.http": "http",
+}
+_PROTOCOL_NAMES: Final = {"amqp091": "amqp", "amqps": "amqp/ssl", "mqtts": "mqtt/ssl", "web-mqtt": "http/web-mqtt"}
+
+
+def _checked(well: bool, reason: str, **more: object) -> web.Response:
+    if well:
+        return answer({"status": "ok"})
+    return answer({"status": "failed", "reason": reason, **more}, 503)
+
+
+async def _healthy(_call: Call) -> web.Response:
+    return _checked(True, "")
+
+
+def _list_of(*rows: Mapping[str, Any]) -> Callable[[Call], Awaitable[web.Response]]:
+    async def listed(_call: Call) -> web.Response:
+        return answer(list(rows))
+
+    return listed
+
+
+def _open_files(pid: int) -> int:
+    """Return the number of a process's open files; 0 if that cannot be read."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0

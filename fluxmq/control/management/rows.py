@@ -1,0 +1,180 @@
+"""Rows of the broker's lists as RabbitMQ's management interface shows them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from xxhash import xxh3_64_digest
+
+from fluxmq.auth.users import User
+from fluxmq.control.columns import LISTS
+from fluxmq.control.management.paging import JsonRow
+from fluxmq.control.management.requests import Ask, error_of
+from fluxmq.control.peers import RequestError
+from fluxmq.ipc.messages import MessageError
+from fluxmq.ipc.row_messages import LIST, Listed, ListRequest, plain
+from fluxmq.routing.topology.records import Binding, Exchange, Policy, Vhost
+from fluxmq.routing.topology.values import canonical
+
+HASHING: Final = "argon2id"
+ROWS_MAX: Final = 200_000
+"""Rows of a list from the shards, beyond which the rest is left out: half a gigabyte as JSON."""
+
+
+async def rows_of(ask: Ask, what: str, vhost: str | None = None) -> list[JsonRow]:
+    """Return all rows of a list that shards have, of all nodes. Raises ApiError."""
+    rows: list[JsonRow] = []
+    columns = LISTS[what].columns
+    if LISTS[what].scoped:
+        columns = tuple(dict.fromkeys(("vhost", *columns)))
+    place: tuple[int, ...] = ()
+    while len(rows) < ROWS_MAX:
+        try:
+            wanted = ListRequest(what, columns, vhost, place)
+            listed = Listed.from_body(await ask(LIST, wanted.to_body()))
+        except (RequestError, MessageError) as problem:
+            raise error_of(problem) from problem
+        rows += listed.rows
+        place = listed.place
+        if not place:
+            break
+    return rows
+
+
+def exchange_row(exchange: Exchange, policy: str) -> JsonRow:
+    """Return an exchange."""
+    return {
+        "name": exchange.name,
+        "vhost": exchange.vhost,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": plain(exchange.arguments),
+        **({"policy": policy} if policy else {}),
+    }
+
+
+def binding_row(binding: Binding) -> JsonRow:
+    """Return a binding."""
+    return {
+        "source": binding.source,
+        "vhost": binding.vhost,
+        "destination": binding.destination,
+        "destination_type": binding.destination_kind,
+        "routing_key": binding.routing_key,
+        "arguments": plain(binding.arguments),
+        "properties_key": properties_key(binding),
+    }
+
+
+def properties_key(binding: Binding) -> str:
+    """Return the name of a binding among those of its source and destination: of its routing key and
+    arguments."""
+    key = quote(binding.routing_key, safe="") or ("" if binding.arguments else "~")
+    if not binding.arguments:
+        return key
+    digest = base64.urlsafe_b64encode(xxh3_64_digest(canonical(binding.arguments)))
+    return f"{key}~{digest.decode().rstrip('=')}"
+
+
+def policy_row(policy: Policy) -> JsonRow:
+    """Return a policy."""
+    return {
+        "vhost": policy.vhost,
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": plain(policy.definition),
+        "priority": policy.priority,
+    }
+
+
+def vhost_row(vhost: Vhost, nodes: Sequence[str], totals: JsonRow) -> JsonRow:
+    """Return a virtual host."""
+    return {
+        "name": vhost.name,
+        "description": vhost.description,
+        "tags": list(vhost.tags),
+        "default_queue_type": vhost.default_queue_type,
+        "metadata": {
+            "description": vhost.description,
+            "tags": list(vhost.tags),
+            "default_queue_type": vhost.default_queue_type,
+        },
+        "tracing": False,
+        "cluster_state": dict.fromkeys(nodes, "running"),
+        **totals,
+    }
+
+
+def user_row(user: User, *, secret: bool) -> JsonRow:
+    """Return a user; ``secret``: with the password's hash."""
+    return {
+        "name": user.name,
+        **({"password_hash": user.hash, "hashing_algorithm": HASHING} if secret else {}),
+        "tags": list(user.tags),
+        "limits": {},
+    }
+
+
+def permission_rows(user: User) -> list[JsonRow]:
+    """Return a user's permissions."""
+    return [
+        {
+            "user": user.name,
+            "vhost": each.vhost,
+            "configure": each.configure,
+            "write": each.write,
+            "read": each.read,
+        }
+        for each in user.permissions
+    ]
+
+
+def topic_permission_rows(user: User) -> list[JsonRow]:
+    """Return a user's permissions on routing keys."""
+    return [
+        {
+            "user": user.name,
+            "vhost": each.vhost,
+            "exchange": each.exchange,
+            "write": each.write,
+            "read": each.read,
+        }
+        for each in user.topic_permissions
+    ]
+
+
+def connection_row(row: JsonRow) -> JsonRow:
+    """Return a connection."""
+    found: dict[str, Any] = {**row, "type": "network"}
+    found["name"] = row.get("name") or row.get("pid")
+    found["username"] = row.get("user")
+    return found
+
+
+def channel_row(row: JsonRow, connections: dict[str, JsonRow]) -> JsonRow:
+    """Return a channel, with its connection."""
+    connection = connections.get(str(row.get("connection")), {})
+    details = {key: connection.get(key) for key in ("name", "peer_host", "peer_port")}
+    return {**row, "connection_details": details}
+
+
+def consumer_row(row: JsonRow, channels: dict[str, JsonRow]) -> JsonRow:
+    """Return a consumer, with its queue and channel."""
+    channel = channels.get(str(row.get("channel_pid")), {})
+    shown = ("consumer_tag", "ack_required", "exclusive", "prefetch_count", "active")
+    return {
+        "queue": {"name": row.get("queue_name"), "vhost": row.get("vhost")},
+        "channel_details": {
+            **{key: channel.get(key) for key in ("name", "number", "node", "user")},
+            "connection_name": channel.get("connection_details", {}).get("name"),
+        },
+        **{key: row.get(key) for key in shown},
+        "activity_status": row.get("activity_status"),
+        "arguments": row.get("arguments") or {},
+    }
