@@ -346,7 +346,7 @@ class ControlProcess:
                 tuple(sorted({cluster.node_id, *(cluster.transport.peers if clustered else ())})),
             ),
             lambda: directory.users.users,
-            lambda: parameters_of(self._settings),
+            lambda: self._settings,
             listing,
             self._shards,
             self._launch.workers,

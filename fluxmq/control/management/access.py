@@ -8,13 +8,13 @@ import binascii
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Final
 
 from aiohttp import web
 
-from fluxmq.auth.addresses import address_key
+from fluxmq.auth.addresses import address_key, is_loopback_key
 from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
 from fluxmq.auth.login_throttle import LoginThrottle, ThrottleLimits
 from fluxmq.auth.users import User
@@ -32,18 +32,21 @@ WAITING_MAX: Final = 64
 
 
 class ManagementAccess:
-    """Identifies users. ``users`` returns the node's; ``limits`` of failed logins."""
+    """Identifies users. ``users`` returns the node's; ``limits`` of failed logins; ``loopback_users``
+    those that are let in from this machine only."""
 
     def __init__(
         self,
         users: Callable[[], tuple[User, ...]],
         parameters: Callable[[], HashParameters],
         limits: ThrottleLimits,
+        loopback_users: Callable[[], Sequence[str]],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._users = users
         self._parameters = parameters
         self._throttle = LoginThrottle(limits)
+        self._loopback_users = loopback_users
         self._now = now
         self._verified: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """Digests of names and passwords that were right: the hash, and until when."""
@@ -61,6 +64,8 @@ class ManagementAccess:
         if wait > 0:
             raise web.HTTPTooManyRequests(headers={"Retry-After": str(int(wait) + 1)})
         user = next((each for each in self._users() if each.name == name), None)
+        if name in self._loopback_users() and not is_loopback_key(address):
+            user = None
         if not await self._is_right(user, name, password):
             self.failures += 1
             self._throttle.failed(name, address, self._now())

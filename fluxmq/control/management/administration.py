@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from fluxmq.auth.credentials import HashParameters, hash_problem
+from fluxmq.auth.credentials import HashParameters, hash_problem, imported_hash
 from fluxmq.auth.users import TopicPermission, User, VhostPermission
 from fluxmq.control.management.objects import MessagingObjects
 from fluxmq.control.management.paging import JsonRow, Listing
@@ -67,6 +67,8 @@ from fluxmq.routing.topology.changes import (
 from fluxmq.routing.topology.records import Policy, Vhost
 from fluxmq.routing.topology.topology import Topology
 
+RABBITMQ_HASHING: Final = "rabbit_password_hashing_sha256"
+"""Algorithm of a hash in RabbitMQ's definitions that name none."""
 VHOST_LIMITS: Final = ("max-connections", "max-queues")
 UNUSABLE_BYTES: Final = 32
 """Random bytes of the password of a user that is created without one, and cannot log in with one."""
@@ -244,10 +246,15 @@ class Administration:
         """Return hash and SCRAM keys of the password in a body. Raises ApiError."""
         if body.get("password_hash"):
             given = text_of(body, "password_hash")
-            problem = hash_problem(given)
-            if problem is not None:
-                raise bad_request(f"password_hash: {problem}")
-            return given, None
+            if given.startswith("$"):
+                problem = hash_problem(given)
+                if problem is not None:
+                    raise bad_request(f"password_hash: {problem}")
+                return given, None
+            try:
+                return imported_hash(text_of(body, "hashing_algorithm", RABBITMQ_HASHING), given), None
+            except ValueError as problem:
+                raise bad_request(f"password_hash: {problem}") from None
         password = text_of(body, "password", "") or secrets.token_urlsafe(UNUSABLE_BYTES)
         try:
             stored = await asyncio.to_thread(store_password, password, self._parameters())

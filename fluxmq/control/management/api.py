@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from fluxmq.auth.credentials import HashParameters
 from fluxmq.auth.login_throttle import guessing_limits
 from fluxmq.auth.users import User
 from fluxmq.control.listings import Listings
@@ -31,6 +30,7 @@ from fluxmq.control.management.requests import (
     error_of,
     not_authorised,
 )
+from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import Peer, RequestError
 from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.messages import MessageError
@@ -45,24 +45,29 @@ _log = get_logger(__name__)
 
 
 class ManagementApi:
-    """Serves the routes."""
+    """Serves the routes. ``current`` returns the settings in force."""
 
     def __init__(
         self,
         node: NodeView,
         users: Callable[[], tuple[User, ...]],
-        parameters: Callable[[], HashParameters],
+        current: Callable[[], Settings],
         listings: Listings,
         shards: Callable[[], list[Peer]],
         workers: int,
     ) -> None:
         settings = node.settings
-        self.access = ManagementAccess(users, parameters, guessing_limits(settings.auth.failed_logins))
+        self.access = ManagementAccess(
+            users,
+            lambda: parameters_of(current()),
+            guessing_limits(settings.auth.failed_logins),
+            lambda: current().auth.loopback_users,
+        )
         caller = AmqpCaller(shards)
         objects = MessagingObjects(node.topology, listings, caller, node.name)
         clients = MessagingClients(node.ask)
         administration = Administration(
-            *(node.ask, node.topology, users, parameters, objects, node.nodes)
+            *(node.ask, node.topology, users, lambda: parameters_of(current()), objects, node.nodes)
         )
         group_of = partial(_group_of, settings, Placement(workers, settings.queue_manager.local_groups))
         definitions = Definitions(node.topology, users, administration, group_of)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from xxhash import xxh3_64_digest
 
+from fluxmq.auth.credentials import IMPORTED
 from fluxmq.auth.users import User
 from fluxmq.control.columns import LISTS
 from fluxmq.control.management.paging import JsonRow
@@ -113,9 +114,15 @@ def vhost_row(vhost: Vhost, nodes: Sequence[str], totals: JsonRow) -> JsonRow:
 
 def user_row(user: User, *, secret: bool) -> JsonRow:
     """Return a user; ``secret``: with the password's hash."""
+    _, _, imported = user.hash.rpartition("$")
+    algorithm = next((each for each in IMPORTED if user.hash.startswith(f"${each}$")), "")
+    stored = {
+        "password_hash": imported if algorithm else user.hash,
+        "hashing_algorithm": algorithm or HASHING,
+    }
     return {
         "name": user.name,
-        **({"password_hash": user.hash, "hashing_algorithm": HASHING} if secret else {}),
+        **(stored if secret else {}),
         "tags": list(user.tags),
         "limits": {},
     }
