@@ -4,6 +4,8 @@ Order: settings and table from the supervisor, logs, the database (on its thread
 socket, HTTP. Anything that cannot be opened ends the process with `EXIT_BOOT_FAILURE` and a reason.
 SIGTERM ends it in reverse order; SIGHUP applies the settings that may change live (logging). The
 loop itself writes the heartbeat, so that a hanging loop is noticed.
+
+Longer than 500 lines because it names every part of the process once, with what each needs.
 """
 
 from __future__ import annotations
@@ -124,7 +126,6 @@ class ControlProcess:
             self._audit_meta,
         )
         self._retained: RetainedKeys | None = None
-        self._listing: listings.Listings | None = None
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
             **dict.fromkeys(placements.KINDS, self._placing.answer),
             **dict.fromkeys(backups.KINDS, writer.answer),
@@ -173,7 +174,7 @@ class ControlProcess:
                 import fluxmq.control.http  # noqa: F401
             users, topology_service = await loading
             self._topology = topology_service
-            listing = self._listing = listings.Listings(
+            listing = listings.Listings(
                 lambda: topology_service.topology,
                 self._shards,
                 None if self._meta is None else self._clustering.replicas,
@@ -209,7 +210,7 @@ class ControlProcess:
             await self._start_meta(self._meta)
         if self._settings.cluster.enabled and self._settings.cluster.etcd is not None:
             self._start_etcd(self._settings.cluster)
-        await self._start_http()
+        await self._start_http(listing)
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:
         """Read the metadata from disk, for a single node or as a member of a cluster."""
@@ -304,14 +305,14 @@ class ControlProcess:
         self._answers[RECORD_CHANGE] = recorded.answer
         recorded.start()
 
-    async def _start_http(self) -> None:
+    async def _start_http(self, listing: listings.Listings) -> None:
         listener = self._settings.server.http
         if listener is None:
             return
         from fluxmq.control.http import HttpServer
 
         scraper = Scraper(self._table.rows, self._processes, self._user_count, self._own_samples)
-        http = HttpServer(listener, self._readiness, scraper.text, self._management())
+        http = HttpServer(listener, self._readiness, scraper.text, self._management(listing))
         try:
             await http.start()
         except OSError as problem:
@@ -323,12 +324,13 @@ class ControlProcess:
         self._serving["http"] = http
         _log.info("http listening", extra={"addr": listener.addr})
 
-    def _management(self) -> ManagementApi:
+    def _management(self, listing: listings.Listings) -> ManagementApi:
         from fluxmq.control.management.api import ManagementApi
         from fluxmq.control.management.overview import NodeView
 
-        topology, directory, listing = self._topology, self._directory, self._listing
-        assert topology is not None and directory is not None and listing is not None
+        topology, directory = self._topology, self._directory
+        assert topology is not None
+        assert directory is not None
         cluster = self._settings.cluster
         clustered = cluster.enabled and cluster.raft.enabled
 

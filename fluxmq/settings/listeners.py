@@ -102,7 +102,8 @@ class WebSocketListener(TcpListener):
 
 
 class HttpListener(ListenSettings):
-    """Health, metrics and administration over HTTP."""
+    """The management interface, health and metrics over HTTP. Where it can be reached from other
+    machines, /metrics asks for a user with the tag monitoring."""
 
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = 256
     """Maximum number of open connections on this listener; further ones are closed at once."""
@@ -139,7 +140,6 @@ class Server(Section):
     amqp: AmqpServer = AmqpServer()
     """Listeners for AMQP clients."""
     http: HttpListener | None = None
-    """Listener for the management interface, /health, /ready and /metrics. Where it can be reached
-    from other machines, /metrics asks for a user with the tag monitoring."""
+    """Listener for the management interface, health and metrics."""
     shutdown_timeout: Timeout = 30.0
     """Grace period for connections after SIGTERM; those still open at its end are closed."""

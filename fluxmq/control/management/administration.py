@@ -11,8 +11,8 @@ from aiohttp import web
 
 from fluxmq.auth.credentials import HashParameters, hash_problem, imported_hash
 from fluxmq.auth.users import TopicPermission, User, VhostPermission
+from fluxmq.control.management.list_query import JsonRow, ListQuery
 from fluxmq.control.management.objects import MessagingObjects
-from fluxmq.control.management.paging import JsonRow, Listing
 from fluxmq.control.management.requests import (
     ApiRoute,
     Ask,
@@ -160,7 +160,7 @@ class Administration:
 
     async def _vhosts(self, call: Call) -> web.Response:
         seen = [each for each in self._topology().vhosts() if call.caller.sees(each.name)]
-        return answer(Listing(call).whole([vhost_row(each, self._nodes, {}) for each in seen]))
+        return answer(ListQuery(call).whole([vhost_row(each, self._nodes, {}) for each in seen]))
 
     def _found_vhost(self, name: str) -> Vhost:
         found = self._topology().vhost(name)
@@ -209,7 +209,9 @@ class Administration:
         return found
 
     async def _list_users(self, call: Call) -> web.Response:
-        return answer(Listing(call).whole([user_row(each, secret=True) for each in self._users()]))
+        return answer(
+            ListQuery(call).whole([user_row(each, secret=True) for each in self._users()])
+        )
 
     async def _without(self, _call: Call) -> web.Response:
         return answer(
@@ -234,7 +236,9 @@ class Administration:
         if given or known is None:
             stored, keys = await self._hashed(body)
         if known is None:
-            await self._change_users(USER_ADD, UserAdd(User(name, stored, keys, (), (), True, tags)))
+            await self._change_users(
+                USER_ADD, UserAdd(User(name, stored, keys, (), (), True, tags))
+            )
             return True
         if stored:
             await self._change_users(USER_PASSWORD, UserPassword(name, stored, keys))
@@ -252,7 +256,9 @@ class Administration:
                     raise bad_request(f"password_hash: {problem}")
                 return given, None
             try:
-                return imported_hash(text_of(body, "hashing_algorithm", RABBITMQ_HASHING), given), None
+                return imported_hash(
+                    text_of(body, "hashing_algorithm", RABBITMQ_HASHING), given
+                ), None
             except ValueError as problem:
                 raise bad_request(f"password_hash: {problem}") from None
         password = text_of(body, "password", "") or secrets.token_urlsafe(UNUSABLE_BYTES)
@@ -280,11 +286,11 @@ class Administration:
 
     async def _permissions(self, call: Call) -> web.Response:
         rows = [row for each in self._users() for row in permission_rows(each)]
-        return answer(Listing(call).sorted(rows))
+        return answer(ListQuery(call).sorted(rows))
 
     async def _topic_permissions(self, call: Call) -> web.Response:
         rows = [row for each in self._users() for row in topic_permission_rows(each)]
-        return answer(Listing(call).sorted(rows))
+        return answer(ListQuery(call).sorted(rows))
 
     async def _of_user(self, call: Call) -> web.Response:
         return answer(permission_rows(self._found_user(call.part("user"))))
@@ -361,7 +367,7 @@ class Administration:
             for each in self._topology().policies(vhost)
             if each.operator is operator
         ]
-        return answer(Listing(call).whole(rows))
+        return answer(ListQuery(call).whole(rows))
 
     def _found_policy(self, call: Call) -> Policy:
         operator = call.request.path.startswith("/api/operator-policies")

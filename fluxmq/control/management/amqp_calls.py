@@ -153,5 +153,3 @@ def _refused(close: ChannelClose | ConnectionClose) -> ApiError:
         case ReplyCode.ACCESS_REFUSED:
             return not_authorised(close.reply_text)
     return bad_request(f"{close.reply_code} {close.reply_text}")
-
-

@@ -69,7 +69,9 @@ class ManagementApi:
         administration = Administration(
             *(node.ask, node.topology, users, lambda: parameters_of(current()), objects, node.nodes)
         )
-        group_of = partial(_group_of, settings, Placement(workers, settings.queue_manager.local_groups))
+        group_of = partial(
+            _group_of, settings, Placement(workers, settings.queue_manager.local_groups)
+        )
         definitions = Definitions(node.topology, users, administration, group_of)
         overview = Overview(node, objects, clients, caller, MessageRates(shards))
         self.routes: list[ApiRoute] = [
@@ -89,7 +91,7 @@ class ManagementApi:
     async def _serve(self, route: ApiRoute, request: web.Request) -> web.StreamResponse:
         try:
             caller = await self.access.caller(request)
-            check(route, caller, request.match_info)
+            check_rights(route, caller, request.match_info)
             return await route.handler(Call(request, caller))
         except ApiError as problem:
             return self._refused(problem, request)
@@ -99,7 +101,9 @@ class ManagementApi:
     async def refuses(self, request: web.Request, right: Right) -> web.Response | None:
         """Return the answer to a user without a right; None to one who has it."""
         try:
-            check(ApiRoute("GET", "", _nothing, right), await self.access.caller(request), {})
+            check_rights(
+                ApiRoute("GET", "", _nothing, right), await self.access.caller(request), {}
+            )
         except ApiError as problem:
             return self._refused(problem, request)
         return None
@@ -114,7 +118,7 @@ class ManagementApi:
         return found
 
 
-def check(route: ApiRoute, caller: Caller, parts: Mapping[str, str]) -> None:
+def check_rights(route: ApiRoute, caller: Caller, parts: Mapping[str, str]) -> None:
     """Check that a user may use a route. Raises ApiError 401."""
     if not caller.has(route.right):
         raise not_authorised(f"Not {route.right.name.lower()}")
@@ -153,5 +157,3 @@ def _group_of(
         (name, durable, False, kind),
         arguments,
     )
-
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from fluxmq.control.management.paging import JsonRow, Listing
+from fluxmq.control.management.list_query import JsonRow, ListQuery
 from fluxmq.control.management.requests import (
     ApiRoute,
     Ask,
@@ -68,7 +68,7 @@ class MessagingClients:
         return [connection_row(row) for row in rows] if what == CONNECTIONS else rows
 
     async def _connections(self, call: Call) -> web.Response:
-        return answer(Listing(call).whole(await self.seen(call)))
+        return answer(ListQuery(call).whole(await self.seen(call)))
 
     async def _found(self, call: Call) -> JsonRow:
         name = call.part("name")
@@ -86,7 +86,7 @@ class MessagingClients:
 
     async def _of_user(self, call: Call) -> web.Response:
         rows = [row for row in await self.seen(call) if row.get("user") == call.part("user")]
-        return answer(Listing(call).whole(rows))
+        return answer(ListQuery(call).whole(rows))
 
     async def _close_of_user(self, call: Call) -> web.Response:
         rows = [row for row in await self.seen(call) if row.get("user") == call.part("user")]
@@ -114,7 +114,7 @@ class MessagingClients:
         return [channel_row(row, connections) for row in channels]
 
     async def _channels(self, call: Call) -> web.Response:
-        return answer(Listing(call).whole(await self._joined_channels(call)))
+        return answer(ListQuery(call).whole(await self._joined_channels(call)))
 
     async def _channels_of(self, call: Call) -> web.Response:
         pid = (await self._found(call)).get("pid")
@@ -132,10 +132,11 @@ class MessagingClients:
         rows = await rows_of(self._ask, CONSUMERS, vhost)
         seen = [row for row in rows if call.caller.sees(str(row.get("vhost")))]
         channels = {str(row.get("pid")): row for row in await self._all_channels()}
-        return answer(Listing(call).sorted([consumer_row(row, channels) for row in seen]))
+        return answer(ListQuery(call).sorted([consumer_row(row, channels) for row in seen]))
 
     async def _all_channels(self) -> list[JsonRow]:
         connections = {
-            str(row.get("pid")): connection_row(row) for row in await rows_of(self._ask, CONNECTIONS)
+            str(row.get("pid")): connection_row(row)
+            for row in await rows_of(self._ask, CONNECTIONS)
         }
         return [channel_row(row, connections) for row in await rows_of(self._ask, CHANNELS)]

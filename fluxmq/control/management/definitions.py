@@ -9,7 +9,7 @@ from aiohttp import web
 
 from fluxmq.auth.users import User
 from fluxmq.control.management.administration import Administration
-from fluxmq.control.management.paging import JsonRow
+from fluxmq.control.management.list_query import JsonRow
 from fluxmq.control.management.requests import (
     ApiError,
     ApiRoute,
@@ -35,7 +35,13 @@ from fluxmq.control.management.versions import API_VERSION, PRODUCT, VERSION
 from fluxmq.ipc.row_messages import plain
 from fluxmq.logs import get_logger
 from fluxmq.routing.topology.arguments import queue_type
-from fluxmq.routing.topology.changes import Bind, Change, DeclareExchange, DeclareQueue, SetVhostLimits
+from fluxmq.routing.topology.changes import (
+    Bind,
+    Change,
+    DeclareExchange,
+    DeclareQueue,
+    SetVhostLimits,
+)
 from fluxmq.routing.topology.names import is_reserved
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.topology import Topology
@@ -141,7 +147,9 @@ class Definitions:
             if each.destination_kind == EXCHANGE or each.destination in names
         ]
         return {
-            "policies": [policy_row(each) for each in topology.policies(vhost) if not each.operator],
+            "policies": [
+                policy_row(each) for each in topology.policies(vhost) if not each.operator
+            ],
             "queues": [
                 {
                     "name": each.name,
@@ -198,7 +206,9 @@ class Definitions:
             await _named("topic permission", row, administration.permit_topics(row))
         for row in _rows(body, "parameters"):
             await self._load_parameter(row, ignored)
-        ignored += [f"global parameter {each.get('name')}" for each in _rows(body, "global_parameters")]
+        ignored += [
+            f"global parameter {each.get('name')}" for each in _rows(body, "global_parameters")
+        ]
         for row in _rows(body, "policies"):
             await _named("policy", row, administration.put_policy(row))
         await self._declare([DeclareQueue(self._queue(row)) for row in _rows(body, "queues")])

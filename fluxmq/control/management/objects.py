@@ -12,7 +12,7 @@ from aiohttp import web
 
 from fluxmq.control.listings import Listings
 from fluxmq.control.management.amqp_calls import GET_MAX, AmqpCaller, AmqpContent
-from fluxmq.control.management.paging import JsonRow, Listing
+from fluxmq.control.management.list_query import JsonRow, ListQuery
 from fluxmq.control.management.requests import (
     ApiError,
     ApiRoute,
@@ -133,7 +133,7 @@ class MessagingObjects:
             for vhost in self.vhosts(call)
             for each in topology.exchanges(vhost)
         ]
-        return answer(Listing(call).whole(rows))
+        return answer(ListQuery(call).whole(rows))
 
     def _found_exchange(self, call: Call, part: str = "name") -> Exchange:
         name = _exchange_name(call.part(part))
@@ -174,7 +174,7 @@ class MessagingObjects:
     # Queues
 
     async def _queues(self, call: Call) -> web.Response:
-        listing, topology = Listing(call), self._topology()
+        listing, topology = ListQuery(call), self._topology()
         vhosts = self.vhosts(call)
         every = [each for vhost in vhosts for each in topology.queues(vhost)]
         found = [each for each in every if listing.wants(each.name)]
@@ -257,7 +257,7 @@ class MessagingObjects:
         rows = [
             binding_row(each) for vhost in self.vhosts(call) for each in self._all_bindings(vhost)
         ]
-        return answer(Listing(call).whole(rows))
+        return answer(ListQuery(call).whole(rows))
 
     async def _of_queue(self, call: Call) -> web.Response:
         queue = self._found_queue(call)
@@ -308,9 +308,7 @@ class MessagingObjects:
         source, name = _exchange_name(call.part("source")), call.part("destination")
         key, arguments = text_of(body, "routing_key", ""), table_of(body, "arguments")
         if call.part("kind") == "q":
-            await self._execute(
-                call, QueueBind(name, source, key, False, arguments), QueueBindOk
-            )
+            await self._execute(call, QueueBind(name, source, key, False, arguments), QueueBindOk)
             made = Binding(call.vhost, source, name, QUEUE, key, arguments)
         else:
             await self._execute(
@@ -393,7 +391,7 @@ def _properties(given: Mapping[str, Any]) -> BasicProperties:
     """Return a message's properties. Raises ApiError for one that there is not."""
     unknown = given.keys() - set(BasicProperties._fields)
     if unknown:
-        raise bad_request(f"properties: there is no {sorted(unknown)[0]!r}")
+        raise bad_request(f"properties: there is no {min(unknown)!r}")
     values = dict(given)
     for name in ("timestamp", "delivery_mode", "priority"):
         if name in values:
@@ -427,9 +425,7 @@ def _message(content: AmqpContent, encoding: str, cut: int) -> JsonRow:
         "routing_key": got.routing_key,
         "message_count": got.message_count,
         "properties": {
-            name: plain(value)
-            for name, value in properties._asdict().items()
-            if value is not None
+            name: plain(value) for name, value in properties._asdict().items() if value is not None
         },
         "payload": base64.b64encode(payload).decode() if text is None else text,
         "payload_encoding": "base64" if text is None else "string",

@@ -14,8 +14,8 @@ from aiohttp import web
 from fluxmq.control import procfs
 from fluxmq.control.management.amqp_calls import AmqpCaller
 from fluxmq.control.management.clients import MessagingClients
+from fluxmq.control.management.list_query import JsonRow
 from fluxmq.control.management.objects import MessagingObjects
-from fluxmq.control.management.paging import JsonRow
 from fluxmq.control.management.rates import MessageRates
 from fluxmq.control.management.requests import (
     ApiRoute,
@@ -32,7 +32,7 @@ from fluxmq.control.overview import Readiness
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.clusters import REBALANCE, RaftListing
 from fluxmq.ipc.messages import STATUS, MessageError, NodeStatus
-from fluxmq.ipc.row_messages import CHANNELS, CONNECTIONS, CONSUMERS
+from fluxmq.ipc.row_messages import CHANNELS, CONSUMERS
 from fluxmq.protocols.amqp091.content import BasicProperties
 from fluxmq.protocols.amqp091.methods import (
     BasicPublish,
@@ -48,7 +48,10 @@ from fluxmq.settings.schema import Settings
 ALIVENESS_QUEUE: Final = "aliveness-test"
 FLAGS: Final = ("quorum_queue", "stream_queue", "classic_mirrored_queue_version", "user_limits")
 """Feature flags that tools look for; everything is always enabled."""
-CERTIFICATE_DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+ABSENT: Final = (
+    *("parameters", "parameters/{component}", "global-parameters", "user-limits"),
+    *("user-limits/{user}", "federation-links", "shovels", "shovels/{vhost}"),
+)
 
 
 class NodeView(NamedTuple):
@@ -106,12 +109,8 @@ class Overview:
             ApiRoute("GET", f"{check}/port-listener/{{port}}", self._port),
             ApiRoute("GET", f"{check}/protocol-listener/{{protocol}}", self._protocol),
         ]
-        # Things that do not exist here: empty, not unknown, since tools ask for them.
-        for path in ("parameters", "global-parameters", "user-limits", "federation-links", "shovels"):
-            found.append(ApiRoute("GET", path, _list_of()))
-        for path in ("parameters/{component}", "user-limits/{user}", "shovels/{vhost}"):
-            found.append(ApiRoute("GET", path, _list_of()))
-        return found
+        # Things that do not exist here are empty, not unknown, since tools ask for them.
+        return found + [ApiRoute("GET", path, _list_of()) for path in ABSENT]
 
     # Overview
 
@@ -205,9 +204,7 @@ class Overview:
         online: set[str] = set()
         if self._node.replicas is not None:
             groups = (await self._node.replicas()).groups
-            online = {
-                each.node for group in groups for each in group.members if each.connected
-            }
+            online = {each.node for group in groups for each in group.members if each.connected}
         rows += [
             {"name": each, "type": "disc", "running": each in online, "partitions": []}
             for each in self._node.nodes
@@ -279,7 +276,9 @@ class Overview:
 
     async def _ready(self, _call: Call) -> web.Response:
         readiness = await self._node.readiness()
-        problems = [f"{each.process}: {each.problem}" for each in readiness.processes if each.problem]
+        problems = [
+            f"{each.process}: {each.problem}" for each in readiness.processes if each.problem
+        ]
         if readiness.control_problem is not None:
             problems.append(readiness.control_problem)
         return _checked(not problems, "; ".join(problems))
@@ -333,7 +332,12 @@ _PROTOCOLS: Final = {
     "server.mqtt.websocket": "http/web-mqtt",
     "server.http": "http",
 }
-_PROTOCOL_NAMES: Final = {"amqp091": "amqp", "amqps": "amqp/ssl", "mqtts": "mqtt/ssl", "web-mqtt": "http/web-mqtt"}
+_PROTOCOL_NAMES: Final = {
+    "amqp091": "amqp",
+    "amqps": "amqp/ssl",
+    "mqtts": "mqtt/ssl",
+    "web-mqtt": "http/web-mqtt",
+}
 
 
 def _checked(well: bool, reason: str, **more: object) -> web.Response:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from fluxmq.control.management.paging import JsonRow
+from fluxmq.control.management.list_query import JsonRow
 from fluxmq.control.peers import Peer, answers_of
 from fluxmq.ipc.messages import COLLECT, Report
 

@@ -12,7 +12,7 @@ from xxhash import xxh3_64_digest
 from fluxmq.auth.credentials import IMPORTED
 from fluxmq.auth.users import User
 from fluxmq.control.columns import LISTS
-from fluxmq.control.management.paging import JsonRow
+from fluxmq.control.management.list_query import JsonRow
 from fluxmq.control.management.requests import Ask, error_of
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.messages import MessageError

@@ -11,6 +11,7 @@ from fluxmq.control.http import HttpServer
 from fluxmq.control.overview import ProcessReadiness, Readiness
 from fluxmq.settings.listeners import HttpListener
 from tests.broker import free_port
+from tests.unit.control.management import make_api
 
 
 class Site:
@@ -22,7 +23,7 @@ class Site:
         self.problem = None
         self.metrics_wait = 0.0
         self.callers = []
-        self.server = HttpServer(listener, self._ready, self._metrics)
+        self.server = HttpServer(listener, self._ready, self._metrics, make_api())
 
     async def _ready(self):
         return Readiness((ProcessReadiness("shard-0", 0.1, self.problem),), None)

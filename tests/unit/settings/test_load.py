@@ -96,8 +96,6 @@ def test_all_problems_at_once(folder: Folder) -> None:
         "server.mqtt.tls.key_file": "/no/such.key: no such file",
         "server.mqtt.websocket.connect_timeout": "5 needs a unit, such as 5s or 5ms",
         "server.mqtt.websocket.addr": "0.0.0.0:1883 clashes with server.mqtt.tcp.addr, which is 127.0.0.1:1883",
-        "server.http.addr": ":15672 can be reached from other machines, and the HTTP interface asks for no"
-        " password yet: use 127.0.0.1",
         "broker.max_qos": "is given twice, on lines 9 and 10",
         "broker.max_packet_size": "'1MB' is not a size; sizes are binary: MiB",
         "broker.ring_bytes": "must be a multiple of 4KiB, not 5000",

@@ -3,10 +3,10 @@
 import pytest
 
 from fluxmq.engine.names import QueueNames
+from fluxmq.ipc.group_choice import group_for
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.settings import Settings
 from fluxmq.settings.plans import GroupPlans
-from fluxmq.ipc.group_choice import group_for
 
 PEERS = {"node2": "127.0.0.1:22200", "node3": "127.0.0.1:22300"}
 CLUSTER = {
@@ -27,7 +27,15 @@ def placed(kind="classic", durable=True, exclusive=False, alone=False, buffered=
     names = QueueNames(settings, 2, 8)
     plans = None if alone else GroupPlans(settings)
     given = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
-    group = group_for(names.shared_name, names.local_groups, 1, buffered, plans, ("q", durable, exclusive, kind), given)
+    group = group_for(
+        names.shared_name,
+        names.local_groups,
+        1,
+        buffered,
+        plans,
+        ("q", durable, exclusive, kind),
+        given,
+    )
     return group, names.own_name(group)
 
 

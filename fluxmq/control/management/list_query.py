@@ -15,7 +15,7 @@ COLUMNS_MAX: Final = 64
 JsonRow = dict[str, Any]
 
 
-class Listing:
+class ListQuery:
     """What a request for a list asks for. Raises ApiError for parameters that mean nothing."""
 
     def __init__(self, call: Call) -> None:
@@ -53,7 +53,9 @@ class Listing:
             return rows
         begin = (self.page - 1) * self.size
         if begin and begin >= len(rows):
-            raise bad_request(f"page_out_of_range: page {self.page} of {-(-len(rows) // self.size)}")
+            raise bad_request(
+                f"page_out_of_range: page {self.page} of {-(-len(rows) // self.size)}"
+            )
         return rows[begin : begin + self.size]
 
     def content(self, rows: Sequence[JsonRow], filtered: int, total: int) -> object:

@@ -1,0 +1,343 @@
+"""The management interface of a running broker, as RabbitMQ's tools use it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pika  # type: ignore[import-untyped]
+import pytest
+
+from tests.broker import HOST, Broker, external_broker, free_port, running_broker
+from tests.conformance.client import eventually
+
+
+class Answer(NamedTuple):
+    """Status, body and headers."""
+
+    status: int
+    body: Any
+    headers: dict[str, str]
+
+
+class Site:
+    """A user's view of the interface."""
+
+    def __init__(self, broker: Broker, amqp: int) -> None:
+        self.broker = broker
+        self.amqp = amqp
+
+    def ask(
+        self, method: str, path: str, body: Any = None, user: str = "guest", password: str = "guest"
+    ) -> Answer:
+        """Send a request."""
+        data = None if body is None else json.dumps(body).encode()
+        url = f"http://{HOST}:{self.broker.http_port}/api/{path}"
+        request = urllib.request.Request(url, data, method=method)
+        secret = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request.add_header("Authorization", f"Basic {secret}")
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return _answer(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return _answer(error)
+
+    def get(self, path: str, **more: Any) -> Any:
+        """The body of a GET that succeeds."""
+        answer = self.ask("GET", path, **more)
+        assert answer.status == 200, answer
+        return answer.body
+
+    def status(self, method: str, path: str, body: Any = None, **more: Any) -> int:
+        """The status of a request."""
+        return self.ask(method, path, body, **more).status
+
+    def connect(self) -> pika.BlockingConnection:
+        """An AMQP client."""
+        return pika.BlockingConnection(pika.ConnectionParameters(HOST, self.amqp))
+
+
+def _answer(answer: Any) -> Answer:
+    raw = answer.read()
+    return Answer(answer.status, json.loads(raw) if raw else None, dict(answer.headers))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A broker of two shards with an AMQP listener."""
+    if external_broker() is not None:
+        pytest.skip("needs a broker of its own")
+    port = free_port()
+    settings = {"server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}}}
+    folder = tmp_path_factory.mktemp("management")
+    with running_broker(folder, workers=2, settings=settings) as broker:
+        yield Site(broker, port)
+
+
+def test_the_first_answers_that_tools_look_at(site: Site) -> None:
+    assert site.get("whoami") == {
+        "name": "guest",
+        "tags": ["administrator"],
+        "is_internal_user": True,
+    }
+    overview = site.get("overview")
+    assert overview["product_name"] == "FluxMQ"
+    assert tuple(map(int, overview["rabbitmq_version"].split("."))) >= (3, 10)
+    assert overview["object_totals"]["exchanges"] >= 7
+    (node,) = site.get("nodes")
+    assert node["running"]
+    assert node["mem_used"] > 0
+    assert {each["name"] for each in site.get("feature-flags")} >= {"quorum_queue", "stream_queue"}
+    assert site.get("federation-links") == []
+
+
+def test_without_a_password_nothing_is_told(site: Site) -> None:
+    answer = site.ask("GET", "overview", password="wrong")
+    assert answer.status == 401
+    assert answer.headers["WWW-Authenticate"].startswith("Basic")
+    assert site.broker.http("/api/overview")[0] == 401
+    assert site.broker.http("/health")[0] == 200
+
+
+def test_declaring_publishing_and_getting(site: Site) -> None:
+    assert site.status("PUT", "exchanges/%2F/shop", {"type": "topic"}) == 201
+    assert site.status("PUT", "exchanges/%2F/shop", {"type": "topic"}) == 204
+    arguments = {"x-max-length": 100}
+    assert site.status("PUT", "queues/%2F/orders", {"arguments": arguments}) == 201
+    bound = site.ask("POST", "bindings/%2F/e/shop/q/orders", {"routing_key": "order.#"})
+    assert (bound.status, bound.headers["Location"]) == (201, "orders/order.%23")
+    assert [each["source"] for each in site.get("queues/%2F/orders/bindings")] == ["", "shop"]
+    message = {"routing_key": "order.1", "payload": "AAE=", "payload_encoding": "base64"}
+    message["properties"] = {"headers": {"number": 1}, "delivery_mode": 2, "timestamp": 17}  # type: ignore[assignment]
+    assert site.ask("POST", "exchanges/%2F/shop/publish", message).body == {"routed": True}
+    lost = {"routing_key": "else", "payload": "x", "payload_encoding": "string"}
+    assert site.ask("POST", "exchanges/%2F/shop/publish", lost).body == {"routed": False}
+
+    def ready() -> bool:
+        return bool(site.get("queues/%2F/orders")["messages_ready"] == 1)
+
+    eventually(ready, "the message is listed", 5)
+    for mode, redelivered in (("ack_requeue_true", False), ("ack_requeue_false", True)):
+        wanted = {"count": 5, "ackmode": mode, "encoding": "auto"}
+        (got,) = site.ask("POST", "queues/%2F/orders/get", wanted).body
+        assert (got["payload"], got["payload_encoding"]) == ("\0\1", "string")
+        assert got["properties"]["headers"]["number"] == 1
+        assert got["redelivered"] is redelivered
+    assert site.ask("POST", "queues/%2F/orders/get", {"count": 1}).body == []
+    assert site.status("DELETE", "bindings/%2F/e/shop/q/orders/order.%2523") == 204
+    assert site.status("DELETE", "queues/%2F/orders/contents") == 204
+    assert site.status("DELETE", "queues/%2F/orders") == 204
+    assert site.status("DELETE", "exchanges/%2F/shop") == 204
+    assert site.status("GET", "queues/%2F/orders") == 404
+
+
+def test_rejected_messages_go_to_the_dead_letter_exchange(site: Site) -> None:
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    site.ask("PUT", "queues/%2F/dead", {})
+    site.ask("PUT", "queues/%2F/alive", {"arguments": dead})
+    message = {"routing_key": "alive", "payload": "m"}
+    site.ask("POST", "exchanges/%2F/amq.default/publish", message)
+    wanted = {"count": 1, "ackmode": "reject_requeue_false"}
+    assert len(site.ask("POST", "queues/%2F/alive/get", wanted).body) == 1
+    eventually(lambda: bool(site.get("queues/%2F/dead")["messages"] == 1), "it is dead-lettered", 5)
+    for name in ("dead", "alive"):
+        assert site.status("DELETE", f"queues/%2F/{name}") == 204
+
+
+def test_refusals_have_the_brokers_reasons(site: Site) -> None:
+    assert site.status("PUT", "queues/%2F/q", {"arguments": {"x-queue-type": "quorum"}}) == 201
+    refused = site.ask("PUT", "queues/%2F/q", {"durable": True})
+    assert refused.status == 400
+    assert "inequivalent arg 'x-queue-type'" in refused.body["reason"]
+    assert site.ask("PUT", "queues/%2F/x", {"arguments": {"x-expires": -1}}).status == 400
+    assert site.ask("PUT", "queues/no/x", {}).status in (400, 401, 404)
+    assert site.ask("DELETE", "queues/%2F/absent").status == 404
+    assert site.ask("PUT", "queues/%2F/x", [1]).status == 400
+    assert site.ask("GET", "absent").status == 404
+    assert site.status("DELETE", "queues/%2F/q") == 204
+
+
+def test_lists_have_pages_over_many_queues(site: Site) -> None:
+    with site.connect() as connection:
+        channel = connection.channel()
+        for number in range(30):
+            channel.queue_declare(f"page-{number:02}", durable=True)
+        found = site.get("queues?page=2&page_size=10&name=page-&sort=name&columns=name,messages")
+        assert [each["name"] for each in found["items"]] == [f"page-{n}" for n in range(10, 20)]
+        assert all(each["messages"] == 0 for each in found["items"])
+        assert (found["filtered_count"], found["page_count"]) == (30, 3)
+        for number in range(30):
+            channel.queue_delete(f"page-{number:02}")
+
+
+def test_connections_channels_and_consumers(site: Site) -> None:
+    with site.connect() as connection:
+        channel = connection.channel()
+        channel.queue_declare("watched")
+        channel.basic_consume("watched", print, consumer_tag="tag")
+        (row,) = [each for each in site.get("connections") if each["user"] == "guest"]
+        assert row["protocol"] == "AMQP 0-9-1"
+        assert row["state"] == "running"
+        (found,) = site.get("channels")
+        assert found["connection_details"]["name"] == row["name"]
+        (consumer,) = site.get("consumers/%2F")
+        assert (consumer["queue"]["name"], consumer["consumer_tag"]) == ("watched", "tag")
+        assert consumer["channel_details"]["connection_name"] == row["name"]
+        assert site.status("DELETE", f"connections/{quote(row['name'], safe='')}") == 204
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+            connection.process_data_events(5)
+        assert closed.value.reply_code == 320
+    site.ask("DELETE", "queues/%2F/watched")
+
+
+def test_users_and_their_rights(site: Site) -> None:
+    assert site.status("PUT", "users/ann", {"password": "pw", "tags": "management"}) == 201
+    assert site.status("PUT", "vhosts/team", {"description": "of ann"}) == 201
+    rights = {"configure": "^own", "write": ".*", "read": ".*"}
+    assert site.status("PUT", "permissions/team/ann", rights) == 201
+    ann = {"user": "ann", "password": "pw"}
+    assert [each["name"] for each in site.get("vhosts", **ann)] == ["team"]
+    assert site.status("PUT", "queues/team/own-1", {}, **ann) == 201
+    refused = site.ask("PUT", "queues/team/other", {}, **ann)
+    assert refused.status == 401
+    assert "access to queue 'other'" in refused.body["reason"]
+    for method, path in (("GET", "users"), ("GET", "queues/%2F"), ("PUT", "vhosts/more")):
+        assert site.status(method, path, {} if method == "PUT" else None, **ann) == 401
+    assert site.status("PUT", "users/ann", {"password": "new", "tags": ["monitoring"]}) == 204
+    assert site.status("GET", "vhosts", **ann) == 401
+    assert site.get("users/ann")["tags"] == ["monitoring"]
+    assert site.status("DELETE", "users/ann") == 204
+    assert site.status("DELETE", "vhosts/team") == 204
+
+
+def test_policies_and_limits(site: Site) -> None:
+    policy = {"pattern": "^p", "definition": {"max-length": 5}, "apply-to": "queues"}
+    assert site.status("PUT", "policies/%2F/short", policy) == 201
+    site.ask("PUT", "queues/%2F/p1", {})
+    row = site.get("queues/%2F/p1")
+    assert (row["policy"], row["effective_policy_definition"]) == ("short", {"max-length": 5})
+    assert site.get("policies/%2F/short")["priority"] == 0
+    wrong = {"pattern": "(", "definition": {"max-length": 5}}
+    assert site.status("PUT", "policies/%2F/wrong", wrong) == 400
+    assert site.status("DELETE", "policies/%2F/short") == 204
+    assert site.status("PUT", "vhost-limits/%2F/max-queues", {"value": 1000}) == 204
+    assert site.get("vhost-limits/%2F") == [{"vhost": "/", "value": {"max-queues": 1000}}]
+    assert site.status("DELETE", "vhost-limits/%2F/max-queues") == 204
+    site.ask("DELETE", "queues/%2F/p1")
+
+
+HASHED = base64.b64encode(b"salt" + hashlib.sha256(b"saltold password").digest()).decode()
+DEFINITIONS: dict[str, Any] = {
+    "rabbit_version": "3.10.8",
+    "users": [
+        {
+            "name": "old",
+            "password_hash": HASHED,
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "tags": ["administrator"],
+            "limits": {},
+        }
+    ],
+    "vhosts": [{"name": "imported"}],
+    "permissions": [
+        {"user": "old", "vhost": "imported", "configure": ".*", "write": ".*", "read": ".*"}
+    ],
+    "topic_permissions": [],
+    "parameters": [
+        {"component": "shovel", "vhost": "imported", "name": "s", "value": {}},
+        {
+            "component": "vhost-limits",
+            "vhost": "imported",
+            "name": "limits",
+            "value": {"max-queues": 50},
+        },
+    ],
+    "global_parameters": [{"name": "internal_cluster_id", "value": "rabbitmq-cluster-id-1"}],
+    "policies": [
+        {
+            "vhost": "imported",
+            "name": "ttl",
+            "pattern": "^t",
+            "apply-to": "queues",
+            "definition": {"message-ttl": 1000},
+            "priority": 3,
+        }
+    ],
+    "queues": [
+        {
+            "name": name,
+            "vhost": "imported",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": kind},
+        }
+        for name, kind in (("c", "classic"), ("q", "quorum"), ("s", "stream"))
+    ],
+    "exchanges": [
+        {
+            "name": "e",
+            "vhost": "imported",
+            "type": "headers",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {},
+        }
+    ],
+    "bindings": [
+        {
+            "source": "e",
+            "vhost": "imported",
+            "destination": "q",
+            "destination_type": "queue",
+            "routing_key": "",
+            "arguments": {"x-match": "all", "k": "v"},
+        }
+    ],
+}
+"""Of RabbitMQ 3.10."""
+
+
+def test_definitions_of_rabbitmq_are_imported(site: Site) -> None:
+    """Users log in with their old passwords; exported again, what was imported is the same."""
+    for _ in range(2):  # the second time it is all there
+        assert site.status("POST", "definitions", DEFINITIONS) == 204
+    old = {"user": "old", "password": "old password"}
+    assert site.get("whoami", **old)["name"] == "old"
+    exported = site.get("definitions", **old)
+    for kind in ("vhosts", "permissions", "policies", "queues", "exchanges", "bindings"):
+        rows = DEFINITIONS[kind]
+        for row in rows:
+            assert any(row.items() <= each.items() for each in exported[kind]), (kind, row)
+    (user,) = [each for each in exported["users"] if each["name"] == "old"]
+    assert user == DEFINITIONS["users"][0]
+    assert "not supported" in site.broker.log()
+    credentials = pika.PlainCredentials("old", "old password")
+    parameters = pika.ConnectionParameters(HOST, site.amqp, "imported", credentials)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        assert channel.queue_declare("q", passive=True).method.message_count == 0
+        channel.basic_publish("e", "", b"m", pika.BasicProperties(headers={"k": "v"}))
+    eventually(
+        lambda: bool(site.get("queues/imported/q", **old)["messages"] == 1), "it is routed", 5
+    )
+    assert site.status("DELETE", "vhosts/imported") == 204
+    assert site.status("DELETE", "users/old") == 204
+
+
+def test_health_checks(site: Site) -> None:
+    for path in ("alarms", "local-alarms", "virtual-hosts", "ready-to-serve-clients"):
+        assert site.get(f"health/checks/{path}") == {"status": "ok"}
+    assert site.get(f"health/checks/port-listener/{site.amqp}") == {"status": "ok"}
+    assert site.ask("GET", "health/checks/port-listener/1").status == 503
+    assert site.get("health/checks/protocol-listener/amqp091") == {"status": "ok"}
+    assert site.ask("GET", "health/checks/protocol-listener/stomp").status == 503
+    assert site.get("health/checks/node-is-quorum-critical") == {"status": "ok"}
+    assert site.get("aliveness-test/%2F") == {"status": "ok"}

@@ -1,0 +1,59 @@
+"""Rules of the management interface."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+OF_API = "tests/unit/control/test_management.py::"
+OF_BROKER = "tests/integration/test_management.py::"
+
+MUTATIONS = [
+    Mutation(
+        "rights_not_checked",
+        "A user needs the right that a route asks for.",
+        "ManagementApi._serve",
+        "check_rights(route, caller, request.match_info)",
+        "pass",
+        OF_BROKER + "test_users_and_their_rights",
+    ),
+    Mutation(
+        "other_virtual_hosts_changed",
+        "A user changes only virtual hosts where it has permissions.",
+        "check_rights",
+        "caller.enters(vhost) or administers if route.enters else caller.sees(vhost)",
+        "True",
+        OF_API + "test_rights_by_route_tag_and_virtual_host",
+    ),
+    Mutation(
+        "permissions_of_another_user",
+        "What a user declares over HTTP is checked against its permissions.",
+        "ManagementCalls._begin",
+        "Access(self._broker, asked.user, asked.vhost)",
+        'Access(self._broker, "guest", "/")',
+        OF_BROKER + "test_users_and_their_rights",
+    ),
+    Mutation(
+        "loopback_users_from_anywhere",
+        "Users with a well-known password are let in from this machine only.",
+        "ManagementAccess.caller",
+        "if name in self._loopback_users() and not is_loopback_key(address):",
+        "if False:",
+        OF_API + "test_some_users_are_let_in_from_this_machine_only",
+    ),
+    Mutation(
+        "guessing_not_delayed",
+        "Failed logins delay the next ones.",
+        "ManagementAccess.caller",
+        "if wait > 0:",
+        "if False:",
+        OF_API + "test_guessing_is_delayed",
+    ),
+    Mutation(
+        "imported_hash_not_compared",
+        "A password is compared with the digest of an imported hash.",
+        "PasswordVerifier.verify",
+        "return hmac.compare_digest(found, expected)",
+        "return True",
+        OF_API + "test_hashes_of_rabbitmq_verify",
+    ),
+]
