@@ -1,4 +1,4 @@
-"""The management interface as a whole: its routes below ``/api``, and who may use which."""
+"""The management interface as a whole: its routes below ``/api``, who may use which, and its pages."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fluxmq.control.management.clients import MessagingClients
 from fluxmq.control.management.definitions import Definitions
 from fluxmq.control.management.objects import MessagingObjects
 from fluxmq.control.management.overview import NodeView, Overview
+from fluxmq.control.management.page_files import add_pages
 from fluxmq.control.management.rates import MessageRates
 from fluxmq.control.management.requests import (
     ApiError,
@@ -87,6 +88,7 @@ class ManagementApi:
         """Add the routes."""
         for route in self.routes:
             router.add_route(route.method, PREFIX + route.path, partial(self._serve, route))
+        add_pages(router)
 
     async def _serve(self, route: ApiRoute, request: web.Request) -> web.StreamResponse:
         try:
@@ -111,7 +113,9 @@ class ManagementApi:
     def _refused(self, problem: ApiError, request: web.Request) -> web.Response:
         found = answer({"error": problem.error, "reason": problem.reason}, problem.status)
         if problem.status == 401:
-            found.headers["WWW-Authenticate"] = REALM
+            # A browser would ask for a password itself, although a page has a form for it.
+            if "X-Requested-With" not in request.headers:
+                found.headers["WWW-Authenticate"] = REALM
             self._said.event(
                 logging.INFO, "refused", "management: %s", problem.reason, path=request.path
             )

@@ -110,7 +110,8 @@ def test_health_ready_and_metrics():
 def test_everything_else_is_refused_as_json():
     async def scenario(site):
         for path, method, expected in (
-            ("/", "GET", 404),
+            ("/absent", "GET", 404),
+            ("/", "POST", 405),
             ("/metrics/", "GET", 404),
             ("/../etc/passwd", "GET", 404),
             ("/health", "POST", 405),

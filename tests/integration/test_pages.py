@@ -1,0 +1,294 @@
+"""The pages of the management interface in headless Chromium: each loads, and its forms do what they say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker import HOST, Broker, external_broker, free_port, running_broker
+
+webdriver = pytest.importorskip("selenium.webdriver")
+from selenium.common import exceptions  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
+
+pytestmark = pytest.mark.once
+
+PATIENCE = 15.0
+PASSING = (
+    exceptions.StaleElementReferenceException,
+    exceptions.ElementClickInterceptedException,
+    exceptions.NoSuchElementException,
+)
+"""Errors of elements that have just been replaced, or covered."""
+WITHOUT_NETWORK = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--window-size=1280,900"),
+)
+PAGES = {
+    "": "Messages in queues",
+    "nodes": "Processes of",
+    "queues": "Add a queue",
+    "exchanges": "Add an exchange",
+    "connections": "Clients of all nodes",
+    "channels": "AMQP channels",
+    "policies": "Set a policy",
+    "vhosts": "Add a virtual host",
+    "users": "Set permissions",
+    "definitions": "Import",
+    "exchange/%2F/amq.topic": "Bindings from and to",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of two shards."""
+    if external_broker() is not None:
+        pytest.skip("needs a broker of its own")
+    settings = {"server": {"amqp": {"tcp": {"addr": f"{HOST}:{free_port()}"}}}}
+    folder = tmp_path_factory.mktemp("pages")
+    with running_broker(folder, workers=2, settings=settings) as broker:
+        yield broker
+
+
+class Page:
+    """A browser, as a person uses it."""
+
+    def __init__(self, driver: Any, broker: Broker) -> None:
+        self.driver = driver
+        self.address = f"http://{HOST}:{broker.http_port}/"
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        """Wait until something is so, or can be done: the page may just be shown anew."""
+        WebDriverWait(self.driver, PATIENCE, ignored_exceptions=PASSING).until(
+            lambda _: condition()
+        )
+
+    def click(self, path: str) -> None:
+        """Click an element, given as XPath."""
+
+        def clicked() -> bool:
+            self.driver.find_element(By.XPATH, path).click()
+            return True
+
+        self.wait(clicked)
+
+    def follow(self, text: str) -> None:
+        """Click a link in the page."""
+        self.click(f"//main//a[normalize-space()='{text}']")
+
+    @property
+    def text(self) -> str:
+        """What is shown."""
+        return str(self.driver.find_element(By.TAG_NAME, "body").text)
+
+    def shows(self, text: str) -> None:
+        """Wait until a text is shown."""
+        self.wait(lambda: text in self.text)
+
+    def open(self, page: str, text: str) -> None:
+        """Go to a page, and wait for a text of it."""
+        self.driver.get(f"{self.address}#/{page}")
+        self.shows(text)
+
+    def form(self, button: str) -> Any:
+        """The form that a button belongs to."""
+        path = f"//form[.//button[@type='submit' and normalize-space()='{button}']]"
+        return self.driver.find_element(By.XPATH, path)
+
+    def fill(self, button: str, **values: str) -> None:
+        """Fill in a form and send it."""
+
+        def filled() -> bool:
+            form = self.form(button)
+            for name, value in values.items():
+                field = form.find_element(By.NAME, name)
+                if field.tag_name == "select":
+                    Select(field).select_by_visible_text(value)
+                else:
+                    field.clear()
+                    field.send_keys(value)
+            form.find_element(By.CSS_SELECTOR, "button[type=submit]").click()
+            return True
+
+        self.wait(filled)
+
+    def press(self, button: str) -> None:
+        """Press a button outside of forms."""
+        self.click(f"//main//button[normalize-space()='{button}' and @type='button']")
+
+    def confirm(self, name: str) -> None:
+        """Enter the name of what is destroyed."""
+        self.wait(lambda: self.driver.find_elements(By.CSS_SELECTOR, "dialog input"))
+        self.driver.find_element(By.CSS_SELECTOR, "dialog input").send_keys(name, Keys.ENTER)
+        self.wait(lambda: not self.driver.find_elements(By.CSS_SELECTOR, "dialog"))
+
+    def log_in(self) -> None:
+        """Log in as guest."""
+        self.open("", "Log in")
+        self.fill("Log in", name="guest", password="guest")
+        self.shows("Messages in queues")
+
+    def errors(self) -> list[str]:
+        """Errors of the console since the last call."""
+        return [str(each["message"]) for each in self.driver.get_log("browser")]
+
+    def picture(self, name: str) -> None:
+        """Save a picture where FLUXMQ_PICTURES says."""
+        folder = os.environ.get("FLUXMQ_PICTURES")
+        if folder:
+            self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+@pytest.fixture
+def page(site: Broker, tmp_path: Path) -> Iterator[Page]:
+    """A browser of its own."""
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
+        pytest.skip("chromium or chromedriver is not installed")
+    options = webdriver.ChromeOptions()
+    for argument in (*WITHOUT_NETWORK, f"--user-data-dir={tmp_path / 'chromium'}"):
+        options.add_argument(argument)
+    options.binary_location = program
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(driver)
+    browser = webdriver.Chrome(options=options, service=service)
+    try:
+        yield Page(browser, site)
+    finally:
+        browser.quit()
+
+
+def test_every_page_loads_without_errors(page: Page) -> None:
+    page.log_in()
+    for name, text in PAGES.items():
+        page.open(name, text)
+        page.picture(name.split("/", maxsplit=1)[0] or "overview")
+        assert page.errors() == []
+        current = page.driver.find_elements(By.CSS_SELECTOR, "nav [aria-current=page]")
+        assert len(current) == 1
+    page.driver.set_window_size(390, 800)
+    for name, text in PAGES.items():
+        page.open(name, text)
+        width = page.driver.execute_script("return document.documentElement.scrollWidth")
+        assert width <= 390, f"{name} is wider than a telephone"
+
+
+def test_a_wrong_password_says_so(page: Page) -> None:
+    page.open("", "Log in")
+    page.fill("Log in", name="guest", password="wrong")
+    page.shows("Login failed")
+    page.fill("Log in", name="guest", password="guest")
+    page.shows("Messages in queues")
+    page.click("//button[normalize-space()='Log out']")
+    page.shows("Password")
+    page.driver.refresh()
+    page.shows("Password")
+
+
+def test_a_queue_from_its_declaration_to_its_end(page: Page) -> None:
+    """S3-22, S3-24: each type offers its arguments; messages are published, got, purged."""
+    page.log_in()
+    page.open("queues", "Add a queue")
+    page.shows("x-max-priority")
+    page.fill("Add queue", name="made here", type="quorum", arguments="x-max-length = 5")
+    page.shows("Queue made here declared.")
+    assert "x-delivery-limit" not in page.text, "the form is as new"
+    page.wait(lambda: offered(page, "stream", "x-max-age"))
+    page.follow("made here")
+    page.shows('"x-max-length":5')
+    for payload in ("first", "second"):
+        page.fill("Publish", payload=payload, headers="n = 1")
+        page.shows("Published, and safe.")
+    page.fill("Get messages", count="2", mode="ack_requeue_false")
+    page.shows("first")
+    page.shows("second")
+    page.picture("queue")
+    page.fill("Get messages", count="1")
+    page.shows("The queue is empty.")
+    page.press("Purge")
+    page.confirm("made here")
+    page.shows("Purged.")
+    page.press("Delete")
+    page.confirm("made here")
+    page.shows("Deleted.")
+    page.open("queues", "Add a queue")
+    assert "made here" not in page.text
+    assert page.errors() == []
+
+
+def offered(page: Page, kind: str, argument: str) -> bool:
+    """Choose a type of queue; return whether an argument is offered then."""
+    Select(page.form("Add queue").find_element(By.NAME, "type")).select_by_visible_text(kind)
+    return argument in page.text
+
+
+def test_refusals_are_shown(page: Page) -> None:
+    page.log_in()
+    page.open("queues", "Add a queue")
+    page.fill("Add queue", name="wrong", arguments="x-expires = -1")
+    page.shows("invalid arg 'x-expires'")
+    page.fill("Add queue", name="wrong", arguments="x-expires")
+    page.shows('no "="')
+
+
+def test_users_policies_and_virtual_hosts(page: Page) -> None:
+    page.log_in()
+    page.open("vhosts", "Add a virtual host")
+    page.fill("Add virtual host", name="team", description="of the team", type="quorum")
+    page.shows("of the team")
+    page.open("users", "Set permissions")
+    page.fill("Set user", name="ann", password="secret", tags="management")
+    page.shows("User ann set.")
+    page.fill("Set permissions", user="ann", vhost="team", configure="^ann")
+    page.shows("^ann .* .*")
+    page.open("policies", "Set a policy")
+    page.fill("Set policy", name="short", pattern="^s", definition="max-length = 3")
+    page.shows('{"max-length":3}')
+    page.press("Clear")
+    page.confirm("short")
+    page.shows("Cleared.")
+    assert page.errors() == []
+
+
+def test_names_are_text(page: Page) -> None:
+    """What clients name cannot run in an administrator's browser."""
+    page.log_in()
+    name = "<img src=x onerror=alert(1)>"
+    page.open("queues", "Add a queue")
+    page.fill("Add queue", name=name)
+    page.shows(name)
+    assert not page.driver.find_elements(By.CSS_SELECTOR, "main img")
+    page.follow(name)
+    page.shows("Get messages")
+    assert page.errors() == []
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
+    page.open("", "Log in")
+
+    def press(*keys: str) -> None:
+        page.driver.switch_to.active_element.send_keys(*keys)
+
+    press("guest", Keys.TAB)
+    press("guest", Keys.ENTER)
+    page.shows("Messages in queues")
+    page.driver.execute_script("document.querySelector('.skip').focus()")
+    for _ in range(30):
+        press(Keys.TAB)
+        if page.driver.switch_to.active_element.text == "Queues":
+            break
+    press(Keys.ENTER)
+    page.shows("Add a queue")
+    for _ in range(60):
+        press(Keys.TAB)
+        if page.driver.switch_to.active_element.text == "Add queue":
+            return
+    raise AssertionError("the form cannot be reached")
