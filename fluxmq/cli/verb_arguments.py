@@ -25,6 +25,7 @@ def add_verbs(commands: Commands) -> None:
     _policies(commands)
     _lists(commands)
     _orders(commands)
+    _definitions(commands)
 
 
 def _verb(
@@ -62,6 +63,13 @@ def _formatted(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
     )
     verb.add_argument("--no-table-headers", action="store_true", help="do not print column headers")
     return verb
+
+
+def _definitions(commands: Commands) -> None:
+    file = ("file", "JSON file, - for standard output")
+    _verb(commands, "export_definitions", "write everything that is declared to a file", file)
+    file = ("file", "JSON file of this broker or of RabbitMQ, - for standard input")
+    _verb(commands, "import_definitions", "declare what a file contains", file)
 
 
 def _users(commands: Commands) -> None:

@@ -18,6 +18,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
@@ -42,6 +43,7 @@ from fluxmq.ipc import launch as launching
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.clusters import AuditListing, RaftRow
 from fluxmq.ipc.control_frames import FramingError
+from fluxmq.ipc.definition_messages import EXPORT_DEFINITIONS, IMPORT_DEFINITIONS
 from fluxmq.ipc.launch import Launch, LaunchError
 from fluxmq.ipc.messages import (
     ERROR_UNKNOWN_KIND,
@@ -210,7 +212,16 @@ class ControlProcess:
             await self._start_meta(self._meta)
         if self._settings.cluster.enabled and self._settings.cluster.etcd is not None:
             self._start_etcd(self._settings.cluster)
-        await self._start_http(listing)
+        management = cache(lambda: self._management(listing))
+
+        async def defined(message: ControlMessage) -> Body:
+            return await management().definitions.answer(message)
+
+        self._answers |= dict.fromkeys((EXPORT_DEFINITIONS, IMPORT_DEFINITIONS), defined)
+        await self._start_http(management)
+        definitions = self._settings.management.load_definitions
+        if definitions is not None:
+            await self._load_definitions(definitions, management)
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:
         """Read the metadata from disk, for a single node or as a member of a cluster."""
@@ -305,14 +316,14 @@ class ControlProcess:
         self._answers[RECORD_CHANGE] = recorded.answer
         recorded.start()
 
-    async def _start_http(self, listing: listings.Listings) -> None:
+    async def _start_http(self, management: Callable[[], ManagementApi]) -> None:
         listener = self._settings.server.http
         if listener is None:
             return
         from fluxmq.control.http import HttpServer
 
         scraper = Scraper(self._table.rows, self._processes, self._user_count, self._own_samples)
-        http = HttpServer(listener, self._readiness, scraper.text, self._management(listing))
+        http = HttpServer(listener, self._readiness, scraper.text, management())
         try:
             await http.start()
         except OSError as problem:
@@ -353,6 +364,22 @@ class ControlProcess:
             self._shards,
             self._launch.workers,
         )
+
+    async def _load_definitions(self, path: str, management: Callable[[], ManagementApi]) -> None:
+        """Declare what a file contains; in a cluster, in the background, once there is a leader.
+        Raises BootError."""
+        from fluxmq.control.management.definition_file import DefinitionFile
+        from fluxmq.control.management.requests import ApiError
+
+        loading = DefinitionFile(path, management().definitions.load)
+        try:
+            if self._meta is None:
+                await loading.load()
+            else:
+                loading.start()
+                self._serving["definitions"] = loading
+        except (OSError, ApiError) as problem:
+            raise BootError(f"management.load_definitions: {path}: {problem}") from problem
 
     async def _stop(self) -> bool:
         """Stop everything; return whether it has ended."""

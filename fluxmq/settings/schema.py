@@ -278,6 +278,14 @@ class Storage(Section):
     for absent clients and retained messages are refused; 0 disables the check."""
 
 
+class Management(Section):
+    """What is declared when the node starts."""
+
+    load_definitions: str | None = None
+    """File with definitions, as ``fluxmqctl export_definitions`` or RabbitMQ writes them: what it
+    contains is declared at each start."""
+
+
 class Settings(Section):
     """The whole file."""
 
@@ -305,6 +313,8 @@ class Settings(Section):
     """Settings common to all queues."""
     queues: tuple[QueueSettings, ...] = ()
     """Durable queues that exist from the start."""
+    management: Management = Management()
+    """What is declared when the node starts."""
 
     def ack_durability(self, queue: QueueSettings) -> Literal["fsync", "buffered"]:
         """Return the durability of an acknowledgement by this queue: its own setting, or the

@@ -8,6 +8,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -330,6 +331,46 @@ def test_definitions_of_rabbitmq_are_imported(site: Site) -> None:
     )
     assert site.status("DELETE", "vhosts/imported") == 204
     assert site.status("DELETE", "users/old") == 204
+
+
+def test_definitions_go_through_fluxmqctl(site: Site, tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    site.ask("PUT", "queues/%2F/kept", {"arguments": {"x-queue-type": "quorum"}})
+    site.broker.control("export_definitions", str(file))
+    assert file.stat().st_mode & 0o777 == 0o600, "it contains hashes of passwords"
+    exported = json.loads(file.read_bytes())
+    assert "kept" in [each["name"] for each in exported["queues"]]
+    site.ask("DELETE", "queues/%2F/kept")
+    text = site.broker.control("import_definitions", str(file))
+    assert "queues" in text
+    assert site.status("DELETE", "queues/%2F/kept") == 204
+    printed = site.broker.control("export_definitions", "-")
+    assert json.loads(printed)["product_name"] == "FluxMQ"
+
+
+def test_a_node_declares_a_file_when_it_starts(tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(DEFINITIONS))
+    (tmp_path / "broker").mkdir()
+    settings = {"load_definitions": str(file)}
+    with running_broker(tmp_path / "broker", settings=settings) as broker:
+        site = Site(broker, 0)
+        names = site.get("queues/imported?columns=name", user="old", password="old password")
+        assert {each["name"] for each in names} == {"c", "q", "s"}
+
+
+def test_a_file_that_cannot_be_declared_stops_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({"queues": [{"name": "q", "vhost": "absent"}]}))
+    (tmp_path / "broker").mkdir()
+    with (
+        pytest.raises(AssertionError),
+        running_broker(tmp_path / "broker", settings={"load_definitions": str(file)}),
+    ):
+        raise RuntimeError("it has started")
+    log = (tmp_path / "broker" / "broker.log").read_text()
+    assert f"load_definitions: {file}" in log
+    assert "absent" in log
 
 
 def test_health_checks(site: Site) -> None:

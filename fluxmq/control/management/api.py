@@ -73,14 +73,14 @@ class ManagementApi:
         group_of = partial(
             _group_of, settings, Placement(workers, settings.queue_manager.local_groups)
         )
-        definitions = Definitions(node.topology, users, administration, group_of)
+        self.definitions = Definitions(node.topology, users, administration, group_of)
         overview = Overview(node, objects, clients, caller, MessageRates(shards))
         self.routes: list[ApiRoute] = [
             *overview.routes(),
             *objects.routes(),
             *clients.routes(),
             *administration.routes(),
-            *definitions.routes(),
+            *self.definitions.routes(),
         ]
         self._said = RateLimited(_log, per_second=0.2, burst=5)
 

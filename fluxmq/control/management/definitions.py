@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import orjson
 from aiohttp import web
 
 from fluxmq.auth.users import User
@@ -32,6 +33,13 @@ from fluxmq.control.management.rows import (
     user_row,
 )
 from fluxmq.control.management.versions import API_VERSION, PRODUCT, VERSION
+from fluxmq.control.peers import RequestError
+from fluxmq.ipc.definition_messages import (
+    EXPORT_DEFINITIONS,
+    DefinitionsText,
+    ImportedDefinitions,
+)
+from fluxmq.ipc.messages import ERROR_INVALID, Body, ControlMessage
 from fluxmq.ipc.row_messages import plain
 from fluxmq.logs import get_logger
 from fluxmq.routing.topology.arguments import queue_type
@@ -84,6 +92,10 @@ class Definitions:
     # Out
 
     async def _export(self, _call: Call) -> web.Response:
+        return answer(self.everything())
+
+    def everything(self) -> JsonRow:
+        """Return everything that is declared and lasts."""
         vhosts, users = self._topology().vhosts(), self._users()
         found: JsonRow = {
             "rabbit_version": API_VERSION,
@@ -122,7 +134,18 @@ class Definitions:
         for vhost in vhosts:
             for key, rows in self._of_vhost(vhost.name).items():
                 found.setdefault(key, []).extend(rows)
-        return answer(found)
+        return found
+
+    async def answer(self, message: ControlMessage) -> Body:
+        """Answer a request of fluxmqctl. Raises RequestError or MessageError."""
+        if message.kind == EXPORT_DEFINITIONS:
+            return DefinitionsText(encoded(self.everything())).to_body()
+        try:
+            return (
+                await self.load(decoded(DefinitionsText.from_body(message.body).text))
+            ).to_body()
+        except ApiError as refusal:
+            raise RequestError(ERROR_INVALID, refusal.reason) from refusal
 
     async def _export_vhost(self, call: Call) -> web.Response:
         if self._topology().vhost(call.vhost) is None:
@@ -175,8 +198,7 @@ class Definitions:
     # In
 
     async def _import(self, call: Call) -> web.Response:
-        report = await self.load(await _definitions(call))
-        _log.info("definitions imported", extra=report)
+        await self.load(await _definitions(call))
         return done()
 
     async def _import_vhost(self, call: Call) -> web.Response:
@@ -187,11 +209,10 @@ class Definitions:
             for row in _rows(body, kind):
                 row["vhost"] = call.vhost
         of_vhost = {key: value for key, value in body.items() if key not in _GLOBAL}
-        report = await self.load(of_vhost)
-        _log.info("definitions imported", extra=report)
+        await self.load(of_vhost)
         return done()
 
-    async def load(self, body: JsonRow) -> dict[str, object]:
+    async def load(self, body: JsonRow) -> ImportedDefinitions:
         """Declare everything; what exists already stays or is changed. Return how much of each kind,
         and what was ignored. Raises ApiError at the first thing that is refused."""
         ignored: list[str] = []
@@ -215,10 +236,11 @@ class Definitions:
         await self._declare([DeclareExchange(_exchange(row)) for row in _rows(body, "exchanges")])
         await self._declare([Bind(_binding(row)) for row in _rows(body, "bindings")])
         kinds = ("vhosts", "users", "permissions", "policies", "queues", "exchanges", "bindings")
-        report: dict[str, object] = {each: len(_rows(body, each)) for each in kinds}
+        counts = {each: len(_rows(body, each)) for each in kinds}
+        _log.info("definitions imported", extra=dict(counts))
         if ignored:
             _log.warning("definitions: some things are not supported", extra={"ignored": ignored})
-        return {**report, "ignored": len(ignored)}
+        return ImportedDefinitions(counts, tuple(each[:255] for each in ignored[:1000]))
 
     async def _load_parameter(self, row: JsonRow, ignored: list[str]) -> None:
         component = text_of(row, "component", "")
@@ -252,6 +274,22 @@ class Definitions:
 _GLOBAL: Final = frozenset(
     ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
 )
+
+
+def encoded(definitions: JsonRow) -> bytes:
+    """Return definitions as JSON."""
+    return orjson.dumps(definitions, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+
+
+def decoded(text: bytes) -> JsonRow:
+    """Return definitions from JSON. Raises ApiError."""
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError as problem:
+        raise bad_request(f"not JSON: {problem}") from None
+    if not isinstance(found, dict):
+        raise bad_request("not a JSON object")
+    return found
 
 
 async def _definitions(call: Call) -> JsonRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from fluxmq.auth.login_throttle import ThrottleLimits
 from fluxmq.control.management.access import ManagementAccess
 from fluxmq.control.management.amqp_calls import contents_of
 from fluxmq.control.management.api import check_rights
+from fluxmq.control.management.definition_file import DefinitionFile
 from fluxmq.control.management.list_query import ListQuery, cut
 from fluxmq.control.management.requests import ApiError, ApiRoute, Call, Caller, Right
 from fluxmq.control.management.rows import properties_key, user_row
@@ -240,3 +242,36 @@ def test_hashes_of_rabbitmq_verify(kind: str) -> None:
 def test_other_hashes_are_refused(algorithm: str, text: str) -> None:
     with pytest.raises(ValueError, match="hash"):
         imported_hash(algorithm, text)
+
+
+# The file of a node that starts
+
+
+def test_a_node_of_a_cluster_declares_its_file_once_there_is_a_leader(tmp_path: Path) -> None:
+    path = tmp_path / "definitions.json"
+    path.write_text('{"vhosts": []}')
+    declared: list[object] = []
+
+    async def declare(definitions: object) -> None:
+        declared.append(definitions)
+        if len(declared) < 3:
+            raise ApiError(503, "service_unavailable", "no leader")
+
+    async def scenario() -> None:
+        file = DefinitionFile(str(path), declare, 0.0)
+        file.start()
+        async with asyncio.timeout(10):
+            while len(declared) < 3:
+                await asyncio.sleep(0)
+        await file.stop()
+
+    asyncio.run(scenario())
+    assert declared == [{"vhosts": []}] * 3
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]"])
+def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "definitions.json"
+    path.write_text(text)
+    with pytest.raises(ApiError, match="not"):
+        DefinitionFile(str(path), lambda _: asyncio.sleep(0))
