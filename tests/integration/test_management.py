@@ -352,7 +352,7 @@ def test_a_node_declares_a_file_when_it_starts(tmp_path: Path) -> None:
     file = tmp_path / "definitions.json"
     file.write_text(json.dumps(DEFINITIONS))
     (tmp_path / "broker").mkdir()
-    settings = {"load_definitions": str(file)}
+    settings = {"management": {"load_definitions": str(file)}}
     with running_broker(tmp_path / "broker", settings=settings) as broker:
         site = Site(broker, 0)
         names = site.get("queues/imported?columns=name", user="old", password="old password")
@@ -365,7 +365,9 @@ def test_a_file_that_cannot_be_declared_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "broker").mkdir()
     with (
         pytest.raises(AssertionError),
-        running_broker(tmp_path / "broker", settings={"load_definitions": str(file)}),
+        running_broker(
+            tmp_path / "broker", settings={"management": {"load_definitions": str(file)}}
+        ),
     ):
         raise RuntimeError("it has started")
     log = (tmp_path / "broker" / "broker.log").read_text()

@@ -252,17 +252,18 @@ def test_a_node_of_a_cluster_declares_its_file_once_there_is_a_leader(tmp_path: 
     path.write_text('{"vhosts": []}')
     declared: list[object] = []
 
-    async def declare(definitions: object) -> None:
-        declared.append(definitions)
-        if len(declared) < 3:
-            raise ApiError(503, "service_unavailable", "no leader")
-
     async def scenario() -> None:
+        done = asyncio.Event()
+
+        async def declare(definitions: object) -> None:
+            declared.append(definitions)
+            if len(declared) < 3:
+                raise ApiError(503, "service_unavailable", "no leader")
+            done.set()
+
         file = DefinitionFile(str(path), declare, 0.0)
         file.start()
-        async with asyncio.timeout(10):
-            while len(declared) < 3:
-                await asyncio.sleep(0)
+        await asyncio.wait_for(done.wait(), 10)
         await file.stop()
 
     asyncio.run(scenario())
