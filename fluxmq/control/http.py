@@ -20,7 +20,8 @@ from fluxmq.control.overview import Readiness
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.exposition import CONTENT_TYPE
 from fluxmq.metrics.registry import Sample
-from fluxmq.settings.listeners import HttpListener
+from fluxmq.net.tls import certificate_context
+from fluxmq.settings.listeners import HttpListener, HttpsListener
 
 # Bytes of the request line and of one header field: what common servers allow.
 HEAD_LINE_BYTES_MAX: Final = 8190
@@ -110,7 +111,8 @@ class _Guarded(asyncio.Protocol):
 class HttpServer:
     """The HTTP listener. Lives on control's loop.
 
-    `ready` judges the node, `metrics` renders a scrape.
+    `ready` judges the node, `metrics` renders a scrape. Raises TlsSettingsError for a certificate that
+    cannot be used.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class HttpServer:
         api: ManagementApi,
     ) -> None:
         self._listener = listener
+        self._tls = certificate_context(listener) if isinstance(listener, HttpsListener) else None
         self._api = api
         self._ready = ready
         self._metrics = metrics
@@ -172,6 +175,7 @@ class HttpServer:
             self._listener.host or None,
             self._listener.port,
             backlog=self._listener.backlog,
+            ssl=self._tls,
             reuse_address=True,
         )
 
@@ -198,11 +202,6 @@ class HttpServer:
     def dismiss(self, transport: asyncio.BaseTransport) -> None:
         """Forget an ended connection."""
         self._guards.pop(transport, None)
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield the refused requests by reason."""
-        yield "fluxmq_http_refused_total", {"reason": "full"}, self.full
-        yield "fluxmq_http_refused_total", {"reason": "malformed"}, self.malformed
 
     def _note_malformed(self, cause: str) -> None:
         self.malformed += 1
@@ -255,6 +254,29 @@ class HttpServer:
         return web.Response(
             body=await self._metrics(), headers={"Content-Type": CONTENT_TYPE, **_HEADERS}
         )
+
+
+class HttpServers:
+    """The HTTP listeners that are open."""
+
+    def __init__(self) -> None:
+        self._servers: list[HttpServer] = []
+
+    async def start(self, server: HttpServer) -> None:
+        """Open one more. Raises OSError."""
+        await server.start()
+        self._servers.append(server)
+
+    async def stop(self) -> None:
+        """Close all."""
+        await asyncio.gather(*(server.stop() for server in self._servers))
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the refused requests by reason."""
+        full = sum(server.full for server in self._servers)
+        malformed = sum(server.malformed for server in self._servers)
+        yield "fluxmq_http_refused_total", {"reason": "full"}, full
+        yield "fluxmq_http_refused_total", {"reason": "malformed"}, malformed
 
 
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}

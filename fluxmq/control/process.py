@@ -171,7 +171,7 @@ class ControlProcess:
             self._store = store
             loading = asyncio.create_task(self._load(store))
             await asyncio.sleep(0)
-            if self._settings.server.http is not None:
+            if self._settings.http_listeners():
                 # Takes a tenth of a second, like the first user's password on the store's thread.
                 import fluxmq.control.http  # noqa: F401
             users, topology_service = await loading
@@ -317,23 +317,26 @@ class ControlProcess:
         recorded.start()
 
     async def _start_http(self, management: Callable[[], ManagementApi]) -> None:
-        listener = self._settings.server.http
-        if listener is None:
+        if not self._settings.http_listeners():
             return
-        from fluxmq.control.http import HttpServer
+        from fluxmq.control.http import HttpServer, HttpServers
+        from fluxmq.net.tls import TlsSettingsError
 
         scraper = Scraper(self._table.rows, self._processes, self._user_count, self._own_samples)
-        http = HttpServer(listener, self._readiness, scraper.text, management())
-        try:
-            await http.start()
-        except OSError as problem:
-            # The loop wraps the kernel's reason in its own sentence.
-            reason = os.strerror(problem.errno) if problem.errno else str(problem)
-            raise BootError(
-                f"server.http.addr: cannot listen on {listener.addr}: {reason}"
-            ) from problem
-        self._serving["http"] = http
-        _log.info("http listening", extra={"addr": listener.addr})
+        servers = self._serving["http"] = HttpServers()
+        for path, listener in self._settings.http_listeners():
+            try:
+                http = HttpServer(listener, self._readiness, scraper.text, management())
+                await servers.start(http)
+            except TlsSettingsError as problem:
+                raise BootError(f"{path}: {problem}") from problem
+            except OSError as problem:
+                # The loop wraps the kernel's reason in its own sentence.
+                reason = os.strerror(problem.errno) if problem.errno else str(problem)
+                raise BootError(
+                    f"{path}.addr: cannot listen on {listener.addr}: {reason}"
+                ) from problem
+            _log.info("http listening", extra={"addr": listener.addr, "listener": path})
 
     def _management(self, listing: listings.Listings) -> ManagementApi:
         from fluxmq.control.management.api import ManagementApi

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from fluxmq.model.errors import FluxmqError
 from fluxmq.net.streams import Chunk
-from fluxmq.settings.listeners import TlsListener
+from fluxmq.settings.listeners import Certificate, TlsListener
 
 HANDSHAKE_BYTES_MAX = 256 * 1024
 """Wire bytes after which a handshake must be complete: a client certificate chain is at most 100
@@ -48,8 +48,8 @@ class PeerIdentity:
     alternative_names: tuple[tuple[str, str], ...]
 
 
-def server_context(settings: TlsListener) -> ssl.SSLContext:
-    """Build the context that all connections of a listener share.  Raises TlsSettingsError."""
+def certificate_context(settings: Certificate) -> ssl.SSLContext:
+    """Return a context with a listener's certificate. Raises TlsSettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.min_version]
     # Renegotiation lets a client make the server compute for free; TLS 1.3 has none.
@@ -62,6 +62,12 @@ def server_context(settings: TlsListener) -> ssl.SSLContext:
         raise TlsSettingsError(
             f"certificate {settings.cert_file} with key {settings.key_file}: {exc}"
         ) from exc
+    return context
+
+
+def server_context(settings: TlsListener) -> ssl.SSLContext:
+    """Return the context that all connections of a listener share. Raises TlsSettingsError."""
+    context = certificate_context(settings)
     mode = _CLIENT_AUTH[settings.client_auth]
     if settings.ca_file is not None:
         try:

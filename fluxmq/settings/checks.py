@@ -87,7 +87,7 @@ def notes(settings: Settings, workers: int = 0) -> list[str]:
     http = settings.server.http
     if http is not None and not http.loopback:
         found.append(
-            "server.http: passwords cross the network unencrypted; put a proxy with TLS in front of it."
+            "server.http: passwords cross the network unencrypted; server.https encrypts them."
         )
     return found
 

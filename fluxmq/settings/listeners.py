@@ -69,8 +69,8 @@ class TcpListener(ListenSettings):
     and WebSocket handshakes included)."""
 
 
-class TlsListener(TcpListener):
-    """A protocol over TLS."""
+class Certificate(Section):
+    """The certificate of a listener with TLS, and the oldest version of the protocol."""
 
     cert_file: FilePath
     """PEM file with the server's certificate, followed by its intermediates."""
@@ -80,13 +80,18 @@ class TlsListener(TcpListener):
     """Password of an encrypted private key; better given by key_password_file or ${ENV}."""
     key_password_file: FilePath | None = None
     """File whose content, without one trailing newline, is key_password."""
+    min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_text)] = "1.2"
+    """Oldest TLS version accepted."""
+
+
+class TlsListener(TcpListener, Certificate):
+    """A protocol over TLS."""
+
     ca_file: FilePath | None = None
     """PEM file with the CA certificates that client certificates are verified against."""
     client_auth: Literal["none", "request", "require"] = "none"
     """Client certificates: none requests none, request verifies one if it is sent, require insists
     on one (mutual TLS)."""
-    min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_text)] = "1.2"
-    """Oldest TLS version accepted."""
 
 
 class WebSocketListener(TcpListener):
@@ -110,6 +115,10 @@ class HttpListener(ListenSettings):
     request_timeout: Timeout = 10.0
     """Time for the head of a request to arrive, from its first byte or from the opening of the
     connection."""
+
+
+class HttpsListener(HttpListener, Certificate):
+    """The same over TLS."""
 
 
 class MqttServer(Section):
@@ -141,5 +150,7 @@ class Server(Section):
     """Listeners for AMQP clients."""
     http: HttpListener | None = None
     """Listener for the management interface, health and metrics."""
+    https: HttpsListener | None = None
+    """Listener for the same over TLS; usually on port 15671."""
     shutdown_timeout: Timeout = 30.0
     """Grace period for connections after SIGTERM; those still open at its end are closed."""

@@ -150,6 +150,9 @@ def _tls_users(settings: Settings) -> Iterator[_Tls]:
     for path, listener in settings.tls_listeners():
         files = listener.cert_file, listener.key_file, listener.ca_file
         yield _Tls(path, "", *files, listener.key_password)
+    https = settings.server.https
+    if https is not None:
+        yield _Tls("server.https", "", https.cert_file, https.key_file, None, https.key_password)
     transport = settings.cluster.transport
     if transport.tls_enabled and transport.tls_cert_file and transport.tls_key_file:
         files = transport.tls_cert_file, transport.tls_key_file, transport.tls_ca_file

@@ -19,7 +19,13 @@ from fluxmq.model.limits import (
     MQTT_TOPIC_ALIAS_MAX,
 )
 from fluxmq.settings.clustering import ClusterSettings
-from fluxmq.settings.listeners import ListenSettings, Server, TcpListener, TlsListener
+from fluxmq.settings.listeners import (
+    HttpListener,
+    ListenSettings,
+    Server,
+    TcpListener,
+    TlsListener,
+)
 from fluxmq.settings.queues import QueueManager, QueueSettings
 from fluxmq.settings.section import Section
 from fluxmq.settings.values import Announced, Duration, Size, TopicFilter, Version
@@ -344,6 +350,10 @@ class Settings(Section):
 
     def endpoints(self) -> list[tuple[str, ListenSettings]]:
         """Return everything that this node listens on for clients, each with its path, the HTTP
-        listener last."""
-        http = self.server.http
-        return [*self.listeners(), *([("server.http", http)] if http is not None else [])]
+        listeners last."""
+        return [*self.listeners(), *self.http_listeners()]
+
+    def http_listeners(self) -> list[tuple[str, HttpListener]]:
+        """Return the HTTP listeners that the file names, each with its path."""
+        named = ("server.http", self.server.http), ("server.https", self.server.https)
+        return [(path, listener) for path, listener in named if listener is not None]

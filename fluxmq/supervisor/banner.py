@@ -28,8 +28,9 @@ def facts(
         found["amqp"] = amqp.tcp.addr
     if amqp.tls is not None:
         found["amqp tls"] = amqp.tls.addr + _client_certificate(amqp.tls)
-    if settings.server.http is not None:
-        found["http"] = f"http://{settings.server.http.addr}"
+    for path, listener in settings.http_listeners():
+        scheme = path.rpartition(".")[2]
+        found[scheme] = f"{scheme}://{listener.addr}"
     where = f"cores {spell_cores(plan)}" if plan.bound else "cores chosen by the kernel"
     found["workers"] = f"{plan.workers} on {where}"
     found["settings"] = source

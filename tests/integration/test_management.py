@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -15,7 +17,15 @@ from urllib.parse import quote
 import pika  # type: ignore[import-untyped]
 import pytest
 
-from tests.broker import HOST, Broker, external_broker, free_port, running_broker
+from tests.broker import (
+    CERTIFICATES,
+    HOST,
+    Broker,
+    client_tls,
+    external_broker,
+    free_ports,
+    running_broker,
+)
 from tests.conformance.client import eventually
 
 
@@ -30,9 +40,10 @@ class Answer(NamedTuple):
 class Site:
     """A user's view of the interface."""
 
-    def __init__(self, broker: Broker, amqp: int) -> None:
+    def __init__(self, broker: Broker, amqp: int = 0, tls_port: int = 0) -> None:
         self.broker = broker
         self.amqp = amqp
+        self.tls_port = tls_port
 
     def ask(
         self, method: str, path: str, body: Any = None, user: str = "guest", password: str = "guest"
@@ -75,11 +86,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A broker of two shards with an AMQP listener."""
     if external_broker() is not None:
         pytest.skip("needs a broker of its own")
-    port = free_port()
-    settings = {"server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}}}
+    port, tls_port = free_ports(2)
+    https = {
+        "addr": f"{HOST}:{tls_port}",
+        "cert_file": str(CERTIFICATES / "server.pem"),
+        "key_file": str(CERTIFICATES / "server.key"),
+    }
+    settings = {"server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}, "https": https}}
     folder = tmp_path_factory.mktemp("management")
     with running_broker(folder, workers=2, settings=settings) as broker:
-        yield Site(broker, port)
+        yield Site(broker, port, tls_port)
 
 
 def test_the_first_answers_that_tools_look_at(site: Site) -> None:
@@ -105,6 +121,19 @@ def test_without_a_password_nothing_is_told(site: Site) -> None:
     assert answer.headers["WWW-Authenticate"].startswith("Basic")
     assert site.broker.http("/api/overview")[0] == 401
     assert site.broker.http("/health")[0] == 200
+
+
+def test_the_same_over_tls(site: Site) -> None:
+    assert site.broker.http("/health")[0] == 200
+    connection = http.client.HTTPSConnection(HOST, site.tls_port, timeout=10, context=client_tls())
+    with contextlib.closing(connection):
+        secret = base64.b64encode(b"guest:guest").decode()
+        connection.request("GET", "/api/whoami", headers={"Authorization": f"Basic {secret}"})
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["name"]) == (200, "guest")
+        assert connection.sock.version() in ("TLSv1.2", "TLSv1.3")
+    protocols = [each["protocol"] for each in site.get("overview")["listeners"]]
+    assert {"http", "https", "amqp", "mqtt"} <= {*protocols}
 
 
 def test_declaring_publishing_and_getting(site: Site) -> None:
@@ -354,7 +383,7 @@ def test_a_node_declares_a_file_when_it_starts(tmp_path: Path) -> None:
     (tmp_path / "broker").mkdir()
     settings = {"management": {"load_definitions": str(file)}}
     with running_broker(tmp_path / "broker", settings=settings) as broker:
-        site = Site(broker, 0)
+        site = Site(broker)
         names = site.get("queues/imported?columns=name", user="old", password="old password")
         assert {each["name"] for each in names} == {"c", "q", "s"}
 

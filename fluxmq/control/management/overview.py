@@ -175,7 +175,7 @@ class Overview:
                 "ip_address": host.strip("[]") or "::",
                 "port": int(port),
                 "socket_opts": {},
-                "tls": path.endswith("tls"),
+                "tls": path.endswith(("tls", "https")),
             }
             found.append(row)
         return found
@@ -331,6 +331,7 @@ _PROTOCOLS: Final = {
     "server.mqtt.tls": "mqtt/ssl",
     "server.mqtt.websocket": "http/web-mqtt",
     "server.http": "http",
+    "server.https": "https",
 }
 _PROTOCOL_NAMES: Final = {
     "amqp091": "amqp",
