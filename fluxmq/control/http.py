@@ -21,7 +21,7 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.exposition import CONTENT_TYPE
 from fluxmq.metrics.registry import Sample
 from fluxmq.net.tls import certificate_context
-from fluxmq.settings.listeners import HttpListener, HttpsListener
+from fluxmq.settings.listeners import HttpEndpoint, HttpsListener
 
 # Bytes of the request line and of one header field: what common servers allow.
 HEAD_LINE_BYTES_MAX: Final = 8190
@@ -117,7 +117,7 @@ class HttpServer:
 
     def __init__(
         self,
-        listener: HttpListener,
+        listener: HttpEndpoint,
         ready: Callable[[], Awaitable[Readiness]],
         metrics: Callable[[], Awaitable[bytes]],
         api: ManagementApi,

@@ -106,9 +106,8 @@ class WebSocketListener(TcpListener):
     are not browsers send no Origin and are not checked."""
 
 
-class HttpListener(ListenSettings):
-    """The management interface, health and metrics over HTTP. Where it can be reached from other
-    machines, /metrics asks for a user with the tag monitoring."""
+class HttpEndpoint(ListenSettings):
+    """Limits of an HTTP listener."""
 
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = 256
     """Maximum number of open connections on this listener; further ones are closed at once."""
@@ -117,7 +116,12 @@ class HttpListener(ListenSettings):
     connection."""
 
 
-class HttpsListener(HttpListener, Certificate):
+class HttpListener(HttpEndpoint):
+    """The management interface, health and metrics over HTTP. Where it can be reached from other
+    machines, /metrics asks for a user with the tag monitoring."""
+
+
+class HttpsListener(HttpEndpoint, Certificate):
     """The same over TLS."""
 
 

@@ -20,7 +20,7 @@ from fluxmq.model.limits import (
 )
 from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.listeners import (
-    HttpListener,
+    HttpEndpoint,
     ListenSettings,
     Server,
     TcpListener,
@@ -353,7 +353,7 @@ class Settings(Section):
         listeners last."""
         return [*self.listeners(), *self.http_listeners()]
 
-    def http_listeners(self) -> list[tuple[str, HttpListener]]:
+    def http_listeners(self) -> list[tuple[str, HttpEndpoint]]:
         """Return the HTTP listeners that the file names, each with its path."""
         named = ("server.http", self.server.http), ("server.https", self.server.https)
         return [(path, listener) for path, listener in named if listener is not None]
