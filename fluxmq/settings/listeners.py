@@ -117,12 +117,11 @@ class HttpEndpoint(ListenSettings):
 
 
 class HttpListener(HttpEndpoint):
-    """The management interface, health and metrics over HTTP. Where it can be reached from other
-    machines, /metrics asks for a user with the tag monitoring."""
+    """The management interface, health and metrics over HTTP."""
 
 
 class HttpsListener(HttpEndpoint, Certificate):
-    """The same over TLS."""
+    """The management interface, health and metrics over HTTP with TLS."""
 
 
 class MqttServer(Section):
