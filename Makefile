@@ -30,7 +30,7 @@ KEYS := setup.cfg setup.py pyproject.toml
 SOURCES := $(shell find fluxmq perf -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run cluster install etcd etcd-program t test check fix native bench sim chaos powercut spark-demo docs coverage clean
+.PHONY: help run cluster install etcd etcd-program t test check fix native wheel bench sim chaos powercut spark-demo docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
@@ -43,6 +43,7 @@ help:
 	@echo "make check     all that CI runs: format, lint, types, import contracts, tests"
 	@echo "make fix       format, and mend what ruff can mend"
 	@echo "make native    compile the hot path in place"
+	@echo "make wheel     make a wheel with the hot path compiled: dist/fluxmq_broker-*.whl"
 	@echo "make bench     compare with the brokers installed here: python -m perf compare"
 	@echo "make sim       simulate replication groups with faults: make sim SEED=7"
 	@echo "make chaos     break a cluster while it works (needs root): make chaos CONFIG=random-node SECONDS=60"
@@ -99,6 +100,11 @@ build/etcd: packaging/etcd/main.go packaging/etcd/go.mod packaging/etcd/go.sum |
 	cd packaging/etcd && CGO_ENABLED=0 $$go build -mod=readonly -trimpath -ldflags "-s -w" -o $(CURDIR)/$@ .
 
 native: $(VENV)/.compiled
+
+wheel: $(VENV)/.installed
+	@echo "==> making a wheel in dist: two to three minutes"
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
 
 $(BIN)/python:
 	@python=$$(.ci/find-python $(PYTHON)); \

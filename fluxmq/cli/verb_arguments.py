@@ -66,6 +66,7 @@ def _formatted(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _definitions(commands: Commands) -> None:
+    _verb(commands, "ping", "check that the broker runs and answers")
     file = ("file", "JSON file, - for standard output")
     _verb(commands, "export_definitions", "write everything that is declared to a file", file)
     file = ("file", "JSON file of this broker or of RabbitMQ, - for standard input")

@@ -240,14 +240,14 @@ class ControlProcess:
         if plan is None:
             if await self._thread.run(lambda: store.shared):
                 raise MetadataError("its users and queues belong to a cluster: set cluster.enabled")
-            await topology_service.load(life, queues, lambda: first_user(parameters))
+            await topology_service.load(life, queues, lambda: first_user(parameters, os.environ))
             return await self._thread.run(store.users), topology_service
         # A single node needs no streams to others.
         from fluxmq.control.meta.service import Meta
 
         self._meta = topology_service.decider = Meta(
             *(plan, cluster.node_id, life, queues, store, self._thread),
-            lambda: first_user(parameters),
+            lambda: first_user(parameters, os.environ),
         )
         await self._meta.open()
         await topology_service.load_shared()

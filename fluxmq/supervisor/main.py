@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from fluxmq import __version__, logs
@@ -27,6 +28,7 @@ from fluxmq.supervisor.fabric import Fabric, link_kind
 from fluxmq.supervisor.group_placement import RelocationError
 from fluxmq.supervisor.placement import PlacementError, Plan
 from fluxmq.supervisor.programs import PROGRAMS, Program
+from fluxmq.supervisor.service_manager import ServiceManager
 from fluxmq.supervisor.settings_reload import SettingsReload
 from fluxmq.supervisor.supervisor import Supervisor
 from fluxmq.supervisor.tree import Tree
@@ -205,11 +207,15 @@ def _supervise(
     reloading = SettingsReload(config, settings)
     clustered = settings.cluster.enabled and settings.cluster.raft.enabled
     children = Children(programs, clustered)
-    supervisor = Supervisor(tree, fabric, children, reloading.read, lambda: log.info("ready"))
+    service_manager = ServiceManager(os.environ, os.getpid())
+    # Programs that start containers wait for these words, which are RabbitMQ's.
+    ready = partial(log.info, "Server startup complete")
+    supervisor = Supervisor(tree, fabric, children, reloading.read, ready, service_manager)
     supervisor.watch_signals()
     try:
         return supervisor.run()
     finally:
+        service_manager.close()
         fabric.close()
         log.info("stopped")
 

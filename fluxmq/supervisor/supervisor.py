@@ -20,6 +20,7 @@ from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, EXIT_OK
 from fluxmq.ipc.table import ProcessState
 from fluxmq.supervisor.children import Children
 from fluxmq.supervisor.fabric import Fabric
+from fluxmq.supervisor.service_manager import ServiceManager
 from fluxmq.supervisor.tree import Child, Kill, Phase, Start, Terminate, Tree
 
 LOOK_SECONDS = 0.25
@@ -52,6 +53,7 @@ class Supervisor:
         children: Children,
         reload: Callable[[], bytes | None],
         ready: Callable[[], None],
+        service_manager: ServiceManager,
     ) -> None:
         """``reload`` reads the settings again and returns what to hand out, None to keep the old
         ones; ``ready`` is called once, when every child serves for the first time."""
@@ -60,6 +62,7 @@ class Supervisor:
         self._children = children
         self._reload = reload
         self._ready = ready
+        self._service_manager = service_manager
         self._by_slot = {child.slot: child for child in tree.children}
         self._signals: collections.deque[int] = collections.deque()
         self._wakeup, self._signalled = socket.socketpair()
@@ -85,6 +88,7 @@ class Supervisor:
             self._reap()
             now = time.monotonic()
             self._look(now)
+            self._service_manager.alive(now)
             for action in self._tree.actions(now):
                 if isinstance(action, Start):
                     self._start(action.child)
@@ -130,12 +134,16 @@ class Supervisor:
                 self._tree.kill()
             else:
                 _log.info("%s: stopping", name)
+                self._service_manager.stopping()
                 self._tree.stop()
 
     def _hand_out_settings(self) -> None:
         """Reload and notify the children. A child that is not ready may lack a handler: it is
         notified later."""
+        self._service_manager.reloading(time.monotonic_ns())
         settings = self._reload()
+        if self._announced:
+            self._service_manager.serving()
         if settings is None:
             return
         self._fabric.write_settings(settings)
@@ -211,6 +219,7 @@ class Supervisor:
         if self._tree.complete and not self._announced:
             self._announced = True
             self._ready()
+            self._service_manager.serving()
 
     def _show(self, child: Child) -> None:
         self._fabric.table.set_state(child.slot, _STATES[child.phase])

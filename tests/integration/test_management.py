@@ -373,6 +373,7 @@ def test_definitions_go_through_fluxmqctl(site: Site, tmp_path: Path) -> None:
     text = site.broker.control("import_definitions", str(file))
     assert "queues" in text
     assert site.status("DELETE", "queues/%2F/kept") == 204
+    assert "Ping succeeded" in site.broker.control("ping")
     printed = site.broker.control("export_definitions", "-")
     assert json.loads(printed)["product_name"] == "FluxMQ"
 

@@ -1,4 +1,5 @@
-"""Verbs about definitions, named after rabbitmqctl's. They need a running broker."""
+"""Verbs about definitions, and whether the broker runs, named after rabbitmqctl's and
+rabbitmq-diagnostics'. They need a running broker."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from fluxmq.ipc.definition_messages import (
     DefinitionsText,
     ImportedDefinitions,
 )
+from fluxmq.ipc.messages import PING
 
 IMPORT_SECONDS: Final = 120.0
 """Time to wait for an import: users' passwords are hashed, and everything is written."""
@@ -62,7 +64,14 @@ def _import(node: TargetNode, options: argparse.Namespace) -> list[str]:
     return said(options, f"Importing definitions: {counts or 'nothing'}")
 
 
+def _ping(node: TargetNode, options: argparse.Namespace) -> list[str]:
+    with node.require() as caller:
+        caller.call(PING, {})
+    return said(options, "Ping succeeded")
+
+
 VERBS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], list[str]]]] = {
     "export_definitions": _export,
     "import_definitions": _import,
+    "ping": _ping,
 }
