@@ -7,11 +7,9 @@ import contextlib
 import hashlib
 import http.client
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import pika  # type: ignore[import-untyped]
@@ -27,58 +25,16 @@ from tests.broker import (
     running_broker,
 )
 from tests.conformance.client import eventually
+from tests.management import ManagementSite
 
 
-class Answer(NamedTuple):
-    """Status, body and headers."""
-
-    status: int
-    body: Any
-    headers: dict[str, str]
-
-
-class Site:
-    """A user's view of the interface."""
+class Site(ManagementSite):
+    """Of a broker."""
 
     def __init__(self, broker: Broker, amqp: int = 0, tls_port: int = 0) -> None:
+        super().__init__(broker.http_port, amqp)
         self.broker = broker
-        self.amqp = amqp
         self.tls_port = tls_port
-
-    def ask(
-        self, method: str, path: str, body: Any = None, user: str = "guest", password: str = "guest"
-    ) -> Answer:
-        """Send a request."""
-        data = None if body is None else json.dumps(body).encode()
-        url = f"http://{HOST}:{self.broker.http_port}/api/{path}"
-        request = urllib.request.Request(url, data, method=method)
-        secret = base64.b64encode(f"{user}:{password}".encode()).decode()
-        request.add_header("Authorization", f"Basic {secret}")
-        try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                return _answer(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                return _answer(error)
-
-    def get(self, path: str, **more: Any) -> Any:
-        """The body of a GET that succeeds."""
-        answer = self.ask("GET", path, **more)
-        assert answer.status == 200, answer
-        return answer.body
-
-    def status(self, method: str, path: str, body: Any = None, **more: Any) -> int:
-        """The status of a request."""
-        return self.ask(method, path, body, **more).status
-
-    def connect(self) -> pika.BlockingConnection:
-        """An AMQP client."""
-        return pika.BlockingConnection(pika.ConnectionParameters(HOST, self.amqp))
-
-
-def _answer(answer: Any) -> Answer:
-    raw = answer.read()
-    return Answer(answer.status, json.loads(raw) if raw else None, dict(answer.headers))
 
 
 @pytest.fixture(scope="module")
