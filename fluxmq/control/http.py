@@ -111,7 +111,7 @@ class _Guarded(asyncio.Protocol):
 class HttpServer:
     """The HTTP listener. Lives on control's loop.
 
-    `ready` judges the node, `metrics` renders a scrape. Raises TlsSettingsError for a certificate that
+    `ready` judges the node, `metrics` renders a scrape; without `api` there is nothing else. Raises TlsSettingsError for a certificate that
     cannot be used.
     """
 
@@ -120,7 +120,7 @@ class HttpServer:
         listener: HttpEndpoint,
         ready: Callable[[], Awaitable[Readiness]],
         metrics: Callable[[], Awaitable[bytes]],
-        api: ManagementApi,
+        api: ManagementApi | None,
     ) -> None:
         self._listener = listener
         self._tls = certificate_context(listener) if isinstance(listener, HttpsListener) else None
@@ -154,7 +154,8 @@ class HttpServer:
         application.router.add_get("/health", self._answer_health)
         application.router.add_get("/ready", self._answer_ready)
         application.router.add_get("/metrics", self._answer_metrics)
-        self._api.add_to(application.router)
+        if self._api is not None:
+            self._api.add_to(application.router)
         application.on_response_prepare.append(_name_server)
         self._runner = web.AppRunner(
             application,
@@ -247,7 +248,7 @@ class HttpServer:
 
     async def _answer_metrics(self, request: web.Request) -> web.StreamResponse:
         """Answer a scraper; one on another machine has to be a user with the tag monitoring."""
-        if not self._listener.loopback:
+        if self._api is not None and not self._listener.loopback:
             refusal = await self._api.refuses(request, Right.MONITORING)
             if refusal is not None:
                 return refusal

@@ -67,6 +67,7 @@ from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
 from fluxmq.settings.clustering import META_GROUP, ClusterSettings
+from fluxmq.settings.listeners import MetricsListener
 from fluxmq.settings.plans import GroupPlans
 from fluxmq.settings.queues import QueueSettings
 from fluxmq.storage.directory import DataPaths, Placement
@@ -326,7 +327,8 @@ class ControlProcess:
         servers = self._serving["http"] = HttpServers()
         for path, listener in self._settings.http_listeners():
             try:
-                http = HttpServer(listener, self._readiness, scraper.text, management())
+                api = None if isinstance(listener, MetricsListener) else management()
+                http = HttpServer(listener, self._readiness, scraper.text, api)
                 await servers.start(http)
             except TlsSettingsError as problem:
                 raise BootError(f"{path}: {problem}") from problem

@@ -25,6 +25,7 @@ from fluxmq.settings.values import format_duration, format_size
 def check(settings: Settings) -> list[SettingsProblem]:
     """Return every problem between values, in the order of the sections."""
     found = [
+        *_metrics(settings),
         *_tls(settings),
         *_addresses(settings),
         *_broker(settings),
@@ -90,6 +91,15 @@ def notes(settings: Settings, workers: int = 0) -> list[str]:
             "server.http: passwords cross the network unencrypted; server.https encrypts them."
         )
     return found
+
+
+def _metrics(settings: Settings) -> Iterator[SettingsProblem]:
+    metrics = settings.server.metrics
+    if metrics is not None and not metrics.loopback and not metrics.without_password:
+        yield SettingsProblem(
+            "server.metrics.without_password",
+            f"must be true, since {metrics.addr} can be reached from other machines",
+        )
 
 
 def _tls(settings: Settings) -> Iterator[SettingsProblem]:

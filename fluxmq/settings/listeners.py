@@ -124,6 +124,13 @@ class HttpsListener(HttpEndpoint, Certificate):
     """The management interface, health and metrics over HTTP with TLS."""
 
 
+class MetricsListener(HttpEndpoint):
+    """Health and metrics over HTTP, without a password, for Prometheus and probes."""
+
+    without_password: bool = False
+    """Required to be true where the address can be reached from other machines."""
+
+
 class MqttServer(Section):
     """MQTT 3.1.1 and 5.0 on the same ports; the client's CONNECT selects the version."""
 
@@ -155,5 +162,7 @@ class Server(Section):
     """Listener for the management interface, health and metrics."""
     https: HttpsListener | None = None
     """Listener for the same over TLS; usually on port 15671."""
+    metrics: MetricsListener | None = None
+    """Listener for health and metrics alone; usually on port 15692."""
     shutdown_timeout: Timeout = 30.0
     """Grace period for connections after SIGTERM; those still open at its end are closed."""

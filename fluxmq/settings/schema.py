@@ -355,5 +355,10 @@ class Settings(Section):
 
     def http_listeners(self) -> list[tuple[str, HttpEndpoint]]:
         """Return the HTTP listeners that the file names, each with its path."""
-        named = ("server.http", self.server.http), ("server.https", self.server.https)
+        server = self.server
+        named: tuple[tuple[str, HttpEndpoint | None], ...] = (
+            ("server.http", server.http),
+            ("server.https", server.https),
+            ("server.metrics", server.metrics),
+        )
         return [(path, listener) for path, listener in named if listener is not None]

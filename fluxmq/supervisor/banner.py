@@ -29,8 +29,8 @@ def facts(
     if amqp.tls is not None:
         found["amqp tls"] = amqp.tls.addr + _client_certificate(amqp.tls)
     for path, listener in settings.http_listeners():
-        scheme = path.rpartition(".")[2]
-        found[scheme] = f"{scheme}://{listener.addr}"
+        name = path.rpartition(".")[2]
+        found[name] = f"{'https' if name == 'https' else 'http'}://{listener.addr}"
     where = f"cores {spell_cores(plan)}" if plan.bound else "cores chosen by the kernel"
     found["workers"] = f"{plan.workers} on {where}"
     found["settings"] = source

@@ -332,6 +332,7 @@ _PROTOCOLS: Final = {
     "server.mqtt.websocket": "http/web-mqtt",
     "server.http": "http",
     "server.https": "https",
+    "server.metrics": "http/prometheus",
 }
 _PROTOCOL_NAMES: Final = {
     "amqp091": "amqp",

@@ -17,13 +17,15 @@ from tests.unit.control.management import make_api
 class Site:
     """A server with a node behind it that is as ready as the test says."""
 
-    def __init__(self, **limits):
+    def __init__(self, *, managed=True, **limits):
         self.port = free_port()
         listener = HttpListener(addr=f"127.0.0.1:{self.port}", **limits)
         self.problem = None
         self.metrics_wait = 0.0
         self.callers = []
-        self.server = HttpServer(listener, self._ready, self._metrics, make_api())
+        self.server = HttpServer(
+            listener, self._ready, self._metrics, make_api() if managed else None
+        )
 
     async def _ready(self):
         return Readiness((ProcessReadiness("shard-0", 0.1, self.problem),), None)
@@ -126,6 +128,19 @@ def test_everything_else_is_refused_as_json():
         assert (await site.get("/health", "HEAD"))[0] == 200
 
     run(scenario)
+
+
+def test_without_the_management_interface_there_are_health_and_metrics_alone():
+    async def scenario(site):
+        for path, expected in (
+            ("/health", 200),
+            ("/metrics", 200),
+            ("/", 404),
+            ("/api/whoami", 404),
+        ):
+            assert (await site.get(path))[0] == expected
+
+    run(scenario, managed=False)
 
 
 def test_bodies_are_refused():

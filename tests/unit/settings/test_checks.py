@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.settings import DEFAULT_CONFIG, Settings, load, notes, refusals
+from fluxmq.settings import DEFAULT_CONFIG, Settings, SettingsError, load, notes, refusals
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 CERTIFICATES = Path(__file__).resolve().parents[2] / "certificates"
@@ -47,6 +47,16 @@ def test_the_shipped_tls_file(tmp_path: Path) -> None:
     assert notes(settings) == []
     assert settings.server.mqtt.tls is not None
     assert settings.server.mqtt.tls.client_auth == "request"
+
+
+def test_metrics_without_a_password_have_to_be_meant(tmp_path: Path) -> None:
+    """Where others can reach them."""
+    text = "server: {metrics: {addr: %s}}"
+    assert written(tmp_path, text % '"127.0.0.1:15692"').server.metrics is not None
+    with pytest.raises(SettingsError) as refused:
+        written(tmp_path, text % '":15692"')
+    assert [each.path for each in refused.value.problems] == ["server.metrics.without_password"]
+    assert written(tmp_path, text % '":15692", without_password: true').server.metrics is not None
 
 
 # The two YAML examples of the founding documents, with their indentation restored.
