@@ -1,0 +1,63 @@
+"""The dashboard and the alert rules ask for metrics, and labels, that a node has."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pika  # type: ignore[import-untyped]
+import yaml
+
+from fluxmq.metrics.registry import find
+from tests.broker import HOST, REPOSITORY, BrokerFactory, free_port
+
+BOARD = REPOSITORY / "packaging/grafana/fluxmq.json"
+ALERTS = REPOSITORY / "packaging/prometheus/alerts.yaml"
+OWN = {"instance", "le", "shard"}
+"""Labels that Prometheus, histograms and the scrape add."""
+
+
+def expressions() -> Iterator[str]:
+    """Every expression of both."""
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        yield from (each["expr"] for each in panel["targets"])
+    for group in yaml.safe_load(ALERTS.read_text())["groups"]:
+        yield from (each["expr"] for each in group["rules"])
+
+
+def test_every_metric_is_declared_with_its_labels() -> None:
+    for expression in expressions():
+        names = re.findall(r"fluxmq_\w+", expression)
+        assert names, expression
+        known = OWN
+        for name in names:
+            metric = find(re.sub(r"_(bucket|sum|count)$", "", name)) or find(name)
+            assert metric is not None, name
+            known = known | {*metric.labels}
+        labels = re.findall(r"(\w+)=~?\"", expression)
+        labels += re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", expression)))
+        assert {*labels} <= known, expression
+
+
+def test_a_scrape_has_what_the_dashboard_shows(own_broker: BrokerFactory) -> None:
+    """But for what only a cluster has."""
+    port = free_port()
+    settings = {
+        "server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}},
+        "queues": [{"name": "durable"}],
+    }
+    broker = own_broker(settings=settings, workers=2)
+    pika.BlockingConnection(pika.ConnectionParameters(HOST, port)).close()
+    status, text = broker.http("/metrics")
+    assert status == 200
+    shown = {name for each in expressions() for name in re.findall(r"fluxmq_\w+", each)}
+    absent = {name for name in shown if f"\n# TYPE {name} " not in text and name not in text}
+    assert {each for each in absent if not each.startswith("fluxmq_raft_")} == set()
+
+
+def test_alerts_say_where_and_what_to_do() -> None:
+    for group in yaml.safe_load(ALERTS.read_text())["groups"]:
+        for rule in group["rules"]:
+            assert "$labels.instance" in rule["annotations"]["summary"]
+            assert rule["labels"]["severity"] in ("warning", "critical")
