@@ -6,11 +6,15 @@ import base64
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pika  # type: ignore[import-untyped]
 
 from tests.broker import HOST
+
+
+NO_HEADERS: Mapping[str, str] = {}
 
 
 class Answer(NamedTuple):
@@ -29,14 +33,21 @@ class ManagementSite:
         self.amqp = amqp
 
     def ask(
-        self, method: str, path: str, body: Any = None, user: str = "guest", password: str = "guest"
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        user: str = "guest",
+        password: str = "guest",
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> Answer:
         """Send a request."""
         data = None if body is None else json.dumps(body).encode()
         url = f"http://{HOST}:{self.port}/api/{path}"
         request = urllib.request.Request(url, data, method=method)
         secret = base64.b64encode(f"{user}:{password}".encode()).decode()
-        request.add_header("Authorization", f"Basic {secret}")
+        for name, value in {"Authorization": f"Basic {secret}", **headers}.items():
+            request.add_header(name, value)
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
                 return _answer(answer)

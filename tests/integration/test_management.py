@@ -79,6 +79,15 @@ def test_without_a_password_nothing_is_told(site: Site) -> None:
     assert site.broker.http("/health")[0] == 200
 
 
+def test_pages_of_other_sites_change_nothing(site: Site) -> None:
+    """Although the browser would send the password that it remembers."""
+    for sent_from, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 201)):
+        headers = {"Sec-Fetch-Site": sent_from}
+        assert site.status("PUT", "queues/%2F/forged", {}, headers=headers) == status
+    assert site.status("GET", "queues", headers={"Sec-Fetch-Site": "cross-site"}) == 200
+    assert site.status("DELETE", "queues/%2F/forged") == 204
+
+
 def test_the_same_over_tls(site: Site) -> None:
     assert site.broker.http("/health")[0] == 200
     connection = http.client.HTTPSConnection(HOST, site.tls_port, timeout=10, context=client_tls())

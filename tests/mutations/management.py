@@ -17,6 +17,14 @@ MUTATIONS = [
         OF_BROKER + "test_users_and_their_rights",
     ),
     Mutation(
+        "other_sites_change_something",
+        "Pages of other sites change nothing with a password that a browser remembers.",
+        "ManagementApi._serve",
+        "_check_origin(request)",
+        "pass",
+        OF_BROKER + "test_pages_of_other_sites_change_nothing",
+    ),
+    Mutation(
         "other_virtual_hosts_changed",
         "A user changes only virtual hosts where it has permissions.",
         "check_rights",
