@@ -13,7 +13,6 @@ import pika  # type: ignore[import-untyped]
 
 from tests.broker import HOST
 
-
 NO_HEADERS: Mapping[str, str] = {}
 
 
