@@ -22,6 +22,7 @@ import psutil
 import yaml
 
 from fluxmq.cli.main import run as fluxmqctl
+from fluxmq.settings.plans import derived_offset
 from tests.broker import HOST, POLL_INTERVAL, REPOSITORY, Broker, free_ports, merged
 from tests.conformance.client import eventually
 
@@ -33,6 +34,8 @@ NODE_FOLDER = "NODE_FOLDER"
 """Stands in settings for the directory of each node."""
 SHARD_PORTS = 64
 """Ports from that of ``cluster.transport`` on that belong to a node's shards, used or not."""
+DERIVED = [derived_offset(f"copies-{number}") for number in (2, 3)]
+"""Distances from the default group's port to those of the groups for that many copies."""
 LEADING = re.compile(r"\bleading( no longer)?\b.*?\bgroup=(\S+).*?\bterm=(\d+)")
 
 
@@ -250,12 +253,15 @@ class Cluster:
 
 
 def _ports(nodes: int, each: int) -> list[list[int]]:
-    """Free ports for each node; none of them is among those that belong to a node's shards beside its first."""
+    """Free ports for each node; none of them is among those that belong to a node's shards beside its first, or
+    to a group that appears when a queue asks for so many copies."""
     while True:
         found = free_ports(nodes * each)
         split = [found[at : at + each] for at in range(0, len(found), each)]
         if not any(
-            0 < port - own[3] < SHARD_PORTS or not own[3] + SHARD_PORTS < 1 << 16
+            0 < port - own[3] < SHARD_PORTS
+            or not own[3] + SHARD_PORTS < 1 << 16
+            or port - own[4] in DERIVED
             for own in split
             for port in found
         ):
