@@ -200,7 +200,7 @@ def test_users_and_their_rights(site: Site) -> None:
     ann = {"user": "ann", "password": "pw"}
     assert [each["name"] for each in site.get("vhosts", **ann)] == ["team"]
     assert site.status("PUT", "queues/team/own-1", {}, **ann) == 201
-    refused = site.ask("PUT", "queues/team/other", {}, **ann)
+    refused = site.ask("PUT", "queues/team/other", {}, user="ann", password="pw")
     assert refused.status == 401
     assert "access to queue 'other'" in refused.body["reason"]
     for method, path in (("GET", "users"), ("GET", "queues/%2F"), ("PUT", "vhosts/more")):
