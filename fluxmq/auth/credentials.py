@@ -8,16 +8,14 @@ an event loop. Comparison inside the library takes constant time. Salts come fro
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import hmac
 from dataclasses import dataclass
 from typing import Final
 
 import argon2
 from argon2.exceptions import InvalidHashError, VerificationError
 from argon2.low_level import Type, hash_secret, verify_secret
+
+from fluxmq.auth.imported_hashes import imported
 
 SALT_BYTES: Final = 16  # RFC 9106 section 3.1 recommends 16
 HASH_BYTES: Final = 32
@@ -30,13 +28,6 @@ HASH_CHARACTERS_MAX: Final = 256
 MEMORY_COST_MAX_KIB: Final = 4 * 1024 * 1024
 TIME_COST_MAX: Final = 64
 PARALLELISM_MAX: Final = 64
-IMPORTED: Final = {
-    "rabbit_password_hashing_sha256": "sha256",
-    "rabbit_password_hashing_sha512": "sha512",
-}
-"""RabbitMQ's algorithms, of users that come from there: a digest of salt and password. They are weak
-(a stolen hash can be tried a billion times a second), and stay until the password is set again."""
-IMPORTED_SALT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +65,12 @@ def hash_password(password: str | bytes, salt: bytes, parameters: HashParameters
 
 
 def hash_problem(text: str) -> str | None:
-    """Return why `text` is not an argon2id hash this module will verify, or None when it is."""
+    """Return why `text` is not a hash this module will verify, or None when it is."""
     if len(text) > HASH_CHARACTERS_MAX:
         return f"hash is longer than {HASH_CHARACTERS_MAX} characters"
-    algorithm, digest = _imported(text)
-    if algorithm:
-        size = hashlib.new(IMPORTED[algorithm]).digest_size + IMPORTED_SALT_BYTES
-        return None if len(digest) == size else f"hash is not one of {algorithm}"
     try:
+        if imported(text) is not None:
+            return None
         found = argon2.extract_parameters(text)
         if found.type is not Type.ID:
             return "hash is not argon2id"
@@ -89,33 +78,6 @@ def hash_problem(text: str) -> str | None:
     except (InvalidHashError, ValueError) as error:
         return f"hash is not usable: {error}"
     return None
-
-
-def imported_hash(algorithm: str, text: str) -> str:
-    """Return the stored form of a hash that RabbitMQ made: its algorithm, and base64 of the salt and
-    the digest. Raises ValueError for an algorithm that is not known, or another size.
-
-    Source: RabbitMQ's documentation of password hashes.
-    """
-    if algorithm not in IMPORTED:
-        raise ValueError(f"unknown hashing algorithm {algorithm!r}: {', '.join(IMPORTED)}")
-    stored = f"${algorithm}${text}"
-    problem = hash_problem(stored)
-    if problem is not None:
-        raise ValueError(problem)
-    return stored
-
-
-def _imported(text: str) -> tuple[str, bytes]:
-    """Return algorithm, and salt with digest, of an imported hash; nothing for another."""
-    _, _, rest = text.partition("$")
-    algorithm, _, encoded = rest.partition("$")
-    if algorithm not in IMPORTED:
-        return "", b""
-    try:
-        return algorithm, base64.b64decode(encoded, validate=True)
-    except binascii.Error:
-        return algorithm, b""
 
 
 class PasswordVerifier:
@@ -148,13 +110,11 @@ class PasswordVerifier:
         ):
             _hash(password[:PASSWORD_BYTES_MAX], self._dummy_salt, self._parameters)
             return False
-        algorithm, digest = _imported(stored)
-        if algorithm:
+        foreign = imported(stored)
+        if foreign is not None:
             # As much work as for other users, so that nobody sees whose hash was imported.
             _hash(password, self._dummy_salt, self._parameters)
-            salt, expected = digest[:IMPORTED_SALT_BYTES], digest[IMPORTED_SALT_BYTES:]
-            found = hashlib.new(IMPORTED[algorithm], salt + password).digest()
-            return hmac.compare_digest(found, expected)
+            return foreign.matches(password)
         try:
             return verify_secret(stored.encode("ascii"), password, Type.ID)
         except VerificationError:  # a mismatch is a kind of VerificationError

@@ -13,6 +13,7 @@ from fluxmq.cli import (
     force_command,
     log_command,
     migrate_command,
+    mosquitto_command,
     snapshot_command,
 )
 from fluxmq.cli.verb_arguments import add_verbs
@@ -94,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     migrate_command.add_parser(commands)
     log_command.add_parser(commands)
     snapshot_command.add_parser(commands)
+    mosquitto_command.add_parser(commands)
     user = commands.add_parser("user", help="add, change, list and delete users")
     _user_commands(user.add_subparsers(metavar="COMMAND", required=True))
     add_verbs(commands)

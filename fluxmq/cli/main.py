@@ -25,6 +25,7 @@ from fluxmq.cli import (
     force_command,
     log_command,
     migrate_command,
+    mosquitto_command,
     queue_commands,
     snapshot_command,
     status_view,
@@ -129,6 +130,10 @@ def _snapshot(node: TargetNode, options: argparse.Namespace) -> None:
 
 def _force(node: TargetNode, options: argparse.Namespace) -> None:
     print("\n".join(force_command.run(node, options)), flush=True)
+
+
+def _import_mosquitto(_node: TargetNode, options: argparse.Namespace) -> None:
+    print("\n".join(mosquitto_command.run(options)), flush=True)
 
 
 def _colour() -> bool:
@@ -236,6 +241,7 @@ _COMMANDS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], None]]] = 
     backup_command.NAME: lambda node, options: _ask(node, options, backup_command.run),
     migrate_command.NAME: lambda node, options: _ask(node, options, migrate_command.run),
     force_command.NAME: _force,
+    mosquitto_command.NAME: _import_mosquitto,
     "log verify": _log,
     "log stat": _log,
     "log dump": _log,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
-from fluxmq.auth.credentials import HashParameters, hash_problem, imported_hash
-from fluxmq.auth.users import TopicPermission, User, VhostPermission
+from fluxmq.auth.credentials import HashParameters, hash_problem
+from fluxmq.auth.imported_hashes import rabbitmq_hash
+from fluxmq.auth.scram import StoredKeys
+from fluxmq.auth.users import TopicPermission, User, VhostPermission, rules_problem
 from fluxmq.control.management.list_query import JsonRow, ListQuery
 from fluxmq.control.management.objects import MessagingObjects
 from fluxmq.control.management.requests import (
@@ -22,6 +24,7 @@ from fluxmq.control.management.requests import (
     bad_request,
     done,
     error_of,
+    flag_of,
     not_found,
     number_of,
     table_of,
@@ -30,6 +33,7 @@ from fluxmq.control.management.requests import (
 from fluxmq.control.management.rows import (
     permission_rows,
     policy_row,
+    scram_keys,
     topic_permission_rows,
     user_row,
     vhost_row,
@@ -39,7 +43,9 @@ from fluxmq.control.peers import RequestError
 from fluxmq.ipc.messages import (
     USER_ADD,
     USER_DELETE,
+    USER_ENABLE,
     USER_PASSWORD,
+    USER_PERMIT,
     MessageBody,
     MessageError,
 )
@@ -55,7 +61,7 @@ from fluxmq.ipc.permission_messages import (
     UserTags,
 )
 from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE, TopologyChanged, change_body, pack_set
-from fluxmq.ipc.user_messages import UserAdd, UserDelete, UserPassword
+from fluxmq.ipc.user_messages import UserAdd, UserDelete, UserEnable, UserPassword, UserPermit
 from fluxmq.routing.topology.changes import (
     AddVhost,
     Change,
@@ -225,28 +231,36 @@ class Administration:
         return done(await self.put_user({**await call.body(), "name": call.part("user")}))
 
     async def put_user(self, body: JsonRow) -> bool:
-        """Create a user, or change password and tags; return whether it is new. Raises ApiError."""
+        """Create a user, or change what is given; return whether it is new. Raises ApiError.
+
+        Topic filters, SCRAM keys and ``enabled`` are FluxMQ's own; RabbitMQ ignores them.
+        """
         name = text_of(body, "name")
         known = next((each for each in self._users() if each.name == name), None)
         if "tags" not in body and known is None:
             raise bad_request("[{key_missing,tags}]: tags are required")
         tags = tags_of(body.get("tags", ()))
+        publish, subscribe = filters_of(body, "publish"), filters_of(body, "subscribe")
+        enabled = flag_of(body, "enabled", True)
         given = "password" in body or body.get("password_hash")
         stored, keys = "", None
         if given or known is None:
             stored, keys = await self._hashed(body)
         if known is None:
-            await self._change_users(
-                USER_ADD, UserAdd(User(name, stored, keys, (), (), True, tags))
-            )
+            user = User(name, stored, keys, publish or (), subscribe or (), enabled, tags)
+            await self._change_users(USER_ADD, UserAdd(user))
             return True
         if stored:
             await self._change_users(USER_PASSWORD, UserPassword(name, stored, keys))
         if "tags" in body:
             await self._change_users(USER_TAGS, UserTags(name, tags))
+        if publish is not None or subscribe is not None:
+            await self._change_users(USER_PERMIT, UserPermit(name, publish, subscribe))
+        if "enabled" in body:
+            await self._change_users(USER_ENABLE, UserEnable(name, enabled))
         return False
 
-    async def _hashed(self, body: JsonRow) -> tuple[str, Any]:
+    async def _hashed(self, body: JsonRow) -> tuple[str, StoredKeys | None]:
         """Return hash and SCRAM keys of the password in a body. Raises ApiError."""
         if body.get("password_hash"):
             given = text_of(body, "password_hash")
@@ -254,11 +268,10 @@ class Administration:
                 problem = hash_problem(given)
                 if problem is not None:
                     raise bad_request(f"password_hash: {problem}")
-                return given, None
+                return given, _scram_keys(body)
+            algorithm = text_of(body, "hashing_algorithm", RABBITMQ_HASHING)
             try:
-                return imported_hash(
-                    text_of(body, "hashing_algorithm", RABBITMQ_HASHING), given
-                ), None
+                return rabbitmq_hash(algorithm, given), None
             except ValueError as problem:
                 raise bad_request(f"password_hash: {problem}") from None
         password = text_of(body, "password", "") or secrets.token_urlsafe(UNUSABLE_BYTES)
@@ -434,6 +447,28 @@ def tags_of(given: object) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
         raise bad_request("tags are neither a list nor separated by commas")
     return tuple(given)
+
+
+def filters_of(body: JsonRow, name: str) -> tuple[str, ...] | None:
+    """Return a list of topic filters; None if it is missing. Raises ApiError."""
+    given = body.get(name)
+    if given is None:
+        return None
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise bad_request(f"{name} is not a list of topic filters")
+    problem = rules_problem(given)
+    if problem is not None:
+        raise bad_request(f"{name}: {problem}")
+    return tuple(given)
+
+
+def _scram_keys(body: JsonRow) -> StoredKeys | None:
+    """Return the keys for SCRAM-SHA-256 beside a hash; None without them. Raises ApiError."""
+    row = table_of(body, "scram")
+    try:
+        return scram_keys(row) if row else None
+    except ValueError as problem:
+        raise bad_request(f"scram: {problem}") from None
 
 
 def _queue_type(given: object) -> str:

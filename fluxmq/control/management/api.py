@@ -73,7 +73,9 @@ class ManagementApi:
         group_of = partial(
             _group_of, settings, Placement(workers, settings.queue_manager.local_groups)
         )
-        self.definitions = Definitions(node.topology, users, administration, group_of)
+        self.definitions = Definitions(
+            *(node.topology, users, administration, group_of, settings.amqp.product_version)
+        )
         overview = Overview(node, objects, clients, caller, MessageRates(shards))
         self.routes: list[ApiRoute] = [
             *overview.routes(),

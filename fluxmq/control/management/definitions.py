@@ -32,7 +32,7 @@ from fluxmq.control.management.rows import (
     topic_permission_rows,
     user_row,
 )
-from fluxmq.control.management.versions import API_VERSION, PRODUCT, VERSION
+from fluxmq.control.management.versions import PRODUCT, VERSION
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.definition_messages import (
     EXPORT_DEFINITIONS,
@@ -72,7 +72,10 @@ class Definitions:
         users: Callable[[], tuple[User, ...]],
         administration: Administration,
         group_of: GroupOf,
+        version: str,
     ) -> None:
+        """``version``: of the RabbitMQ that files are told to come from."""
+        self._version = version
         self._topology = topology
         self._users = users
         self._administration = administration
@@ -98,8 +101,8 @@ class Definitions:
         """Return everything that is declared and lasts."""
         vhosts, users = self._topology().vhosts(), self._users()
         found: JsonRow = {
-            "rabbit_version": API_VERSION,
-            "rabbitmq_version": API_VERSION,
+            "rabbit_version": self._version,
+            "rabbitmq_version": self._version,
             "product_name": PRODUCT,
             "product_version": VERSION,
             "users": [user_row(each, secret=True) for each in users],
@@ -155,7 +158,7 @@ class Definitions:
             key: [{k: v for k, v in row.items() if k != "vhost"} for row in rows]
             for key, rows in found.items()
         }
-        versions = {"rabbitmq_version": API_VERSION, "product_name": PRODUCT}
+        versions = {"rabbitmq_version": self._version, "product_name": PRODUCT}
         return answer({**versions, "parameters": [], **without})
 
     def _of_vhost(self, vhost: str) -> dict[str, list[JsonRow]]:

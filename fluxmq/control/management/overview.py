@@ -27,7 +27,7 @@ from fluxmq.control.management.requests import (
     error_of,
 )
 from fluxmq.control.management.rows import rows_of
-from fluxmq.control.management.versions import API_VERSION, PRODUCT, VERSION
+from fluxmq.control.management.versions import PRODUCT, VERSION
 from fluxmq.control.overview import Readiness
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.clusters import REBALANCE, RaftListing
@@ -122,8 +122,8 @@ class Overview:
         topology = self._node.topology()
         vhosts = self._objects.vhosts(call)
         found: JsonRow = {
-            "management_version": API_VERSION,
-            "rabbitmq_version": API_VERSION,
+            "management_version": self._node.settings.amqp.product_version,
+            "rabbitmq_version": self._node.settings.amqp.product_version,
             "product_name": PRODUCT,
             "product_version": VERSION,
             "rates_mode": "basic",

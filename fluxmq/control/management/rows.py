@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from xxhash import xxh3_64_digest
 
-from fluxmq.auth.credentials import IMPORTED
+from fluxmq.auth.imported_hashes import rabbitmq_algorithm
+from fluxmq.auth.scram import StoredKeys
 from fluxmq.auth.users import User
 from fluxmq.control.columns import LISTS
 from fluxmq.control.management.list_query import JsonRow
@@ -21,6 +22,8 @@ from fluxmq.routing.topology.records import Binding, Exchange, Policy, Vhost
 from fluxmq.routing.topology.values import canonical
 
 HASHING: Final = "argon2id"
+SCRAM_BYTES: Final = ("salt", "stored_key", "server_key")
+"""Byte strings among the keys of a password for SCRAM."""
 ROWS_MAX: Final = 200_000
 """Rows of a list from the shards, beyond which the rest is left out: half a gigabyte as JSON."""
 
@@ -114,18 +117,36 @@ def vhost_row(vhost: Vhost, nodes: Sequence[str], totals: JsonRow) -> JsonRow:
 
 def user_row(user: User, *, secret: bool) -> JsonRow:
     """Return a user; ``secret``: with the password's hash."""
-    _, _, imported = user.hash.rpartition("$")
-    algorithm = next((each for each in IMPORTED if user.hash.startswith(f"${each}$")), "")
-    stored = {
-        "password_hash": imported if algorithm else user.hash,
+    algorithm = rabbitmq_algorithm(user.hash)
+    stored: JsonRow = {
+        "password_hash": user.hash.rpartition("$")[2] if algorithm else user.hash,
         "hashing_algorithm": algorithm or HASHING,
     }
+    if user.scram is not None:
+        stored["scram"] = scram_row(user.scram)
     return {
         "name": user.name,
         **(stored if secret else {}),
         "tags": list(user.tags),
         "limits": {},
+        "enabled": user.enabled,
+        "publish": list(user.publish),
+        "subscribe": list(user.subscribe),
     }
+
+
+def scram_row(keys: StoredKeys) -> JsonRow:
+    """Return the keys of a password for SCRAM-SHA-256; bytes in base64."""
+    return {
+        "iterations": keys.iterations,
+        **{each: base64.b64encode(getattr(keys, each)).decode() for each in SCRAM_BYTES},
+    }
+
+
+def scram_keys(row: JsonRow) -> StoredKeys:
+    """Return the keys in a row. Raises ValueError when they cannot be keys."""
+    parts = (base64.b64decode(str(row.get(each, "")), validate=True) for each in SCRAM_BYTES)
+    return StoredKeys(int(row.get("iterations") or 0), *parts)
 
 
 def permission_rows(user: User) -> list[JsonRow]:

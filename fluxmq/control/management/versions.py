@@ -8,5 +8,3 @@ import fluxmq
 
 PRODUCT: Final = "FluxMQ"
 VERSION: Final = fluxmq.__version__
-API_VERSION: Final = "3.13.7"
-"""Version of RabbitMQ whose interface this is: its tools choose paths, and shapes of bodies, by it."""

@@ -17,8 +17,8 @@ from fluxmq.auth.credentials import (
     HashParameters,
     PasswordVerifier,
     hash_password,
-    imported_hash,
 )
+from fluxmq.auth.imported_hashes import rabbitmq_hash
 from fluxmq.auth.login_throttle import ThrottleLimits
 from fluxmq.control.management.access import ManagementAccess
 from fluxmq.control.management.amqp_calls import contents_of
@@ -220,7 +220,7 @@ def test_some_users_are_let_in_from_this_machine_only() -> None:
 def test_hashes_of_rabbitmq_verify(kind: str) -> None:
     digest = hashlib.new(kind, b"saltsecret").digest()
     text = base64.b64encode(b"salt" + digest).decode()
-    stored = imported_hash(f"rabbit_password_hashing_{kind}", text)
+    stored = rabbitmq_hash(f"rabbit_password_hashing_{kind}", text)
     verifier = PasswordVerifier(PARAMETERS, b"d" * SALT_BYTES)
     assert verifier.verify(b"secret", stored)
     assert not verifier.verify(b"secre", stored)
@@ -241,7 +241,7 @@ def test_hashes_of_rabbitmq_verify(kind: str) -> None:
 )
 def test_other_hashes_are_refused(algorithm: str, text: str) -> None:
     with pytest.raises(ValueError, match="hash"):
-        imported_hash(algorithm, text)
+        rabbitmq_hash(algorithm, text)
 
 
 # The file of a node that starts
