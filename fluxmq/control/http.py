@@ -19,12 +19,15 @@ from fluxmq.control.management.requests import BODY_BYTES_MAX, Right
 from fluxmq.control.overview import Readiness
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.exposition import CONTENT_TYPE
+from fluxmq.metrics.rabbitmq_names import RABBITMQ
 from fluxmq.metrics.registry import Sample
 from fluxmq.net.tls import certificate_context
 from fluxmq.settings.listeners import HttpEndpoint, HttpsListener
 
 # Bytes of the request line and of one header field: what common servers allow.
 HEAD_LINE_BYTES_MAX: Final = 8190
+METRIC_PREFIXES: Final = ("fluxmq", RABBITMQ)
+"""Names of metrics that a scraper may ask for; the first is the default."""
 API_SECONDS: Final = 60.0
 """Time for an answer of the management interface: definitions may take that long."""
 # Scrapers keep their connection between scrapes, which are 15 to 60 s apart.
@@ -111,7 +114,7 @@ class _Guarded(asyncio.Protocol):
 class HttpServer:
     """The HTTP listener. Lives on control's loop.
 
-    `ready` judges the node, `metrics` renders a scrape; without `api` there is nothing else. Raises TlsSettingsError for a certificate that
+    `ready` judges the node, `metrics` renders a scrape with a prefix; without `api` there is nothing else. Raises TlsSettingsError for a certificate that
     cannot be used.
     """
 
@@ -119,7 +122,7 @@ class HttpServer:
         self,
         listener: HttpEndpoint,
         ready: Callable[[], Awaitable[Readiness]],
-        metrics: Callable[[], Awaitable[bytes]],
+        metrics: Callable[[str], Awaitable[bytes]],
         api: ManagementApi | None,
     ) -> None:
         self._listener = listener
@@ -252,8 +255,11 @@ class HttpServer:
             refusal = await self._api.refuses(request, Right.MONITORING)
             if refusal is not None:
                 return refusal
+        prefix = request.query.get("prefix", METRIC_PREFIXES[0])
+        if prefix not in METRIC_PREFIXES:
+            return _json({"error": f"prefix is none of {', '.join(METRIC_PREFIXES)}"}, 400)
         return web.Response(
-            body=await self._metrics(), headers={"Content-Type": CONTENT_TYPE, **_HEADERS}
+            body=await self._metrics(prefix), headers={"Content-Type": CONTENT_TYPE, **_HEADERS}
         )
 
 

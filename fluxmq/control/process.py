@@ -63,6 +63,7 @@ from fluxmq.ipc.table import ProcessTable, ProcessTableError
 from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE
 from fluxmq.ipc.user_messages import Hashing, Users
 from fluxmq.logs import configure, flush_all, get_logger
+from fluxmq.metrics.rabbitmq_names import Identity
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
@@ -323,7 +324,14 @@ class ControlProcess:
         from fluxmq.control.http import HttpServer, HttpServers
         from fluxmq.net.tls import TlsSettingsError
 
-        scraper = Scraper(self._table.rows, self._processes, self._user_count, self._own_samples)
+        node = self._settings.cluster.node_id
+        scraper = Scraper(
+            self._table.rows,
+            self._processes,
+            self._user_count,
+            self._own_samples,
+            Identity(node, node, self._settings.amqp.product_version),
+        )
         servers = self._serving["http"] = HttpServers()
         for path, listener in self._settings.http_listeners():
             try:

@@ -6,6 +6,7 @@ It also measures the supervisor and the acceptor, which do not measure themselve
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -35,6 +36,7 @@ class NodeResources:
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
         self._watermarks = Watermarks.of(settings.memory, available())
+        self._storage = settings.storage
 
     def measure(self) -> None:
         """Write the memory of this process, the supervisor and the acceptor into this process's
@@ -66,3 +68,7 @@ class NodeResources:
         yield "fluxmq_memory_held_bytes", {}, found.memory_held
         yield "fluxmq_memory_high_watermark_bytes", {}, found.memory_high_watermark
         yield "fluxmq_memory_available_bytes", {}, found.memory_available
+        with suppress(OSError):  # a disk that fails: the shards say so
+            disk = os.statvfs(self._storage.data_dir)
+            yield "fluxmq_disk_available_bytes", {}, disk.f_bavail * disk.f_frsize
+        yield "fluxmq_disk_reserve_bytes", {}, self._storage.min_free_bytes

@@ -22,7 +22,8 @@ from fluxmq.ipc.launch import process_name
 from fluxmq.ipc.messages import COLLECT, MessageError, Report
 from fluxmq.ipc.table import ProcessRow
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.metrics.exposition import UNDECLARED, Exposition, MetricSource
+from fluxmq.metrics.exposition import UNDECLARED, Exposition, MetricSource, text_of
+from fluxmq.metrics.rabbitmq_names import RABBITMQ, Identity, renamed
 from fluxmq.metrics.registry import Sample, Scope
 
 COLLECT_SECONDS: Final = 1.0
@@ -46,24 +47,30 @@ class Scraper:
         processes: Callable[[], list[Peer]],
         users: Callable[[], int],
         own: Callable[[], Iterable[Sample]] = tuple,
+        identity: Identity = Identity("fluxmq", "fluxmq"),  # noqa: B008 (a value)
     ) -> None:
         self._rows = rows
         self._processes = processes
         self._users = users
         self._own = own
+        self._identity = identity
         self._last: dict[str, Report] = {}
         self._undeclared = 0
-        self._running: asyncio.Task[bytes] | None = None
+        self._running: asyncio.Task[Exposition] | None = None
         self._limited = RateLimited(_log, per_second=0.1, burst=5)
 
-    async def text(self) -> bytes:
-        """Return all metrics of the node in Prometheus' text format."""
+    async def text(self, prefix: str = "") -> bytes:
+        """Return all metrics of the node in Prometheus' text format; with the prefix of RabbitMQ,
+        those that it has, under its names."""
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._scrape())
         # Shielded: a caller that hangs up must not cancel the scrape for the others.
-        return await asyncio.shield(self._running)
+        exposition = await asyncio.shield(self._running)
+        if prefix != RABBITMQ:
+            return exposition.text()
+        return text_of(renamed(exposition.families(), self._identity))
 
-    async def _scrape(self) -> bytes:
+    async def _scrape(self) -> Exposition:
         peers = {peer.name: peer for peer in self._processes()}
         fresh = dict(
             zip(peers, await asyncio.gather(*map(self._collect, peers.values())), strict=True)
@@ -94,7 +101,7 @@ class Scraper:
                 samples=exposition.undeclared,
             )
         exposition.add(MetricSource(Scope.NODE, [*stale, *self._own(), *self._node(rows)]))
-        return exposition.text()
+        return exposition
 
     async def _collect(self, peer: Peer) -> Report | None:
         try:

@@ -128,13 +128,8 @@ class QueueReports:
 
 
 def _numbers(group: ReplicationGroup, queue: QueueState) -> list[int]:
-    groups = queue.groups.values()
-    return [
-        queue.next_offset - queue.start,
-        bytes_of(group, queue),
-        sum(each.pending.count for each in groups),
-        queue.consumers(),
-    ]
+    ready, unsettled, _ = group.dispatch.consumers.counts(queue.id)
+    return [ready + unsettled, bytes_of(group, queue), unsettled, queue.consumers()]
 
 
 def _series(name: str, numbers: list[int]) -> Iterator[Sample]:

@@ -67,9 +67,7 @@ class Exposition:
 
     def text(self) -> bytes:
         """Return all families in Prometheus' text format (`CONTENT_TYPE`)."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Fixed(self.families()))
-        return generate_latest(registry)
+        return text_of(self.families())
 
     def _family(self, metric: Metric) -> Family:
         family = self._families.get(metric.name)
@@ -82,6 +80,13 @@ class Exposition:
             )
             family = self._families[metric.name] = Family(name, metric.help, metric.kind.value)
         return family
+
+
+def text_of(families: list[Family]) -> bytes:
+    """Return families in Prometheus' text format (`CONTENT_TYPE`)."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Fixed(families))
+    return generate_latest(registry)
 
 
 class _Fixed(Collector):

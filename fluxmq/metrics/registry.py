@@ -632,6 +632,14 @@ _DECLARED: Final = (
         _NODE,
     ),
     Metric("fluxmq_memory_available_bytes", _G, "Memory available to the node.", (), _NODE),
+    Metric("fluxmq_disk_available_bytes", _G, "Disk space for the data directory.", (), _NODE),
+    Metric(
+        "fluxmq_disk_reserve_bytes",
+        _G,
+        "Disk space below which publishers are paused (storage.min_free_bytes).",
+        (),
+        _NODE,
+    ),
     Metric("fluxmq_process_cpu_seconds_total", _C, "CPU time used.", ("process",), _NODE),
     Metric(
         "fluxmq_http_refused_total",

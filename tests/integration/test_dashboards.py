@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pika  # type: ignore[import-untyped]
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from fluxmq.metrics.registry import find
 from tests.broker import HOST, REPOSITORY, BrokerFactory, free_port
@@ -54,6 +55,40 @@ def test_a_scrape_has_what_the_dashboard_shows(own_broker: BrokerFactory) -> Non
     shown = {name for each in expressions() for name in re.findall(r"fluxmq_\w+", each)}
     absent = {name for name in shown if f"\n# TYPE {name} " not in text and name not in text}
     assert {each for each in absent if not each.startswith("fluxmq_raft_")} == set()
+
+
+def test_a_scrape_has_rabbitmqs_names_on_request(own_broker: BrokerFactory) -> None:
+    """Its published dashboards join everything with the identity."""
+    port = free_port()
+    broker = own_broker(
+        settings={"server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}}}, workers=2
+    )
+    with pika.BlockingConnection(pika.ConnectionParameters(HOST, port)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("scraped", durable=True)
+        for _ in range(3):
+            channel.basic_publish("", "scraped", b"m")
+        channel.basic_get("scraped")
+        status, text = broker.http("/metrics?prefix=rabbitmq")
+    assert status == 200
+    found = {
+        each.name: each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+        if each.labels.get("protocol") != "mqtt"
+    }
+    assert found["rabbitmq_identity_info"] == 1
+    assert found["rabbitmq_connections"] == found["rabbitmq_channels"] == 1
+    assert found["rabbitmq_queues"] == 1
+    assert found["rabbitmq_queue_messages"] == 3
+    assert found["rabbitmq_queue_messages_ready"] == 2
+    assert found["rabbitmq_global_messages_received_total"] == 3
+    assert found["rabbitmq_global_messages_confirmed_total"] == 3
+    assert found["rabbitmq_disk_space_available_bytes"] > 0
+    assert found["rabbitmq_resident_memory_limit_bytes"] > 0
+    assert not any(name.startswith("fluxmq_") for name in found)
+    assert broker.http("/metrics?prefix=other")[0] == 400
 
 
 def test_alerts_say_where_and_what_to_do() -> None:

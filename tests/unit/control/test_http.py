@@ -30,7 +30,8 @@ class Site:
     async def _ready(self):
         return Readiness((ProcessReadiness("shard-0", 0.1, self.problem),), None)
 
-    async def _metrics(self):
+    async def _metrics(self, prefix):
+        self.prefix = prefix
         if self.metrics_wait < 0:
             raise ZeroDivisionError
         await asyncio.sleep(self.metrics_wait)
@@ -102,7 +103,12 @@ def test_health_ready_and_metrics():
         site.problem = "no heartbeat yet"
         status, _, body = await site.get("/ready")
         assert (status, json.loads(body)["processes"][0]["problem"]) == (503, "no heartbeat yet")
+        status, _, _ = await site.get("/metrics?prefix=rabbitmq")
+        assert (status, site.prefix) == (200, "rabbitmq")
+        status, _, body = await site.get("/metrics?prefix=other")
+        assert (status, json.loads(body)["error"]) == (400, "prefix is none of fluxmq, rabbitmq")
         status, fields, body = await site.get("/metrics")
+        assert site.prefix == "fluxmq"
         assert (status, body) == (200, b"fluxmq_users 1.0\n")
         assert fields["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
 

