@@ -63,7 +63,7 @@ from fluxmq.ipc.table import ProcessTable, ProcessTableError
 from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE
 from fluxmq.ipc.user_messages import Hashing, Users
 from fluxmq.logs import configure, flush_all, get_logger
-from fluxmq.metrics.rabbitmq_names import Identity
+from fluxmq.metrics.rabbitmq_names import ScrapedNode
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
@@ -330,7 +330,7 @@ class ControlProcess:
             self._processes,
             self._user_count,
             self._own_samples,
-            Identity(node, node, self._settings.amqp.product_version),
+            ScrapedNode(node, node, self._settings.amqp.product_version),
         )
         servers = self._serving["http"] = HttpServers()
         for path, listener in self._settings.http_listeners():

@@ -23,7 +23,7 @@ from fluxmq.ipc.messages import COLLECT, MessageError, Report
 from fluxmq.ipc.table import ProcessRow
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.exposition import UNDECLARED, Exposition, MetricSource, text_of
-from fluxmq.metrics.rabbitmq_names import RABBITMQ, Identity, renamed
+from fluxmq.metrics.rabbitmq_names import RABBITMQ, ScrapedNode, renamed
 from fluxmq.metrics.registry import Sample, Scope
 
 COLLECT_SECONDS: Final = 1.0
@@ -47,7 +47,7 @@ class Scraper:
         processes: Callable[[], list[Peer]],
         users: Callable[[], int],
         own: Callable[[], Iterable[Sample]] = tuple,
-        identity: Identity = Identity("fluxmq", "fluxmq"),  # noqa: B008 (a value)
+        identity: ScrapedNode = ScrapedNode("fluxmq", "fluxmq"),  # noqa: B008 (a value)
     ) -> None:
         self._rows = rows
         self._processes = processes

@@ -16,7 +16,7 @@ RABBITMQ: Final = "rabbitmq"
 """Value of the query parameter ``prefix`` that asks for these names."""
 
 
-class Identity(NamedTuple):
+class ScrapedNode(NamedTuple):
     """Names of the node and of its cluster, and the version of the RabbitMQ whose behaviour the node
     provides."""
 
@@ -176,7 +176,7 @@ _METRICS: Final[tuple[tuple[str, str, str, tuple[_Source, ...]], ...]] = (
 )
 
 
-def renamed(families: Iterable[Family], identity: Identity) -> list[Family]:
+def renamed(families: Iterable[Family], identity: ScrapedNode) -> list[Family]:
     """Return the families under RabbitMQ's names, added up over shards, queues and listeners.
 
     Dashboards join everything with ``rabbitmq_identity_info``.

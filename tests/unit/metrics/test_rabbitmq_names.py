@@ -6,10 +6,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fluxmq.metrics import rabbitmq_names
 from fluxmq.metrics.exposition import Exposition, MetricSource, text_of
-from fluxmq.metrics.rabbitmq_names import Identity, renamed
+from fluxmq.metrics.rabbitmq_names import ScrapedNode, renamed
 from fluxmq.metrics.registry import Sample, Scope, find
 
-IDENTITY = Identity("node-1", "the cluster", "3.10.8")
+IDENTITY = ScrapedNode("node-1", "the cluster", "3.10.8")
 
 
 def shown(*shards: list[Sample]) -> dict[tuple[object, ...], float]:
