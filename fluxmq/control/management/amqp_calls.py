@@ -142,7 +142,11 @@ def contents_of(output: bytes) -> Iterator[AmqpContent]:
 
 
 def _frame(method: Method) -> tuple[int, bytes]:
-    return FRAME_METHOD, encode(method)
+    """Return the frame of a method. Raises ApiError for values that its fields cannot hold."""
+    try:
+        return FRAME_METHOD, encode(method)
+    except (ValueError, TypeError, AttributeError) as problem:
+        raise bad_request(str(problem)) from None
 
 
 def _refused(close: ChannelClose | ConnectionClose) -> ApiError:
