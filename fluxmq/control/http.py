@@ -17,8 +17,9 @@ from aiohttp import web
 from fluxmq.control.management.api import PREFIX, ManagementApi
 from fluxmq.control.management.requests import BODY_BYTES_MAX, Right
 from fluxmq.control.overview import Readiness
+from fluxmq.control.scrape import ScrapeRequest
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.metrics.exposition import CONTENT_TYPE
+from fluxmq.metrics.exposition import Scrape
 from fluxmq.metrics.rabbitmq_names import RABBITMQ
 from fluxmq.metrics.registry import Sample
 from fluxmq.net.tls import certificate_context
@@ -26,6 +27,7 @@ from fluxmq.settings.listeners import HttpEndpoint, HttpsListener
 
 # Bytes of the request line and of one header field: what common servers allow.
 HEAD_LINE_BYTES_MAX: Final = 8190
+PER_OBJECT: Final = "/per-object"
 METRIC_PREFIXES: Final = ("fluxmq", RABBITMQ)
 """Names of metrics that a scraper may ask for; the first is the default."""
 API_SECONDS: Final = 60.0
@@ -114,7 +116,7 @@ class _Guarded(asyncio.Protocol):
 class HttpServer:
     """The HTTP listener. Lives on control's loop.
 
-    `ready` judges the node, `metrics` renders a scrape with a prefix; without `api` there is nothing else. Raises TlsSettingsError for a certificate that
+    `ready` judges the node, `metrics` answers a scrape; without `api` there is nothing else. Raises TlsSettingsError for a certificate that
     cannot be used.
     """
 
@@ -122,7 +124,7 @@ class HttpServer:
         self,
         listener: HttpEndpoint,
         ready: Callable[[], Awaitable[Readiness]],
-        metrics: Callable[[str], Awaitable[bytes]],
+        metrics: Callable[[ScrapeRequest], Awaitable[Scrape]],
         api: ManagementApi | None,
     ) -> None:
         self._listener = listener
@@ -157,6 +159,7 @@ class HttpServer:
         application.router.add_get("/health", self._answer_health)
         application.router.add_get("/ready", self._answer_ready)
         application.router.add_get("/metrics", self._answer_metrics)
+        application.router.add_get("/metrics" + PER_OBJECT, self._answer_metrics)
         if self._api is not None:
             self._api.add_to(application.router)
         application.on_response_prepare.append(_name_server)
@@ -258,8 +261,11 @@ class HttpServer:
         prefix = request.query.get("prefix", METRIC_PREFIXES[0])
         if prefix not in METRIC_PREFIXES:
             return _json({"error": f"prefix is none of {', '.join(METRIC_PREFIXES)}"}, 400)
+        per_object = request.path.endswith(PER_OBJECT)
+        accept = request.headers.get("Accept", "")
+        found = await self._metrics(ScrapeRequest(prefix, per_object, accept))
         return web.Response(
-            body=await self._metrics(prefix), headers={"Content-Type": CONTENT_TYPE, **_HEADERS}
+            body=found.body, headers={"Content-Type": found.content_type, **_HEADERS}
         )
 
 

@@ -12,7 +12,7 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import fluxmq
 from fluxmq.control import procfs
@@ -22,7 +22,7 @@ from fluxmq.ipc.launch import process_name
 from fluxmq.ipc.messages import COLLECT, MessageError, Report
 from fluxmq.ipc.table import ProcessRow
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.metrics.exposition import UNDECLARED, Exposition, MetricSource, text_of
+from fluxmq.metrics.exposition import UNDECLARED, Exposition, MetricSource, Scrape, rendered
 from fluxmq.metrics.rabbitmq_names import RABBITMQ, ScrapedNode, renamed
 from fluxmq.metrics.registry import Sample, Scope
 
@@ -31,6 +31,15 @@ COLLECT_SECONDS: Final = 1.0
 _SCOPES: Final = {"shard": Scope.SHARD, "acceptor": Scope.ACCEPTOR}
 
 _log = get_logger(__name__)
+
+
+class ScrapeRequest(NamedTuple):
+    """The metrics that a scraper asks for: the prefix of their names, whether those of queues are
+    one by one even under RabbitMQ's names, and the formats it accepts (HTTP's header)."""
+
+    prefix: str = ""
+    per_object: bool = False
+    accept: str = ""
 
 
 class Scraper:
@@ -59,16 +68,16 @@ class Scraper:
         self._running: asyncio.Task[Exposition] | None = None
         self._limited = RateLimited(_log, per_second=0.1, burst=5)
 
-    async def text(self, prefix: str = "") -> bytes:
-        """Return all metrics of the node in Prometheus' text format; with the prefix of RabbitMQ,
-        those that it has, under its names."""
+    async def text(self, wanted: ScrapeRequest = ScrapeRequest()) -> Scrape:  # noqa: B008 (a value)
+        """Return all metrics of the node; or, under RabbitMQ's names, those that it has."""
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._scrape())
         # Shielded: a caller that hangs up must not cancel the scrape for the others.
         exposition = await asyncio.shield(self._running)
-        if prefix != RABBITMQ:
-            return exposition.text()
-        return text_of(renamed(exposition.families(), self._identity))
+        families = exposition.families()
+        if wanted.prefix == RABBITMQ:
+            families = renamed(families, self._identity, per_object=wanted.per_object)
+        return rendered(families, wanted.accept)
 
     async def _scrape(self) -> Exposition:
         peers = {peer.name: peer for peer in self._processes()}

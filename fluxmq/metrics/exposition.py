@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from fluxmq.metrics.registry import METRICS, Metric, MetricKind, Sample, Scope, find, labels_problem
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 UNDECLARED = "fluxmq_scrape_undeclared_samples_total"
 
@@ -66,8 +66,8 @@ class Exposition:
         return [self._families[name] for name in METRICS if name in self._families]
 
     def text(self) -> bytes:
-        """Return all families in Prometheus' text format (`CONTENT_TYPE`)."""
-        return text_of(self.families())
+        """Return all families in Prometheus' text format."""
+        return rendered(self.families()).body
 
     def _family(self, metric: Metric) -> Family:
         family = self._families.get(metric.name)
@@ -82,11 +82,20 @@ class Exposition:
         return family
 
 
-def text_of(families: list[Family]) -> bytes:
-    """Return families in Prometheus' text format (`CONTENT_TYPE`)."""
+class Scrape(NamedTuple):
+    """Metrics as text, and its content type."""
+
+    body: bytes
+    content_type: str
+
+
+def rendered(families: list[Family], accept: str = "") -> Scrape:
+    """Return families in OpenMetrics' format if ``accept``, an HTTP header, names it, else in
+    Prometheus' own."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Fixed(families))
-    return generate_latest(registry)
+    encode, content_type = choose_encoder(accept)
+    return Scrape(encode(registry), content_type)
 
 
 class _Fixed(Collector):

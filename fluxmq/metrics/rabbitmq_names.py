@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 
 from prometheus_client.metrics_core import Metric as Family
 
+from fluxmq.routing.topology.names import public_name
+
 RABBITMQ: Final = "rabbitmq"
 """Value of the query parameter ``prefix`` that asks for these names."""
 
@@ -176,8 +178,11 @@ _METRICS: Final[tuple[tuple[str, str, str, tuple[_Source, ...]], ...]] = (
 )
 
 
-def renamed(families: Iterable[Family], identity: ScrapedNode) -> list[Family]:
-    """Return the families under RabbitMQ's names, added up over shards, queues and listeners.
+def renamed(
+    families: Iterable[Family], identity: ScrapedNode, *, per_object: bool = False
+) -> list[Family]:
+    """Return the families under RabbitMQ's names, added up over shards, listeners and, unless
+    ``per_object``, queues.
 
     Dashboards join everything with ``rabbitmq_identity_info``.
     """
@@ -201,16 +206,25 @@ def renamed(families: Iterable[Family], identity: ScrapedNode) -> list[Family]:
     for name, kind, text, sources in _METRICS:
         family = Family(f"{RABBITMQ}_{name}".removesuffix("_total"), text, kind)
         totals: dict[tuple[tuple[str, str], ...], float] = {}
+        single = per_object and name.startswith("queue_")
         for source in sources:
-            key = tuple(source.shown.items())
-            samples = known[source.metric].samples if source.metric in known else ()
-            totals[key] = totals.get(key, 0.0) + source.factor * sum(
-                each.value for each in samples if source.labels.items() <= each.labels.items()
-            )
+            if not single:
+                totals.setdefault(tuple(source.shown.items()), 0.0)
+            for each in known[source.metric].samples if source.metric in known else ():
+                if source.labels.items() <= each.labels.items():
+                    shown = _queue(each.labels["queue"]) if single else source.shown
+                    key = tuple(shown.items())
+                    totals[key] = totals.get(key, 0.0) + source.factor * each.value
         for labels, value in totals.items():
             family.add_sample(f"{RABBITMQ}_{name}", dict(labels), max(value, 0.0))
         found.append(family)
     return found
+
+
+def _queue(internal: str) -> dict[str, str]:
+    """Return RabbitMQ's labels of a queue."""
+    vhost, name = public_name(internal)
+    return {"vhost": vhost, "queue": name}
 
 
 def _full(family: Family) -> str:
@@ -218,6 +232,6 @@ def _full(family: Family) -> str:
 
 
 def _information(name: str, text: str, labels: Mapping[str, str]) -> Family:
-    family = Family(f"{RABBITMQ}_{name}", text, "untyped")
+    family = Family(f"{RABBITMQ}_{name}", text, "gauge")
     family.add_sample(f"{RABBITMQ}_{name}", dict(labels), 1.0)
     return family

@@ -89,6 +89,8 @@ def test_a_scrape_has_rabbitmqs_names_on_request(own_broker: BrokerFactory) -> N
     assert found["rabbitmq_resident_memory_limit_bytes"] > 0
     assert not any(name.startswith("fluxmq_") for name in found)
     assert broker.http("/metrics?prefix=other")[0] == 400
+    single = broker.http("/metrics/per-object?prefix=rabbitmq")[1]
+    assert 'rabbitmq_queue_messages{queue="scraped",vhost="/"} 3.0' in single
 
 
 def test_alerts_say_where_and_what_to_do() -> None:

@@ -9,6 +9,7 @@ import uvloop
 from fluxmq.control import http
 from fluxmq.control.http import HttpServer
 from fluxmq.control.overview import ProcessReadiness, Readiness
+from fluxmq.metrics.exposition import Scrape
 from fluxmq.settings.listeners import HttpListener
 from tests.broker import free_port
 from tests.unit.control.management import make_api
@@ -30,12 +31,12 @@ class Site:
     async def _ready(self):
         return Readiness((ProcessReadiness("shard-0", 0.1, self.problem),), None)
 
-    async def _metrics(self, prefix):
-        self.prefix = prefix
+    async def _metrics(self, wanted):
+        self.wanted = wanted
         if self.metrics_wait < 0:
             raise ZeroDivisionError
         await asyncio.sleep(self.metrics_wait)
-        return b"fluxmq_users 1.0\n"
+        return Scrape(b"fluxmq_users 1.0\n", "text/plain; version=0.0.4; charset=utf-8")
 
     async def connect(self):
         self.callers.append(Caller(*await asyncio.open_connection("127.0.0.1", self.port)))
@@ -103,12 +104,14 @@ def test_health_ready_and_metrics():
         site.problem = "no heartbeat yet"
         status, _, body = await site.get("/ready")
         assert (status, json.loads(body)["processes"][0]["problem"]) == (503, "no heartbeat yet")
-        status, _, _ = await site.get("/metrics?prefix=rabbitmq")
-        assert (status, site.prefix) == (200, "rabbitmq")
+        accept = "Accept: application/openmetrics-text"
+        status, _, _ = await site.get("/metrics/per-object?prefix=rabbitmq", headers=[accept])
+        assert status == 200
+        assert site.wanted == ("rabbitmq", True, "application/openmetrics-text")
         status, _, body = await site.get("/metrics?prefix=other")
         assert (status, json.loads(body)["error"]) == (400, "prefix is none of fluxmq, rabbitmq")
         status, fields, body = await site.get("/metrics")
-        assert site.prefix == "fluxmq"
+        assert site.wanted == ("fluxmq", False, "")
         assert (status, body) == (200, b"fluxmq_users 1.0\n")
         assert fields["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
 

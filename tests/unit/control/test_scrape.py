@@ -4,11 +4,12 @@ import asyncio
 import os
 import time
 
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from fluxmq.control import scrape
 from fluxmq.control.peers import PeerError
-from fluxmq.control.scrape import Scraper
+from fluxmq.control.scrape import Scraper, ScrapeRequest
 from fluxmq.ipc.messages import COLLECT, Report
 from fluxmq.ipc.table import ProcessRow, ProcessState
 
@@ -80,7 +81,7 @@ def shard(name, index):
 def test_all_processes_are_put_together():
     processes = node()
     scraper = Scraper(lambda: ROWS, lambda: processes, lambda: 4)
-    found = parsed(asyncio.run(scraper.text()))
+    found = parsed(asyncio.run(scraper.text()).body)
     assert found[shard("fluxmq_ticks_total", 0)] == 10
     assert found[shard("fluxmq_ticks_total", 1)] == 11
     assert found[shard("fluxmq_scrape_stale", 1)] == 0
@@ -94,6 +95,21 @@ def test_all_processes_are_put_together():
     assert any(name[0] == "fluxmq_build_info" for name in found)
 
 
+def test_openmetrics_on_request():
+    """Prometheus asks for it; its strict parser reads every metric."""
+    processes = node()
+    scraper = Scraper(lambda: ROWS, lambda: processes, lambda: 4)
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+    for prefix in ("", "rabbitmq"):
+        found = asyncio.run(scraper.text(ScrapeRequest(prefix, accept=accept)))
+        assert found.content_type.startswith("application/openmetrics-text; version=1.0.0")
+        families = list(openmetrics.text_string_to_metric_families(found.body.decode()))
+        assert len(families) > 10
+    for accept in ("", "*/*", "text/plain", "application/openmetrics-text;version=0.0.1"):
+        found = asyncio.run(scraper.text(ScrapeRequest(accept=accept)))
+        assert found.content_type == "text/plain; version=0.0.4; charset=utf-8"
+
+
 def test_a_silent_shard_is_shown_with_its_last_numbers_and_marked(monkeypatch):
     monkeypatch.setattr(scrape, "COLLECT_SECONDS", 0.05)
     processes = node()
@@ -103,7 +119,7 @@ def test_a_silent_shard_is_shown_with_its_last_numbers_and_marked(monkeypatch):
         await scraper.text()
         processes[0].silent, processes[1].silent = True, "gone"
         processes[2].samples = [("fluxmq_acceptor_pending", {}, 9)]
-        return parsed(await scraper.text())
+        return parsed((await scraper.text()).body)
 
     found = asyncio.run(scenario())
     assert found[shard("fluxmq_ticks_total", 0)] == 10
@@ -114,7 +130,7 @@ def test_a_silent_shard_is_shown_with_its_last_numbers_and_marked(monkeypatch):
 
 def test_a_shard_never_heard_of_is_marked_and_has_no_numbers():
     scraper = Scraper(lambda: ROWS, lambda: node()[:1], lambda: 0)
-    found = parsed(asyncio.run(scraper.text()))
+    found = parsed(asyncio.run(scraper.text()).body)
     assert found[shard("fluxmq_scrape_stale", 1)] == 1
     assert shard("fluxmq_ticks_total", 1) not in found
 
@@ -142,7 +158,7 @@ def test_undeclared_samples_are_counted_and_left_out():
 
     async def scenario():
         await scraper.text()
-        return parsed(await scraper.text())
+        return parsed((await scraper.text()).body)
 
     found = asyncio.run(scenario())
     assert found["fluxmq_scrape_undeclared_samples_total",] == 2
@@ -152,6 +168,6 @@ def test_undeclared_samples_are_counted_and_left_out():
 def test_a_process_that_is_gone_has_no_vitals():
     gone = [row("shard", 0, pid=0, heartbeat=0, ready=False), *ROWS[1:]]
     scraper = Scraper(lambda: gone, node, lambda: 0)
-    found = parsed(asyncio.run(scraper.text()))
+    found = parsed(asyncio.run(scraper.text()).body)
     assert found["fluxmq_process_up", ("process", "shard-0")] == 0
     assert ("fluxmq_process_uptime_seconds", ("process", "shard-0")) not in found

@@ -5,20 +5,22 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from fluxmq.metrics import rabbitmq_names
-from fluxmq.metrics.exposition import Exposition, MetricSource, text_of
+from fluxmq.metrics.exposition import Exposition, MetricSource, rendered
 from fluxmq.metrics.rabbitmq_names import ScrapedNode, renamed
 from fluxmq.metrics.registry import Sample, Scope, find
+from fluxmq.routing.topology.names import internal_name
 
 IDENTITY = ScrapedNode("node-1", "the cluster", "3.10.8")
 
 
-def shown(*shards: list[Sample]) -> dict[tuple[object, ...], float]:
+def shown(*shards: list[Sample], per_object: bool = False) -> dict[tuple[object, ...], float]:
     """What a scrape has under RabbitMQ's names."""
     exposition = Exposition()
     for index, samples in enumerate(shards):
         exposition.add(MetricSource(Scope.SHARD, samples, index))
     assert exposition.undeclared == 0
-    text = text_of(renamed(exposition.families(), IDENTITY)).decode()
+    families = renamed(exposition.families(), IDENTITY, per_object=per_object)
+    text = rendered(families).body.decode()
     return {
         (each.name, *sorted(each.labels.items())): each.value
         for family in text_string_to_metric_families(text)
@@ -60,6 +62,28 @@ def test_samples_of_all_shards_are_added_up() -> None:
     assert found["rabbitmq_global_messages_received_confirm_total", mqtt] == 23
     assert found["rabbitmq_global_messages_received_total", mqtt] == 123
     assert found["rabbitmq_queues",] == 0, "a series that dashboards join is there, if with 0"
+
+
+def test_queues_are_shown_one_by_one_on_request() -> None:
+    found = shown(
+        [
+            ("fluxmq_queue_messages", {"queue": "a"}, 5),
+            ("fluxmq_queue_messages", {"queue": internal_name("v", "b")}, 2),
+            ("fluxmq_queue_unsettled", {"queue": "a"}, 1),
+            ("fluxmq_connections", {"listener": "server.mqtt.tcp"}, 3),
+        ],
+        [("fluxmq_queue_messages", {"queue": "c"}, 4)],
+        per_object=True,
+    )
+    ready = {
+        key[1:]: each for key, each in found.items() if key[0] == "rabbitmq_queue_messages_ready"
+    }
+    assert ready == {
+        (("queue", "a"), ("vhost", "/")): 4,
+        (("queue", "b"), ("vhost", "v")): 2,
+        (("queue", "c"), ("vhost", "/")): 4,
+    }
+    assert found["rabbitmq_connections",] == 3
 
 
 def test_nothing_is_below_zero() -> None:
