@@ -25,6 +25,7 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.exposition import UNDECLARED, Exposition, MetricSource, Scrape, rendered
 from fluxmq.metrics.rabbitmq_names import RABBITMQ, ScrapedNode, renamed
 from fluxmq.metrics.registry import Sample, Scope
+from fluxmq.routing.topology.names import public_name
 
 COLLECT_SECONDS: Final = 1.0
 
@@ -76,7 +77,8 @@ class Scraper:
         exposition = await asyncio.shield(self._running)
         families = exposition.families()
         if wanted.prefix == RABBITMQ:
-            families = renamed(families, self._identity, per_object=wanted.per_object)
+            named = public_name if wanted.per_object else None
+            families = renamed(families, self._identity, named)
         return rendered(families, wanted.accept)
 
     async def _scrape(self) -> Exposition:

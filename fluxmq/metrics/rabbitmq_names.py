@@ -7,12 +7,10 @@ metrics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from prometheus_client.metrics_core import Metric as Family
-
-from fluxmq.routing.topology.names import public_name
 
 RABBITMQ: Final = "rabbitmq"
 """Value of the query parameter ``prefix`` that asks for these names."""
@@ -179,11 +177,13 @@ _METRICS: Final[tuple[tuple[str, str, str, tuple[_Source, ...]], ...]] = (
 
 
 def renamed(
-    families: Iterable[Family], identity: ScrapedNode, *, per_object: bool = False
+    families: Iterable[Family],
+    identity: ScrapedNode,
+    named: Callable[[str], tuple[str, str]] | None = None,
 ) -> list[Family]:
-    """Return the families under RabbitMQ's names, added up over shards, listeners and, unless
-    ``per_object``, queues.
+    """Return the families under RabbitMQ's names, added up over shards, listeners and queues.
 
+    With ``named``, which returns virtual host and name of a queue, queues are shown one by one.
     Dashboards join everything with ``rabbitmq_identity_info``.
     """
     known = {_full(each): each for each in families}
@@ -206,25 +206,21 @@ def renamed(
     for name, kind, text, sources in _METRICS:
         family = Family(f"{RABBITMQ}_{name}".removesuffix("_total"), text, kind)
         totals: dict[tuple[tuple[str, str], ...], float] = {}
-        single = per_object and name.startswith("queue_")
+        single = named if name.startswith("queue_") else None
         for source in sources:
-            if not single:
+            if single is None:
                 totals.setdefault(tuple(source.shown.items()), 0.0)
             for each in known[source.metric].samples if source.metric in known else ():
                 if source.labels.items() <= each.labels.items():
-                    shown = _queue(each.labels["queue"]) if single else source.shown
-                    key = tuple(shown.items())
+                    key = tuple(source.shown.items())
+                    if single is not None:
+                        vhost, queue = single(each.labels["queue"])
+                        key = ("vhost", vhost), ("queue", queue)
                     totals[key] = totals.get(key, 0.0) + source.factor * each.value
         for labels, value in totals.items():
             family.add_sample(f"{RABBITMQ}_{name}", dict(labels), max(value, 0.0))
         found.append(family)
     return found
-
-
-def _queue(internal: str) -> dict[str, str]:
-    """Return RabbitMQ's labels of a queue."""
-    vhost, name = public_name(internal)
-    return {"vhost": vhost, "queue": name}
 
 
 def _full(family: Family) -> str:

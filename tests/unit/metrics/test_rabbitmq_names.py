@@ -8,7 +8,7 @@ from fluxmq.metrics import rabbitmq_names
 from fluxmq.metrics.exposition import Exposition, MetricSource, rendered
 from fluxmq.metrics.rabbitmq_names import ScrapedNode, renamed
 from fluxmq.metrics.registry import Sample, Scope, find
-from fluxmq.routing.topology.names import internal_name
+from fluxmq.routing.topology.names import internal_name, public_name
 
 IDENTITY = ScrapedNode("node-1", "the cluster", "3.10.8")
 
@@ -19,7 +19,7 @@ def shown(*shards: list[Sample], per_object: bool = False) -> dict[tuple[object,
     for index, samples in enumerate(shards):
         exposition.add(MetricSource(Scope.SHARD, samples, index))
     assert exposition.undeclared == 0
-    families = renamed(exposition.families(), IDENTITY, per_object=per_object)
+    families = renamed(exposition.families(), IDENTITY, public_name if per_object else None)
     text = rendered(families).body.decode()
     return {
         (each.name, *sorted(each.labels.items())): each.value
