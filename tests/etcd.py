@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
@@ -54,7 +55,10 @@ class Server:
         self._process = subprocess.Popen([path, *options])
 
     def signal(self, number: signal.Signals) -> None:
+        """Send a signal; SIGSTOP has stopped all threads when this returns."""
         self._process.send_signal(number)
+        if number is signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def kill(self) -> None:
         self._process.kill()

@@ -128,8 +128,8 @@ def test_ordinary_publishes_write_nothing_to_etcd(cluster: Cluster) -> None:
         publish(writer, "ordinary", 2000, qos=0)
         publish(writer, "ordinary", 500, qos=1)
         reader.expect(2500)
-        # Clients that have come or gone are recorded a moment later.
-        assert read(first, PREFIX).revision < before + 20
+        # Clients that have come or gone, of earlier tests too, are recorded a moment later.
+        assert read(first, PREFIX).revision < before + 100
 
 
 def test_a_will_of_a_killed_node_is_published_once(cluster: Cluster) -> None:
