@@ -153,6 +153,8 @@ def _take(line: Line, settings: dict[str, Any], notes: list[str]) -> None:
         value = f"{count}h" if unit == "h" else f"{min(count * _DAYS[unit], _EXPIRY_DAYS_MAX)}d"
         session = settings.setdefault("session", {})
         session.update(default_expiry_interval=value, max_expiry_interval=value)
+    elif line.key == "persistence" and line.value == "false":
+        notes.append(f"line {line.number}: FluxMQ always stores what it acknowledges")
     elif line.key not in _LISTENER_OPTIONS | _SAME | {"listener", "port", "bind_address"}:
         notes.append(f"line {line.number}: {line.key} is not taken over")
 

@@ -116,8 +116,8 @@ class _Guarded(asyncio.Protocol):
 class HttpServer:
     """The HTTP listener. Lives on control's loop.
 
-    `ready` judges the node, `metrics` answers a scrape; without `api` there is nothing else. Raises TlsSettingsError for a certificate that
-    cannot be used.
+    `ready` judges the node, `metrics` answers a scrape; without `api` there is nothing else. Raises
+    TlsSettingsError for a certificate that cannot be used.
     """
 
     def __init__(

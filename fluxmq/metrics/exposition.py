@@ -7,17 +7,19 @@ scrape. Shards' samples get the label `shard` here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from fluxmq.metrics.registry import METRICS, Metric, MetricKind, Sample, Scope, find, labels_problem
 
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 UNDECLARED = "fluxmq_scrape_undeclared_samples_total"
 
 
@@ -94,8 +96,18 @@ def rendered(families: list[Family], accept: str = "") -> Scrape:
     Prometheus' own."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Fixed(families))
-    encode, content_type = choose_encoder(accept)
-    return Scrape(encode(registry), content_type)
+    # prometheus_client's own choice raises for versions that are no numbers, and repeats any other.
+    if any(_is_openmetrics(each) for each in accept.split(",")):
+        encode: Callable[[CollectorRegistry], bytes] = openmetrics.generate_latest
+        return Scrape(encode(registry), OPENMETRICS_TYPE)
+    return Scrape(generate_latest(registry), TEXT_TYPE)
+
+
+def _is_openmetrics(accepted: str) -> bool:
+    """Return whether an element of an Accept header means OpenMetrics 1.0.0."""
+    kind, *parameters = (each.strip() for each in accepted.split(";"))
+    versions = [each for each in parameters if each.startswith("version=")]
+    return kind == "application/openmetrics-text" and versions in ([], ["version=1.0.0"])
 
 
 class _Fixed(Collector):

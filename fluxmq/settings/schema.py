@@ -285,7 +285,7 @@ class Storage(Section):
 
 
 class Management(Section):
-    """What is declared when the node starts."""
+    """Definitions to declare when the node starts."""
 
     load_definitions: str | None = None
     """File with definitions, as ``fluxmqctl export_definitions`` or RabbitMQ writes them: what it
@@ -320,7 +320,7 @@ class Settings(Section):
     queues: tuple[QueueSettings, ...] = ()
     """Durable queues that exist from the start."""
     management: Management = Management()
-    """What is declared when the node starts."""
+    """Definitions to declare when the node starts."""
 
     def ack_durability(self, queue: QueueSettings) -> Literal["fsync", "buffered"]:
         """Return the durability of an acknowledgement by this queue: its own setting, or the

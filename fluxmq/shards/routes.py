@@ -55,7 +55,7 @@ class NodeTable:
         self.interest = interest
         self.paths: dict[int, NodePaths] = {}
         self.filters: dict[int, dict[bytes, bool]] = {}
-        """What each wants, and whether persistent sessions of it do."""
+        """Topic filters that each node subscribes to, and whether its persistent sessions do."""
         self.routes: dict[bytes, Route] = {}
 
 

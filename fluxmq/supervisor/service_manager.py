@@ -1,4 +1,4 @@
-"""What the supervisor tells systemd: that the node serves, reloads, stops, and is alive.
+"""Messages to systemd: the node serves, reloads, stops, and is alive.
 
 Without ``NOTIFY_SOCKET`` in the environment there is nobody to tell. The protocol is one datagram of
 lines for each message; systemd's library does nothing else.

@@ -1,4 +1,4 @@
-"""What is installed: a wheel that starts by itself, the unit of systemd, and the files of a container."""
+"""Installation: a wheel that starts by itself, the unit of systemd, and the files of a container."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Page:
 
     @property
     def text(self) -> str:
-        """What is shown."""
+        """Text on the page."""
         return str(self.driver.find_element(By.TAG_NAME, "body").text)
 
     def shows(self, text: str) -> None:
@@ -259,7 +259,7 @@ def test_users_policies_and_virtual_hosts(page: Page) -> None:
 
 
 def test_names_are_text(page: Page) -> None:
-    """What clients name cannot run in an administrator's browser."""
+    """Names chosen by clients cannot run as scripts in an administrator's browser."""
     page.log_in()
     name = "<img src=x onerror=alert(1)>"
     page.open("queues", "Add a queue")

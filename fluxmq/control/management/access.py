@@ -1,4 +1,4 @@
-"""Who may use the management interface: passwords, by HTTP's Basic authentication (RFC 7617)."""
+"""Access to the management interface: users and passwords, by HTTP's Basic authentication (RFC 7617)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ JsonRow = dict[str, Any]
 
 
 class ListQuery:
-    """What a request for a list asks for. Raises ApiError for parameters that mean nothing."""
+    """Paging, filter, order and columns of a request for a list. Raises ApiError for parameters that mean nothing."""
 
     def __init__(self, call: Call) -> None:
         page = call.text("page")

@@ -161,6 +161,11 @@ def test_what_cannot_be_converted_is_refused(
         convert(conf, passwords, rules)
 
 
+def test_persistence_cannot_be_switched_off() -> None:
+    made = convert("persistence false\n", "", "")
+    assert made.notes == ["line 1: FluxMQ always stores what it acknowledges"]
+
+
 def test_both_kinds_of_hashes_verify() -> None:
     salt, password = b"s" * 12, b"secret"
     digest = hashlib.sha512(password + salt).digest()

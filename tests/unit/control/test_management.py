@@ -86,7 +86,7 @@ def test_paths_are_unique() -> None:
 
 
 def query(text: str) -> ListQuery:
-    """What a query asks for."""
+    """Return the query of a request."""
     return ListQuery(Call(make_mocked_request("GET", f"/?{text}"), Caller(user("u"))))
 
 

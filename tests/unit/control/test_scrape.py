@@ -105,7 +105,9 @@ def test_openmetrics_on_request():
         assert found.content_type.startswith("application/openmetrics-text; version=1.0.0")
         families = list(openmetrics.text_string_to_metric_families(found.body.decode()))
         assert len(families) > 10
-    for accept in ("", "*/*", "text/plain", "application/openmetrics-text;version=0.0.1"):
+    others = ("", ";", "*/*", "text/plain;version=1.0.0;escaping=values")
+    versions = ("0.0.1", "abc", "99.0.0", "1.0.0<script>", "\u00e9")
+    for accept in (*others, *(f"application/openmetrics-text;version={each}" for each in versions)):
         found = asyncio.run(scraper.text(ScrapeRequest(accept=accept)))
         assert found.content_type == "text/plain; version=0.0.4; charset=utf-8"
 

@@ -14,7 +14,7 @@ IDENTITY = ScrapedNode("node-1", "the cluster", "3.10.8")
 
 
 def shown(*shards: list[Sample], per_object: bool = False) -> dict[tuple[object, ...], float]:
-    """What a scrape has under RabbitMQ's names."""
+    """Return the series of a scrape under RabbitMQ's names."""
     exposition = Exposition()
     for index, samples in enumerate(shards):
         exposition.add(MetricSource(Scope.SHARD, samples, index))

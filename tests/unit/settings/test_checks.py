@@ -50,7 +50,7 @@ def test_the_shipped_tls_file(tmp_path: Path) -> None:
 
 
 def test_metrics_without_a_password_have_to_be_meant(tmp_path: Path) -> None:
-    """Where others can reach them."""
+    """The setting is required on an address that other machines reach."""
     text = "server: {metrics: {addr: %s}}"
     assert written(tmp_path, text % '"127.0.0.1:15692"').server.metrics is not None
     with pytest.raises(SettingsError) as refused:

@@ -1,4 +1,4 @@
-"""What the supervisor tells systemd."""
+"""Messages of the supervisor to systemd."""
 
 from __future__ import annotations
 
