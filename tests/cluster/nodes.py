@@ -254,15 +254,17 @@ class Cluster:
 
 def _ports(nodes: int, each: int) -> list[list[int]]:
     """Free ports for each node; none of them is among those that belong to a node's shards beside its first, or
-    to a group that appears when a queue asks for so many copies."""
+    to a group that appears when a queue asks for so many copies; nor are those groups' among the shards'."""
     while True:
         found = free_ports(nodes * each)
         split = [found[at : at + each] for at in range(0, len(found), each)]
-        if not any(
-            0 < port - own[3] < SHARD_PORTS
-            or not own[3] + SHARD_PORTS < 1 << 16
-            or port - own[4] in DERIVED
-            for own in split
-            for port in found
+        derived = [own[4] + distance for own in split for distance in DERIVED]
+        shards = [range(own[3], own[3] + SHARD_PORTS) for own in split]
+        if (
+            not set(found) & set(derived)
+            and len(set(derived)) == len(derived)
+            and all(ports.stop < 1 << 16 for ports in shards)
+            and not any(port in ports for ports in shards for port in derived)
+            and not any(port in ports[1:] for ports in shards for port in found)
         ):
             return split
