@@ -52,6 +52,8 @@ APPLICATION_ID: Final = 0x466C4D51
 BUSY_SECONDS: Final = 5.0
 
 _PERMISSION_TABLES: Final = ("permissions", "topic_permissions")
+ETCD: Final = "etcd"
+"""Key in the table ``shared`` of a node whose cluster keeps its metadata in etcd."""
 SHARED: Final = "change a cluster's users on a running node: this node's copy would diverge"
 
 _COLUMNS: Final = (
@@ -184,9 +186,14 @@ class MetadataStore:
         return self._database.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount > 0
 
     @property
-    def shared(self) -> bool:
-        """True when this database belongs to a cluster, which agrees on every change."""
-        return self._database.execute("SELECT 1 FROM raft_state").fetchone() is not None
+    def cluster_store(self) -> str:
+        """Where the cluster agrees on changes, if this database is a copy of a cluster's: ``etcd`` or
+        ``_meta``; empty for a node's own."""
+        found = self._database.execute("SELECT 1 FROM shared WHERE key = ?", (ETCD,))
+        if found.fetchone() is not None:
+            return ETCD
+        raft = self._database.execute("SELECT 1 FROM raft_state").fetchone()
+        return "" if raft is None else "_meta"
 
     @property
     def seeded(self) -> bool:
@@ -281,7 +288,7 @@ class MetadataStore:
     @contextlib.contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction with the users' next revision; roll back when the block raises."""
-        if self.shared and not self._trying:
+        if self.cluster_store and not self._trying:
             raise ChangeError(ERROR_FAILED, SHARED)
         with self.transaction() as database:
             database.execute("UPDATE state SET revision = revision + 1")

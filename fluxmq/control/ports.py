@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fluxmq.control.meta.decisions import AcceptedDelta
 from fluxmq.routing.topology.changes import Change
 from fluxmq.routing.topology.refusals import Refusal
+
+if TYPE_CHECKING:
+    from fluxmq.control.directory import Directory
+    from fluxmq.control.topology_service import TopologyService
 
 Set = tuple[Change, ...] | Refusal
 """Changes to be made whole or not at all; or why they could not be read."""
@@ -29,6 +33,16 @@ class Decider(Protocol):
     @property
     def known(self) -> bool:
         """True when this node's disk holds the cluster's metadata."""
+
+    @property
+    def problem(self) -> str | None:
+        """Reason why this node does not serve, None when it does."""
+
+    def join(self, topology_service: TopologyService, directory: Directory) -> None:
+        """Connect the services of topology and users, which request and learn decisions."""
+
+    async def forget(self, node: str) -> None:
+        """Forget a node that is gone for good. Raises RequestError."""
 
     async def change(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
         """Have the leader decide about sets of changes. Return their revision, which this node has

@@ -30,11 +30,13 @@ from fluxmq.control import backups, clustering, listings, placements, procfs, qu
 from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
-from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
+from fluxmq.control.metadata import ETCD, FILE_NAME, MetadataError, MetadataStore, StoreThread
+from fluxmq.control.node_revisions import NodeRevisions, confirmed
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import ControlListener, Peer, PeerError, RequestError, Service, answers_of
+from fluxmq.control.ports import Decider
 from fluxmq.control.resources import NodeResources
 from fluxmq.control.scrape import Scraper
 from fluxmq.control.shutdown import END_SECONDS_MAX, end
@@ -50,18 +52,20 @@ from fluxmq.ipc.messages import (
     HASHING,
     PING,
     STATUS,
+    USERS,
     Body,
     ControlMessage,
     MessageError,
     NodeStatus,
     ProcessNumbers,
 )
+from fluxmq.ipc.node_messages import REVISION_WANTED, RevisionWanted
 from fluxmq.ipc.owner_messages import OWNER_CLAIM
 from fluxmq.ipc.record_messages import RECORD_CHANGE
 from fluxmq.ipc.retained_messages import RETAINED_CHANGE
 from fluxmq.ipc.table import ProcessTable, ProcessTableError
-from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE
-from fluxmq.ipc.user_messages import Hashing, Users
+from fluxmq.ipc.topology_messages import TOPOLOGY, TOPOLOGY_CHANGE
+from fluxmq.ipc.user_messages import Confirmed, Hashing, Users
 from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.rabbitmq_names import ScrapedNode
 from fluxmq.metrics.registry import Sample
@@ -181,7 +185,7 @@ class ControlProcess:
             listing = listings.Listings(
                 lambda: topology_service.topology,
                 self._shards,
-                None if self._meta is None else self._clustering.replicas,
+                None if self._decider is None else self._clustering.replicas,
                 self._settings.cluster.node_id,
                 self._other_nodes(),
             )
@@ -203,8 +207,13 @@ class ControlProcess:
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
         self._answers |= dict.fromkeys(USER_KINDS, self._directory.answer)
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
-        if self._meta is not None:
-            self._meta.join(topology_service, self._directory)
+        self._answers[REVISION_WANTED] = self._revised
+        if self._decider is not None:
+            self._decider.join(topology_service, self._directory)
+        if self._decider is not None and self._meta is None:
+            nodes = self._other_nodes()
+            topology_service.revision_barrier.join(NodeRevisions(TOPOLOGY, nodes))
+            self._directory.revision_barrier.join(NodeRevisions(USERS, nodes))
         socket_path = self._launch.control_socket
         try:
             await self._listener.start(unix_socket.bind(socket_path))
@@ -232,6 +241,7 @@ class ControlProcess:
         life = procfs.identity(self._launch.parent_pid)
         parameters = parameters_of(self._settings)
         plan = GroupPlans(self._settings).meta()
+        in_etcd = plan is not None and cluster.etcd is not None
         queues = tuple(
             configured_queue(queue, self._group_of(queue)) for queue in self._settings.queues
         )
@@ -240,11 +250,27 @@ class ControlProcess:
             "" if plan is None else cluster.node_id,
         )
         if plan is None:
-            if await self._thread.run(lambda: store.shared):
+            if await self._thread.run(lambda: store.cluster_store):
                 raise MetadataError("its users and queues belong to a cluster: set cluster.enabled")
             await topology_service.load(life, queues, lambda: first_user(parameters, os.environ))
             return await self._thread.run(store.users), topology_service
-        # A single node needs no streams to others.
+        if not in_etcd and await self._thread.run(lambda: store.cluster_store) == ETCD:
+            raise MetadataError("its users and queues are in etcd: set cluster.etcd")
+        # A single node needs neither streams to others nor etcd.
+        if in_etcd:
+            from fluxmq.control.etcd.shared_metadata import SharedMetadata
+            from fluxmq.control.meta.bootstrap import Bootstrap
+
+            shared = topology_service.decider = SharedMetadata(
+                Bootstrap(cluster.node_id, 0, life, 0, queues),
+                len(plan.nodes),
+                *(store, self._thread),
+                lambda: first_user(parameters, os.environ),
+            )
+            await shared.open()
+            await topology_service.load_shared()
+            known = shared.known
+            return await self._thread.run(store.users) if known else Users(0, ()), topology_service
         from fluxmq.control.meta.service import Meta
 
         self._meta = topology_service.decider = Meta(
@@ -288,13 +314,17 @@ class ControlProcess:
         from fluxmq.control.etcd.client import EtcdClient, EtcdError
         from fluxmq.control.etcd.election import Election
         from fluxmq.control.etcd.retained import RetainedKeys
+        from fluxmq.control.etcd.shared_metadata import SharedMetadata
 
         try:
-            clients = [EtcdClient.of(cluster) for _ in range(5)]
+            clients = [EtcdClient.of(cluster) for _ in range(6)]
         except EtcdError as problem:
             raise BootError(str(problem)) from problem
         election = self._serving["the election"] = Election(clients[0], cluster.node_id)
         election.start()
+        if isinstance(self._decider, SharedMetadata):
+            self._serving["topology and users"] = self._decider
+            self._decider.start(clients[5], lambda: election.leads)
         retained = RetainedKeys(clients[1], cluster.node_id, lambda: election.leads)
         self._retained = self._serving["retained messages"] = retained
         self._answers[RETAINED_CHANGE] = retained.answer
@@ -386,7 +416,7 @@ class ControlProcess:
 
         loading = DefinitionFile(path, management().definitions.load)
         try:
-            if self._meta is None:
+            if self._decider is None:
                 await loading.load()
             else:
                 loading.start()
@@ -436,12 +466,25 @@ class ControlProcess:
         return clustering.meta_row(node, META_GROUP, meta.status(), meta.replica.elections)
 
     async def _forget_in_meta(self, node: str) -> None:
-        if self._meta is not None:
-            await self._meta.forget(node)
+        if self._decider is not None:
+            await self._decider.forget(node)
 
     async def _audit_meta(self) -> AuditListing:
         assert self._meta is not None, "there is a row of it"
         return await self._meta.neighbours.comparing.audit()
+
+    @property
+    def _decider(self) -> Decider | None:
+        """The cluster that decides about topology and users; None for a node that is alone."""
+        return None if self._topology is None else self._topology.decider
+
+    async def _revised(self, message: ControlMessage) -> Body:
+        """Answer another node, when this one's shards have a revision of topology or users."""
+        wanted = RevisionWanted.from_body(message.body)
+        assert self._topology is not None
+        assert self._directory is not None
+        thing = self._topology if wanted.what == TOPOLOGY else self._directory
+        return Confirmed(await confirmed(thing, wanted.revision)).to_body()
 
     def _shards(self) -> list[Peer]:
         return [peer for peer in self._processes() if peer.hello and peer.hello.role == "shard"]
@@ -470,7 +513,7 @@ class ControlProcess:
             if other is not peer and other.name == peer.name:
                 other.abort()
         if hello.role == "shard" and self._directory is not None:
-            if self._meta is None or self._meta.known:
+            if self._decider is None or self._decider.known:
                 self._directory.push(peer)
             self._placing.push(peer)
             if self._retained is not None:
@@ -505,8 +548,8 @@ class ControlProcess:
     async def _readiness(self) -> Readiness:
         problem, numbers = await asyncio.gather(self._ping(), _numbers(self._shards()))
         rows, now_ns = self._table.rows(), time.monotonic_ns()
-        if problem is None and self._meta is not None:
-            problem = self._meta.problem
+        if problem is None and self._decider is not None:
+            problem = self._decider.problem
         return readiness(rows, now_ns, numbers, problem, self._resources.read().alarms)
 
     async def _ping(self) -> str | None:

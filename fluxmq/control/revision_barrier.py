@@ -5,8 +5,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
-from fluxmq.control.meta.remote_revisions import RemoteRevisions
+
+class OtherRevisions(Protocol):
+    """Progress of the other nodes. ``news`` is called when one of them has advanced, or is no longer
+    waited for."""
+
+    news: Callable[[], None]
+
+    def reached(self, live: Iterable[str], held: Mapping[str, int], revision: int) -> None:
+        """Take this node's progress: the revision of each connected shard, the names of those that
+        count, and the revision in force."""
+
+    def lagging(self, revision: int) -> tuple[str, ...]:
+        """Return the nodes still to wait for until they reach this revision."""
+
+    def give_up(self, revision: int) -> None:
+        """Stop waiting for these nodes, now and next time."""
 
 
 class RevisionBarrier:
@@ -21,10 +37,10 @@ class RevisionBarrier:
     ) -> None:
         self._live = live
         self._held = held
-        self._remote_revisions: RemoteRevisions | None = None
+        self._remote_revisions: OtherRevisions | None = None
         self._confirmed = asyncio.Event()
 
-    def join(self, remote_revisions: RemoteRevisions) -> None:
+    def join(self, remote_revisions: OtherRevisions) -> None:
         """Wait for the other nodes of a cluster, too."""
         self._remote_revisions = remote_revisions
         remote_revisions.news = self._confirmed.set
@@ -52,11 +68,19 @@ class RevisionBarrier:
                 return missing
         return ()
 
-    def _missing(self, revision: int) -> tuple[str, ...]:
+    async def here(self, revision: int) -> None:
+        """Return when this node's shards have applied a revision."""
+        while self._missing_here(revision):
+            self._confirmed.clear()
+            await self._confirmed.wait()
+
+    def _missing_here(self, revision: int) -> list[str]:
         held = self._held()
-        here = sorted(name for name in self._live() if held.get(name, -1) < revision)
+        return sorted(name for name in self._live() if held.get(name, -1) < revision)
+
+    def _missing(self, revision: int) -> tuple[str, ...]:
         return (
-            *here,
+            *self._missing_here(revision),
             *(
                 self._remote_revisions.lagging(revision)
                 if self._remote_revisions is not None

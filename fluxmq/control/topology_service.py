@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,7 +50,13 @@ from fluxmq.routing.topology.records import (
     row_of,
 )
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.routing.topology.topology import Delta, OutOfStepError, Topology, TopologyRow
+from fluxmq.routing.topology.topology import (
+    Delta,
+    OutOfStepError,
+    Topology,
+    TopologyRow,
+    reversal,
+)
 
 CONFIRM_SECONDS: Final = 2.0
 """Time the caller of a change waits for live shards."""
@@ -204,15 +210,24 @@ class TopologyService:
             await self._follow()
             assert self.decider is not None, "there is a cluster"
             self.decider.check()
-            before = self.topology.revision
-            try:
+            with self._undone_if_not_committed():
                 yield self.topology
-            except BaseException:
-                if self.topology.revision != before:
-                    self._damaged = True
-                    self.told(())
-                raise
             await self._follow()
+
+    @contextmanager
+    def _undone_if_not_committed(self) -> Iterator[None]:
+        """Undo the changes that are made within, if that raises: they are not committed, or are told
+        like those of other nodes."""
+        topology, before = self.topology, self.topology.revision
+        topology.replaced = []
+        try:
+            yield
+        except BaseException:
+            if topology.revision != before:
+                topology.take(reversal(topology, before))
+            raise
+        finally:
+            topology.replaced = None
 
     async def commit(self, deltas: Sequence[Delta], shared: Shared = ()) -> None:
         """Commit changes on all nodes, within `ports`. Raises as `Decider.commit` does."""
@@ -239,13 +254,15 @@ class TopologyService:
             await self._follow()
             if self.decider is not None:
                 self.decider.check()
-            ahead = True
-            results, deltas = self._apply(requests)
-            if self.decider is not None:
-                await (self.commit(deltas) if deltas else self.decider.barrier())
+                with self._undone_if_not_committed():
+                    results, deltas = self._apply(requests)
+                    await (self.commit(deltas) if deltas else self.decider.barrier())
                 await self._follow()
-            elif deltas:
-                await self._commit(deltas)
+            else:
+                ahead = True
+                results, deltas = self._apply(requests)
+                if deltas:
+                    await self._commit(deltas)
         except Exception as problem:  # noqa: BLE001 - the writer's outermost frame: who waits has to be answered
             if not isinstance(problem, NotLeadingError | LostError):
                 _log.exception("topology changes could not be written")

@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fluxmq.ipc.messages import MessageBody, Name, Word
+from fluxmq.ipc.messages import MessageBody, Name, Natural, Word
 from fluxmq.ipc.row_messages import CLOSE_CONNECTIONS, CLOSE_SESSION, LIST
 
 OF_NODE: Final = "of_node"
 
-QUESTIONS: Final = frozenset({LIST, CLOSE_CONNECTIONS, CLOSE_SESSION})
+REVISION_WANTED: Final = "revision_wanted"
+
+QUESTIONS: Final = frozenset({LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED})
 """Kinds of questions that a control process answers for another node."""
 
 
@@ -29,3 +31,12 @@ class NodeQuestion(MessageBody, frozen=True):
     node: Name
     kind: Word
     body: Mapping[str, Any]
+
+
+class RevisionWanted(MessageBody, frozen=True):
+    """Question whether a node's shards work by a revision of ``what``, answered when they do or a
+    while after; the answer is a `fluxmq.ipc.user_messages.Confirmed` with the revision that they
+    have."""
+
+    what: Word
+    revision: Natural

@@ -31,6 +31,8 @@ QUOTA_BYTES: Final = 8 << 30
 """Size of the store at which it refuses changes; the largest that etcd recommends."""
 OPERATIONS_MAX: Final = 1024
 """Operations of a transaction."""
+REQUEST_BYTES_MAX: Final = 32 << 20
+"""Size of a transaction: an import of hundreds of thousands of queues is one."""
 KEEP_ALIVE_MIN: Final = "500ms"
 """Shortest interval of clients' HTTP/2 keep-alives."""
 
@@ -131,6 +133,7 @@ def arguments(
         "auto-compaction-retention": "0",  # the node that coordinates compacts
         "quota-backend-bytes": str(QUOTA_BYTES),
         "max-txn-ops": str(OPERATIONS_MAX),
+        "max-request-bytes": str(REQUEST_BYTES_MAX),
         "grpc-keepalive-min-time": KEEP_ALIVE_MIN,
         "logger": "zap",
         "log-level": "warn",

@@ -132,6 +132,11 @@ def key_part(name: str) -> bytes:
     return name.replace("%", "%25").replace("/", "%2F").encode()
 
 
+def name_of(part: bytes) -> str:
+    """Return the name of which this is one part of a key. Raises ValueError."""
+    return part.decode().replace("%2F", "/").replace("%25", "%")
+
+
 def end_of(prefix: bytes) -> bytes:
     """Return the key behind all those that begin with a prefix, whose last byte is not 255."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))

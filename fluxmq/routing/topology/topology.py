@@ -59,6 +59,11 @@ class Delta(NamedTuple):
     previous: int | None
     rows: tuple[TopologyRow, ...]
 
+    @staticmethod
+    def of(revision: int, previous: int | None, rows: Iterable[TopologyRow]) -> Delta:
+        """Return a delta with these rows, which may be in any order."""
+        return Delta(revision, previous, tuple(sorted(rows, key=_turn)))
+
     def pack(self) -> list[Any]:
         """Return the delta as plain values for msgpack."""
         return [
@@ -96,6 +101,9 @@ class Topology:
         self.revision = 0
         self._store = TopologyStore()
         self._records_max = records_max
+        self.replaced: list[tuple[str, Key, Record | None]] | None = None
+        """Records that changes have replaced since this was set to a list, by which they can be
+        undone: see ``reversal``."""
 
     # Changing
 
@@ -114,6 +122,8 @@ class Topology:
             store.undo()
             raise
         journal, store.journal = store.journal, None
+        if self.replaced is not None:
+            self.replaced += journal
         return self._delta(journal)
 
     def _delta(self, journal: list[tuple[str, Key, Record | None]]) -> Delta:
@@ -130,7 +140,7 @@ class Topology:
                 rows.append(TopologyRow(kind, key, None))
         previous = self.revision
         self.revision += bool(rows)
-        return Delta(self.revision, previous, tuple(sorted(rows, key=_turn)))
+        return Delta.of(self.revision, previous, rows)
 
     def take(self, delta: Delta) -> None:
         """Apply a delta: a snapshot replaces everything, any other delta must follow this revision.
@@ -164,7 +174,7 @@ class Topology:
             for space in self._store.spaces.values()
             for record in space.records()
         ]
-        return Delta(self.revision, None, tuple(sorted(rows, key=_turn)))
+        return Delta.of(self.revision, None, rows)
 
     def restore(self, rows: Iterable[TopologyRow], revision: int) -> list[TopologyRow]:
         """Restore these rows, as far as they are consistent; return the unusable rows.
@@ -318,6 +328,18 @@ class Topology:
     def __len__(self) -> int:
         """Return the number of records of all kinds."""
         return self._store.count
+
+
+def reversal(topology: Topology, revision: int) -> Delta:
+    """Return the delta that undoes the changes since ``replaced`` was set, at ``revision``."""
+    before: dict[tuple[str, Key], Record | None] = {}
+    for kind, key, old in topology.replaced or ():
+        before.setdefault((kind, key), old)
+    rows = [
+        TopologyRow(kind, key, None if old is None else row_of(old))
+        for (kind, key), old in before.items()
+    ]
+    return Delta.of(revision, topology.revision, rows)
 
 
 def _turn(row: TopologyRow) -> int:

@@ -152,7 +152,7 @@ def test_a_directory_of_a_cluster_is_not_changed_beside_it(tmp_path):
     store = MetadataStore(tmp_path / "node1" / FILE_NAME)
     with pytest.raises(ChangeError, match="on a running node"):
         store.delete("guest")
-    assert store.shared
+    assert store.cluster_store == "_meta"
     store.close()
 
     async def other(cluster):

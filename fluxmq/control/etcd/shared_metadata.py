@@ -1,0 +1,319 @@
+"""Topology and users of a cluster, which are in etcd (see `metadata_keys`).
+
+Implements `ports.Decider` for the topology service. The node that is asked for a change decides
+about it, and commits it on the condition that nobody else has committed one meanwhile; else it
+follows (`metadata_follower`), and decides again.
+
+The node that coordinates the cluster deletes queues in the memory of nodes that have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from fluxmq.auth.users import User
+from fluxmq.control.directory import Directory, change_of
+from fluxmq.control.etcd import wills
+from fluxmq.control.etcd.client import EtcdClient, EtcdError
+from fluxmq.control.etcd.messages import Changed, Get, end_of
+from fluxmq.control.etcd.metadata_copy import MetadataCopy
+from fluxmq.control.etcd.metadata_follower import RETRY_SECONDS, UNREACHABLE, MetadataFollower
+from fluxmq.control.etcd.metadata_keys import ROOT, MetadataRoot, operations_of
+from fluxmq.control.etcd.metadata_seed import MetadataSeed
+from fluxmq.control.meta import bootstrap
+from fluxmq.control.meta.bootstrap import Bootstrap
+from fluxmq.control.meta.decisions import AcceptedDelta, Decision, UsersChange
+from fluxmq.control.meta.tables import NODE, NodeRecord
+from fluxmq.control.metadata import ChangeError, MetadataStore, StoreThread
+from fluxmq.control.peers import RequestError
+from fluxmq.control.ports import LostError, NotLeadingError, Set, Shared
+from fluxmq.control.topology_service import TopologyService
+from fluxmq.ipc.messages import ERROR_FAILED, ERROR_NOT_FOUND, ControlMessage
+from fluxmq.ipc.user_messages import Users
+from fluxmq.logs import get_logger
+from fluxmq.metrics.registry import Sample
+from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.routing.topology.topology import Delta
+
+LOOK_SECONDS: Final = 1.0
+"""Interval at which the coordinator looks which nodes there are."""
+REQUEST_SECONDS: Final = 5.0
+"""Time for a change: several attempts, and half of clients' wait for a declaration."""
+
+Result = TypeVar("Result")
+_log = get_logger(__name__)
+
+
+class SharedMetadata:
+    """Topology and users as this node knows and changes them.
+
+    ``begun``: the node's announcement of its start; ``size``: number of the cluster's nodes;
+    ``first`` makes the first user.
+    """
+
+    def __init__(
+        self,
+        begun: Bootstrap,
+        size: int,
+        store: MetadataStore,
+        thread: StoreThread,
+        first: Callable[[], User],
+    ) -> None:
+        self._begun = begun
+        self._store = store
+        self._thread = thread
+        copy = MetadataCopy(store, begun.node)
+        seed = MetadataSeed(begun.node, size, copy, thread, first)
+        self._follower = MetadataFollower(copy, thread, seed.plant)
+        self._client: EtcdClient
+        self._topology: TopologyService
+        self._directory: Directory
+        self._tasks: list[asyncio.Task[None]] = []
+        self._announced = asyncio.Event()
+        self.commits = 0
+        self.conflicts = 0
+
+    async def open(self) -> None:
+        """Read the copy. Raises MetadataError, ValueError or sqlite3.Error."""
+        await self._follower.open()
+
+    def join(self, topology_service: TopologyService, directory: Directory) -> None:
+        """Connect the services of topology and users, which request and learn decisions."""
+        self._topology, self._directory = topology_service, directory
+        directory.decide = self.change_users
+
+    def start(self, client: EtcdClient, coordinates: Callable[[], bool]) -> None:
+        """Follow etcd until ``stop``. ``coordinates`` returns whether this node sees to those that
+        have ended."""
+        self._client = client
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._follower.run(client, self._topology, self._directory)),
+            loop.create_task(self._announce()),
+            loop.create_task(self._look(coordinates)),
+        ]
+
+    async def stop(self) -> None:
+        """End."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+            await self._client.close()
+
+    @property
+    def known(self) -> bool:
+        """True when this node's copy is the cluster's."""
+        return self._follower.state.revision > 0
+
+    @property
+    def problem(self) -> str | None:
+        """Reason why this node does not serve, None when it does."""
+        return self._follower.problem
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of the metrics."""
+        yield "fluxmq_metadata_commits_total", {}, float(self.commits)
+        yield "fluxmq_metadata_conflicts_total", {}, float(self.conflicts)
+        yield "fluxmq_metadata_failures_total", {}, float(self._follower.failures)
+        yield "fluxmq_metadata_revision", {}, float(self._follower.root_revision)
+
+    # Decisions
+
+    async def change(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
+        """Decide about sets of changes, see `ports.Decider`."""
+
+        async def decide() -> tuple[int, tuple[Refusal | None, ...]]:
+            # Leftovers of the node's previous life must be gone before anything is added.
+            await self._announced.wait()
+            return await self._topology.decide(sets)
+
+        return await self._decided(decide, retryable=True)
+
+    async def change_users(self, message: ControlMessage) -> int:
+        """Have a change of users made; return the revision, which this node has reached.
+
+        Raises RequestError or MessageError.
+        """
+        change = change_of(message)
+
+        def tried() -> Users:
+            return self._store.tried(change)
+
+        async def decide() -> int:
+            async with self._topology.deciding():
+                before = self._directory.users
+                try:
+                    after = await self._thread.run(tried)
+                except ChangeError as refusal:
+                    raise RequestError(refusal.code, str(refusal)) from refusal
+                await self._commit(Decision(users=UsersChange.between(before, after)))
+            return after.revision
+
+        return await self._decided(decide, retryable=False)
+
+    async def forget(self, node: str) -> None:
+        """Delete what is known of a node that is gone for good. Raises RequestError."""
+
+        async def decide() -> None:
+            async with self._topology.deciding() as topology:
+                if node not in self._follower.state.nodes:
+                    raise RequestError(ERROR_NOT_FOUND, f"{node} is not a node of this cluster")
+                deltas = [topology.apply(each) for each in bootstrap.dropped_with(node, topology)]
+                await self._topology.commit(deltas, ((NODE + node, None),))
+
+        await self._decided(decide, retryable=True)
+
+    async def _decided(self, decide: Callable[[], Awaitable[Result]], *, retryable: bool) -> Result:
+        """Decide until nobody else has changed anything meanwhile; ``retryable``: also when it is
+        not known whether it is committed."""
+        deadline = time.monotonic() + REQUEST_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    return await decide()
+            except NotLeadingError:
+                if not self._follower.root_revision:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(left):
+                            await self._follower.next()
+            except (LostError, TimeoutError) as problem:
+                if not retryable:
+                    text = "etcd did not answer: the change may or may not be applied; check it"
+                    raise RequestError(ERROR_FAILED, text) from problem
+        raise RequestError(ERROR_FAILED, UNREACHABLE)
+
+    def check(self) -> None:
+        """Raise NotLeadingError unless this node follows etcd."""
+        self._follower.check()
+
+    async def commit(self, deltas: Sequence[AcceptedDelta], shared: Shared = ()) -> None:
+        """Commit changes, see `ports.Decider`."""
+        await self._commit(Decision(tuple(deltas), shared=shared))
+
+    async def barrier(self) -> None:
+        """Implement `ports.Decider`."""
+        self.check()
+        known = self._follower.root_revision
+        try:
+            ((entry,),) = (await self._client.transact((), (Get(ROOT),))).entries
+        except (EtcdError, ValueError) as problem:
+            raise LostError from problem
+        if entry.revision != known:
+            await self._until(lambda: self._follower.root_revision != known)
+            raise NotLeadingError
+
+    async def _commit(self, decision: Decision) -> None:
+        """Commit a decision, and return when the copy has it. Raises NotLeadingError or
+        LostError."""
+        self.check()
+        root, known = self._follower.state.root, self._follower.root_revision
+        decision = self._with_users(decision)
+        revision = decision.deltas[-1].delta.revision if decision.deltas else root.topology
+        users = root.users if decision.users is None else decision.users.revision
+        operations = operations_of(decision, MetadataRoot(revision, users, root.cluster))
+        try:
+            result = await self._client.transact((Changed(ROOT, known),), operations)
+        except (EtcdError, ValueError) as problem:
+            self._follower.failed("a change of topology or users", problem)
+            raise LostError from problem
+        if not result.succeeded:
+            self.conflicts += 1
+            await self._until(lambda: self._follower.root_revision != known)
+            raise NotLeadingError
+        self.commits += 1
+        await self._until(lambda: self._follower.state.revision >= result.revision)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Return when the copy is such. Raises LostError when it is not in time."""
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                while not condition():
+                    await self._follower.next()
+        except TimeoutError as problem:
+            raise LostError from problem
+
+    def _with_users(self, decision: Decision) -> Decision:
+        """Return a decision with the changes of users that follow from it: permissions in virtual
+        hosts that are deleted go with them."""
+        dropped = set(decision.dropped_vhosts())
+        put = []
+        for user in self._directory.users.users if dropped else ():
+            kept = tuple(each for each in user.permissions if each.vhost not in dropped)
+            topics = tuple(each for each in user.topic_permissions if each.vhost not in dropped)
+            if (kept, topics) != (user.permissions, user.topic_permissions):
+                put.append(replace(user, permissions=kept, topic_permissions=topics))
+        if not put:
+            return decision
+        users = UsersChange(self._directory.users.revision + 1, tuple(put), ())
+        return Decision(decision.deltas, users, decision.shared)
+
+    # Nodes that start and end
+
+    async def _announce(self) -> None:
+        """Say that this node runs, once it follows etcd; outermost frame of its task."""
+        while not self._announced.is_set():
+            try:
+                await self._announce_once()
+                self._announced.set()
+            except (NotLeadingError, LostError):
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception:  # noqa: BLE001 - a task's outermost frame
+                _log.exception("the start of this node cannot be announced")
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _announce_once(self) -> None:
+        begun, follower = self._begun, self._follower
+        while not follower.root_revision:
+            await follower.next()
+        async with self._topology.deciding() as topology:
+            records = {node: NodeRecord.unpack(each) for node, each in follower.state.nodes.items()}
+            before = records.get(begun.node)
+            deltas: list[Delta] = []
+            for change in bootstrap.changes(begun, topology, records):
+                try:
+                    deltas.append(topology.apply(change))
+                except Refusal as refusal:
+                    _log.warning("a configured queue is not declared: %s", refusal)
+            record = begun.record(before)
+            if record != before or deltas:
+                shared = ((NODE + begun.node, record.pack()),)
+                await self._topology.commit([delta for delta in deltas if delta.rows], shared)
+
+    async def _look(self, coordinates: Callable[[], bool]) -> None:
+        """See to nodes that have ended while this one coordinates; outermost frame of its task."""
+        ended: set[str] = set()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            known = set(self._follower.state.nodes) - {self._begun.node}
+            if not coordinates() or not self._follower.root_revision:
+                ended.clear()
+                continue
+            try:
+                wanted = Get(wills.NODES, end_of(wills.NODES))
+                ((*entries,),) = (await self._client.transact((), (wanted,))).entries
+                there = {each.key.removeprefix(wills.NODES).decode() for each in entries}
+                ended &= known - there
+                for node in known - there - ended:
+                    await self._drop_queues_of(node)
+                    ended.add(node)
+            except (EtcdError, ValueError, NotLeadingError, LostError) as problem:
+                self._follower.failed("nodes that have ended", problem)
+
+    async def _drop_queues_of(self, node: str) -> None:
+        """Delete the queues in the memory of a node that has ended."""
+        async with self._topology.deciding() as topology:
+            found = bootstrap.dropped_with(node, topology)
+            if not found:
+                return
+            deltas = [topology.apply(change) for change in found]
+            await self._topology.commit([delta for delta in deltas if delta.rows])
+        _log.warning(
+            "a node has ended: queues in its memory are deleted",
+            extra={"node": node, "queues": len(found)},
+        )
