@@ -59,7 +59,7 @@ from fluxmq.ipc.messages import (
     NodeStatus,
     ProcessNumbers,
 )
-from fluxmq.ipc.node_messages import REVISION_WANTED, RevisionWanted
+from fluxmq.ipc.node_messages import ADMIT_MEMBER, REVISION_WANTED, RevisionWanted
 from fluxmq.ipc.owner_messages import OWNER_CLAIM
 from fluxmq.ipc.record_messages import RECORD_CHANGE
 from fluxmq.ipc.retained_messages import RETAINED_CHANGE
@@ -80,6 +80,7 @@ from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.control.etcd.retained import RetainedKeys
+    from fluxmq.control.etcd.client import EtcdClient
     from fluxmq.control.management.api import ManagementApi
     from fluxmq.control.meta.service import Meta
 
@@ -317,7 +318,7 @@ class ControlProcess:
         from fluxmq.control.etcd.shared_metadata import SharedMetadata
 
         try:
-            clients = [EtcdClient.of(cluster) for _ in range(6)]
+            clients = [EtcdClient.of(cluster) for _ in range(7)]
         except EtcdError as problem:
             raise BootError(str(problem)) from problem
         election = self._serving["the election"] = Election(clients[0], cluster.node_id)
@@ -328,6 +329,8 @@ class ControlProcess:
         retained = RetainedKeys(clients[1], cluster.node_id, lambda: election.leads)
         self._retained = self._serving["retained messages"] = retained
         self._answers[RETAINED_CHANGE] = retained.answer
+        if cluster.member is not None:
+            self._join_etcd(clients[6], cluster)
         retained.start()
         for shard in self._shards():
             retained.greeted(shard)
@@ -347,6 +350,19 @@ class ControlProcess:
         )
         self._answers[RECORD_CHANGE] = recorded.answer
         recorded.start()
+
+    def _join_etcd(self, client: EtcdClient, cluster: ClusterSettings) -> None:
+        """Have this node's member admitted if it was lost, and admit others'."""
+        from fluxmq.control.etcd.membership import EtcdMembership
+
+        etcd = cluster.member
+        assert etcd is not None, "this node runs a member"
+        data_dir = Path(etcd.data_dir or Path(self._launch.data_dir) / "etcd")
+        membership = self._serving["members of etcd"] = EtcdMembership(
+            *(client, cluster.node_id, cluster.members(etcd), data_dir), self._other_nodes()
+        )
+        self._answers[ADMIT_MEMBER] = membership.answer
+        membership.start()
 
     async def _start_http(self, management: Callable[[], ManagementApi]) -> None:
         if not self._settings.http_listeners():

@@ -21,7 +21,11 @@ OF_NODE: Final = "of_node"
 
 REVISION_WANTED: Final = "revision_wanted"
 
-QUESTIONS: Final = frozenset({LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED})
+ADMIT_MEMBER: Final = "admit_member"
+
+QUESTIONS: Final = frozenset(
+    {LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER}
+)
 """Kinds of questions that a control process answers for another node."""
 
 
@@ -40,3 +44,10 @@ class RevisionWanted(MessageBody, frozen=True):
 
     what: Word
     revision: Natural
+
+
+class AdmitMember(MessageBody, frozen=True):
+    """Request of a node whose member of etcd has lost its directory, or never had one: remove the
+    member that it had, and admit one again at the same address."""
+
+    node: Name

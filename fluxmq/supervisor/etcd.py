@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -20,6 +21,7 @@ from fluxmq.ipc.table import ProcessTable
 from fluxmq.model.errors import FluxmqError
 from fluxmq.settings.clustering import ClusterSettings, Etcd, bindable
 from fluxmq.settings.schema import Settings
+from fluxmq.supervisor.etcd_members import Standing, initial_cluster, members_told, standing_of
 
 BUILT: Final = Path(fluxmq.__file__).parent.parent / "build" / "etcd"
 """The program that ``make etcd`` builds."""
@@ -33,6 +35,8 @@ OPERATIONS_MAX: Final = 1024
 """Operations of a transaction."""
 REQUEST_BYTES_MAX: Final = 32 << 20
 """Size of a transaction: an import of hundreds of thousands of queues is one."""
+ADMISSION_SECONDS: Final = 0.25
+"""Interval at which a member without a directory asks whether it has been admitted."""
 KEEP_ALIVE_MIN: Final = "500ms"
 """Shortest interval of clients' HTTP/2 keep-alives."""
 
@@ -114,9 +118,14 @@ def log_of(data_dir: str) -> str:
 
 
 def arguments(
-    cluster: ClusterSettings, etcd: Etcd, data_dir: str, version: tuple[int, int, int]
+    cluster: ClusterSettings,
+    etcd: Etcd,
+    data_dir: str,
+    version: tuple[int, int, int],
+    joined: str = "",
 ) -> list[str]:
-    """Return the member's command line, without the program. ``data_dir``: its directory."""
+    """Return the member's command line, without the program. ``data_dir``: its directory;
+    ``joined``: the members of the running cluster that has admitted it, if it starts anew there."""
     transport = cluster.transport
     scheme, members = cluster.url_scheme, cluster.members(etcd)
     token = "fluxmq-" + "-".join(sorted(members))
@@ -127,8 +136,8 @@ def arguments(
         "initial-advertise-peer-urls": members[cluster.node_id],
         "listen-client-urls": f"{scheme}://{bindable(etcd.client_addr)}",
         "advertise-client-urls": f"{scheme}://{bindable(etcd.client_addr)}",
-        "initial-cluster": ",".join(f"{name}={url}" for name, url in members.items()),
-        "initial-cluster-state": "new" if etcd.bootstrap else "existing",
+        "initial-cluster": joined or ",".join(f"{name}={url}" for name, url in members.items()),
+        "initial-cluster-state": "new" if etcd.bootstrap and not joined else "existing",
         "initial-cluster-token": token,
         "auto-compaction-retention": "0",  # the node that coordinates compacts
         "quota-backend-bytes": str(QUOTA_BYTES),
@@ -151,6 +160,22 @@ def arguments(
     return [f"--{name}={value}" for name, value in given.items()] + ["--strict-reconfig-check"]
 
 
+def _joined(cluster: ClusterSettings, etcd: Etcd, data_dir: str) -> str:
+    """Wait until a member without a directory may start; return the members of the running cluster
+    that has admitted it, empty if the cluster is new or the member has its directory."""
+    members = cluster.members(etcd)
+    others = [url for name, url in members.items() if name != cluster.node_id]
+    while not (Path(data_dir) / "member").is_dir():
+        told = members_told(cluster, others)
+        standing = standing_of(told, members[cluster.node_id]) if told else Standing.FIRST
+        if standing is Standing.FIRST and etcd.bootstrap:
+            return ""
+        if standing is Standing.ADMITTED:
+            return initial_cluster(told, cluster.node_id)
+        time.sleep(ADMISSION_SECONDS)
+    return ""
+
+
 def run(launch: Launch) -> NoReturn:
     """Become the member. Does not return."""
     table = ProcessTable(launch.table_fd)
@@ -161,7 +186,8 @@ def run(launch: Launch) -> NoReturn:
     try:
         program = program_of(etcd)
         Path(data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        options = arguments(settings.cluster, etcd, data_dir, version_of(program))
+        joined = _joined(settings.cluster, etcd, data_dir)
+        options = arguments(settings.cluster, etcd, data_dir, version_of(program), joined)
         table.set_reason(launch.slot, f"see {log_of(data_dir)}")  # if it ends
         os.execv(program, ["etcd", *options])
     except EtcdProgramError as problem:

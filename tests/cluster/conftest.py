@@ -7,15 +7,21 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.nodes import Cluster
+from tests.etcd import program
 
 
 @pytest.fixture(scope="module")
 def module_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Three nodes for all tests of a module, with what its SETTINGS says besides, and as many shards as its WORKERS does."""
+    """Three nodes for all tests of a module, with what its SETTINGS says besides, and as many shards as its WORKERS does;
+    each with a member of etcd if it says so by ETCD."""
     workers = getattr(request.module, "WORKERS", 1)
-    started = Cluster(tmp_path_factory.mktemp("cluster"), request.module.SETTINGS, workers)
+    etcd = getattr(request.module, "ETCD", False)
+    if etcd:
+        program()
+    folder = tmp_path_factory.mktemp("cluster")
+    started = Cluster(folder, request.module.SETTINGS, workers, etcd=etcd)
     try:
         started.start()
         yield started

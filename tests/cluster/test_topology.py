@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pika  # type: ignore[import-untyped]
@@ -20,14 +20,16 @@ from pika.exceptions import (  # type: ignore[import-untyped]
 )
 
 from fluxmq.cli.main import run as fluxmqctl
-from fluxmq.control.meta.leader_term import ENDED_SECONDS
+from fluxmq.control.etcd.wills import LEASE_SECONDS as ENDED_SECONDS
 from tests.broker import HOST
+from tests.cluster.etcd_state import coordinator
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import Amqp, Mqtt
 from tests.conformance import wire
 from tests.conformance.client import Client, eventually, tcp
 
 SETTINGS: dict[str, Any] = {"queues": [{"name": "of-settings"}]}
+ETCD = True
 PATIENCE = 60
 AT_ONCE = 5.0
 """Seconds: half of what a node waits for a queue that is about to be there."""
@@ -242,9 +244,17 @@ def test_a_node_that_was_thought_to_have_ended_deletes_what_is_in_its_memory(
             return bool(cancelled)
 
         eventually(told, "its consumer is told", PATIENCE)
-        again = connection.channel()
-        assert again.queue_declare("stopped", passive=True).method.message_count == 1
-        again.queue_delete("stopped")
+
+        def reached() -> bool:
+            """Whether it reaches the other node's queue: not while they are meeting again."""
+            again = connection.channel()
+            with suppress(ChannelClosedByBroker):
+                assert again.queue_declare("stopped", passive=True).method.message_count == 1
+                again.queue_delete("stopped")
+                return True
+            return False
+
+        eventually(reached, "the queue is the other node's", PATIENCE)
 
 
 def test_every_node_lists_the_nodes_of_queues(
@@ -263,8 +273,13 @@ def test_every_node_lists_the_nodes_of_queues(
     everyone = [node.name for node in cluster.nodes]
     leader = cluster.leader()
     for node in cluster.nodes:
+
+        def shared_by_all(node: Node = node) -> bool:
+            found = listed(node, "leader", "members", "online")["shared"]
+            return found == [leader.name, everyone, everyone]
+
+        eventually(shared_by_all, f"{node.name} says that all have it", PATIENCE)
         found = listed(node, "leader", "members", "online")
-        assert found["shared"] == [leader.name, everyone, everyone]
         assert found["alone"] == [second.name, [second.name], [second.name]]
     third.kill()
 
@@ -368,9 +383,9 @@ def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(
     assert control(first, "set_permissions", "anna", ".*", ".*", ".*") == 0
     with connected(second, "anna") as connection:
         assert connection.is_open
-    # The control process that leads ends with its node; others go on, and it hears of it when it is back.
-    leader = cluster.leader("_meta")
-    here, there = cluster.followers("_meta")
+    # The node that coordinates ends; others go on, and it hears of it when it is back.
+    leader = coordinator(cluster)
+    here, there = (node for node in cluster.nodes if node is not leader)
     leader.kill()
     declare(here, "meanwhile", **{"x-queue-type": "quorum"})
     assert routes(there, "meanwhile")
@@ -378,7 +393,7 @@ def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(
     cluster.wait_ready()
     assert routes(leader, "meanwhile")
     # A node whose disk was lost is given everything again.
-    lost = cluster.followers("_meta")[0]
+    lost = here
     lost.kill()
     shutil.rmtree(lost.folder / "data")
     lost.start()

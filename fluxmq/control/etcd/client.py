@@ -131,6 +131,19 @@ class EtcdClient:
         """End a lease, and delete its keys. Raises EtcdError, also if it is over."""
         await self._ask(messages.REVOKE, messages.lease_request(lease), messages.revision_of)
 
+    async def members(self) -> tuple[messages.Member, ...]:
+        """Return the members. Raises EtcdError."""
+        return await self._ask(messages.MEMBERS, b"", messages.members_of)
+
+    async def add_member(self, url: str) -> None:
+        """Admit a member, at this address for the others. Raises EtcdError."""
+        await self._ask(messages.ADD_MEMBER, messages.new_member(url), messages.revision_of)
+
+    async def remove_member(self, number: int) -> None:
+        """Remove a member. Raises EtcdError, also if too few others run."""
+        request = messages.member_request(number)
+        await self._ask(messages.REMOVE_MEMBER, request, messages.revision_of)
+
     async def keep_alive(self, lease: int) -> tuple[int, int]:
         """Prolong a lease; return its remaining seconds, 0 if it is over, and the store's revision.
         Raises EtcdError."""

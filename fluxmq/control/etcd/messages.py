@@ -17,6 +17,9 @@ GRANT: Final = "/etcdserverpb.Lease/LeaseGrant"
 REVOKE: Final = "/etcdserverpb.Lease/LeaseRevoke"
 KEEP_ALIVE: Final = "/etcdserverpb.Lease/LeaseKeepAlive"
 WATCH: Final = "/etcdserverpb.Watch/Watch"
+MEMBERS: Final = "/etcdserverpb.Cluster/MemberList"
+ADD_MEMBER: Final = "/etcdserverpb.Cluster/MemberAdd"
+REMOVE_MEMBER: Final = "/etcdserverpb.Cluster/MemberRemove"
 
 _HEADER: Final = 1
 _REVISION: Final = 3
@@ -124,6 +127,15 @@ class Watched(NamedTuple):
     ended: str
     compacted: int
     more: bool = False
+
+
+class Member(NamedTuple):
+    """A member of etcd. ``started``: whether it has ever run."""
+
+    number: int
+    name: str
+    urls: tuple[str, ...]
+    started: bool
 
 
 def key_part(name: str) -> bytes:
@@ -244,6 +256,29 @@ def watched_of(answer: bytes) -> Watched:
         ended = bytes_of(answer, 6).decode("utf-8", "replace") or "the server has ended it"
     return Watched(
         revision_of(answer), tuple(changes), ended, number_of(answer, 5), bool(number_of(answer, 7))
+    )
+
+
+def new_member(url: str) -> bytes:
+    """Encode a MemberAddRequest: a member at this address for the others."""
+    return element(1, url.encode())
+
+
+def member_request(number: int) -> bytes:
+    """Encode a MemberRemoveRequest."""
+    return number_field(1, number)
+
+
+def members_of(answer: bytes) -> tuple[Member, ...]:
+    """Decode a MemberListResponse. Raises ValueError."""
+    return tuple(
+        Member(
+            number_of(each, 1),
+            bytes_of(each, 2).decode(),
+            tuple(url.decode() for url in _elements(each, 3)),
+            bool(_elements(each, 4)),
+        )
+        for each in _elements(answer, 2)
     )
 
 
