@@ -1,8 +1,9 @@
 """``fluxmqctl force-quorum``: declare a stopped node's copies of groups authoritative after their
 majority is permanently lost.
 
-A program of the shards (`fluxmq.shards.force_quorum`) forces queue groups; ``_meta`` is forced
-here, in the database. Without ``--this-copy-is-the-truth`` the command only reports what exists and
+A program of the shards (`fluxmq.shards.force_quorum`) forces queue groups, and one of the supervisor
+(`fluxmq.supervisor.force_etcd`) the node's member of etcd; ``_meta`` is forced here, in the
+database. Without ``--this-copy-is-the-truth`` the command only reports what exists and
 what would be given up.
 """
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 NAME: Final = "force-quorum"
 PROGRAM: Final = ("-m", "fluxmq.shards.force_quorum")
+ETCD_PROGRAM: Final = ("-m", "fluxmq.supervisor.force_etcd")
+ETCD: Final = "etcd"
+"""Stands for the node's member of etcd among the names of groups."""
 
 _WARNING: Final = """\
 This makes this node's copy authoritative. Anything that other members acknowledged and this copy does not hold is lost,
@@ -48,10 +52,12 @@ def add_parser(commands: Commands) -> None:
         "group",
         metavar="GROUP",
         nargs="?",
-        help=f"the group's name; {META_GROUP}: users and topology",
+        help=f"the group's name; {ETCD}, or {META_GROUP} in a cluster without it: users and topology",
     )
     which.add_argument(
-        "--all", action="store_true", help=f"every replicated group of this node, and {META_GROUP}"
+        "--all",
+        action="store_true",
+        help=f"every replicated group of this node, and {ETCD} or {META_GROUP}",
     )
     added.add_argument(
         "--this-copy-is-the-truth",
@@ -72,16 +78,25 @@ def run(node: TargetNode, options: argparse.Namespace) -> list[str]:
     if data_directory.is_locked(node.data_dir):
         raise ExitError(EXIT_REFUSED, "the broker is running; stop this node first")
     lines: list[str] = []
-    if options.group != META_GROUP:
+    in_etcd = settings.cluster.etcd is not None
+    if options.group == (META_GROUP if in_etcd else ETCD):
+        raise ExitError(EXIT_REFUSED, f"this cluster has no {options.group}: see cluster.etcd")
+    if options.group not in (META_GROUP, ETCD):
         storage = settings.storage.model_copy(update={"data_dir": str(node.data_dir.absolute())})
         wanted = [] if options.all else [options.group]
         found = _of_shards(settings.model_copy(update={"storage": storage}), wanted, options.apply)
         lines += [_line(each, options.apply) for each in found]
-    if options.all or options.group == META_GROUP:
+    if in_etcd and settings.cluster.member is not None and (options.all or options.group == ETCD):
+        lines.append(_etcd(node, settings, apply=options.apply))
+    elif not in_etcd and (options.all or options.group == META_GROUP):
         lines.append(_meta(node, settings, apply=options.apply))
     if not options.apply:
         raise ExitError(EXIT_USAGE, "\n".join((*lines, _WARNING)))
     nodes = "fluxmqctl grow GROUP NODE"
+    if in_etcd:
+        lines.append(
+            "Before you start other nodes, remove etcd in their data directories: they were left behind."
+        )
     return [
         *lines,
         f"Start this node now. It is the only member of these groups; add others with: {nodes}",
@@ -106,6 +121,21 @@ def _line(found: dict[str, Any], apply: bool) -> str:
         f"group {found['group']}: {done}, with entries up to {grouped(found['last'])} of term"
         f" {found['term']}; discarded: anything that {others} had beyond that"
     )
+
+
+def _etcd(node: TargetNode, settings: Settings, *, apply: bool) -> str:
+    if not apply:
+        return f"{ETCD}: users, topology, sessions and retained messages of this node would become authoritative"
+    ended = subprocess.run(
+        [sys.executable, *ETCD_PROGRAM, str(node.data_dir.absolute())],
+        input=settings.model_dump_json().encode(),
+        capture_output=True,
+        check=False,
+    )
+    if ended.returncode:
+        lines = ended.stderr.decode().strip().splitlines()
+        raise ExitError(EXIT_REFUSED, lines[-1] if lines else f"code {ended.returncode}")
+    return f"{ETCD}: users, topology, sessions and retained messages of this node are authoritative now"
 
 
 def _meta(node: TargetNode, settings: Settings, *, apply: bool) -> str:

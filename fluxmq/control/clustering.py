@@ -224,9 +224,9 @@ class Clustering:
                 f"{wanted.node} is in contact as a member of {where}: shrink those, or use --force",
             )
         outcomes: tuple[GroupOutcome, ...] = ()
-        if own is not None and self._forget_own is not None and having[-1][0] is own:
+        if self._forget_own is not None and (own is None or having[-1][0] is own):
             await self._forget_own(wanted.node)
-            outcomes = (GroupOutcome(own.group, wanted.node),)
+            outcomes = (GroupOutcome("etcd" if own is None else own.group, wanted.node),)
         others = await self._each(
             [
                 (

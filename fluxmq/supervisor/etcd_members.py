@@ -61,7 +61,7 @@ def initial_cluster(members: Iterable[EtcdMember], name: str) -> str:
 
 def members_told(cluster: ClusterSettings, others: Iterable[str]) -> list[EtcdMember]:
     """Return the members as the first of these addresses tells that answers; none if none does."""
-    context = _context(cluster)
+    context = context_of(cluster)
     for url in others:
         try:
             with urllib.request.urlopen(
@@ -88,7 +88,8 @@ def _decode(told: Any) -> list[EtcdMember]:
         raise ValueError("not a list of members") from error
 
 
-def _context(cluster: ClusterSettings) -> ssl.SSLContext | None:
+def context_of(cluster: ClusterSettings) -> ssl.SSLContext | None:
+    """Return what a connection to a member needs besides; None without TLS."""
     transport = cluster.transport
     if not transport.tls_enabled:
         return None

@@ -100,12 +100,12 @@ class EtcdMembership:
         _log.warning("member of etcd without its directory: admitted again", extra={"node": node})
         return {}
 
-    async def remove(self, node: str) -> None:
-        """Remove the member of a node that is gone for good. Raises RequestError."""
-        url = self._urls.get(node)
-        try:
-            for member in await self._client.members():
-                if url in member.urls or member.name == node:
-                    await self._client.remove_member(member.number)
-        except (EtcdError, ValueError) as problem:
-            raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
+
+async def remove_member(client: EtcdClient, node: str) -> None:
+    """Remove the member of a node that is gone for good, if it has one. Raises RequestError."""
+    try:
+        for member in await client.members():
+            if member.name == node:
+                await client.remove_member(member.number)
+    except (EtcdError, ValueError) as problem:
+        raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem

@@ -20,6 +20,7 @@ from fluxmq.auth.users import User
 from fluxmq.control.directory import Directory, change_of
 from fluxmq.control.etcd import wills
 from fluxmq.control.etcd.client import EtcdClient, EtcdError
+from fluxmq.control.etcd.membership import remove_member
 from fluxmq.control.etcd.messages import Changed, Get, end_of
 from fluxmq.control.etcd.metadata_copy import MetadataCopy
 from fluxmq.control.etcd.metadata_follower import RETRY_SECONDS, UNREACHABLE, MetadataFollower
@@ -158,7 +159,8 @@ class SharedMetadata:
         return await self._decided(decide, retryable=False)
 
     async def forget(self, node: str) -> None:
-        """Delete what is known of a node that is gone for good. Raises RequestError."""
+        """Remove the member of etcd of a node that is gone for good, and delete what is known of it.
+        Raises RequestError."""
 
         async def decide() -> None:
             async with self._topology.deciding() as topology:
@@ -167,6 +169,7 @@ class SharedMetadata:
                 deltas = [topology.apply(each) for each in bootstrap.dropped_with(node, topology)]
                 await self._topology.commit(deltas, ((NODE + node, None),))
 
+        await remove_member(self._client, node)
         await self._decided(decide, retryable=True)
 
     async def _decided(self, decide: Callable[[], Awaitable[Result]], *, retryable: bool) -> Result:
