@@ -79,8 +79,8 @@ from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from fluxmq.control.etcd.retained import RetainedKeys
     from fluxmq.control.etcd.client import EtcdClient
+    from fluxmq.control.etcd.retained import RetainedKeys
     from fluxmq.control.management.api import ManagementApi
     from fluxmq.control.meta.service import Meta
 

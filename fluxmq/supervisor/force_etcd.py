@@ -66,7 +66,7 @@ def main() -> int:
     except (EtcdProgramError, OSError) as error:
         problem = str(error)
     if problem:
-        print(problem, file=sys.stderr)
+        sys.stderr.write(f"{problem}\n")
     return int(bool(problem))
 
 

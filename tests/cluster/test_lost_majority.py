@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.conformance.client import eventually
 
 GROUP = "default"
 SETTINGS = {"queues": [{"name": "kept", "replication": {"enabled": True, "group": GROUP}}]}
+ETCD = True
 SECONDS = 60.0
 LEFT_BEHIND = "another node's copy of a group was declared authoritative"
 TRUTH = "--this-copy-is-the-truth"
@@ -63,7 +65,8 @@ def test_one_node_goes_on_alone_and_those_left_behind_are_filled_anew(
     assert force(first, "--all", TRUTH) == 0
     said = capsys.readouterr().out
     assert "group default: this copy is authoritative now" in said
-    assert "group _meta: users and topology of this node are authoritative now" in said
+    assert "etcd: users, topology, sessions and retained messages of this node are" in said
+    assert "remove etcd in their data directories" in said
     first.start()
     first.broker.wait_ready(SECONDS)
     with ExitStack() as stack:
@@ -73,8 +76,10 @@ def test_one_node_goes_on_alone_and_those_left_behind_are_filled_anew(
         consumer.ack(got[0])
         publisher = side("mqtt", first, stack)
         assert publisher.publish("kept", b"afterwards")
-        first.broker.control("add_user", "ann", "secret")  # _meta takes changes
+        first.broker.control("add_user", "ann", "secret")  # etcd takes changes
     # The others come back with what they had, and would be a majority between them.
+    for node in (second, third):
+        shutil.rmtree(node.folder / "data" / "etcd")
     second.start()
     third.start()
     for node in (second, third):
