@@ -37,8 +37,8 @@ PORTS_FROM, PORTS_TO = 23_000, 24_000
 TRANSPORT_PORTS = 64
 """A node's transport claims as many, one for each shard it may have."""
 
-OTHER_PORTS = 7
-"""MQTT, AMQP, HTTP, the groups ``default`` and ``_meta``, and etcd's two; groups of their own follow."""
+OTHER_PORTS = 6
+"""MQTT, AMQP, HTTP, the group ``default``, and etcd's two; groups of their own follow."""
 
 GROUPS_MAX = 16
 NODE_PORTS = TRANSPORT_PORTS + OTHER_PORTS + GROUPS_MAX
@@ -63,7 +63,8 @@ class Shape:
     """Content of the cluster. ``queues`` queues are spread over ``groups`` groups named ``g0``, ``g1`` ...; with no
     groups they are in ``default``. ``named`` are further queues, by name, with the group of each. Consumers on nodes that
     do not lead get messages from the leader, and those of the queues in ``copied`` out of their node's copy. ``workers``:
-    shards of a node; ``pins``: groups that have a certain one of them. ``etcd``: each node has a member of one."""
+    shards of a node; ``pins``: groups that have a certain one of them. ``clustered``: False for nodes that know nothing of
+    each other."""
 
     queues: int = 1
     groups: int = 0
@@ -71,7 +72,7 @@ class Shape:
     copied: tuple[str, ...] = ()
     workers: int = 1
     pins: tuple[tuple[str, int], ...] = ()
-    etcd: bool = False
+    clustered: bool = True
 
     def group_names(self) -> list[str]:
         """The groups beside ``default``."""
@@ -116,14 +117,9 @@ class Addresses:
         return self.mqtt + 3
 
     @property
-    def meta(self) -> int:
-        """Of the group of the topology."""
-        return self.mqtt + 4
-
-    @property
     def etcd(self) -> int:
         """Of etcd, for its other members; the next one is for brokers."""
-        return self.mqtt + 5
+        return self.mqtt + 4
 
     def group(self, place: int) -> int:
         """Of the group with this place among those that have a name."""
@@ -167,7 +163,7 @@ def settings(
             for name, each in others.items()
         }
 
-    groups = {"_meta": {"bind_addr": f"{HOST}:{own.meta}", "peers": peers("meta")}}
+    groups = {}
     for place, name in enumerate(shape.group_names()):
         groups[name] = {"bind_addr": f"{HOST}:{own.group(place)}", "peers": peers("group", place)}
     members = ",".join(
@@ -200,14 +196,17 @@ def settings(
             for name, group in shape.listed()
         ],
         "cluster": {
-            "enabled": True,
+            "enabled": shape.clustered,
             "node_id": node_name(index),
-            **({"etcd": member} if shape.etcd else {}),
-            "transport": {"bind_addr": f"{HOST}:{own.transport}", "peers": peers("transport")},
+            "etcd": member,
+            "transport": {
+                "bind_addr": f"{HOST}:{own.transport}",
+                "peers": peers("transport") if shape.clustered else {},
+            },
             "raft": {
-                "enabled": True,
+                "enabled": shape.clustered,
                 "bind_addr": f"{HOST}:{own.default}",
-                "peers": peers("default"),
+                "peers": peers("default") if shape.clustered else {},
                 "replication_factor": len(addresses),
                 "min_in_sync_replicas": len(addresses) // 2 + 1,
                 "heartbeat_timeout": f"{HEARTBEAT_S * 1000:g}ms",

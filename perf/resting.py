@@ -1,4 +1,4 @@
-"""``python -m perf resting``: what three nodes cost while nothing happens, with and without etcd, and with more groups.
+"""``python -m perf resting``: what three nodes cost while nothing happens, alone and in a cluster, and with more groups.
 
 The processor time of all processes of the nodes, members of etcd included, is counted over some seconds in which no client
 is connected; then their memory (proportional set size). Groups beside ``default`` have three copies each.
@@ -20,9 +20,9 @@ SETTLE_S = 8.0
 """From ready to the first reading: elections and what is done once are over."""
 SECONDS = 15.0
 SHAPES = {
-    "without etcd": Shape(queues=0),
-    "with etcd": Shape(queues=0, etcd=True),
-    f"with etcd and {GROUPS_MAX} groups more": Shape(queues=0, groups=GROUPS_MAX, etcd=True),
+    "alone": Shape(queues=0, clustered=False),
+    "in a cluster": Shape(queues=0),
+    f"in a cluster with {GROUPS_MAX} groups more": Shape(queues=0, groups=GROUPS_MAX),
 }
 
 

@@ -2,7 +2,8 @@
 
 Each client connects to a node other than its last one, at a fixed rate in all (open loop); its former connection is left
 to the broker. What counts is the time from the moment when a move is due to CONNACK, which must say that the session is
-there. Then new clients connect and disconnect as fast as they can, with etcd and without: what an owner key costs.
+there. Then new clients connect and disconnect as fast as they can, in a cluster, and to nodes that
+know nothing of each other: what an owner key costs.
 """
 
 from __future__ import annotations
@@ -130,10 +131,10 @@ async def connects(port: int, seconds: float, prefix: str, at_once: int) -> floa
 
 
 @asynccontextmanager
-async def cluster(*, etcd: bool) -> AsyncIterator[list[int]]:
+async def cluster(*, clustered: bool) -> AsyncIterator[list[int]]:
     """The MQTT ports of three nodes that run."""
     with tempfile.TemporaryDirectory(prefix="fluxmq-roaming-") as folder:
-        nodes = Nodes.create(Path(folder), Shape(queues=0, etcd=etcd))
+        nodes = Nodes.create(Path(folder), Shape(queues=0, clustered=clustered))
         await asyncio.to_thread(nodes.start)
         try:
             yield [node.addresses.mqtt for node in nodes.nodes]
@@ -142,13 +143,13 @@ async def cluster(*, etcd: bool) -> AsyncIterator[list[int]]:
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure all; rounds with and without etcd alternate."""
+    """Measure all; rounds with a cluster, and with nodes that know nothing of each other, alternate."""
     found: dict[str, Any] = {"moves_ms": []}
     for at_once in CONNECTING:
         found[f"connects_per_s_{at_once}"] = []
-        found[f"connects_without_etcd_per_s_{at_once}"] = []
+        found[f"connects_alone_per_s_{at_once}"] = []
     for number in range(options.rounds):
-        async with cluster(etcd=True) as ports:
+        async with cluster(clustered=True) as ports:
             took = await roam(ports, options.clients, options.rate, options.seconds)
             cuts = quantiles(took, n=100)
             found["moves_ms"].append({"p50": median(took), "p99": cuts[98], "max": max(took)})
@@ -156,11 +157,11 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
                 prefix = f"with-{at_once}-{number}"
                 rate = await connects(ports[0], options.seconds / 3, prefix, at_once)
                 found[f"connects_per_s_{at_once}"].append(rate)
-        async with cluster(etcd=False) as ports:
+        async with cluster(clustered=False) as ports:
             for at_once in CONNECTING:
                 prefix = f"without-{at_once}-{number}"
                 rate = await connects(ports[0], options.seconds / 3, prefix, at_once)
-                found[f"connects_without_etcd_per_s_{at_once}"].append(rate)
+                found[f"connects_alone_per_s_{at_once}"].append(rate)
     return found
 
 

@@ -242,7 +242,7 @@ class Campaign:
 
 def campaign(folder: Path, seconds: float, seed: int) -> tuple[Campaign, list[str]]:
     """Run a campaign on a cluster of its own; return it and what was wrong."""
-    cluster = Cluster(folder, {}, 2, etcd=True)
+    cluster = Cluster(folder, {}, 2)
     try:
         cluster.start()
         made = Campaign(cluster, seed)

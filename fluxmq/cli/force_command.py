@@ -2,8 +2,7 @@
 majority is permanently lost.
 
 A program of the shards (`fluxmq.shards.force_quorum`) forces queue groups, and one of the supervisor
-(`fluxmq.supervisor.force_etcd`) the node's member of etcd; ``_meta`` is forced here, in the
-database. Without ``--this-copy-is-the-truth`` the command only reports what exists and
+(`fluxmq.supervisor.force_etcd`) the node's member of etcd. Without ``--this-copy-is-the-truth`` the command only reports what exists and
 what would be given up.
 """
 
@@ -20,8 +19,6 @@ from fluxmq.cli import data_directory
 from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
 from fluxmq.cli.tables import grouped
 from fluxmq.settings import Settings
-from fluxmq.settings.clustering import META_GROUP
-from fluxmq.settings.plans import member_number
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -52,12 +49,12 @@ def add_parser(commands: Commands) -> None:
         "group",
         metavar="GROUP",
         nargs="?",
-        help=f"the group's name; {ETCD}, or {META_GROUP} in a cluster without it: users and topology",
+        help=f"the group's name; {ETCD}: users, topology, sessions and retained messages",
     )
     which.add_argument(
         "--all",
         action="store_true",
-        help=f"every replicated group of this node, and {ETCD} or {META_GROUP}",
+        help=f"every replicated group of this node, and {ETCD}",
     )
     added.add_argument(
         "--this-copy-is-the-truth",
@@ -78,22 +75,20 @@ def run(node: TargetNode, options: argparse.Namespace) -> list[str]:
     if data_directory.is_locked(node.data_dir):
         raise ExitError(EXIT_REFUSED, "the broker is running; stop this node first")
     lines: list[str] = []
-    in_etcd = settings.cluster.etcd is not None
-    if options.group == (META_GROUP if in_etcd else ETCD):
-        raise ExitError(EXIT_REFUSED, f"this cluster has no {options.group}: see cluster.etcd")
-    if options.group not in (META_GROUP, ETCD):
+    if options.group != ETCD:
         storage = settings.storage.model_copy(update={"data_dir": str(node.data_dir.absolute())})
         wanted = [] if options.all else [options.group]
         found = _of_shards(settings.model_copy(update={"storage": storage}), wanted, options.apply)
         lines += [_line(each, options.apply) for each in found]
-    if in_etcd and settings.cluster.member is not None and (options.all or options.group == ETCD):
+    forced = settings.cluster.member is not None and (options.all or options.group == ETCD)
+    if forced:
         lines.append(_etcd(node, settings, apply=options.apply))
-    elif not in_etcd and (options.all or options.group == META_GROUP):
-        lines.append(_meta(node, settings, apply=options.apply))
+    elif options.group == ETCD:
+        raise ExitError(EXIT_REFUSED, "this node runs no member of etcd, see cluster.etcd")
     if not options.apply:
         raise ExitError(EXIT_USAGE, "\n".join((*lines, _WARNING)))
     nodes = "fluxmqctl grow GROUP NODE"
-    if in_etcd:
+    if forced:
         lines.append(
             "Before you start other nodes, remove etcd in their data directories: they were left behind."
         )
@@ -136,17 +131,3 @@ def _etcd(node: TargetNode, settings: Settings, *, apply: bool) -> str:
         lines = ended.stderr.decode().strip().splitlines()
         raise ExitError(EXIT_REFUSED, lines[-1] if lines else f"code {ended.returncode}")
     return f"{ETCD}: users, topology, sessions and retained messages of this node are authoritative now"
-
-
-def _meta(node: TargetNode, settings: Settings, *, apply: bool) -> str:
-    if not apply:
-        return f"group {META_GROUP}: users and topology of this node would become authoritative"
-    from fluxmq.control.meta.tables import MetaTables  # no other command needs it
-
-    with data_directory.opened_store(node.data_dir) as store:
-        name = settings.cluster.node_id
-        last, term = MetaTables(store, name, member_number(name)).force()
-    return (
-        f"group {META_GROUP}: users and topology of this node are authoritative now, up to entry"
-        f" {grouped(last)} of term {term}"
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fluxmq.control.peers import (
     Peer,
@@ -29,8 +29,6 @@ from fluxmq.ipc.clusters import (
     TRANSFER,
     UNKNOWN,
     VOTER,
-    AuditListing,
-    AuditRequest,
     ForgetNode,
     GroupOutcome,
     GroupOutcomes,
@@ -50,10 +48,6 @@ from fluxmq.ipc.messages import (
     Body,
     ControlMessage,
 )
-from fluxmq.settings.plans import member_number
-
-if TYPE_CHECKING:
-    from fluxmq.control.meta.cluster_view import MetaStatus
 
 KINDS: Final = frozenset({RAFT, TRANSFER, REBALANCE, CAN_STOP, MEMBER_CHANGE, FORGET_NODE, AUDIT})
 
@@ -65,22 +59,17 @@ CONTACT_MILLISECONDS_MAX: Final = 2000
 
 class Clustering:
     """Serves cluster requests on control's loop. ``clustered``: whether the settings name other
-    nodes; ``shards``: the connected ones; ``own``: state of the control processes' group;
-    ``forget_own``: removes a node from it; ``audit_own``: compares its copies."""
+    nodes; ``shards``: the connected ones; ``forget``: forgets a node in topology and users."""
 
     def __init__(
         self,
         clustered: bool,
         shards: Callable[[], list[Peer]],
-        own: Callable[[], RaftRow | None] = lambda: None,
-        forget_own: Callable[[str], Awaitable[None]] | None = None,
-        audit_own: Callable[[], Awaitable[AuditListing]] | None = None,
+        forget: Callable[[str], Awaitable[None]],
     ) -> None:
         self._clustered = clustered
         self._shards = shards
-        self._own = own
-        self._forget_own = forget_own
-        self._audit_own = audit_own
+        self._forget_node = forget
 
     async def answer(self, message: ControlMessage) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
@@ -88,10 +77,8 @@ class Clustering:
             raise RequestError(ERROR_INVALID, "this node is not part of a cluster")
         match message.kind:
             case "raft":
-                return (await self._told(RaftRequest.from_body(message.body))).to_body()
-            case "audit":
-                return await self._audit(message.body)
-            case "transfer" | "member_change":
+                return (await self._raft(RaftRequest.from_body(message.body))).to_body()
+            case "audit" | "transfer" | "member_change":
                 return await self._one(message.kind, message.body)
             case "rebalance":
                 return (await self._rebalance()).to_body()
@@ -102,18 +89,8 @@ class Clustering:
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not supported here")
 
     async def replicas(self) -> RaftListing:
-        """Return the groups of the whole cluster, including the control processes' own."""
-        return await self._told(RaftRequest(everywhere=True))
-
-    async def _told(self, wanted: RaftRequest) -> RaftListing:
-        """Return the groups to show, including the control processes' own."""
-        own = self._own()
-        if own is None or wanted.group not in ("", own.group):
-            return await self._raft(wanted)
-        if wanted.group:
-            return RaftListing((own,))
-        listing = await self._raft(wanted)
-        return RaftListing((own, *listing.groups), listing.missing)
+        """Return the groups of the whole cluster."""
+        return await self._raft(RaftRequest(everywhere=True))
 
     async def _raft(self, wanted: RaftRequest) -> RaftListing:
         """Return groups as this node's shards report them; one they do not have as its leader
@@ -141,18 +118,6 @@ class Clustering:
             raise RequestError(ERROR_FAILED, "no shard is connected")
         shard = min(shards, key=lambda each: each.name)
         return await forwarded(shard, kind, body, ASK_SECONDS)
-
-    async def _audit(self, body: Body) -> Body:
-        """Compare the copies of a group: its leader does, or this process for the control
-        processes' group."""
-        own = self._own()
-        if (
-            self._audit_own is None
-            or own is None
-            or AuditRequest.from_body(body).group != own.group
-        ):
-            return await self._one(AUDIT, body)
-        return (await self._audit_own()).to_body()
 
     async def _each(self, orders: Sequence[tuple[str, str, str, Body]]) -> GroupOutcomes:
         """Carry out commands on different groups, each (group, node, kind, body); a failure stops
@@ -197,12 +162,9 @@ class Clustering:
         return GroupOutcomes(tuple(sorted(rows, key=lambda row: row.group)))
 
     async def _forget(self, wanted: ForgetNode) -> GroupOutcomes:
-        """Remove a node from every group, starting with the control processes', which refuses to
-        lose its quorum."""
-        rows = list((await self._everywhere()).groups)
-        own = self._own()
-        if own is not None:
-            rows.append(own)
+        """Remove a node from every group, after its member of etcd: etcd refuses to lose its
+        quorum."""
+        rows = (await self._everywhere()).groups
         having = [
             (row, member)
             for row in rows
@@ -223,11 +185,8 @@ class Clustering:
                 ERROR_INVALID,
                 f"{wanted.node} is in contact as a member of {where}: shrink those, or use --force",
             )
-        outcomes: tuple[GroupOutcome, ...] = ()
-        if self._forget_own is not None and (own is None or having[-1][0] is own):
-            await self._forget_own(wanted.node)
-            outcomes = (GroupOutcome("etcd" if own is None else own.group, wanted.node),)
-        others = await self._each(
+        await self._forget_node(wanted.node)
+        return await self._each(
             [
                 (
                     row.group,
@@ -236,47 +195,8 @@ class Clustering:
                     MemberChange(row.group, wanted.node, REMOVE).to_body(),
                 )
                 for row, _member in having
-                if row is not own
             ]
         )
-        return GroupOutcomes((*outcomes, *others.rows))
-
-
-def meta_row(node: str, group: str, status: MetaStatus, elections: int) -> RaftRow:
-    """Return the row of the control processes' group as seen here; ``elections``: times this one
-    became leader."""
-    members = tuple(
-        MemberRow(
-            node=name,
-            number=member_number(name),
-            kind=place,
-            leads=name == status.leader,
-            seen_by=node,
-            match=UNKNOWN,
-            lag=UNKNOWN,
-            state="",
-            connected=name == node or heard is not None,
-            contact=UNKNOWN if heard is None else round(heard * 1000),
-            doubt="",
-        )
-        for name, (place, heard) in sorted(status.members.items())
-    )
-    return RaftRow(
-        group=group,
-        node=node,
-        shard=UNKNOWN,
-        role="candidate" if status.role == "pre_candidate" else status.role,
-        problem=status.problem or "",
-        term=status.term,
-        leader=status.leader,
-        commit=status.commit,
-        applied=status.applied,
-        last=status.commit,
-        snapshot=0,
-        elections=elections,
-        fsync_p99=0.0,
-        members=members,
-    )
 
 
 def in_contact(member: MemberRow) -> bool:

@@ -53,7 +53,11 @@ BUSY_SECONDS: Final = 5.0
 
 _PERMISSION_TABLES: Final = ("permissions", "topic_permissions")
 ETCD: Final = "etcd"
-"""Key in the table ``shared`` of a node whose cluster keeps its metadata in etcd."""
+"""Key in the table ``shared`` of a copy of what a cluster has in etcd: up to which revision."""
+OLDER_NODE: Final = "meta_node"
+OLDER_CLUSTER: Final = "cluster"
+"""Keys of a copy from version 0.1.0, which kept it by a group of its own: the node's name, and the
+cluster's identity."""
 SHARED: Final = "change a cluster's users on a running node: this node's copy would diverge"
 
 _COLUMNS: Final = (
@@ -186,14 +190,12 @@ class MetadataStore:
         return self._database.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount > 0
 
     @property
-    def cluster_store(self) -> str:
-        """Where the cluster agrees on changes, if this database is a copy of a cluster's: ``etcd`` or
-        ``_meta``; empty for a node's own."""
-        found = self._database.execute("SELECT 1 FROM shared WHERE key = ?", (ETCD,))
-        if found.fetchone() is not None:
-            return ETCD
-        raft = self._database.execute("SELECT 1 FROM raft_state").fetchone()
-        return "" if raft is None else "_meta"
+    def of_cluster(self) -> bool:
+        """True when this database is a copy of what a cluster has, which decides about changes."""
+        found = self._database.execute(
+            "SELECT 1 FROM shared WHERE key IN (?, ?)", (ETCD, OLDER_NODE)
+        )
+        return found.fetchone() is not None
 
     @property
     def seeded(self) -> bool:
@@ -288,7 +290,7 @@ class MetadataStore:
     @contextlib.contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction with the users' next revision; roll back when the block raises."""
-        if self.cluster_store and not self._trying:
+        if self.of_cluster and not self._trying:
             raise ChangeError(ERROR_FAILED, SHARED)
         with self.transaction() as database:
             database.execute("UPDATE state SET revision = revision + 1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from fluxmq.control.meta.decisions import AcceptedDelta
+from fluxmq.control.decisions import AcceptedDelta, NodeRecord
 from fluxmq.routing.topology.changes import Change
 from fluxmq.routing.topology.refusals import Refusal
 
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 
 Set = tuple[Change, ...] | Refusal
 """Changes to be made whole or not at all; or why they could not be read."""
-Shared = tuple[tuple[str, bytes | None], ...]
-"""Facts that nodes share about each other: keys and packed values, None to remove one."""
 
 
-class NotLeadingError(Exception):
-    """This node does not lead; nothing was done."""
+class ConflictError(Exception):
+    """Another node has committed a change meanwhile, or this one does not follow yet; nothing was
+    done."""
 
 
 class LostError(Exception):
-    """Leadership was lost before the outcome was known: the decision may still commit, or never."""
+    """There was no answer: the decision may be committed, now or later, or never."""
 
 
 class Decider(Protocol):
@@ -45,17 +44,20 @@ class Decider(Protocol):
         """Forget a node that is gone for good. Raises RequestError."""
 
     async def change(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
-        """Have the leader decide about sets of changes. Return their revision, which this node has
-        reached, and per set None or its refusal. Raises RequestError when there is no leader for
-        too long."""
+        """Have sets of changes decided about. Return their revision, which this node has reached,
+        and per set None or its refusal. Raises RequestError when that takes too long."""
 
     def check(self) -> None:
-        """Raise NotLeadingError unless this node leads."""
+        """Raise ConflictError unless this node follows what is decided."""
 
-    async def commit(self, deltas: Sequence[AcceptedDelta], shared: Shared = ()) -> None:
-        """Commit changes that were decided here. Raises NotLeadingError, LostError, or
-        DecisionError."""
+    async def commit(
+        self,
+        deltas: Sequence[AcceptedDelta],
+        nodes: Sequence[tuple[str, NodeRecord | None]] = (),
+    ) -> None:
+        """Commit changes that were decided here; ``nodes`` are names and records, None for one that
+        is forgotten. Raises ConflictError or LostError."""
 
     async def barrier(self) -> None:
-        """Return once this node is known to have led since the call. Raises NotLeadingError or
-        LostError."""
+        """Return if no other node had committed anything at the time of the call that this one does
+        not have. Raises ConflictError or LostError."""

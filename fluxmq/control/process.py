@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import secrets
 import signal
 import sqlite3
 import time
@@ -30,7 +29,7 @@ from fluxmq.control import backups, clustering, listings, placements, procfs, qu
 from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
-from fluxmq.control.metadata import ETCD, FILE_NAME, MetadataError, MetadataStore, StoreThread
+from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
 from fluxmq.control.node_revisions import NodeRevisions, confirmed
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
@@ -43,7 +42,6 @@ from fluxmq.control.shutdown import END_SECONDS_MAX, end
 from fluxmq.control.topology_service import TopologyService
 from fluxmq.ipc import launch as launching
 from fluxmq.ipc import unix_socket
-from fluxmq.ipc.clusters import AuditListing, RaftRow
 from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.definition_messages import EXPORT_DEFINITIONS, IMPORT_DEFINITIONS
 from fluxmq.ipc.launch import Launch, LaunchError
@@ -71,9 +69,8 @@ from fluxmq.metrics.rabbitmq_names import ScrapedNode
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
-from fluxmq.settings.clustering import META_GROUP, ClusterSettings
+from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.listeners import MetricsListener
-from fluxmq.settings.plans import GroupPlans
 from fluxmq.settings.queues import QueueSettings
 from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
@@ -82,7 +79,6 @@ if TYPE_CHECKING:
     from fluxmq.control.etcd.client import EtcdClient
     from fluxmq.control.etcd.retained import RetainedKeys
     from fluxmq.control.management.api import ManagementApi
-    from fluxmq.control.meta.service import Meta
 
 HEARTBEAT_SECONDS: Final = 0.25
 # Heartbeats between two reports of suppressed log lines, and two memory checks: about a second.
@@ -119,7 +115,6 @@ class ControlProcess:
         self._store: MetadataStore | None = None
         self._directory: Directory | None = None
         self._topology: TopologyService | None = None
-        self._meta: Meta | None = None
         self._placing = placements.Placements(
             DataPaths(launch.data_dir), self._thread, self._shards, table.rows
         )
@@ -130,9 +125,7 @@ class ControlProcess:
         self._clustering = clustering.Clustering(
             cluster.enabled and cluster.raft.enabled,
             self._shards,
-            self._meta_row,
-            self._forget_in_meta,
-            self._audit_meta,
+            self._forget,
         )
         self._retained: RetainedKeys | None = None
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
@@ -211,7 +204,6 @@ class ControlProcess:
         self._answers[REVISION_WANTED] = self._revised
         if self._decider is not None:
             self._decider.join(topology_service, self._directory)
-        if self._decider is not None and self._meta is None:
             nodes = self._other_nodes()
             topology_service.revision_barrier.join(NodeRevisions(TOPOLOGY, nodes))
             self._directory.revision_barrier.join(NodeRevisions(USERS, nodes))
@@ -220,8 +212,6 @@ class ControlProcess:
             await self._listener.start(unix_socket.bind(socket_path))
         except OSError as problem:
             raise BootError(f"storage.data_dir: {socket_path}: {problem}") from problem
-        if self._meta is not None:
-            await self._start_meta(self._meta)
         if self._settings.cluster.enabled and self._settings.cluster.etcd is not None:
             self._start_etcd(self._settings.cluster)
         management = cache(lambda: self._management(listing))
@@ -241,46 +231,32 @@ class ControlProcess:
         # A node's identity is its supervisor's, whose child this process is.
         life = procfs.identity(self._launch.parent_pid)
         parameters = parameters_of(self._settings)
-        plan = GroupPlans(self._settings).meta()
-        in_etcd = plan is not None and cluster.etcd is not None
+        clustered = cluster.enabled and cluster.raft.enabled
         queues = tuple(
             configured_queue(queue, self._group_of(queue)) for queue in self._settings.queues
         )
         topology_service = TopologyService(
             *(store, self._thread, self._shards, self._live, self._users_changed),
-            "" if plan is None else cluster.node_id,
+            cluster.node_id if clustered else "",
         )
-        if plan is None:
-            if await self._thread.run(lambda: store.cluster_store):
+        if not clustered:
+            if await self._thread.run(lambda: store.of_cluster):
                 raise MetadataError("its users and queues belong to a cluster: set cluster.enabled")
             await topology_service.load(life, queues, lambda: first_user(parameters, os.environ))
             return await self._thread.run(store.users), topology_service
-        if not in_etcd and await self._thread.run(lambda: store.cluster_store) == ETCD:
-            raise MetadataError("its users and queues are in etcd: set cluster.etcd")
-        # A single node needs neither streams to others nor etcd.
-        if in_etcd:
-            from fluxmq.control.etcd.shared_metadata import SharedMetadata
-            from fluxmq.control.meta.bootstrap import Bootstrap
+        # A single node does not need etcd.
+        from fluxmq.control.etcd.shared_metadata import SharedMetadata
+        from fluxmq.control.node_starts import NodeStart
 
-            shared = topology_service.decider = SharedMetadata(
-                Bootstrap(cluster.node_id, 0, life, 0, queues),
-                len(plan.nodes),
-                *(store, self._thread),
-                lambda: first_user(parameters, os.environ),
-            )
-            await shared.open()
-            await topology_service.load_shared()
-            known = shared.known
-            return await self._thread.run(store.users) if known else Users(0, ()), topology_service
-        from fluxmq.control.meta.service import Meta
-
-        self._meta = topology_service.decider = Meta(
-            *(plan, cluster.node_id, life, queues, store, self._thread),
+        shared = topology_service.decider = SharedMetadata(
+            NodeStart(cluster.node_id, life, queues),
+            len(cluster.transport.peers) + 1,
+            *(store, self._thread),
             lambda: first_user(parameters, os.environ),
         )
-        await self._meta.open()
+        await shared.open()
         await topology_service.load_shared()
-        known = self._meta.known
+        known = shared.known
         return await self._thread.run(store.users) if known else Users(0, ()), topology_service
 
     def _other_nodes(self) -> ControlOfNodes:
@@ -292,20 +268,6 @@ class ControlProcess:
         node."""
         raft = self._settings.cluster.raft
         return queue.replication_group(raft) or "" if raft.enabled else ""
-
-    async def _start_meta(self, meta: Meta) -> None:
-        from fluxmq.cluster.connection import StreamHello
-        from fluxmq.cluster.errors import ClusterError
-        from fluxmq.cluster.security import Security
-        from fluxmq.control.meta.streams import Streams
-
-        cluster, workers = self._settings.cluster, self._launch.workers
-        own = StreamHello(cluster.node_id, 0, workers, secrets.randbits(63), "")
-        try:
-            security = Security.of(cluster)
-            await meta.start(Streams(meta.plan, security, own, meta.neighbours, time.monotonic))
-        except ClusterError as problem:
-            raise BootError(f"cluster.raft.bind_addr: the group _meta: {problem}") from problem
 
     def _start_etcd(self, cluster: ClusterSettings) -> None:
         # The library writes lines of its own to standard error; its errors are logged here.
@@ -443,8 +405,6 @@ class ControlProcess:
     async def _stop(self) -> bool:
         """Stop everything; return whether it has ended."""
         steps = {name: part.stop() for name, part in self._serving.items()}
-        if self._meta is not None:
-            steps["the group _meta"] = self._meta.stop()
         in_time = await end(steps, END_SECONDS_MAX)
         await self._listener.stop()
         if self._store is not None:
@@ -474,20 +434,10 @@ class ControlProcess:
     def _processes(self) -> list[Peer]:
         return self._listener.processes
 
-    def _meta_row(self) -> RaftRow | None:
-        if self._meta is None:
-            return None
-        node = self._settings.cluster.node_id
-        meta = self._meta
-        return clustering.meta_row(node, META_GROUP, meta.status(), meta.replica.elections)
-
-    async def _forget_in_meta(self, node: str) -> None:
+    async def _forget(self, node: str) -> None:
+        """Forget a node that is gone for good."""
         if self._decider is not None:
             await self._decider.forget(node)
-
-    async def _audit_meta(self) -> AuditListing:
-        assert self._meta is not None, "there is a row of it"
-        return await self._meta.neighbours.comparing.audit()
 
     @property
     def _decider(self) -> Decider | None:
@@ -517,8 +467,7 @@ class ControlProcess:
 
     def _own_samples(self) -> Iterable[Sample]:
         serving = [each for part in self._serving.values() for each in part.samples()]
-        meta = () if self._meta is None else self._meta.samples()
-        return [*serving, *self._resources.samples(), *meta]
+        return [*serving, *self._resources.samples()]
 
     def _greeted(self, peer: Peer) -> None:
         hello = peer.hello

@@ -1,6 +1,6 @@
 """Tables of ``meta.db``, and upgrades of older versions to the present one.
 
-Schema 3::
+Schema 4::
 
     state              one row: revision of users, revision of the topology, whether a node ran here
                        already, and which one runs or ran last
@@ -9,13 +9,11 @@ Schema 3::
     permissions        user and virtual host: patterns configure, write, read
     topic_permissions  user, virtual host and exchange: patterns write, read
     topology           kind and key: a row (msgpack), and whether it ends with the node
-    shared             facts that the nodes of a cluster share about each other, by key (msgpack);
-                       empty while the node is alone
-    raft_state         one row while the node is in a cluster: its identity, term and vote, first
-                       log index, index applied to the tables above, and the membership there
-    raft_log           entries of the group _meta from that index on
+    shared             in a cluster, up to which revision of etcd this is a copy, and the records of
+                       the nodes, by key (msgpack); empty while the node is alone
 
-Schema 2 had no ``shared`` and nothing of Raft. Schema 1 had ``state`` with the users' revision, and
+Schema 3 had a replication group's log beside them: the nodes of a cluster agreed by it. Schema 2 had
+neither that nor ``shared``. Schema 1 had ``state`` with the users' revision, and
 ``users`` without tags.
 """
 
@@ -23,7 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 USERS: Final = """
 CREATE TABLE users (
@@ -109,7 +107,14 @@ CREATE TABLE raft_log (
 ) STRICT;
 """
 
-STEPS: Final = {1: FROM_1_TO_2, 2: FROM_2_TO_3}
+FROM_3_TO_4: Final = """
+INSERT OR REPLACE INTO shared SELECT 'meta_node', CAST(node AS BLOB) FROM raft_state;
+DELETE FROM shared WHERE key GLOB 'node:*';
+DROP TABLE raft_log;
+DROP TABLE raft_state;
+"""
+
+STEPS: Final = {1: FROM_1_TO_2, 2: FROM_2_TO_3, 3: FROM_3_TO_4}
 """Statements that upgrade a database from each version to the next."""
 
 

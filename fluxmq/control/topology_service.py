@@ -7,8 +7,8 @@ when every live shard has confirmed it, or after `CONFIRM_SECONDS`.
 
 Queues of the settings file are rows like others, but not written: each start reads them again.
 
-In a cluster (`decider`) the leader decides in the same way, and every node, leader included, learns
-the result through `told` once it is on the node's disk. Configured queues are written then: each
+In a cluster (`decider`) the node that is asked decides in the same way, and every node, it included,
+learns the result through `told` once it is committed and on the node's disk. Configured queues are written then: each
 node declares its own when it starts.
 """
 
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluxmq.auth.users import User
-from fluxmq.control.meta.decisions import AcceptedDelta
+from fluxmq.control.decisions import AcceptedDelta, NodeRecord
 from fluxmq.control.metadata import MetadataStore, StoreThread
 from fluxmq.control.peers import Peer, PeerError, RequestError
-from fluxmq.control.ports import Decider, LostError, NotLeadingError, Set, Shared
+from fluxmq.control.ports import ConflictError, Decider, LostError, Set
 from fluxmq.control.revision_barrier import RevisionBarrier
 from fluxmq.control.topology_rows import Write, pack
 from fluxmq.ipc.messages import ERROR_FAILED, Body, MessageError
@@ -189,7 +189,7 @@ class TopologyService:
     async def decide(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
         """Decide here about sets of changes; return their revision, per set None or a refusal.
 
-        Raises RequestError as `change` does, NotLeadingError and LostError in a cluster.
+        Raises RequestError as `change` does, ConflictError and LostError in a cluster.
         """
         if len(self._waiting) >= WAITING_MAX:
             raise RequestError(ERROR_FAILED, f"{WAITING_MAX} requests are waiting for the disk")
@@ -204,7 +204,7 @@ class TopologyService:
     async def deciding(self) -> AsyncIterator[Topology]:
         """Block other decisions on this node; yield the topology with everything decided so far.
 
-        Changes then made to it must be committed. Raises NotLeadingError.
+        Changes then made to it must be committed. Raises ConflictError.
         """
         async with self._writing:
             await self._follow()
@@ -229,13 +229,15 @@ class TopologyService:
         finally:
             topology.replaced = None
 
-    async def commit(self, deltas: Sequence[Delta], shared: Shared = ()) -> None:
+    async def commit(
+        self, deltas: Sequence[Delta], nodes: Sequence[tuple[str, NodeRecord | None]] = ()
+    ) -> None:
         """Commit changes on all nodes, within `ports`. Raises as `Decider.commit` does."""
         assert self.decider is not None, "there is a cluster"
         taken = [
             AcceptedDelta(delta, tuple(map(self._is_transient, delta.rows))) for delta in deltas
         ]
-        await self.decider.commit(taken, shared)
+        await self.decider.commit(taken, nodes)
 
     async def _write_all(self) -> None:
         """Write pending requests, in as few transactions as possible, until there are none."""
@@ -264,7 +266,7 @@ class TopologyService:
                 if deltas:
                     await self._commit(deltas)
         except Exception as problem:  # noqa: BLE001 - the writer's outermost frame: who waits has to be answered
-            if not isinstance(problem, NotLeadingError | LostError):
+            if not isinstance(problem, ConflictError | LostError):
                 _log.exception("topology changes could not be written")
             await self._give_up(requests, problem, ahead=ahead)
             return
@@ -286,7 +288,7 @@ class TopologyService:
         for request in requests:
             if not request.done.done():
                 refusal = RequestError(ERROR_FAILED, "the change could not be written")
-                lost = isinstance(problem, NotLeadingError | LostError)
+                lost = isinstance(problem, ConflictError | LostError)
                 request.done.set_exception(problem if lost else refusal)
 
     def _apply(

@@ -407,39 +407,6 @@ _DECLARED: Final = (
         "Members of etcd without a directory that this node has admitted to the cluster.",
         scope=Scope.NODE,
     ),
-    Metric("fluxmq_meta_term", _G, "Raft term of the group _meta on this node.", scope=Scope.NODE),
-    Metric("fluxmq_meta_leader", _G, "1 while this node leads _meta.", scope=Scope.NODE),
-    Metric("fluxmq_meta_leader_known", _G, "1 while _meta has a leader.", scope=Scope.NODE),
-    Metric("fluxmq_meta_commit_index", _G, "Commit index of _meta.", scope=Scope.NODE),
-    Metric(
-        "fluxmq_meta_applied_index", _G, "Applied index of _meta on this node.", scope=Scope.NODE
-    ),
-    Metric(
-        "fluxmq_meta_elections_total",
-        _C,
-        "Times that this node became the leader of _meta.",
-        scope=Scope.NODE,
-    ),
-    Metric(
-        "fluxmq_meta_compared_index",
-        _G,
-        "Index at which this node, as leader, last found a majority of equal replicas.",
-        scope=Scope.NODE,
-    ),
-    Metric(
-        "fluxmq_meta_mismatches_total",
-        _C,
-        "Replicas of _meta that this node, as leader, found to differ.",
-        scope=Scope.NODE,
-    ),
-    Metric("fluxmq_meta_voter", _G, "1 for nodes that vote in _meta.", ("member",), Scope.NODE),
-    Metric(
-        "fluxmq_meta_last_contact_seconds",
-        _G,
-        "Time since the last contact with the node.",
-        ("member",),
-        Scope.NODE,
-    ),
     Metric(
         "fluxmq_raft_groups_not_shown",
         _G,

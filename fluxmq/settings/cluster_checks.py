@@ -13,7 +13,6 @@ from typing import Final
 from fluxmq.model.limits import PORT_MAX
 from fluxmq.settings.clustering import (
     DEFAULT_GROUP,
-    META_GROUP,
     OWN_GROUP_PREFIXES,
     ClusterSettings,
     Etcd,
@@ -40,19 +39,8 @@ _INHERITED: Final = (
     "heartbeat_timeout",
     "election_timeout",
 )
-_OF_META: Final = frozenset(
-    {
-        "bind_addr",
-        "peers",
-        "ack_timeout",
-        "heartbeat_timeout",
-        "election_timeout",
-        "snapshot_interval",
-        "snapshot_threshold",
-    }
-)
-"""Keys that ``_meta`` may set. Its replicas are on every node, beside the control process's
-data."""
+OLDER_META: Final = "_meta"
+"""The group in which the nodes of a cluster of version 0.1.0 agreed on topology and users."""
 _OF_MEMBER: Final = frozenset(
     {"data_dir", "bind_addr", "client_addr", "initial_cluster", "bootstrap", "binary"}
 )
@@ -71,6 +59,13 @@ def cluster_problems(settings: Settings) -> Iterator[SettingsProblem]:
     yield from _raft(cluster.raft)
     if cluster.enabled and cluster.etcd is not None:
         yield from _etcd(cluster, cluster.etcd)
+    elif cluster.enabled and cluster.raft.enabled:
+        yield SettingsProblem(
+            "cluster.etcd",
+            "is required: the nodes of a cluster keep topology, users and sessions in it."
+            " For a member of etcd on this node, set bind_addr, client_addr and initial_cluster;"
+            " for one that runs elsewhere, endpoints",
+        )
     if cluster.enabled:
         yield from _nodes(cluster)
     elif cluster.raft.enabled:
@@ -83,13 +78,12 @@ def plan_problems(settings: Settings) -> Iterator[SettingsProblem]:
     if not (settings.cluster.enabled and settings.cluster.raft.enabled):
         return
     plans, made = GroupPlans(settings), list[GroupPlan]()
-    for group in (META_GROUP, *plans.configured()):
+    for group in plans.configured():
         try:
-            plan = plans.meta() if group == META_GROUP else plans.of(group)
+            plan = plans.of(group)
         except UnknownGroup as error:
             yield SettingsProblem(_path(settings, group, "bind_addr"), str(error))
             continue
-        assert plan is not None, "the cluster is enabled"
         made.append(plan)
         if plan.heartbeat_timeout >= plan.election_timeout:
             yield SettingsProblem(
@@ -109,7 +103,7 @@ def _path(settings: Settings, group: str, key: str) -> str:
     if group in raft.groups:
         return f"cluster.raft.groups.{group}.{key}"
     for index, queue in enumerate(settings.queues):
-        if group not in (DEFAULT_GROUP, META_GROUP) and queue.replication_group(raft) == group:
+        if group != DEFAULT_GROUP and queue.replication_group(raft) == group:
             return f"queues[{index}].replication.{key if key in ReplicationSettings.model_fields else 'group'}"
     return f"cluster.raft.{key}"
 
@@ -167,11 +161,10 @@ def _group(path: str, name: str, group: RaftGroup, raft: Raft) -> Iterator[Setti
         )
     if name.startswith(OWN_GROUP_PREFIXES):
         yield SettingsProblem(path, OWN_GROUP_NAME)
-    if name == META_GROUP:
-        for key in sorted(group.model_fields_set - _OF_META):
-            yield SettingsProblem(
-                f"{path}.{key}", "does not apply to the topology's group, which has its own"
-            )
+    if name == OLDER_META:
+        yield SettingsProblem(
+            path, "is not a group any more: topology and users are in etcd, see cluster.etcd"
+        )
     elif name != DEFAULT_GROUP and group.enabled and group.bind_addr is None:
         yield SettingsProblem(f"{path}.bind_addr", "is required")
     merged = {
@@ -252,7 +245,7 @@ def _nodes(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
                     f"{path}.{node}", f"{address} is also that of {taken[address]}"
                 )
             taken.setdefault(address, node)
-        every = path in ("cluster.raft.peers", f"cluster.raft.groups.{META_GROUP}.peers")
+        every = path == "cluster.raft.peers"
         if not set(peers) <= set(known) or (every and len(peers) < len(known)):
             yield SettingsProblem(
                 path,

@@ -64,10 +64,6 @@ OWN_GROUP_PREFIXES = (f"{LOCAL}-", f"{BUFFERED}-", f"{EPHEMERAL}-")
 DEFAULT_GROUP: Final = "default"
 """The group of queues that name none; cluster.raft itself is its section."""
 
-META_GROUP: Final = "_meta"
-"""The group in which the nodes of a cluster agree on exchanges, queues, bindings, policies, vhosts
-and users."""
-
 Name = Annotated[str, AfterValidator(check_name)]
 Endpoint = Annotated[str, AfterValidator(_endpoint), ScalarKind("URL")]
 
@@ -141,15 +137,14 @@ class TransportSettings(Section):
 
 
 class RaftGroup(Section):
-    """One replication group. Keys left out are inherited from cluster.raft. ``_meta`` is the group
-    of the topology."""
+    """One replication group. Keys left out are inherited from cluster.raft."""
 
     enabled: bool = True
     """Allow a replica on this node; if false, peers names the nodes that may. The default group
     cannot be disabled."""
     bind_addr: Address | None = None
-    """Address of the group's endpoint on this node; unique. Required, except for default and
-    _meta."""
+    """Address of the group's endpoint on this node; unique. Required, except for
+    default."""
     data_dir: str | None = None
     """Directory of the group on this node; unique. While cluster.enabled is false, groups are below
     storage.data_dir."""

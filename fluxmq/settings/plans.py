@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 
 from fluxmq.settings.clustering import (
     DEFAULT_GROUP,
-    META_GROUP,
     OWN_GROUP_PREFIXES,
     RaftGroup,
     check_name,
@@ -38,10 +37,6 @@ from fluxmq.settings.values import split_address
 DERIVED_PORTS: Final = 999
 """Range of ports above that of cluster.raft.bind_addr over which groups without an address are
 spread."""
-
-META_PORT: Final = 1000
-"""Distance of the port of ``_meta``, if it has no address, from that of cluster.raft.bind_addr:
-beyond the derived ports."""
 
 SIZED: Final = "copies-"
 """Beginning of the names of the groups for queues that want another number of copies than the default
@@ -117,7 +112,7 @@ class GroupPlans:
         self._derived: dict[str, str] = {}
         self._made: dict[str, GroupPlan] = {}
         # Groups of the file first, so that none that appears later takes one of their addresses.
-        for group in (META_GROUP, *self.configured()) if self._clustered else ():
+        for group in self.configured() if self._clustered else ():
             try:
                 self._own_address(group)
             except UnknownGroup:
@@ -129,33 +124,14 @@ class GroupPlans:
 
     def configured(self) -> tuple[str, ...]:
         """Return the groups that the file names for this node, the default group first, then in its
-        order; without ``_meta``."""
+        order."""
         if not self._raft.enabled:
             return ()
         listed = (name for name, group in self._raft.groups.items() if group.enabled)
         named = (queue.replication_group(self._raft) for queue in self._settings.queues)
         off = {name for name, group in self._raft.groups.items() if not group.enabled}
         found = dict.fromkeys([DEFAULT_GROUP, *listed, *(name for name in named if name)])
-        return tuple(name for name in found if name not in off and name != META_GROUP)
-
-    def meta(self) -> GroupPlan | None:
-        """Return the plan of the topology's group, of which every node is a member; None while the
-        node is alone. Raises UnknownGroup."""
-        if not self._clustered:
-            return None
-        plan = self._plan(META_GROUP)
-        copies = len(plan.nodes)
-        return replace(
-            plan,
-            data_dir=None,
-            members=plan.nodes,
-            own=member_number(self._settings.cluster.node_id),
-            write_policy="forward",
-            distribution_mode="forward",
-            sync_mode=True,
-            replication_factor=copies,
-            min_in_sync_replicas=1,
-        )
+        return tuple(name for name in found if name not in off)
 
     def of(self, group: str) -> GroupPlan:
         """Return the plan of a group. Raises UnknownGroup when the settings have no such group and
@@ -164,7 +140,7 @@ class GroupPlans:
             check_name(group)
         except ValueError as error:
             raise UnknownGroup(group, str(error)) from None
-        if group == META_GROUP or group.startswith(OWN_GROUP_PREFIXES):
+        if group.startswith(OWN_GROUP_PREFIXES):
             raise UnknownGroup(group, "is not a valid name for a replication group of queues")
         known = group == DEFAULT_GROUP or group in self._raft.groups or self._copies(group) > 0
         if not known and not self._raft.auto_provision_groups:
@@ -345,8 +321,6 @@ class GroupPlans:
 def derived_offset(group: str) -> int:
     """Return the distance of a group's derived port from that of cluster.raft.bind_addr, equal on
     all nodes."""
-    if group == META_GROUP:
-        return META_PORT
     return 1 + zlib.crc32(group.encode()) % DERIVED_PORTS
 
 

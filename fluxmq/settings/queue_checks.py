@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fluxmq.settings.clustering import DEFAULT_GROUP, META_GROUP, OWN_GROUP_PREFIXES, RaftGroup
+from fluxmq.settings.clustering import DEFAULT_GROUP, OWN_GROUP_PREFIXES, RaftGroup
 from fluxmq.settings.problems import SettingsProblem
 from fluxmq.settings.queues import DEAD_LETTER_PREFIX, QUEUE_PREFIX, QueueSettings
 from fluxmq.settings.schema import Settings
@@ -114,11 +114,6 @@ def _replication(path: str, queue: QueueSettings, settings: Settings) -> Iterato
         )
     if replication.group.startswith(OWN_GROUP_PREFIXES):
         yield SettingsProblem(f"{path}.replication.group", OWN_GROUP_NAME)
-    elif replication.group == META_GROUP:
-        yield SettingsProblem(
-            f"{path}.replication.group",
-            f"{META_GROUP} is the group of the topology and has no queues",
-        )
     elif group is not None and group != "default":
         if group in raft.groups:
             elsewhere = settings.cluster.enabled and raft.groups[group].peers

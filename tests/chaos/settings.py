@@ -12,10 +12,11 @@ from tests.powercut.image import tool
 from tests.powercut.node import busy_storage
 
 MQTT, AMQP, HTTP = 1883, 5672, 8080
-TRANSPORT, DEFAULT, HOT, META = 17_948, 17_100, 17_200, 18_100
-"""Ports, the same on every node. That of the group in which nodes agree on queues is derived: 1000 above the default's."""
+TRANSPORT, DEFAULT, HOT = 17_948, 17_100, 17_200
+ETCD_MEMBERS, ETCD_CLIENTS = 2380, 2379
+"""Ports, the same on every node."""
 
-RAFT_PORTS = (DEFAULT, HOT, META)
+RAFT_PORTS = (DEFAULT, HOT)
 PEER_PORTS = (TRANSPORT, *RAFT_PORTS)
 HEARTBEAT_S, ELECTION_S, ACK_TIMEOUT_S = 0.15, 1.0, 5.0
 VISIBILITY_S = 20.0
@@ -135,7 +136,21 @@ def _cluster(
         "snapshot_threshold": 500,
         "groups": {"hot": at(HOT)},
     }
-    return {"enabled": True, "node_id": f"node{node}", "transport": transport, "raft": raft}
+    scheme = "http" if certificates is None else "https"
+    members = {f"node{n}": f"{scheme}://{address(n)}:{ETCD_MEMBERS}" for n in range(1, nodes + 1)}
+    etcd = {
+        # Not by way of the proxies: all members have to name the same addresses.
+        "bind_addr": f"{own}:{ETCD_MEMBERS}",
+        "client_addr": f"127.0.0.1:{ETCD_CLIENTS}",
+        "initial_cluster": ",".join(f"{name}={url}" for name, url in members.items()),
+    }
+    return {
+        "enabled": True,
+        "node_id": f"node{node}",
+        "transport": transport,
+        "raft": raft,
+        "etcd": etcd,
+    }
 
 
 def _queue(queue: Queue) -> dict[str, Any]:
@@ -173,7 +188,8 @@ def make_certificates(folder: Path, nodes: int) -> None:
         name = f"node{node}"
         files = ("-keyout", f"{name}.key", "-out", f"{name}.csr")
         run(*new, "-subj", f"/CN={name}", *files)
-        (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{name}\n")
+        # Members of etcd know each other by addresses.
+        (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{name},IP:{address(node)}\n")
         signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "30")
         out = ("-in", f"{name}.csr", "-extfile", f"{name}.ext", "-out", f"{name}.pem")
         run("x509", "-req", *signing, *out)

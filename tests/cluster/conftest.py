@@ -7,21 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.nodes import Cluster
-from tests.etcd import program
 
 
 @pytest.fixture(scope="module")
 def module_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Three nodes for all tests of a module, with what its SETTINGS says besides, and as many shards as its WORKERS does;
-    each with a member of etcd if it says so by ETCD."""
+    """Three nodes for all tests of a module, with what its SETTINGS says besides, and as many shards as its WORKERS does."""
     workers = getattr(request.module, "WORKERS", 1)
-    etcd = getattr(request.module, "ETCD", False)
-    if etcd:
-        program()
-    folder = tmp_path_factory.mktemp("cluster")
-    started = Cluster(folder, request.module.SETTINGS, workers, etcd=etcd)
+    started = Cluster(tmp_path_factory.mktemp("cluster"), request.module.SETTINGS, workers)
     try:
         started.start()
         yield started

@@ -25,11 +25,12 @@ from fluxmq.cli.main import run as fluxmqctl
 from fluxmq.settings.plans import derived_offset
 from tests.broker import HOST, POLL_INTERVAL, REPOSITORY, Broker, free_ports, merged
 from tests.conformance.client import eventually
+from tests.etcd import program
 
 NODES = ("node1", "node2", "node3")
 ELECTION_SECONDS = 1.0
 START_SECONDS = 100.0
-GROUPS = ("default", "other", "_meta")
+GROUPS = ("default", "other")
 NODE_FOLDER = "NODE_FOLDER"
 """Stands in settings for the directory of each node."""
 SHARD_PORTS = 64
@@ -174,10 +175,8 @@ class Node:
 class Cluster:
     """Three nodes."""
 
-    def __init__(
-        self, folder: Path, settings: Mapping[str, Any], workers: int = 1, *, etcd: bool = False
-    ) -> None:
-        """``etcd``: each node runs a member of etcd."""
+    def __init__(self, folder: Path, settings: Mapping[str, Any], workers: int = 1) -> None:
+        program()
         ports = _ports(len(NODES), 6 + len(GROUPS))
         self.nodes: list[Node] = []
         for name, own in zip(NODES, ports, strict=True):
@@ -192,7 +191,7 @@ class Cluster:
                 "client_addr": f"{HOST}:{node.etcd_port}",
                 "initial_cluster": members,
             }
-            more = merged({"cluster": {"etcd": member}}, settings) if etcd else settings
+            more = merged({"cluster": {"etcd": member}}, settings)
             node.configure([other for other in self.nodes if other is not node], more)
 
     def start(self) -> None:

@@ -20,8 +20,7 @@ PATIENCE = 60
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    program()
-    made = Cluster(tmp_path_factory.mktemp("etcd"), {}, etcd=True)
+    made = Cluster(tmp_path_factory.mktemp("etcd"), {})
     try:
         made.start()
         yield made

@@ -16,7 +16,6 @@ from tests.conformance.client import eventually
 
 GROUP = "default"
 SETTINGS = {"queues": [{"name": "kept", "replication": {"enabled": True, "group": GROUP}}]}
-ETCD = True
 SECONDS = 60.0
 LEFT_BEHIND = "another node's copy of a group was declared authoritative"
 TRUTH = "--this-copy-is-the-truth"

@@ -27,8 +27,7 @@ THRESHOLD = 1024
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    program()
-    made = Cluster(tmp_path_factory.mktemp("retained"), {}, WORKERS, etcd=True)
+    made = Cluster(tmp_path_factory.mktemp("retained"), {}, WORKERS)
     try:
         made.start()
         coordinator(made)

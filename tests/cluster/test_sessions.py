@@ -30,8 +30,7 @@ LASTING = ((wire.SESSION_EXPIRY_INTERVAL, 3600),)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    program()
-    made = Cluster(tmp_path_factory.mktemp("sessions"), {}, WORKERS, etcd=True)
+    made = Cluster(tmp_path_factory.mktemp("sessions"), {}, WORKERS)
     try:
         made.start()
         coordinator(made)

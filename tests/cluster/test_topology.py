@@ -29,7 +29,6 @@ from tests.conformance import wire
 from tests.conformance.client import Client, eventually, tcp
 
 SETTINGS: dict[str, Any] = {"queues": [{"name": "of-settings"}]}
-ETCD = True
 PATIENCE = 60
 AT_ONCE = 5.0
 """Seconds: half of what a node waits for a queue that is about to be there."""

@@ -29,7 +29,7 @@ def test_nodes_have_members_of_one_etcd(tmp_path: Path) -> None:
     members = []
     for index in range(NODES):
         path = tmp_path / f"{index}.yaml"
-        content = settings(addresses, index, Shape(queues=0, etcd=True), tmp_path / str(index))
+        content = settings(addresses, index, Shape(queues=0), tmp_path / str(index))
         path.write_text(json.dumps(content))
         cluster = load(path, {}).cluster
         assert cluster.etcd is not None

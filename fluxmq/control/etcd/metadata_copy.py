@@ -8,20 +8,26 @@ no change is made twice or skipped.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from fluxmq.auth.users import User
+from fluxmq.control import beginnings
+from fluxmq.control.decisions import Decision, NodeRecord
 from fluxmq.control.etcd.metadata_keys import MetadataContent, MetadataRoot
-from fluxmq.control.meta import snapshots
-from fluxmq.control.meta.decisions import Decision
-from fluxmq.control.meta.tables import CLUSTER, NODE, ForeignTopologyError
-from fluxmq.control.metadata import ETCD, MetadataError, MetadataStore
+from fluxmq.control.metadata import ETCD, OLDER_CLUSTER, OLDER_NODE, MetadataError, MetadataStore
 from fluxmq.control.topology_rows import pack, unpack
 from fluxmq.ipc.user_messages import Users
+from fluxmq.model.errors import FluxmqError
 
+NODE: Final = "node:"
+"""Prefix of the keys of the nodes' records in the table ``shared``."""
 NOTHING: Final = -1
 """Age of a copy that has no content."""
+
+
+class ForeignTopologyError(FluxmqError):
+    """The cluster has a topology already, and this node one of its own that would be lost."""
 
 
 class MetadataStep(NamedTuple):
@@ -40,7 +46,7 @@ class CopyState(NamedTuple):
     revision: int
     root: MetadataRoot
     age: int
-    nodes: dict[str, bytes]
+    nodes: dict[str, NodeRecord]
 
 
 class MetadataCopy:
@@ -57,17 +63,18 @@ class MetadataCopy:
             users, seeded = database.execute("SELECT revision, seeded FROM state").fetchone()
             topology = self._store.topology.revision
             revision, cluster, node = 0, 0, self._node
-            row = database.execute("SELECT node FROM raft_state").fetchone()
             if ETCD in shared:
                 revision, cluster, node = unpack(shared[ETCD])
-            elif row is not None:
-                (node,) = row
-                cluster = int(unpack(shared[CLUSTER])[0]) if CLUSTER in shared else 0
+            elif OLDER_NODE in shared:
+                node = shared[OLDER_NODE].decode()
+                cluster = int(unpack(shared[OLDER_CLUSTER])[0]) if OLDER_CLUSTER in shared else 0
             if node != self._node:
                 raise MetadataError(f"this is the directory of node {node!r} of a cluster")
             has = cluster or self._has_content(database, users, seeded)
         nodes = {
-            key.removeprefix(NODE): value for key, value in shared.items() if key.startswith(NODE)
+            key.removeprefix(NODE): NodeRecord.unpack(value)
+            for key, value in shared.items()
+            if key.startswith(NODE)
         }
         age = topology + users if has else NOTHING
         return CopyState(revision, MetadataRoot(topology, users, cluster), age, nodes)
@@ -76,13 +83,13 @@ class MetadataCopy:
     def _has_content(database: sqlite3.Connection, users: int, seeded: int) -> bool:
         """Return whether there is more than the defaults."""
         rows = database.execute("SELECT kind, key FROM topology WHERE transient = 0").fetchall()
-        return bool(users > seeded or (seeded and set(rows) != set(snapshots.default_keys())))
+        return bool(users > seeded or (seeded and set(rows) != set(beginnings.default_keys())))
 
     def beginning(self, state: CopyState, first: Callable[[], User]) -> Decision:
         """Return what a cluster begins with if this node's copy is what there is. Raises ValueError
         for a damaged row."""
-        decision = snapshots.beginning(self._store, self._node, 0, state.age != NOTHING, first)
-        return Decision(decision.deltas, decision.users)
+        brings = state.age != NOTHING
+        return beginnings.beginning(self._store, self._node, first, brings=brings)
 
     def write(self, steps: Sequence[MetadataStep]) -> Users | None:
         """Make changes, in order, in one transaction; return the users if they changed."""
@@ -94,7 +101,7 @@ class MetadataCopy:
                 if decision.users is not None:
                     changed = True
                     self._put_users(database, decision)
-                self._share(database, decision.shared)
+                self._put_nodes(database, decision)
                 self._reach(database, revision, root)
             return self._store.users() if changed else None
 
@@ -112,13 +119,11 @@ class MetadataCopy:
         with self._store.transaction() as database:
             for table in ("users", "permissions", "topic_permissions", "topology", "shared"):
                 database.execute(f"DELETE FROM {table}")
-            for table in ("raft_state", "raft_log"):  # from before the topology was in etcd
-                database.execute(f"DELETE FROM {table}")
             database.execute("UPDATE state SET seeded = 1")
             for taken in decision.deltas:
                 self._store.topology.put(taken.writes(), root.topology)
             self._put_users(database, decision)
-            self._share(database, decision.shared)
+            self._put_nodes(database, decision)
             self._reach(database, revision, root)
             return self._store.users()
 
@@ -133,12 +138,14 @@ class MetadataCopy:
         database.execute("UPDATE state SET revision = ?", (revision,))
 
     @staticmethod
-    def _share(database: sqlite3.Connection, shared: Iterable[tuple[str, bytes | None]]) -> None:
-        for key, value in shared:
-            if value is None:
-                database.execute("DELETE FROM shared WHERE key = ?", (key,))
+    def _put_nodes(database: sqlite3.Connection, decision: Decision) -> None:
+        for node, record in decision.nodes:
+            if record is None:
+                database.execute("DELETE FROM shared WHERE key = ?", (NODE + node,))
             else:
-                database.execute("INSERT OR REPLACE INTO shared VALUES (?, ?)", (key, value))
+                values = NODE + node, record.pack()
+                database.execute("INSERT OR REPLACE INTO shared VALUES (?, ?)", values)
 
     def _reach(self, database: sqlite3.Connection, revision: int, root: MetadataRoot) -> None:
-        self._share(database, [(ETCD, pack([revision, root.cluster, self._node]))])
+        values = ETCD, pack([revision, root.cluster, self._node])
+        database.execute("INSERT OR REPLACE INTO shared VALUES (?, ?)", values)

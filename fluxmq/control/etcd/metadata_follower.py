@@ -13,15 +13,21 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
+from fluxmq.control.decisions import NodeRecord
 from fluxmq.control.directory import Directory
 from fluxmq.control.etcd import metadata_keys
 from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError
 from fluxmq.control.etcd.messages import Change, Get, KeyValue, end_of
-from fluxmq.control.etcd.metadata_copy import NOTHING, CopyState, MetadataCopy, MetadataStep
+from fluxmq.control.etcd.metadata_copy import (
+    NOTHING,
+    CopyState,
+    ForeignTopologyError,
+    MetadataCopy,
+    MetadataStep,
+)
 from fluxmq.control.etcd.metadata_keys import PREFIX, ROOT, MetadataRoot, decision_of
-from fluxmq.control.meta.tables import NODE, ForeignTopologyError
 from fluxmq.control.metadata import StoreThread
-from fluxmq.control.ports import NotLeadingError
+from fluxmq.control.ports import ConflictError
 from fluxmq.control.topology_service import TopologyService
 from fluxmq.logs import RateLimited, get_logger
 
@@ -85,9 +91,9 @@ class MetadataFollower:
         self._said.event(logging.WARNING, "metadata", "etcd: %s: %s", what, problem)
 
     def check(self) -> None:
-        """Raise NotLeadingError unless this node follows etcd."""
+        """Raise ConflictError unless this node follows etcd."""
         if not self.root_revision:
-            raise NotLeadingError
+            raise ConflictError
 
     async def reach(self, revision: int) -> None:
         """Return when the copy goes up to a revision of etcd."""
@@ -161,7 +167,7 @@ class MetadataFollower:
             revision,
             content.root,
             content.root.topology + content.root.users,
-            _with({}, content.decision.shared),
+            _with({}, content.decision.nodes),
         )
         self.root_revision = next(each.revision for each in entries if each.key == ROOT)
         topology.told(None)
@@ -179,7 +185,7 @@ class MetadataFollower:
                 raise ValueError(f"keys below {PREFIX!r} were changed by something else")
             root, decision = decided
             steps.append(MetadataStep(revision, root, decision))
-            nodes = _with(nodes, decision.shared)
+            nodes = _with(nodes, decision.nodes)
         if not steps:
             return
         users = await self._thread.run(lambda: self._copy.write(steps))
@@ -192,14 +198,16 @@ class MetadataFollower:
             directory.take(users)
 
 
-def _with(nodes: dict[str, bytes], shared: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes]:
+def _with(
+    nodes: dict[str, NodeRecord], changed: Sequence[tuple[str, NodeRecord | None]]
+) -> dict[str, NodeRecord]:
     """Return the nodes' records after a change of some."""
     found = dict(nodes)
-    for name, value in shared:
-        if value is None:
-            found.pop(name.removeprefix(NODE), None)
+    for name, record in changed:
+        if record is None:
+            found.pop(name, None)
         else:
-            found[name.removeprefix(NODE)] = value
+            found[name] = record
     return found
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from fluxmq.auth.users import User
+from fluxmq.control.decisions import AcceptedDelta, Decision, NodeRecord, UsersChange
 from fluxmq.control.etcd.messages import (
     Change,
     Delete,
@@ -29,8 +30,6 @@ from fluxmq.control.etcd.messages import (
     key_part,
     name_of,
 )
-from fluxmq.control.meta.decisions import AcceptedDelta, Decision, UsersChange
-from fluxmq.control.meta.tables import NODE
 from fluxmq.control.topology_rows import pack, unpack
 from fluxmq.ipc.messages import MessageError
 from fluxmq.ipc.user_messages import user_from_body, user_to_body
@@ -111,9 +110,9 @@ def operations_of(decision: Decision, root: MetadataRoot) -> tuple[Operation, ..
         for user in decision.users.put:
             key = USERS + key_part(user.name)
             found[key] = Put(key, pack(user_to_body(user)))
-    for name, value in decision.shared:
-        key = NODES + key_part(name.removeprefix(NODE))
-        found[key] = Delete(key) if value is None else Put(key, value)
+    for node, record in decision.nodes:
+        key = NODES + key_part(node)
+        found[key] = Delete(key) if record is None else Put(key, record.pack())
     operations: Sequence[Operation] = tuple(found.values())
     if len(operations) > FLAT_MAX:
         size = FLAT_MAX if len(operations) <= FLAT_MAX * FLAT_MAX else NESTED_MAX
@@ -133,7 +132,7 @@ def decision_of(
     rows: dict[tuple[str, Key], tuple[TopologyRow, bool]] = {}
     put: list[User] = []
     dropped: list[str] = []
-    nodes: list[tuple[str, bytes | None]] = []
+    nodes: list[tuple[str, NodeRecord | None]] = []
     for deleted, entry in changes:
         key = entry.key
         if key == ROOT and not deleted:
@@ -146,8 +145,8 @@ def decision_of(
         elif key.startswith(USERS):
             put.append(_user(entry))
         elif key.startswith(NODES):
-            name = NODE + name_of(key.removeprefix(NODES))
-            nodes.append((name, None if deleted else entry.value))
+            record = None if deleted else NodeRecord.unpack(entry.value)
+            nodes.append((name_of(key.removeprefix(NODES)), record))
     if root is None:
         return None
     deltas = []

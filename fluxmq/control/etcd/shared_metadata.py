@@ -17,6 +17,8 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from fluxmq.auth.users import User
+from fluxmq.control import node_starts
+from fluxmq.control.decisions import AcceptedDelta, Decision, NodeRecord, UsersChange
 from fluxmq.control.directory import Directory, change_of
 from fluxmq.control.etcd import wills
 from fluxmq.control.etcd.client import EtcdClient, EtcdError
@@ -26,13 +28,10 @@ from fluxmq.control.etcd.metadata_copy import MetadataCopy
 from fluxmq.control.etcd.metadata_follower import RETRY_SECONDS, UNREACHABLE, MetadataFollower
 from fluxmq.control.etcd.metadata_keys import ROOT, MetadataRoot, operations_of
 from fluxmq.control.etcd.metadata_seed import MetadataSeed
-from fluxmq.control.meta import bootstrap
-from fluxmq.control.meta.bootstrap import Bootstrap
-from fluxmq.control.meta.decisions import AcceptedDelta, Decision, UsersChange
-from fluxmq.control.meta.tables import NODE, NodeRecord
 from fluxmq.control.metadata import ChangeError, MetadataStore, StoreThread
+from fluxmq.control.node_starts import NodeStart
 from fluxmq.control.peers import RequestError
-from fluxmq.control.ports import LostError, NotLeadingError, Set, Shared
+from fluxmq.control.ports import ConflictError, LostError, Set
 from fluxmq.control.topology_service import TopologyService
 from fluxmq.ipc.messages import ERROR_FAILED, ERROR_NOT_FOUND, ControlMessage
 from fluxmq.ipc.user_messages import Users
@@ -53,23 +52,23 @@ _log = get_logger(__name__)
 class SharedMetadata:
     """Topology and users as this node knows and changes them.
 
-    ``begun``: the node's announcement of its start; ``size``: number of the cluster's nodes;
+    ``started``: what the node announces of itself; ``size``: number of the cluster's nodes;
     ``first`` makes the first user.
     """
 
     def __init__(
         self,
-        begun: Bootstrap,
+        started: NodeStart,
         size: int,
         store: MetadataStore,
         thread: StoreThread,
         first: Callable[[], User],
     ) -> None:
-        self._begun = begun
+        self._started = started
         self._store = store
         self._thread = thread
-        copy = MetadataCopy(store, begun.node)
-        seed = MetadataSeed(begun.node, size, copy, thread, first)
+        copy = MetadataCopy(store, started.node)
+        seed = MetadataSeed(started.node, size, copy, thread, first)
         self._follower = MetadataFollower(copy, thread, seed.plant)
         self._client: EtcdClient
         self._topology: TopologyService
@@ -166,8 +165,8 @@ class SharedMetadata:
             async with self._topology.deciding() as topology:
                 if node not in self._follower.state.nodes:
                     raise RequestError(ERROR_NOT_FOUND, f"{node} is not a node of this cluster")
-                deltas = [topology.apply(each) for each in bootstrap.dropped_with(node, topology)]
-                await self._topology.commit(deltas, ((NODE + node, None),))
+                deltas = [topology.apply(each) for each in node_starts.dropped_with(node, topology)]
+                await self._topology.commit(deltas, ((node, None),))
 
         await remove_member(self._client, node)
         await self._decided(decide, retryable=True)
@@ -180,7 +179,7 @@ class SharedMetadata:
             try:
                 async with asyncio.timeout(left):
                     return await decide()
-            except NotLeadingError:
+            except ConflictError:
                 if not self._follower.root_revision:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(left):
@@ -192,12 +191,16 @@ class SharedMetadata:
         raise RequestError(ERROR_FAILED, UNREACHABLE)
 
     def check(self) -> None:
-        """Raise NotLeadingError unless this node follows etcd."""
+        """Raise ConflictError unless this node follows etcd."""
         self._follower.check()
 
-    async def commit(self, deltas: Sequence[AcceptedDelta], shared: Shared = ()) -> None:
+    async def commit(
+        self,
+        deltas: Sequence[AcceptedDelta],
+        nodes: Sequence[tuple[str, NodeRecord | None]] = (),
+    ) -> None:
         """Commit changes, see `ports.Decider`."""
-        await self._commit(Decision(tuple(deltas), shared=shared))
+        await self._commit(Decision(tuple(deltas), nodes=tuple(nodes)))
 
     async def barrier(self) -> None:
         """Implement `ports.Decider`."""
@@ -209,10 +212,10 @@ class SharedMetadata:
             raise LostError from problem
         if entry.revision != known:
             await self._until(lambda: self._follower.root_revision != known)
-            raise NotLeadingError
+            raise ConflictError
 
     async def _commit(self, decision: Decision) -> None:
-        """Commit a decision, and return when the copy has it. Raises NotLeadingError or
+        """Commit a decision, and return when the copy has it. Raises ConflictError or
         LostError."""
         self.check()
         root, known = self._follower.state.root, self._follower.root_revision
@@ -228,7 +231,7 @@ class SharedMetadata:
         if not result.succeeded:
             self.conflicts += 1
             await self._until(lambda: self._follower.root_revision != known)
-            raise NotLeadingError
+            raise ConflictError
         self.commits += 1
         await self._until(lambda: self._follower.state.revision >= result.revision)
 
@@ -254,7 +257,7 @@ class SharedMetadata:
         if not put:
             return decision
         users = UsersChange(self._directory.users.revision + 1, tuple(put), ())
-        return Decision(decision.deltas, users, decision.shared)
+        return Decision(decision.deltas, users, decision.nodes)
 
     # Nodes that start and end
 
@@ -264,36 +267,35 @@ class SharedMetadata:
             try:
                 await self._announce_once()
                 self._announced.set()
-            except (NotLeadingError, LostError):
+            except (ConflictError, LostError):
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - a task's outermost frame
                 _log.exception("the start of this node cannot be announced")
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _announce_once(self) -> None:
-        begun, follower = self._begun, self._follower
+        started, follower = self._started, self._follower
         while not follower.root_revision:
             await follower.next()
         async with self._topology.deciding() as topology:
-            records = {node: NodeRecord.unpack(each) for node, each in follower.state.nodes.items()}
-            before = records.get(begun.node)
+            records = follower.state.nodes
             deltas: list[Delta] = []
-            for change in bootstrap.changes(begun, topology, records):
+            for change in node_starts.changes(started, topology, records):
                 try:
                     deltas.append(topology.apply(change))
                 except Refusal as refusal:
                     _log.warning("a configured queue is not declared: %s", refusal)
-            record = begun.record(before)
-            if record != before or deltas:
-                shared = ((NODE + begun.node, record.pack()),)
-                await self._topology.commit([delta for delta in deltas if delta.rows], shared)
+            record = started.record()
+            if record != records.get(started.node) or deltas:
+                taken = [delta for delta in deltas if delta.rows]
+                await self._topology.commit(taken, ((started.node, record),))
 
     async def _look(self, coordinates: Callable[[], bool]) -> None:
         """See to nodes that have ended while this one coordinates; outermost frame of its task."""
         ended: set[str] = set()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            known = set(self._follower.state.nodes) - {self._begun.node}
+            known = set(self._follower.state.nodes) - {self._started.node}
             if not coordinates() or not self._follower.root_revision:
                 ended.clear()
                 continue
@@ -305,13 +307,13 @@ class SharedMetadata:
                 for node in known - there - ended:
                     await self._drop_queues_of(node)
                     ended.add(node)
-            except (EtcdError, ValueError, NotLeadingError, LostError) as problem:
+            except (EtcdError, ValueError, ConflictError, LostError) as problem:
                 self._follower.failed("nodes that have ended", problem)
 
     async def _drop_queues_of(self, node: str) -> None:
         """Delete the queues in the memory of a node that has ended."""
         async with self._topology.deciding() as topology:
-            found = bootstrap.dropped_with(node, topology)
+            found = node_starts.dropped_with(node, topology)
             if not found:
                 return
             deltas = [topology.apply(change) for change in found]
