@@ -6,6 +6,8 @@ revision by one; shards receive snapshots of a revision. The store blocks, so it
 of its own (`StoreThread`); it knows nothing of sockets or shards.
 
 `schema` describes the tables; `topology_rows` handles rows of the topology.
+
+Longer than 500 lines because it has every change of users, and what each of them checks.
 """
 
 from __future__ import annotations

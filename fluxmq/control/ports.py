@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from fluxmq.control.decisions import AcceptedDelta, NodeRecord
 from fluxmq.routing.topology.changes import Change
 from fluxmq.routing.topology.refusals import Refusal
-
-if TYPE_CHECKING:
-    from fluxmq.control.directory import Directory
-    from fluxmq.control.topology_service import TopologyService
 
 Set = tuple[Change, ...] | Refusal
 """Changes to be made whole or not at all; or why they could not be read."""
@@ -32,16 +28,6 @@ class Decider(Protocol):
     @property
     def known(self) -> bool:
         """True when this node's disk holds the cluster's metadata."""
-
-    @property
-    def problem(self) -> str | None:
-        """Reason why this node does not serve, None when it does."""
-
-    def join(self, topology_service: TopologyService, directory: Directory) -> None:
-        """Connect the services of topology and users, which request and learn decisions."""
-
-    async def forget(self, node: str) -> None:
-        """Forget a node that is gone for good. Raises RequestError."""
 
     async def change(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
         """Have sets of changes decided about. Return their revision, which this node has reached,

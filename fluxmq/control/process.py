@@ -35,7 +35,6 @@ from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import ControlListener, Peer, PeerError, RequestError, Service, answers_of
-from fluxmq.control.ports import Decider
 from fluxmq.control.resources import NodeResources
 from fluxmq.control.scrape import Scraper
 from fluxmq.control.shutdown import END_SECONDS_MAX, end
@@ -78,6 +77,7 @@ from fluxmq.storage.errors import StorageError
 if TYPE_CHECKING:
     from fluxmq.control.etcd.client import EtcdClient
     from fluxmq.control.etcd.retained import RetainedKeys
+    from fluxmq.control.etcd.shared_metadata import SharedMetadata
     from fluxmq.control.management.api import ManagementApi
 
 HEARTBEAT_SECONDS: Final = 0.25
@@ -115,6 +115,7 @@ class ControlProcess:
         self._store: MetadataStore | None = None
         self._directory: Directory | None = None
         self._topology: TopologyService | None = None
+        self._shared: SharedMetadata | None = None
         self._placing = placements.Placements(
             DataPaths(launch.data_dir), self._thread, self._shards, table.rows
         )
@@ -179,7 +180,7 @@ class ControlProcess:
             listing = listings.Listings(
                 lambda: topology_service.topology,
                 self._shards,
-                None if self._decider is None else self._clustering.replicas,
+                None if self._shared is None else self._clustering.replicas,
                 self._settings.cluster.node_id,
                 self._other_nodes(),
             )
@@ -202,8 +203,8 @@ class ControlProcess:
         self._answers |= dict.fromkeys(USER_KINDS, self._directory.answer)
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
         self._answers[REVISION_WANTED] = self._revised
-        if self._decider is not None:
-            self._decider.join(topology_service, self._directory)
+        if self._shared is not None:
+            self._shared.join(topology_service, self._directory)
             nodes = self._other_nodes()
             topology_service.revision_barrier.join(NodeRevisions(TOPOLOGY, nodes))
             self._directory.revision_barrier.join(NodeRevisions(USERS, nodes))
@@ -248,7 +249,7 @@ class ControlProcess:
         from fluxmq.control.etcd.shared_metadata import SharedMetadata
         from fluxmq.control.node_starts import NodeStart
 
-        shared = topology_service.decider = SharedMetadata(
+        shared = self._shared = topology_service.decider = SharedMetadata(
             NodeStart(cluster.node_id, life, queues),
             len(cluster.transport.peers) + 1,
             *(store, self._thread),
@@ -277,7 +278,6 @@ class ControlProcess:
         from fluxmq.control.etcd.client import EtcdClient, EtcdError
         from fluxmq.control.etcd.election import Election
         from fluxmq.control.etcd.retained import RetainedKeys
-        from fluxmq.control.etcd.shared_metadata import SharedMetadata
 
         try:
             clients = [EtcdClient.of(cluster) for _ in range(7)]
@@ -285,9 +285,9 @@ class ControlProcess:
             raise BootError(str(problem)) from problem
         election = self._serving["the election"] = Election(clients[0], cluster.node_id)
         election.start()
-        if isinstance(self._decider, SharedMetadata):
-            self._serving["topology and users"] = self._decider
-            self._decider.start(clients[5], lambda: election.leads)
+        if self._shared is not None:
+            self._serving["topology and users"] = self._shared
+            self._shared.start(clients[5], lambda: election.leads)
         retained = RetainedKeys(clients[1], cluster.node_id, lambda: election.leads)
         self._retained = self._serving["retained messages"] = retained
         self._answers[RETAINED_CHANGE] = retained.answer
@@ -394,7 +394,7 @@ class ControlProcess:
 
         loading = DefinitionFile(path, management().definitions.load)
         try:
-            if self._decider is None:
+            if self._shared is None:
                 await loading.load()
             else:
                 loading.start()
@@ -436,13 +436,8 @@ class ControlProcess:
 
     async def _forget(self, node: str) -> None:
         """Forget a node that is gone for good."""
-        if self._decider is not None:
-            await self._decider.forget(node)
-
-    @property
-    def _decider(self) -> Decider | None:
-        """The cluster that decides about topology and users; None for a node that is alone."""
-        return None if self._topology is None else self._topology.decider
+        if self._shared is not None:
+            await self._shared.forget(node)
 
     async def _revised(self, message: ControlMessage) -> Body:
         """Answer another node, when this one's shards have a revision of topology or users."""
@@ -478,7 +473,7 @@ class ControlProcess:
             if other is not peer and other.name == peer.name:
                 other.abort()
         if hello.role == "shard" and self._directory is not None:
-            if self._decider is None or self._decider.known:
+            if self._shared is None or self._shared.known:
                 self._directory.push(peer)
             self._placing.push(peer)
             if self._retained is not None:
@@ -513,8 +508,8 @@ class ControlProcess:
     async def _readiness(self) -> Readiness:
         problem, numbers = await asyncio.gather(self._ping(), _numbers(self._shards()))
         rows, now_ns = self._table.rows(), time.monotonic_ns()
-        if problem is None and self._decider is not None:
-            problem = self._decider.problem
+        if problem is None and self._shared is not None:
+            problem = self._shared.problem
         return readiness(rows, now_ns, numbers, problem, self._resources.read().alarms)
 
     async def _ping(self) -> str | None:

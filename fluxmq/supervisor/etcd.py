@@ -21,7 +21,7 @@ from fluxmq.ipc.table import ProcessTable
 from fluxmq.model.errors import FluxmqError
 from fluxmq.settings.clustering import ClusterSettings, Etcd, bindable
 from fluxmq.settings.schema import Settings
-from fluxmq.supervisor.etcd_members import Standing, initial_cluster, members_told, standing_of
+from fluxmq.supervisor.etcd_members import Admission, admission_of, initial_cluster, members_told
 
 BUILT: Final = Path(fluxmq.__file__).parent.parent / "build" / "etcd"
 """The program that ``make etcd`` builds."""
@@ -167,10 +167,10 @@ def _joined(cluster: ClusterSettings, etcd: Etcd, data_dir: str) -> str:
     others = [url for name, url in members.items() if name != cluster.node_id]
     while not (Path(data_dir) / "member").is_dir():
         told = members_told(cluster, others)
-        standing = standing_of(told, members[cluster.node_id]) if told else Standing.FIRST
-        if standing is Standing.FIRST and etcd.bootstrap:
+        admission = admission_of(told, members[cluster.node_id]) if told else Admission.FIRST
+        if admission is Admission.FIRST and etcd.bootstrap:
             return ""
-        if standing is Standing.ADMITTED:
+        if admission is Admission.ADMITTED:
             return initial_cluster(told, cluster.node_id)
         time.sleep(ADMISSION_SECONDS)
     return ""

@@ -24,7 +24,7 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 """Size of an answer: a cluster has a handful of members."""
 
 
-class EtcdMember(NamedTuple):
+class ToldMember(NamedTuple):
     """A member. ``name`` is empty until one that was admitted has started; ``started``: whether it
     has ever run."""
 
@@ -33,7 +33,7 @@ class EtcdMember(NamedTuple):
     started: bool
 
 
-class Standing(StrEnum):
+class Admission(StrEnum):
     """How a member without a directory may start."""
 
     FIRST = "first"
@@ -44,22 +44,22 @@ class Standing(StrEnum):
     """Not yet: the others have to admit it."""
 
 
-def standing_of(members: Iterable[EtcdMember], url: str) -> Standing:
-    """Return the standing of the member at this address, by what another one tells."""
+def admission_of(members: Iterable[ToldMember], url: str) -> Admission:
+    """Return the admission of the member at this address, by what another one tells."""
     for member in members:
         if url in member.urls:
             if not member.name:
-                return Standing.ADMITTED
-            return Standing.WAITING if member.started else Standing.FIRST
-    return Standing.WAITING
+                return Admission.ADMITTED
+            return Admission.WAITING if member.started else Admission.FIRST
+    return Admission.WAITING
 
 
-def initial_cluster(members: Iterable[EtcdMember], name: str) -> str:
+def initial_cluster(members: Iterable[ToldMember], name: str) -> str:
     """Return the members that run as etcd takes them; ``name``: of the one that is admitted."""
     return ",".join(f"{each.name or name}={url}" for each in members for url in each.urls)
 
 
-def members_told(cluster: ClusterSettings, others: Iterable[str]) -> list[EtcdMember]:
+def members_told(cluster: ClusterSettings, others: Iterable[str]) -> list[ToldMember]:
     """Return the members as the first of these addresses tells that answers; none if none does."""
     context = context_of(cluster)
     for url in others:
@@ -73,16 +73,16 @@ def members_told(cluster: ClusterSettings, others: Iterable[str]) -> list[EtcdMe
     return []
 
 
-def _decode(told: Any) -> list[EtcdMember]:
+def _decode(answer: Any) -> list[ToldMember]:
     """Decode an answer. Raises ValueError."""
     try:
         return [
-            EtcdMember(
+            ToldMember(
                 str(each.get("name", "")),
                 tuple(str(url) for url in each["peerURLs"]),
                 bool(each.get("clientURLs")),
             )
-            for each in told
+            for each in answer
         ]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError("not a list of members") from error

@@ -13,7 +13,6 @@ from tests.cluster.etcd_state import coordinator
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.test_publish import Subscriber
 from tests.conformance.client import Client, eventually, tcp
-from tests.etcd import program
 
 PATIENCE = 60
 

@@ -18,7 +18,6 @@ from tests.cluster.test_etcd import coordinator
 from tests.cluster.test_publish import publish, subscriber
 from tests.conformance import wire
 from tests.conformance.client import Client, eventually, tcp
-from tests.etcd import program
 
 SECONDS = 30
 WORKERS = 2

@@ -20,7 +20,6 @@ from tests.cluster.test_publish import Subscriber
 from tests.cluster.test_retained import read
 from tests.conformance import wire
 from tests.conformance.client import Client, eventually, tcp
-from tests.etcd import program
 from tests.roaming import accept
 
 SECONDS = 30

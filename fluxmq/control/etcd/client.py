@@ -131,7 +131,7 @@ class EtcdClient:
         """End a lease, and delete its keys. Raises EtcdError, also if it is over."""
         await self._ask(messages.REVOKE, messages.lease_request(lease), messages.revision_of)
 
-    async def members(self) -> tuple[messages.Member, ...]:
+    async def members(self) -> tuple[messages.EtcdMember, ...]:
         """Return the members. Raises EtcdError."""
         return await self._ask(messages.MEMBERS, b"", messages.members_of)
 

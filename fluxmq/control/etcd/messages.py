@@ -129,7 +129,7 @@ class Watched(NamedTuple):
     more: bool = False
 
 
-class Member(NamedTuple):
+class EtcdMember(NamedTuple):
     """A member of etcd. ``started``: whether it has ever run."""
 
     number: int
@@ -269,10 +269,10 @@ def member_request(number: int) -> bytes:
     return number_field(1, number)
 
 
-def members_of(answer: bytes) -> tuple[Member, ...]:
+def members_of(answer: bytes) -> tuple[EtcdMember, ...]:
     """Decode a MemberListResponse. Raises ValueError."""
     return tuple(
-        Member(
+        EtcdMember(
             number_of(each, 1),
             bytes_of(each, 2).decode(),
             tuple(url.decode() for url in _elements(each, 3)),
