@@ -85,14 +85,6 @@ def test_two_groups_are_led_on_two_nodes_without_being_told(
         assert code == 0, text
         assert [line.split()[-1] for line in text.splitlines()[1:4]] == ["equal"] * 3
     assert control(third, "audit", "nosuch")[0] == 1
-    # Topology and users, on whichever node.
-    for node in (first, third):
-
-        def equal(node: Node = node) -> bool:
-            code, text = control(node, "audit", "_meta")
-            return code == 0 and text.count("equal") == len(cluster.nodes)
-
-        eventually(equal, "copies of _meta are equal", SECONDS)
 
 
 def test_leaders_move_when_they_are_told_to(cluster: Cluster, control: Control) -> None:

@@ -5,20 +5,14 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from fluxmq.control.clustering import Clustering, meta_row
-from fluxmq.control.meta.cluster_view import MetaStatus
+from fluxmq.control.clustering import Clustering
 from fluxmq.control.peers import AnsweredError, Peer, RequestError
 from fluxmq.ipc.clusters import (
-    AUDIT,
-    EQUAL,
     FORGET_NODE,
     MEMBER_CHANGE,
     RAFT,
     REBALANCE,
     TRANSFER,
-    AuditListing,
-    AuditRequest,
-    AuditRow,
     ForgetNode,
     GroupOutcomes,
     MemberChange,
@@ -62,7 +56,11 @@ def row(group, leader, nodes, shard=0, node="a"):
 
 def ask(shards, kind, body=None, clustered=True):
     message = ControlMessage(kind, 1, {} if body is None else body.to_body())
-    return asyncio.run(Clustering(clustered, lambda: shards).answer(message))
+
+    async def forgotten(node):
+        pass
+
+    return asyncio.run(Clustering(clustered, lambda: shards, forgotten).answer(message))
 
 
 def test_a_node_that_is_alone_says_so():
@@ -130,42 +128,11 @@ def test_a_node_in_contact_is_forgotten_by_force_only():
         ask([shard], FORGET_NODE, ForgetNode("z", force=True))
 
 
-def test_the_control_processes_group_is_shown_and_left_alone():
-    status = MetaStatus(
-        3,
-        "pre_candidate",
-        "",
-        9,
-        8,
-        "member",
-        "no leader",
-        {"a": ("voter", None), "b": ("voter", 0.5)},
-    )
-    own = meta_row("a", "_meta", status, 3)
-    assert own.elections == 3
-    listing = RaftListing((row("g", "a", ABC),)).to_body()
-    told = Clustering(True, lambda: [Shard(0, lambda *_: listing)], lambda: own)
-
-    def groups(kind, wanted):
-        return asyncio.run(told.answer(ControlMessage(kind, 1, wanted.to_body())))
-
-    shown = RaftListing.from_body(groups(RAFT, RaftRequest())).groups
-    assert [(each.group, each.role, each.problem) for each in shown] == [
-        ("_meta", "candidate", "no leader"),
-        ("g", "leader", ""),
-    ]
-    assert [member.contact for member in shown[0].members] == [-1, 500]
-    assert RaftListing.from_body(groups(RAFT, RaftRequest("_meta"))).groups == (own,)
-    forgotten = GroupOutcomes.from_body(groups(FORGET_NODE, ForgetNode("b", force=True))).rows
-    assert [each.group for each in forgotten] == ["g"]
-
-
-def forget(meta_refuses=""):
-    """Forget node c, which is gone, as a member of g and of the control processes' group; what was done, in order."""
+def forget(etcd_refuses=""):
+    """Forget node c, which is gone, as a member of g, of etcd and of the topology; what was done, in order."""
     done = []
     gone = replace(member("c"), connected=False)
     rows = replace(row("g", "a", ABC), members=(member("a", leads=True), member("b"), gone))
-    own = replace(rows, group="_meta")
 
     def answers(kind, body):
         if kind == RAFT:
@@ -173,12 +140,12 @@ def forget(meta_refuses=""):
         done.append((body["group"], body["node"], body["change"]))
         return MemberChange.from_body(body).to_body()
 
-    async def forget_own(node):
-        if meta_refuses:
-            raise RequestError("invalid", meta_refuses)
-        done.append(("_meta", node, "remove"))
+    async def forgotten(node):
+        if etcd_refuses:
+            raise RequestError("invalid", etcd_refuses)
+        done.append(node)
 
-    clustering = Clustering(True, lambda: [Shard(0, answers)], lambda: own, forget_own)
+    clustering = Clustering(True, lambda: [Shard(0, answers)], forgotten)
     message = ControlMessage(FORGET_NODE, 1, ForgetNode("c").to_body())
     try:
         answer = asyncio.run(clustering.answer(message))
@@ -187,31 +154,11 @@ def forget(meta_refuses=""):
     return done, [each.group for each in GroupOutcomes.from_body(answer).rows]
 
 
-def test_a_forgotten_node_leaves_the_control_processes_group_as_well():
+def test_a_forgotten_node_leaves_etcd_first():
     done, groups = forget()
-    assert done == [("_meta", "c", "remove"), ("g", "c", "remove")]
-    assert groups == ["_meta", "g"]
+    assert done == ["c", ("g", "c", "remove")]
+    assert groups == ["g"]
 
 
-def test_a_node_that_the_control_processes_need_stays_everywhere():
+def test_a_node_whose_member_of_etcd_is_needed_stays_everywhere():
     assert forget("it is needed") == ([], "it is needed")
-
-
-def test_copies_of_the_control_processes_group_are_compared_by_themselves():
-    compared = AuditListing("_meta", (AuditRow("a", "voter", 7, "00", EQUAL),))
-    shard = Shard(0, lambda *_: AuditListing("g", ()).to_body())
-
-    async def audit_own():
-        return compared
-
-    own = replace(row("_meta", "a", ABC), shard=-1)
-    clustering = Clustering(True, lambda: [shard], lambda: own, audit_own=audit_own)
-
-    def audited(group):
-        message = ControlMessage(AUDIT, 1, AuditRequest(group).to_body())
-        return AuditListing.from_body(asyncio.run(clustering.answer(message)))
-
-    assert audited("_meta") == compared
-    assert shard.asked == []
-    assert audited("g").group == "g"
-    assert shard.asked == [(AUDIT, {"group": "g"})]

@@ -274,7 +274,7 @@ def test_numbers_of_queues_come_from_the_shards_that_hold_them(tmp_path):
 
 def test_queues_of_a_cluster_are_listed_with_their_nodes(tmp_path):
     groups = (
-        row("_meta", "c", ("a", "c"), node="a"),
+        row("other", "c", ("a", "c"), node="a"),
         row("default", "b", ("a", "b", "c"), node="a"),
     )
     silent = groups[1].members[2]

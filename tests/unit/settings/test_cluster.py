@@ -20,8 +20,10 @@ cluster:
   enabled: true
   node_id: a
 """
+ETCD = '  etcd: {endpoints: ["http://127.0.0.1:2379"]}'
 RAFT = (
     HEAD
+    + ETCD
     + """
   transport: {bind_addr: "127.0.0.1:21900", peers: {b: "127.0.0.1:1", c: "127.0.0.1:2"}}
   raft:
@@ -113,14 +115,6 @@ def test_a_node_of_three_is_all_right(tmp_path: Path) -> None:
             ),
         ),
         (
-            "groups: {hot: {bind_addr: '127.0.0.1:22100'}}",
-            "bind_addr",
-            (
-                "_meta has the derived address 127.0.0.1:22100, and 127.0.0.1:22100 clashes with"
-                " cluster.raft.groups.hot.bind_addr, which is 127.0.0.1:22100: give it a bind_addr in cluster.raft.groups"
-            ),
-        ),
-        (
             "groups: {hot: {bind_addr: ':21200', peers: {d: 'd:1', b: 'b:1'}}}",
             "groups.hot.peers",
             (
@@ -129,17 +123,9 @@ def test_a_node_of_three_is_all_right(tmp_path: Path) -> None:
             ),
         ),
         (
-            "groups: {_meta: {peers: {b: '127.0.0.1:3'}}}",
-            "groups._meta.peers",
-            (
-                "names b, and cluster.transport.peers b, c:"
-                " the nodes of a group must be peers of the transport"
-            ),
-        ),
-        (
-            "groups: {_meta: {sync_mode: false}}",
-            "groups._meta.sync_mode",
-            "does not apply to the topology's group, which has its own",
+            "groups: {_meta: {bind_addr: ':21200'}}",
+            "groups._meta",
+            "is not a group any more: topology and users are in etcd, see cluster.etcd",
         ),
         (
             "groups: {hot: {bind_addr: ':21200', peers: {b: 'b:1', c: 'b:1'}}}",
@@ -236,9 +222,11 @@ def test_mistakes_of_groups(tmp_path: Path, more: str, path: str, message: str) 
             },
         ),
         (
-            RAFT + "queues: [{name: q, replication: {enabled: true, group: _meta}}]",
+            RAFT.replace(ETCD, ""),
             {
-                "queues[0].replication.group": "_meta is the group of the topology and has no queues",
+                "cluster.etcd": "is required: the nodes of a cluster keep topology, users and sessions in it."
+                " For a member of etcd on this node, set bind_addr, client_addr and initial_cluster;"
+                " for one that runs elsewhere, endpoints"
             },
         ),
         (
@@ -250,7 +238,7 @@ def test_mistakes_of_groups(tmp_path: Path, more: str, path: str, message: str) 
         ),
         (
             RAFT.replace("21100", "65000")
-            + "    auto_provision_groups: true\n    groups: {_meta: {bind_addr: ':1', peers: {b: ':2', c: ':3'}}}\n"
+            + "    auto_provision_groups: true\n"
             + "queues: [{name: q, replication: {enabled: true, group: z}}]",
             {
                 "queues[0].replication.group": "z would have a port 987 above that of"
@@ -273,7 +261,7 @@ def test_mistakes_of_groups(tmp_path: Path, more: str, path: str, message: str) 
             },
         ),
         (
-            RAFT + "  etcd: {}",
+            RAFT.replace(ETCD, "  etcd: {}"),
             {"cluster.etcd.initial_cluster": "is required, since there are other nodes: b, c"},
         ),
         (
@@ -396,14 +384,14 @@ def test_plaintext_between_machines_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_tls_between_nodes(tmp_path: Path) -> None:
-    open_ = RAFT.replace("127.0.0.1:21100", ":21100")
+    secure = RAFT.replace("127.0.0.1:21100", ":21100").replace("http:", "https:")
 
     def tls(certificate: str, key: str, authority: str) -> str:
         files = (
             f"tls_enabled: true, allow_plaintext: true, tls_cert_file: {CERTIFICATES / certificate},"
             f" tls_key_file: {CERTIFICATES / key}, tls_ca_file: {CERTIFICATES / authority}, "
         )
-        return open_.replace("transport: {", f"transport: {{{files}")
+        return secure.replace("transport: {", f"transport: {{{files}")
 
     settings = written(tmp_path, tls("server.pem", "server.key", "ca.pem"))
     assert refusals(settings) == []
@@ -414,7 +402,7 @@ def test_tls_between_nodes(tmp_path: Path) -> None:
     assert set(found) == {"cluster.transport.tls_cert_file", "cluster.transport.tls_ca_file"}
     assert found["cluster.transport.tls_cert_file"].startswith("cannot be used with tls_key_file")
     assert found["cluster.transport.tls_ca_file"].startswith("holds no certificates")
-    nothing = open_.replace("transport: {", "transport: {tls_enabled: true, ")
+    nothing = secure.replace("transport: {", "transport: {tls_enabled: true, ")
     assert set(problems(tmp_path, nothing)) == {
         "cluster.transport.tls_cert_file",
         "cluster.transport.tls_key_file",
@@ -437,8 +425,8 @@ def test_settings_that_are_not_used_are_named(tmp_path: Path) -> None:
 
 def test_how_many_copies_there_are_is_said(tmp_path: Path) -> None:
     """S1-21."""
-    alone = HEAD + "  raft: {enabled: true, groups: {hot: {bind_addr: ':21200'}}}\n"
-    (_, note) = notes(written(tmp_path, alone))
+    alone = HEAD + ETCD + "\n  raft: {enabled: true, groups: {hot: {bind_addr: ':21200'}}}\n"
+    (note,) = notes(written(tmp_path, alone))
     assert note.startswith("replication groups default, hot: one copy, because they have one node")
     queue = "queues: [{name: q, replication: {enabled: true, replication_factor: 2}}]"
     (note,) = notes(written(tmp_path, RAFT + queue))

@@ -16,6 +16,7 @@ from fluxmq.settings.plans import (
     GroupMember,
     GroupPlans,
     UnknownGroup,
+    derived_offset,
     member_number,
 )
 
@@ -156,26 +157,6 @@ def test_a_group_with_peers_of_its_own() -> None:
         nowhere.of("hot")
 
 
-def test_the_group_of_the_topology() -> None:
-    five = {**THREE, "d": 21400, "e": 21500}
-    raft = {"data_dir": "/raft", "min_in_sync_replicas": 3, "write_policy": "reject"}
-    plan = GroupPlans(node("a", five, raft)).meta()
-    assert plan is not None
-    assert {each.node: each.address for each in plan.members} == {
-        name: f"127.0.0.1:{port + 1000}" for name, port in {"a": 21100, **five}.items()
-    }
-    assert (plan.own, plan.bind_addr) == (member_number("a"), "127.0.0.1:22100")
-    assert (plan.data_dir, plan.write_policy, plan.sync_mode) == (None, "forward", True)
-    assert (plan.replication_factor, plan.min_in_sync_replicas) == (5, 1)
-    given = {"groups": {"_meta": {"bind_addr": "127.0.0.1:21999", "election_timeout": 9.0}}}
-    plans = GroupPlans(node("a", THREE, given))
-    plan = plans.meta()
-    assert plan is not None
-    assert (plan.bind_addr, plan.election_timeout) == ("127.0.0.1:21999", 9)
-    assert {each.address for each in plan.nodes} >= {"127.0.0.1:22099", "127.0.0.1:22199"}
-    assert plans.configured() == ("default",)
-
-
 def test_groups_that_are_made_when_a_queue_names_them() -> None:
     opened = GroupPlans(node("a", THREE, {"auto_provision_groups": True}))
     plan = opened.of("invoices")
@@ -193,7 +174,7 @@ def test_groups_that_are_made_when_a_queue_names_them() -> None:
     assert error.value.group == "invoices"
 
 
-@pytest.mark.parametrize("name", ["_meta", "local-0", "buffered-1", "ephemeral-2", "", "a/b", ".x"])
+@pytest.mark.parametrize("name", ["local-0", "buffered-1", "ephemeral-2", "", "a/b", ".x"])
 def test_names_that_no_group_of_queues_has(name: str) -> None:
     plans = GroupPlans(node("a", THREE, {"auto_provision_groups": True}))
     with pytest.raises(UnknownGroup):
@@ -264,14 +245,15 @@ def test_a_derived_address_that_is_taken_on_another_node() -> None:
 
 
 def test_a_port_that_there_is_not() -> None:
+    offset = derived_offset("z")
     high = {"bind_addr": "127.0.0.1:65000", "auto_provision_groups": True}
     plans = GroupPlans(node("a", THREE, high))
-    with pytest.raises(UnknownGroup, match="_meta would have a port 1000 above that of"):
-        plans.meta()
+    with pytest.raises(UnknownGroup, match=f"z would have a port {offset} above that of"):
+        plans.of("z")
     peers = {"b": "127.0.0.1:65000", "c": "127.0.0.1:21300"}
-    plans = GroupPlans(node("a", THREE, {"peers": peers}))
-    with pytest.raises(UnknownGroup, match="_meta would have ports 1000 from those of"):
-        plans.meta()
+    plans = GroupPlans(node("a", THREE, {"peers": peers, "auto_provision_groups": True}))
+    with pytest.raises(UnknownGroup, match=f"z would have ports {offset} from those of"):
+        plans.of("z")
 
 
 def test_directories() -> None:
@@ -321,7 +303,7 @@ def test_what_is_replicated_and_named() -> None:
     raft = {"groups": {"z": {"bind_addr": "127.0.0.1:21150"}}, "auto_provision_groups": True}
     plans = GroupPlans(node("a", THREE, raft, queues=queues))
     assert plans.configured() == ("default", "z", "b")
-    assert [plans.replicated(name) for name in ("default", "b", "_meta", "else")] == [True] * 4
+    assert [plans.replicated(name) for name in ("default", "b", "else")] == [True] * 3
     own = ("local-0", "local-3@b", "buffered-1", "ephemeral-2")
     assert not any(plans.replicated(name) for name in own)
 
@@ -330,14 +312,12 @@ def test_a_node_alone_has_every_group_to_itself() -> None:
     alone = GroupPlans(load(CONFIG / "founding-raft-groups.yaml", {}))
     assert alone.configured() == ("default", "hot")
     assert not alone.replicated("default")
-    assert alone.meta() is None
     plan = alone.of("hot")
     assert names(plan.members) == names(plan.nodes) == {"broker-1"}
     assert (plan.own, plan.min_in_sync_replicas) == (member_number("broker-1"), 1)
     off = GroupPlans(load(CONFIG / "founding-cluster.yaml", {}))
     assert off.configured() == ()
     assert not off.replicated("default")
-    assert off.meta() is None
 
 
 def test_what_a_queue_says_of_its_replication() -> None:
@@ -395,8 +375,6 @@ def test_the_shipped_cluster() -> None:
         for plan in made:
             own = next(each for each in plan.members if each.number == plan.own)
             assert own.address == plan.bind_addr
-    metas = [GroupPlans(settings).meta() for settings in every]
-    assert len({plan.members for plan in metas if plan is not None}) == 1
 
 
 def test_a_leader_that_is_gone_is_replaced_within_two_seconds() -> None:

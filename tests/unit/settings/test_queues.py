@@ -302,6 +302,7 @@ cluster:
         "cluster.raft.groups.local-1": "is a name that only this node's own groups have: they begin with local-, buffered-, ephemeral-",
     }
     transport = """enabled: true
+  etcd: {endpoints: ["http://127.0.0.1:2379"]}
   transport: {peers: {b: "b:7948", c: "c:7948"}}
   raft"""
     together = raft.replace("enabled: false\n  raft", transport)

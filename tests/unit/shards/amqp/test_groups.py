@@ -79,7 +79,7 @@ def test_a_classic_queue_is_replicated_when_it_names_a_group():
     ("values", "why"),
     [
         ({"fluxmq_group": "cold"}, "replication group 'cold' is not in cluster.raft.groups"),
-        ({"fluxmq_group": "_meta"}, "replication group '_meta' is not a valid name"),
+        ({"fluxmq_group": "local-0"}, "replication group 'local-0' is not a valid name"),
         ({"fluxmq_group": "local-1"}, "replication group 'local-1' is not a valid name"),
         ({"fluxmq_group": "hot", "durable": False}, "x-fluxmq-group is for durable queues"),
         ({"fluxmq_group": "hot", "alone": True}, "x-fluxmq-group is for nodes of a cluster"),
