@@ -178,7 +178,7 @@ class Directory:
             self._taken.set()
             for shard in self._shards():
                 self.push(shard)
-            self.revision_barrier.confirmed(users.revision)
+            self.revision_barrier.confirmed()
 
     def _hash(self, name: str) -> UserHash:
         for user in self._users.users:
@@ -201,7 +201,7 @@ class Directory:
             while shard.users_revision < self._users.revision:
                 if not await self._sent(shard, self._users):
                     return
-                self.revision_barrier.confirmed(self._users.revision)
+                self.revision_barrier.confirmed()
         finally:
             del self._pushes[shard]
 

@@ -9,41 +9,17 @@ has caught up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.peers import RequestError
-from fluxmq.control.revision_barrier import RevisionBarrier
 from fluxmq.ipc.messages import MessageError
 from fluxmq.ipc.node_messages import REVISION_WANTED, RevisionWanted
 from fluxmq.ipc.user_messages import Confirmed
 
-REPLY_SECONDS: Final = 2.0
-"""Time for which a node waits for its shards before it answers another one."""
 ANSWER_SECONDS: Final = 4.0
 """Time for a node's answer."""
-
-
-class RevisedThing(Protocol):
-    """What has revisions: the services of topology and of users."""
-
-    revision_barrier: RevisionBarrier
-
-    async def reached(self, revision: int) -> None:
-        """Return when this node has a revision."""
-
-
-async def confirmed(thing: RevisedThing, revision: int) -> int:
-    """Return a revision once all live shards of this node have it; one before it if they do not
-    within `REPLY_SECONDS`."""
-    try:
-        async with asyncio.timeout(REPLY_SECONDS):
-            await thing.reached(revision)
-            await thing.revision_barrier.here(revision)
-    except TimeoutError:
-        return max(revision - 1, 0)
-    return revision
 
 
 class _NodeProgress:
@@ -67,9 +43,6 @@ class NodeRevisions:
         self._what = what
         self._nodes = nodes
         self._progress = {name: _NodeProgress() for name in nodes.nodes}
-
-    def reached(self, live: Iterable[str], held: Mapping[str, int], revision: int) -> None:
-        """Do nothing when this node advances: others ask."""
 
     def lagging(self, revision: int) -> tuple[str, ...]:
         """Return the nodes to wait for until they reach this revision, and have them asked."""

@@ -30,12 +30,13 @@ from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
 from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
-from fluxmq.control.node_revisions import NodeRevisions, confirmed
+from fluxmq.control.node_revisions import NodeRevisions
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import ControlListener, Peer, PeerError, RequestError, Service, answers_of
 from fluxmq.control.resources import NodeResources
+from fluxmq.control.revision_barrier import confirmed
 from fluxmq.control.scrape import Scraper
 from fluxmq.control.shutdown import END_SECONDS_MAX, end
 from fluxmq.control.topology_service import TopologyService

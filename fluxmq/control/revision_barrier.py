@@ -5,24 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
+from fluxmq.control.node_revisions import NodeRevisions
 
-class OtherRevisions(Protocol):
-    """Progress of the other nodes. ``news`` is called when one of them has advanced, or is no longer
-    waited for."""
-
-    news: Callable[[], None]
-
-    def reached(self, live: Iterable[str], held: Mapping[str, int], revision: int) -> None:
-        """Take this node's progress: the revision of each connected shard, the names of those that
-        count, and the revision in force."""
-
-    def lagging(self, revision: int) -> tuple[str, ...]:
-        """Return the nodes still to wait for until they reach this revision."""
-
-    def give_up(self, revision: int) -> None:
-        """Stop waiting for these nodes, now and next time."""
+REPLY_SECONDS: Final = 2.0
+"""Time for which a node waits for its shards before it answers another one."""
 
 
 class RevisionBarrier:
@@ -37,19 +25,17 @@ class RevisionBarrier:
     ) -> None:
         self._live = live
         self._held = held
-        self._remote_revisions: OtherRevisions | None = None
+        self._others: NodeRevisions | None = None
         self._confirmed = asyncio.Event()
 
-    def join(self, remote_revisions: OtherRevisions) -> None:
+    def join(self, others: NodeRevisions) -> None:
         """Wait for the other nodes of a cluster, too."""
-        self._remote_revisions = remote_revisions
-        remote_revisions.news = self._confirmed.set
+        self._others = others
+        others.news = self._confirmed.set
 
-    def confirmed(self, revision: int) -> None:
-        """Note that a shard confirmed something, or that there is a new ``revision`` to confirm."""
+    def confirmed(self) -> None:
+        """Note that a shard confirmed something, or that there is a new revision to confirm."""
         self._confirmed.set()
-        if self._remote_revisions is not None:
-            self._remote_revisions.reached(self._live(), self._held(), revision)
 
     async def missing(self, revision: int, seconds: float) -> tuple[str, ...]:
         """Wait until all have applied a revision; return the names still missing after
@@ -63,8 +49,8 @@ class RevisionBarrier:
                     await self._confirmed.wait()
             except TimeoutError:
                 missing = self._missing(revision)
-                if self._remote_revisions is not None:
-                    self._remote_revisions.give_up(revision)
+                if self._others is not None:
+                    self._others.give_up(revision)
                 return missing
         return ()
 
@@ -81,9 +67,26 @@ class RevisionBarrier:
     def _missing(self, revision: int) -> tuple[str, ...]:
         return (
             *self._missing_here(revision),
-            *(
-                self._remote_revisions.lagging(revision)
-                if self._remote_revisions is not None
-                else ()
-            ),
+            *(self._others.lagging(revision) if self._others is not None else ()),
         )
+
+
+class RevisedThing(Protocol):
+    """What has revisions: the services of topology and of users."""
+
+    revision_barrier: RevisionBarrier
+
+    async def reached(self, revision: int) -> None:
+        """Return when this node has a revision."""
+
+
+async def confirmed(thing: RevisedThing, revision: int) -> int:
+    """Return a revision once all live shards of this node have it; one before it if they do not
+    within `REPLY_SECONDS`."""
+    try:
+        async with asyncio.timeout(REPLY_SECONDS):
+            await thing.reached(revision)
+            await thing.revision_barrier.here(revision)
+    except TimeoutError:
+        return max(revision - 1, 0)
+    return revision

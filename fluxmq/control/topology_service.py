@@ -384,7 +384,7 @@ class TopologyService:
             self._followed.set()
             for shard in self._shards():
                 self.push(shard)
-            self.revision_barrier.confirmed(self.revision)
+            self.revision_barrier.confirmed()
 
     def _take(self, deltas: Sequence[Delta]) -> None:
         """Apply changes except those already in the topology. Raises OutOfStepError."""
@@ -418,7 +418,7 @@ class TopologyService:
             while shard.topology_revision < self.revision and shard in self._shards():
                 if not await self._sent(shard):
                     return
-                self.revision_barrier.confirmed(self.revision)
+                self.revision_barrier.confirmed()
         finally:
             del self._pushes[shard]
 

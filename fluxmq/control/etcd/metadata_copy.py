@@ -91,6 +91,11 @@ class MetadataCopy:
         brings = state.age != NOTHING
         return beginnings.beginning(self._store, self._node, first, brings=brings)
 
+    def belong(self, cluster: int) -> None:
+        """Note that this node begins a cluster, so that it knows it again."""
+        with self._store.transaction() as database:
+            self._reach(database, 0, MetadataRoot(0, 0, cluster))
+
     def write(self, steps: Sequence[MetadataStep]) -> Users | None:
         """Make changes, in order, in one transaction; return the users if they changed."""
         changed = False

@@ -78,10 +78,10 @@ class MetadataFollower:
             except CompactedError:
                 self._stale = True
                 continue
-            except ForeignTopologyError as problem:
-                self.problem = str(problem)
+            except EtcdError as problem:
                 self.failed("topology and users", problem)
-            except (EtcdError, ValueError, sqlite3.Error) as problem:
+            except (ForeignTopologyError, ValueError, sqlite3.Error) as problem:
+                self.problem = str(problem)
                 self.failed("topology and users", problem)
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -182,7 +182,9 @@ class MetadataFollower:
         for revision, of_one in _by_revision(changes):
             decided = decision_of(of_one, root)
             if decided is None:
-                raise ValueError(f"keys below {PREFIX!r} were changed by something else")
+                what = f"keys below {PREFIX.decode()} were changed by something else"
+                self.failed("ignored", ValueError(what))
+                continue
             root, decision = decided
             steps.append(MetadataStep(revision, root, decision))
             nodes = _with(nodes, decision.nodes)

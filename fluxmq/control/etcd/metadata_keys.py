@@ -127,17 +127,19 @@ def decision_of(
     changes: Iterable[Change], before: MetadataRoot
 ) -> tuple[MetadataRoot, Decision] | None:
     """Return what the changes of one revision of etcd lead to, from ``before``; None if they are not
-    a decision. Raises ValueError for values that are malformed."""
-    root: MetadataRoot | None = None
+    a decision, which puts the first key. Raises ValueError for values that are malformed."""
+    changes = list(changes)
+    roots = [entry.value for deleted, entry in changes if entry.key == ROOT and not deleted]
+    if not roots:
+        return None
+    root = MetadataRoot.unpack(roots[0])
     rows: dict[tuple[str, Key], tuple[TopologyRow, bool]] = {}
     put: list[User] = []
     dropped: list[str] = []
     nodes: list[tuple[str, NodeRecord | None]] = []
     for deleted, entry in changes:
         key = entry.key
-        if key == ROOT and not deleted:
-            root = MetadataRoot.unpack(entry.value)
-        elif key.startswith(TOPOLOGY):
+        if key.startswith(TOPOLOGY):
             row, transient = _row(entry, deleted=deleted)
             rows[row.kind, row.key] = row, transient
         elif key.startswith(USERS) and deleted:
@@ -147,8 +149,6 @@ def decision_of(
         elif key.startswith(NODES):
             record = None if deleted else NodeRecord.unpack(entry.value)
             nodes.append((name_of(key.removeprefix(NODES)), record))
-    if root is None:
-        return None
     deltas = []
     if root.topology != before.topology:
         delta = Delta.of(root.topology, before.topology, [row for row, _ in rows.values()])

@@ -64,6 +64,7 @@ class MetadataSeed:
             decision.users.revision + 1,
             state.root.cluster or secrets.randbits(62) + 1,
         )
+        await self._thread.run(lambda: self._copy.belong(root.cluster))
         done = await client.transact((Created(ROOT, 0),), operations_of(decision, root))
         if done.succeeded:
             _log.info("cluster bootstrapped", extra={"with_own": state.age != NOTHING})
