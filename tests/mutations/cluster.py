@@ -375,15 +375,6 @@ MUTATIONS = [
         OF_COPIES + "test_a_damaged_copy_is_not_read_any_more",
     ),
     Mutation(
-        "meta_learner_keeps_what_it_said",
-        "What a learner of _meta acknowledged with an earlier directory counts no more.",
-        "_step_for",
-        "and (record is None or record.incarnation != introduction.incarnation)\n    ):\n        if learner:",
-        "and (record is None or record.incarnation != introduction.incarnation)\n    ):\n        if False:",
-        "tests/unit/control/meta/test_meta_parts.py::"
-        "test_a_node_that_returns_is_taken_out_in_and_made_a_voter",
-    ),
-    Mutation(
         "cluster_late_append_overtakes",
         "What was sent to an earlier leadership of a node is not taken by a later one.",
         "GroupRequests._is_of_another_term",

@@ -15,7 +15,7 @@ PERMISSIONS = "fluxmq/auth/permissions.py"
 OF_PERMISSIONS = "tests/unit/auth/test_permissions.py::"
 PATTERNS = "fluxmq/model/patterns.py"
 OF_PATTERNS = "tests/unit/model/test_patterns.py::"
-OF_COMPARING = "tests/unit/control/meta/test_digests.py::"
+OF_ETCD = "tests/integration/test_etcd_metadata.py::"
 
 MUTATIONS = [
     # Kept
@@ -181,62 +181,66 @@ MUTATIONS = [
         OF_PATTERNS + "test_patterns_refused",
     ),
     Mutation(
-        "meta_forgets_who_is_needed",
-        "A node is not forgotten when the others would have no majority.",
-        "problem",
-        "if len(there) >= needed:",
-        "if True:",
-        "tests/unit/control/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
-    ),
-    Mutation(
-        "meta_forgets_its_leader",
-        "A refusal is one.",
-        "remove_node:forget",
-        """if why:
-        raise""",
-        """if False:
-        raise""",
-        "tests/unit/control/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
-    ),
-    Mutation(
         "answered_before_other_nodes_know",
         "Who changes the topology is answered when the other nodes work by the change.",
         "RevisionBarrier._missing",
-        "self._remote_revisions.lagging(revision) if self._remote_revisions is not None else ()",
+        "self._others.lagging(revision) if self._others is not None else ()",
         "()",
-        "tests/unit/control/meta/test_meta_group.py::test_who_changes_something_is_answered_when_all_nodes_that_are_there_work_by_it",
+        OF_ETCD + "test_who_changes_something_is_answered_when_all_nodes_have_it",
+        slow=True,
     ),
     Mutation(
         "slow_node_is_waited_for_each_time",
         "A node that was waited for in vain holds up nobody else.",
         "RevisionBarrier.missing",
-        "self._remote_revisions.give_up(revision)",
+        "self._others.give_up(revision)",
         "pass",
-        "tests/unit/control/meta/test_meta_group.py::test_a_node_that_does_not_come_along_is_waited_for_once",
+        OF_ETCD + "test_who_changes_something_is_answered_when_all_nodes_have_it",
+        slow=True,
     ),
     Mutation(
-        "meta_differs_unnoticed",
-        "A copy of _meta that differs from what a majority holds is given up.",
-        "MetaAudit.differs",
-        """if number == self._replica.leader:
-            self._give_up()""",
+        "changes_without_compare",
+        "A change is decided by what is committed when it is.",
+        "SharedMetadata._commit",
+        "(Changed(ROOT, known),)",
+        "()",
+        OF_ETCD + "test_changes_at_once_on_all_nodes_are_all_made",
+        slow=True,
+    ),
+    Mutation(
+        "change_stays_that_is_not_committed",
+        "A change that is not committed is undone.",
+        "TopologyService._undone_if_not_committed",
+        "topology.take(reversal(topology, before))",
         "pass",
-        OF_COMPARING + "test_a_copy_that_differs_is_given_up_and_comes_anew",
+        OF_ETCD + "test_a_node_works_by_its_copy_while_etcd_cannot_be_reached",
+        slow=True,
     ),
     Mutation(
-        "meta_compared_at_other_indexes",
-        "Copies are compared where as much is applied.",
-        "digests:deviating",
-        "right is not None and each.applied == right.applied and each != right",
-        "right is not None and each != right",
-        OF_COMPARING + "test_who_differs_from_a_majority",
+        "permissions_outlive_their_vhost",
+        "Permissions go with their virtual host.",
+        "SharedMetadata._with_users",
+        "if not put:",
+        "if True:",
+        OF_ETCD + "test_users_are_changed_on_any_node",
+        slow=True,
     ),
     Mutation(
-        "meta_judged_without_majority",
-        "Without a majority of equal copies nobody is said to be wrong.",
-        "majority_digest",
-        "if count > len(members) // 2), None)",
-        "if count), None)",
-        OF_COMPARING + "test_who_differs_from_a_majority",
+        "foreign_topology_replaced",
+        "A node does not give up what the cluster did not begin with.",
+        "MetadataCopy.replace",
+        "state.age != NOTHING and state.root.cluster != root.cluster",
+        "False",
+        OF_ETCD + "test_what_would_be_lost_keeps_a_node_out",
+        slow=True,
+    ),
+    Mutation(
+        "member_that_has_run_starts_afresh",
+        "A member that has run and lost its directory waits until it is admitted again.",
+        "admission_of",
+        "return Admission.WAITING if member.started else Admission.FIRST",
+        "return Admission.FIRST",
+        "tests/unit/supervisor/test_etcd_members.py::"
+        "test_a_member_that_has_run_waits_until_it_is_admitted",
     ),
 ]
