@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fluxmq.auth.users import User, VhostPermission
-from fluxmq.control import topology_service
+from fluxmq.control import revision_barrier, topology_service
 from fluxmq.control.etcd import metadata_follower, metadata_seed, shared_metadata
 from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Delete, Get, Put, end_of
@@ -134,7 +134,8 @@ def test_who_changes_something_is_answered_when_all_nodes_have_it(
         assert other.queues_of() == ["q"]
         # It is waited for once.
         monkeypatch.setattr(topology_service, "CONFIRM_SECONDS", 0.3)
-        async with other.topology_service._writing:
+        monkeypatch.setattr(revision_barrier, "REPLY_SECONDS", 60.0)
+        async with other.topology_service._writing, asyncio.timeout(10):
             changed = await one.topology_service.change([(queue("r"),)])
             assert changed.unconfirmed == (other.name,)
             monkeypatch.setattr(topology_service, "CONFIRM_SECONDS", 30.0)

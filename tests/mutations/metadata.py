@@ -110,9 +110,9 @@ MUTATIONS = [
     Mutation(
         "answered_when_told",
         "A change is answered when every live shard has it.",
-        "RevisionBarrier._missing.here",
-        "here = sorted(name for name in self._live() if held.get(name, -1) < revision)",
-        "here = sorted([])",
+        "RevisionBarrier._missing_here",
+        "return sorted(name for name in self._live() if held.get(name, -1) < revision)",
+        "return []",
         OF_KEEPER + "test_shards_that_do_not_confirm_in_time_are_named",
     ),
     Mutation(
