@@ -43,7 +43,7 @@ help:
 	@echo "make check     all that CI runs: format, lint, types, import contracts, tests"
 	@echo "make fix       format, and mend what ruff can mend"
 	@echo "make native    compile the hot path in place"
-	@echo "make wheel     make a wheel with the hot path compiled: dist/fluxmq_broker-*.whl"
+	@echo "make wheel     make wheels, with the hot path compiled: dist/fluxmq_broker-*.whl, dist/fluxmq_spark-*.whl"
 	@echo "make bench     compare with the brokers installed here: python -m perf compare"
 	@echo "make sim       simulate replication groups with faults: make sim SEED=7"
 	@echo "make chaos     break a cluster while it works (needs root): make chaos CONFIG=random-node SECONDS=60"
@@ -101,9 +101,13 @@ build/etcd: packaging/etcd/main.go packaging/etcd/go.mod packaging/etcd/go.sum |
 
 native: $(VENV)/.compiled
 
+# What an earlier build left would be in the wheel too, under whichever name it has now.
 wheel: $(VENV)/.installed
-	@echo "==> making a wheel in dist: two to three minutes"
-	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@echo "==> making wheels in dist: two to three minutes"
+	@rm -rf build/lib build/lib.* build/bdist.* build/wheel build/spark dist/fluxmq_broker-*.whl dist/fluxmq_spark-*.whl
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./spark
+	@PATH="$(CURDIR)/$(BIN):$$PATH" packaging/portable-wheel build/wheel/fluxmq_broker-*.whl dist
 	@ls dist/*.whl
 
 $(BIN)/python:

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+import fluxmq
 from tests.broker import REPOSITORY
+from tests.spark_queues import QueueOnDisk
+from tests.wheels import install, link_requirements, make_wheel
 
 pytestmark = pytest.mark.once
 
@@ -22,44 +25,14 @@ CONTAINER = REPOSITORY / "packaging" / "container"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel without compiled code, which takes minutes, made of the files that are under version control."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    listed = subprocess.run(
-        [
-            "git",
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-            "fluxmq",
-            "spark",
-            "setup.*",
-            "pyproject.toml",
-            "README.md",
-            "LICENSE",
-            "NOTICE",
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        check=False,
-    )
-    if listed.returncode:
-        pytest.skip("not a clone")
-    for name in listed.stdout.decode().split("\0"):
-        if name:
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((REPOSITORY / name).read_bytes())
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run(
-        [*command, "--wheel-dir", str(folder), str(source)],
-        env={**os.environ, "FLUXMQ_PURE": "1"},
-        check=True,
-        timeout=120,
-    )
-    (found,) = folder.glob("*.whl")
-    return found
+    """The broker's wheel."""
+    return make_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def spark_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the package for Spark."""
+    return make_wheel(tmp_path_factory.mktemp("spark-wheel"), "spark")
 
 
 def test_a_wheel_has_everything(wheel: Path) -> None:
@@ -73,15 +46,12 @@ def test_a_wheel_has_everything(wheel: Path) -> None:
     pages = {path.name for path in (REPOSITORY / "fluxmq/control/management/pages").iterdir()}
     assert {f"fluxmq/control/management/pages/{each}" for each in pages} <= {*names}
     assert "fluxmq/settings/default.yaml" in names
-    assert not [each for each in names if each.startswith(("tests/", "perf/"))]
+    assert {each.partition("/")[0] for each in names if ".dist-info" not in each} == {"fluxmq"}
 
 
 def test_a_wheel_starts_by_itself(wheel: Path, tmp_path: Path) -> None:
     """Without a settings file and without the sources."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run(
-        [*command, "--target", str(tmp_path / "lib"), str(wheel)], check=True, timeout=60
-    )
+    install(wheel, tmp_path / "lib")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "lib"), "FLUXMQ_PURE": "1"}
     checked = subprocess.run(
         [sys.executable, "-P", "-m", "fluxmq.supervisor.main", "--workers", "1", "--check"],
@@ -105,6 +75,83 @@ def test_a_wheel_starts_by_itself(wheel: Path, tmp_path: Path) -> None:
         timeout=60,
     )
     assert where.stdout.startswith(str(tmp_path / "lib"))
+
+
+READ = """
+import sys
+
+import pyarrow
+
+from fluxmq_spark.options import given_options, read_options
+from fluxmq_spark.planning import make_plan, open_path
+from fluxmq_spark.scan import Statistics, scan
+
+storage, root = open_path(options := read_options(given_options(sys.argv[1], {"queue": "orders"})))
+schema = pyarrow.schema([("offset", pyarrow.int64()), ("key", pyarrow.string()), ("payload", pyarrow.binary())])
+plan = make_plan(storage, root, options)
+for piece in [piece for task in plan.tasks for piece in task.segment_ranges]:
+    how = {"verify": True, "fail_on_data_loss": True, "statistics": Statistics()}
+    for batch in scan(storage, piece, schema.names, schema, **how):
+        for row in batch.to_pylist():
+            print(row["offset"], row["key"], row["payload"].decode())
+import fluxmq_spark.formats.batch_format, fluxmq_spark.states, fluxmq_spark.times
+assert not [name for name in sys.modules if name.partition(".")[0] in ("fluxmq", "cython", "Cython")]
+"""
+"""Reads a queue as a task of Spark does, and prints it."""
+
+
+def test_the_package_for_spark_reads_without_a_broker(spark_wheel: Path, tmp_path: Path) -> None:
+    """Where only what its metadata asks for is installed: no broker, and no Cython."""
+    pytest.importorskip("pyarrow", reason="the extra spark is not installed")
+    queue = QueueOnDisk(tmp_path / "data")
+    queue.fill(2000)
+    install(spark_wheel, tmp_path / "lib")
+    link_requirements(tmp_path / "lib")
+    code = f"import sys; sys.path.append({str(tmp_path / 'lib')!r})\n{READ}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(queue.root)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"{offset} {message.key.decode()} {message.payload.decode()}"
+        for offset, message in enumerate(queue.messages)
+    ]
+
+
+def test_the_two_wheels_share_no_file(wheel: Path, spark_wheel: Path) -> None:
+    """Either can be installed, upgraded and removed without the other."""
+    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(spark_wheel) as theirs:
+        assert not {*ours.namelist()} & {*theirs.namelist()}
+        copied = {
+            Path(each).stem for each in theirs.namelist() if each.startswith("fluxmq_spark/formats")
+        }
+        sources = [theirs.read(each).decode() for each in theirs.namelist() if each[-3:] == ".py"]
+        (metadata,) = [each for each in theirs.namelist() if each.endswith("METADATA")]
+        assert f"Version: {fluxmq.__version__}\n" in theirs.read(metadata).decode()
+    wanted = {"batch_format", "batches", "group_states", "octets", "properties", "segments"}
+    assert copied == {*wanted, "cython", "__init__"}
+    imported = re.findall(r"^\s*(?:from|import) +(fluxmq|cython)\b", "".join(sources), re.MULTILINE)
+    # Cython's declarations, of which only compiled code takes notice.
+    assert {*imported} == {"cython"}
+    (guarded,) = [each for each in sources if re.search(r"^ +from cython", each, re.MULTILINE)]
+    assert not re.search(r"^(?:from|import) +cython", guarded, re.MULTILINE)
+
+
+def test_a_wheel_without_compiled_code_needs_no_repair(wheel: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(REPOSITORY / "packaging/portable-wheel"), str(wheel), str(tmp_path / "dist")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "dist").iterdir()] == [wheel.name]
 
 
 def test_the_settings_of_a_container_are_valid(tmp_path: Path) -> None:
