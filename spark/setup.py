@@ -70,7 +70,9 @@ def formats(package: Path) -> dict[str, str]:
 def moved(text: str) -> str:
     """Return a module's text with imports of the copies instead of the originals."""
     text = re.sub(rf"\b{re.escape(MODEL)}\b", f"{PACKAGE}.{FORMATS}", text)
-    return re.sub(r"^import cython$", f"from {PACKAGE}.{FORMATS} import cython", text, flags=re.M)
+    return re.sub(
+        r"^import cython$", f"from {PACKAGE}.{FORMATS} import cython", text, flags=re.MULTILINE
+    )
 
 
 class BuildWithFormats(build_py):
@@ -96,7 +98,9 @@ class BuildWithFormats(build_py):
 
 def version() -> str:
     """Return the broker's version, which is this distribution's too."""
-    found = re.search(r'^__version__ = "(.+)"$', (BROKER / "__init__.py").read_text("utf-8"), re.M)
+    found = re.search(
+        r'^__version__ = "(.+)"$', (BROKER / "__init__.py").read_text("utf-8"), re.MULTILINE
+    )
     assert found is not None, "the broker says its version"
     return found[1]
 

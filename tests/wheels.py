@@ -52,10 +52,12 @@ def install(wheel: Path, target: Path) -> None:
     subprocess.run([*command, "--target", str(target), str(wheel)], check=True, timeout=60)
 
 
-def link_requirements(target: Path) -> None:
-    """Link the distributions that those in a directory need, and what these need, as they are
-    installed here: nothing else of this environment can be imported from that directory then."""
-    wanted = [each for own in metadata.distributions(path=[str(target)]) for each in _needs(own)]
+def link_requirements(target: Path, extra: str = "") -> None:
+    """Link the distributions that those in a directory need, with an extra of theirs, and what
+    these need, as they are installed here: nothing else of this environment can be imported from
+    that directory then."""
+    own = metadata.distributions(path=[str(target)])
+    wanted = [each for distribution in own for each in _needs(distribution, extra)]
     seen = set()
     while wanted:
         name = wanted.pop()
@@ -69,11 +71,12 @@ def link_requirements(target: Path) -> None:
                 (target / top).symlink_to(Path(str(found.locate_file(top))))
 
 
-def _needs(distribution: metadata.Distribution) -> list[str]:
-    """Names of what a distribution needs, without extras and without what is for other machines."""
+def _needs(distribution: metadata.Distribution, extra: str = "") -> list[str]:
+    """Names of what a distribution needs, without what is for other machines or other extras."""
     found = []
     for each in distribution.requires or ():
         name, _, marker = each.partition(";")
-        if not re.search("extra|platform|python_version|python_full_version", marker):
+        asked = re.search("extra *== *[\"']([^\"']+)", marker)
+        if asked and asked[1] == extra or not re.search("extra|platform|python_", marker):
             found.append(re.split(r"[<>=!~\[( ]", name.strip())[0])
     return found

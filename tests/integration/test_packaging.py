@@ -101,12 +101,12 @@ assert not [name for name in sys.modules if name.partition(".")[0] in ("fluxmq",
 
 
 def test_the_package_for_spark_reads_without_a_broker(spark_wheel: Path, tmp_path: Path) -> None:
-    """Where only what its metadata asks for is installed: no broker, and no Cython."""
-    pytest.importorskip("pyarrow", reason="the extra spark is not installed")
+    """Where only what its metadata asks for is installed, PySpark as an extra: no broker, and no Cython."""
+    pytest.importorskip("pyspark", reason="the extra spark is not installed")
     queue = QueueOnDisk(tmp_path / "data")
     queue.fill(2000)
     install(spark_wheel, tmp_path / "lib")
-    link_requirements(tmp_path / "lib")
+    link_requirements(tmp_path / "lib", "pyspark")
     code = f"import sys; sys.path.append({str(tmp_path / 'lib')!r})\n{READ}"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, str(queue.root)],
