@@ -30,7 +30,7 @@ KEYS := setup.cfg setup.py pyproject.toml
 SOURCES := $(shell find fluxmq perf -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run cluster install etcd etcd-program t test check fix native wheel bench sim chaos powercut spark-demo docs coverage clean
+.PHONY: help run cluster install etcd etcd-program t test check fix native wheel deb bench sim chaos powercut spark-demo docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
@@ -44,6 +44,7 @@ help:
 	@echo "make fix       format, and mend what ruff can mend"
 	@echo "make native    compile the hot path in place"
 	@echo "make wheel     make wheels, with the hot path compiled: dist/fluxmq_broker-*.whl, dist/fluxmq_spark-*.whl"
+	@echo "make deb       make a Debian package of the wheel and what it needs: dist/fluxmq_*.deb"
 	@echo "make bench     compare with the brokers installed here: python -m perf compare"
 	@echo "make sim       simulate replication groups with faults: make sim SEED=7"
 	@echo "make chaos     break a cluster while it works (needs root): make chaos CONFIG=random-node SECONDS=60"
@@ -109,6 +110,11 @@ wheel: $(VENV)/.installed
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./spark
 	@PATH="$(CURDIR)/$(BIN):$$PATH" packaging/portable-wheel build/wheel/fluxmq_broker-*.whl dist
 	@ls dist/*.whl
+
+# With the program of cluster.etcd if `make etcd` has built it.
+deb: wheel
+	@echo "==> making a Debian package in dist"
+	@$(BIN)/python packaging/debian/make-deb $(if $(wildcard build/etcd),--etcd build/etcd) dist/fluxmq_broker-*.whl dist
 
 $(BIN)/python:
 	@python=$$(.ci/find-python $(PYTHON)); \
