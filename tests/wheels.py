@@ -77,6 +77,6 @@ def _needs(distribution: metadata.Distribution, extra: str = "") -> list[str]:
     for each in distribution.requires or ():
         name, _, marker = each.partition(";")
         asked = re.search("extra *== *[\"']([^\"']+)", marker)
-        if asked and asked[1] == extra or not re.search("extra|platform|python_", marker):
+        if (asked and asked[1] == extra) or not re.search("extra|platform|python_", marker):
             found.append(re.split(r"[<>=!~\[( ]", name.strip())[0])
     return found
