@@ -50,7 +50,7 @@ help:
 	@echo "make chaos     break a cluster while it works (needs root): make chaos CONFIG=random-node SECONDS=60"
 	@echo "make powercut  cut a running node's power again and again (needs root): make powercut ROUNDS=200"
 	@echo "make spark-demo  start a broker, publish a million messages, report on and export them with Spark (needs Java 17)"
-	@echo "make docs      write the generated pages of docs/ anew"
+	@echo "make docs      write the generated pages of docs/ anew, and make a site of all pages: build/site/index.html"
 	@echo "make coverage  the tests once, uncompiled, with a coverage report"
 	@echo "make clean     remove what building and testing left, and $(VENV); data/ stays"
 
@@ -138,6 +138,11 @@ $(VENV)/.installed-spark: $(VENV)/.installed-test
 	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[unit,test,perf,spark]'
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "==> installing what makes the site"
+	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[docs]'
+	@touch $@
+
 # Neither a compiler nor Spark, nor the clients of other brokers: seconds from a fresh clone to the first test.
 $(VENV)/.installed-unit: $(KEYS) | $(BIN)/python
 	@echo "==> installing fluxmq and what unit tests need into $(VENV)"
@@ -197,10 +202,11 @@ spark-demo: $(VENV)/.installed-spark $(VENV)/.compiled
 	@.ci/find-java --install >/dev/null
 	@$(BIN)/python spark/demo.py $(ARGS)
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.installed-docs
 	@echo "==> docs/configuration.md"; $(BIN)/python -m fluxmq.settings.reference > docs/configuration.md
 	@echo "==> docs/operations.md"; $(BIN)/python -m fluxmq.cli.reference docs/operations.md
 	@echo "==> docs/decisions/README.md"; $(BIN)/python -m tests.arch.decisions > docs/decisions/README.md
+	@echo "==> build/site"; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 coverage: $(VENV)/.installed-test
 	@FLUXMQ_PURE=1 $(BIN)/python -m coverage run -m pytest $(ARGS)
