@@ -108,7 +108,7 @@ wheel: $(VENV)/.installed
 	@rm -rf build/lib build/lib.* build/bdist.* build/wheel build/spark dist/fluxmq_broker-*.whl dist/fluxmq_spark-*.whl
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./spark
-	@PATH="$(CURDIR)/$(BIN):$$PATH" packaging/portable-wheel build/wheel/fluxmq_broker-*.whl dist
+	@PATH="$(abspath $(BIN)):$$PATH" packaging/portable-wheel build/wheel/fluxmq_broker-*.whl dist
 	@ls dist/*.whl
 
 # With the program of cluster.etcd if `make etcd` has built it.

@@ -117,10 +117,16 @@ def test_the_user_s_settings_are_laid_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_ports_of_services_and_probes_are_listened_on(case: str, tmp_path: Path) -> None:
     server = next(iter(settings(case, tmp_path).values())).server
-    listeners = [server.http, server.https, server.metrics]
-    listeners += [server.mqtt.tcp, server.mqtt.tls, server.mqtt.websocket] if server.mqtt else []
-    listeners += [server.amqp.tcp, server.amqp.tls] if server.amqp else []
-    listened = {int(each.addr.removeprefix(":")) for each in listeners if each is not None}
+    open_addresses = [
+        each.addr
+        for each in (
+            *(server.http, server.https, server.metrics),
+            *(server.mqtt.tcp, server.mqtt.tls, server.mqtt.websocket),
+            *(server.amqp.tcp, server.amqp.tls),
+        )
+        if each is not None
+    ]
+    listened = {int(each.removeprefix(":")) for each in open_addresses}
     ports = {each["name"]: each["containerPort"] for each in container(case)["ports"]}
     assert set(ports.values()) == listened
     services = [each for each in rendered(case) if each["kind"] == "Service"]
