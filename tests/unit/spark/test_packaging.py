@@ -1,4 +1,4 @@
-"""What an installation from source holds: the package, and the module by which Spark finds the source by itself."""
+"""What the distribution for Spark holds: the package, and the module by which Spark finds the source by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_an_installation_has_both_packages(tmp_path: Path) -> None:
     """Spark lists modules of the path that begin with ``pyspark_`` and takes their ``DefaultSource``."""
     subprocess.run(
         [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)],
-        cwd=ROOT,
+        cwd=ROOT / "spark",
         env={**os.environ, "FLUXMQ_PURE": "1"},
         check=True,
         capture_output=True,
