@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,3 +78,19 @@ def test_the_site_has_every_page_once() -> None:
     assert all((ROOT / source).exists() for source in elsewhere)
     own = {path.name for path in (ROOT / "docs").glob("*.md")}
     assert set(listed) == own | set(elsewhere.values()) | {"decisions/README.md"}
+
+
+def test_the_site_can_be_built(tmp_path: Path) -> None:
+    """With every warning an error: links, anchors, pages that are not in the navigation."""
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "First message" in (tmp_path / "site/index.html").read_text()
