@@ -30,7 +30,7 @@ KEYS := setup.cfg setup.py pyproject.toml
 SOURCES := $(shell find fluxmq perf -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run cluster install etcd etcd-program t test check fix native wheel bench sim chaos powercut spark-demo docs coverage clean
+.PHONY: help run cluster install etcd etcd-program t test check fix native wheel deb bench sim chaos powercut spark-demo docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
@@ -43,13 +43,14 @@ help:
 	@echo "make check     all that CI runs: format, lint, types, import contracts, tests"
 	@echo "make fix       format, and mend what ruff can mend"
 	@echo "make native    compile the hot path in place"
-	@echo "make wheel     make a wheel with the hot path compiled: dist/fluxmq_broker-*.whl"
+	@echo "make wheel     make wheels, with the hot path compiled: dist/fluxmq_broker-*.whl, dist/fluxmq_spark-*.whl"
+	@echo "make deb       make a Debian package of the wheel and what it needs: dist/fluxmq_*.deb"
 	@echo "make bench     compare with the brokers installed here: python -m perf compare"
 	@echo "make sim       simulate replication groups with faults: make sim SEED=7"
 	@echo "make chaos     break a cluster while it works (needs root): make chaos CONFIG=random-node SECONDS=60"
 	@echo "make powercut  cut a running node's power again and again (needs root): make powercut ROUNDS=200"
 	@echo "make spark-demo  start a broker, publish a million messages, report on and export them with Spark (needs Java 17)"
-	@echo "make docs      write the generated pages of docs/ anew"
+	@echo "make docs      write the generated pages of docs/ anew, and make a site of all pages: build/site/index.html"
 	@echo "make coverage  the tests once, uncompiled, with a coverage report"
 	@echo "make clean     remove what building and testing left, and $(VENV); data/ stays"
 
@@ -101,10 +102,19 @@ build/etcd: packaging/etcd/main.go packaging/etcd/go.mod packaging/etcd/go.sum |
 
 native: $(VENV)/.compiled
 
+# What an earlier build left would be in the wheel too, under whichever name it has now.
 wheel: $(VENV)/.installed
-	@echo "==> making a wheel in dist: two to three minutes"
-	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@echo "==> making wheels in dist: two to three minutes"
+	@rm -rf build/lib build/lib.* build/bdist.* build/wheel build/spark dist/fluxmq_broker-*.whl dist/fluxmq_spark-*.whl
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./spark
+	@PATH="$(abspath $(BIN)):$$PATH" packaging/portable-wheel build/wheel/fluxmq_broker-*.whl dist
 	@ls dist/*.whl
+
+# With the program of cluster.etcd if `make etcd` has built it.
+deb: wheel
+	@echo "==> making a Debian package in dist"
+	@$(BIN)/python packaging/debian/make-deb $(if $(wildcard build/etcd),--etcd build/etcd) dist/fluxmq_broker-*.whl dist
 
 $(BIN)/python:
 	@python=$$(.ci/find-python $(PYTHON)); \
@@ -126,6 +136,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 $(VENV)/.installed-spark: $(VENV)/.installed-test
 	@echo "==> installing Spark (450 MB)"
 	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[unit,test,perf,spark]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "==> installing what makes the site"
+	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[docs]'
 	@touch $@
 
 # Neither a compiler nor Spark, nor the clients of other brokers: seconds from a fresh clone to the first test.
@@ -187,10 +202,11 @@ spark-demo: $(VENV)/.installed-spark $(VENV)/.compiled
 	@.ci/find-java --install >/dev/null
 	@$(BIN)/python spark/demo.py $(ARGS)
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.installed-docs
 	@echo "==> docs/configuration.md"; $(BIN)/python -m fluxmq.settings.reference > docs/configuration.md
 	@echo "==> docs/operations.md"; $(BIN)/python -m fluxmq.cli.reference docs/operations.md
 	@echo "==> docs/decisions/README.md"; $(BIN)/python -m tests.arch.decisions > docs/decisions/README.md
+	@echo "==> build/site"; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 coverage: $(VENV)/.installed-test
 	@FLUXMQ_PURE=1 $(BIN)/python -m coverage run -m pytest $(ARGS)

@@ -365,9 +365,16 @@ def extensions() -> list[Extension]:
     ]
 
 
+def packages() -> list[str]:
+    """The packages to install: those for Spark too in a clone, where an installation is editable;
+    otherwise they are a distribution of their own (``spark/setup.py``)."""
+    in_place = {"develop", "editable_wheel"}.intersection(sys.argv)
+    return [*find_packages(include=["fluxmq*"]), *(find_packages("spark") if in_place else ())]
+
+
 if __name__ == "__main__":
     setup(
-        packages=[*find_packages(include=["fluxmq*"]), *find_packages("spark")],
+        packages=packages(),
         ext_modules=extensions(),
         cmdclass={"build_ext": BuildHotPath},
     )

@@ -1,7 +1,7 @@
 """Check that the messages on disk are the expected ones: ``spark-submit spark/jobs/audit.py
 --help``, or the same with ``python``.
 
-The job itself is ``fluxmq_spark.jobs.audit``, so that it is there wherever ``fluxmq[spark]`` is
+The job itself is ``fluxmq_spark.jobs.audit``, so that it is there wherever ``fluxmq-spark`` is
 installed.
 """
 

@@ -1,7 +1,7 @@
 """A report on dead letters: ``spark-submit spark/jobs/dead_letters.py --help``, or the same with
 ``python``.
 
-The job itself is ``fluxmq_spark.jobs.dead_letters``, so that it is there wherever ``fluxmq[spark]``
+The job itself is ``fluxmq_spark.jobs.dead_letters``, so that it is there wherever ``fluxmq-spark``
 is installed.
 """
 

@@ -2,7 +2,7 @@
 ``python``.
 
 The job itself is ``fluxmq_spark.jobs.export_parquet``, so that it is there wherever
-``fluxmq[spark]`` is installed.
+``fluxmq-spark`` is installed.
 """
 
 from fluxmq_spark.jobs.export_parquet import main

@@ -1,7 +1,7 @@
 """A report on queues: ``spark-submit spark/jobs/queue_report.py --help``, or the same with
 ``python``.
 
-The job itself is ``fluxmq_spark.jobs.queue_report``, so that it is there wherever ``fluxmq[spark]``
+The job itself is ``fluxmq_spark.jobs.queue_report``, so that it is there wherever ``fluxmq-spark``
 is installed.
 """
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.broker import CERTIFICATES, HOST, Broker, free_ports, start_broker
 
-pytest.importorskip("pyspark", reason="the extra fluxmq[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.types import BinaryType, StringType, StructType

@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session of two threads that knows the source ``fluxmq``."""
-    pytest.importorskip("pyspark", reason="the extra fluxmq[spark] is not installed")
+    pytest.importorskip("pyspark", reason="the extra spark is not installed")
     from tests.spark.session import java_missing, session
 
     missing = java_missing()
