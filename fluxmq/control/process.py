@@ -27,6 +27,12 @@ from pydantic import ValidationError
 
 import fluxmq
 from fluxmq.control import backups, clustering, listings, placements, procfs, queue_migrations
+from fluxmq.control.certificates import (
+    CertificateWatch,
+    of_client_listeners,
+    of_listener,
+    of_transport,
+)
 from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
@@ -68,14 +74,13 @@ from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
 from fluxmq.settings.clustering import META_GROUP, ClusterSettings
-from fluxmq.settings.listeners import MetricsListener
+from fluxmq.settings.listeners import HttpsListener, MetricsListener
 from fluxmq.settings.plans import GroupPlans
 from fluxmq.settings.queues import QueueSettings
 from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from fluxmq.control.etcd.retained import RetainedKeys
     from fluxmq.control.management.api import ManagementApi
     from fluxmq.control.meta.service import Meta
 
@@ -101,6 +106,16 @@ class Serving(Protocol):
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of its metrics."""
+
+
+class GreetingUser(Protocol):
+    """A part that other processes hear from when they have connected."""
+
+    def greeted(self, peer: Peer) -> None:
+        """Send a process what it has to know."""
+
+    def gone(self, peer: Peer) -> None:
+        """Forget a process whose connection has ended."""
 
 
 class ControlProcess:
@@ -129,7 +144,7 @@ class ControlProcess:
             self._forget_in_meta,
             self._audit_meta,
         )
-        self._retained: RetainedKeys | None = None
+        self._greeting: list[GreetingUser] = []
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
             **dict.fromkeys(placements.KINDS, self._placing.answer),
             **dict.fromkeys(backups.KINDS, writer.answer),
@@ -210,8 +225,13 @@ class ControlProcess:
             await self._listener.start(unix_socket.bind(socket_path))
         except OSError as problem:
             raise BootError(f"storage.data_dir: {socket_path}: {problem}") from problem
+        watch = CertificateWatch(self._shards, time.time)
+        self._serving["certificates"] = watch
+        self._greeting.append(watch)
         if self._meta is not None:
-            await self._start_meta(self._meta)
+            await self._start_meta(self._meta, watch)
+        else:
+            watch.add(of_transport(self._settings.cluster))
         if self._settings.cluster.enabled and self._settings.cluster.etcd is not None:
             self._start_etcd(self._settings.cluster)
         management = cache(lambda: self._management(listing))
@@ -220,7 +240,8 @@ class ControlProcess:
             return await management().definitions.answer(message)
 
         self._answers |= dict.fromkeys((EXPORT_DEFINITIONS, IMPORT_DEFINITIONS), defined)
-        await self._start_http(management)
+        watch.add(of_client_listeners(self._settings))
+        await self._start_http(management, watch)
         definitions = self._settings.management.load_definitions
         if definitions is not None:
             await self._load_definitions(definitions, management)
@@ -266,7 +287,7 @@ class ControlProcess:
         raft = self._settings.cluster.raft
         return queue.replication_group(raft) or "" if raft.enabled else ""
 
-    async def _start_meta(self, meta: Meta) -> None:
+    async def _start_meta(self, meta: Meta, watch: CertificateWatch) -> None:
         from fluxmq.cluster.connection import StreamHello
         from fluxmq.cluster.errors import ClusterError
         from fluxmq.cluster.security import Security
@@ -279,6 +300,7 @@ class ControlProcess:
             await meta.start(Streams(meta.plan, security, own, meta.neighbours, time.monotonic))
         except ClusterError as problem:
             raise BootError(f"cluster.raft.bind_addr: the group _meta: {problem}") from problem
+        watch.add(of_transport(cluster, security.reload))
 
     def _start_etcd(self, cluster: ClusterSettings) -> None:
         # The library writes lines of its own to standard error; its errors are logged here.
@@ -296,7 +318,8 @@ class ControlProcess:
         election = self._serving["the election"] = Election(clients[0], cluster.node_id)
         election.start()
         retained = RetainedKeys(clients[1], cluster.node_id, lambda: election.leads)
-        self._retained = self._serving["retained messages"] = retained
+        self._serving["retained messages"] = retained
+        self._greeting.append(retained)
         self._answers[RETAINED_CHANGE] = retained.answer
         retained.start()
         for shard in self._shards():
@@ -318,7 +341,9 @@ class ControlProcess:
         self._answers[RECORD_CHANGE] = recorded.answer
         recorded.start()
 
-    async def _start_http(self, management: Callable[[], ManagementApi]) -> None:
+    async def _start_http(
+        self, management: Callable[[], ManagementApi], watch: CertificateWatch
+    ) -> None:
         if not self._settings.http_listeners():
             return
         from fluxmq.control.http import HttpServer, HttpServers
@@ -346,6 +371,8 @@ class ControlProcess:
                 raise BootError(
                     f"{path}.addr: cannot listen on {listener.addr}: {reason}"
                 ) from problem
+            if isinstance(listener, HttpsListener) and http.certificates is not None:
+                watch.add([of_listener(path, listener, http.certificates.reload)])
             _log.info("http listening", extra={"addr": listener.addr, "listener": path})
 
     def _management(self, listing: listings.Listings) -> ManagementApi:
@@ -424,6 +451,9 @@ class ControlProcess:
         self._resources.configure(settings)
         configure(settings.log.level, settings.log.format, self._launch.process_name)
         _log.info("settings reloaded")
+        watch = self._serving.get("certificates")
+        if isinstance(watch, CertificateWatch):
+            watch.check(unchanged=True)
 
     def _processes(self) -> list[Peer]:
         return self._listener.processes
@@ -473,15 +503,15 @@ class ControlProcess:
             if self._meta is None or self._meta.known:
                 self._directory.push(peer)
             self._placing.push(peer)
-            if self._retained is not None:
-                self._retained.greeted(peer)
+            for user in self._greeting:
+                user.greeted(peer)
             if self._topology is not None:
                 self._topology.greeted(peer)
 
     def _gone(self, peer: Peer) -> None:
         _log.debug("control connection ended", extra={"peer": peer.name})
-        if self._retained is not None:
-            self._retained.gone(peer)
+        for user in self._greeting:
+            user.gone(peer)
 
     async def _answer(self, message: ControlMessage) -> Body:
         if message.kind == PING:

@@ -5,7 +5,7 @@ A listener that the file does not name is not opened. Nothing here opens anythin
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -18,6 +18,9 @@ from fluxmq.settings.values import (
     is_loopback,
     split_address,
 )
+
+SNI_CERTIFICATES_MAX: Final = 100
+"""Further certificates of one listener: each is a context of OpenSSL in every shard, some 100 KiB."""
 
 Timeout = Annotated[Duration, Field(ge=0.01, le=3600)]
 
@@ -69,8 +72,8 @@ class TcpListener(ListenSettings):
     and WebSocket handshakes included)."""
 
 
-class Certificate(Section):
-    """The certificate of a listener with TLS, and the oldest version of the protocol."""
+class KeyPair(Section):
+    """A further certificate of a listener with TLS, for the host names in its subjectAltName."""
 
     cert_file: FilePath
     """PEM file with the server's certificate, followed by its intermediates."""
@@ -80,6 +83,13 @@ class Certificate(Section):
     """Password of an encrypted private key; better given by key_password_file or ${ENV}."""
     key_password_file: FilePath | None = None
     """File whose content, without one trailing newline, is key_password."""
+
+
+class Certificate(KeyPair):
+    """The certificates of a listener with TLS, and the oldest version of the protocol."""
+
+    sni_certificates: tuple[KeyPair, ...] = ()
+    """Further certificates, for clients that name another host (SNI); cert_file is for all others."""
     min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_text)] = "1.2"
     """Oldest TLS version accepted."""
 
@@ -104,6 +114,10 @@ class WebSocketListener(TcpListener):
     for any; empty accepts only pages of the listener's own origin (Origin and Host name the same
     host and port). Anonymous access is limited to those and to origins listed in full. Clients that
     are not browsers send no Origin and are not checked."""
+
+
+class WebSocketTlsListener(WebSocketListener, TlsListener):
+    """MQTT over WebSocket over TLS (wss), subprotocol mqtt."""
 
 
 class HttpEndpoint(ListenSettings):
@@ -140,6 +154,8 @@ class MqttServer(Section):
     """MQTT over TLS."""
     websocket: WebSocketListener | None = None
     """MQTT over WebSocket."""
+    websocket_tls: WebSocketTlsListener | None = None
+    """MQTT over WebSocket over TLS (wss); usually on port 8084."""
 
 
 class AmqpServer(Section):

@@ -337,6 +337,7 @@ class Settings(Section):
             ("server.mqtt.websocket", mqtt.websocket),
             ("server.amqp.tcp", amqp.tcp),
             ("server.amqp.tls", amqp.tls),
+            ("server.mqtt.websocket_tls", mqtt.websocket_tls),
         ]
         return [(path, listener) for path, listener in named if listener is not None]
 

@@ -24,6 +24,7 @@ from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.net.secure_websocket import SecureWebSocketStream
 from fluxmq.net.tls import TlsStream
 from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.mqtt.packets import Connect
@@ -353,8 +354,10 @@ class Authentication:
 
 
 def identify(client: MqttClient) -> None:
-    """Note the client's certificate, or in whose web page it runs."""
+    """Note the client's certificate, and in whose web page it runs."""
     stream = client.connection.stream
+    if isinstance(stream, SecureWebSocketStream):
+        client.page, stream = stream.websocket.page, stream.tls
     if isinstance(stream, TlsStream):
         identity = stream.peer_identity()
         if identity is not None:

@@ -84,9 +84,11 @@ _WIRES = (
     WireProtocol.HTTP,
     WireProtocol.AMQP091,
     WireProtocol.TLS,
+    WireProtocol.TLS,
 )
 assert len(_WIRES) == len(LISTENERS)
-assert LISTENERS == ("mqtt.tcp", "mqtt.tls", "mqtt.websocket", "amqp.tcp", "amqp.tls")
+assert LISTENERS[:3] == ("mqtt.tcp", "mqtt.tls", "mqtt.websocket")
+assert LISTENERS[3:] == ("amqp.tcp", "amqp.tls", "mqtt.websocket_tls")
 
 _REFUSALS = {
     SniffRefusal.UNKNOWN_PROTOCOL: CloseReason.UNKNOWN_PROTOCOL,

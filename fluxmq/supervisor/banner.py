@@ -23,6 +23,9 @@ def facts(
         found["mqtt tls"] = mqtt.tls.addr + _client_certificate(mqtt.tls)
     if mqtt.websocket is not None:
         found["websocket"] = f"ws://{mqtt.websocket.addr}{mqtt.websocket.path}"
+    if mqtt.websocket_tls is not None:
+        wss = mqtt.websocket_tls
+        found["websocket tls"] = f"wss://{wss.addr}{wss.path}" + _client_certificate(wss)
     amqp = settings.server.amqp
     if amqp.tcp is not None:
         found["amqp"] = amqp.tcp.addr
