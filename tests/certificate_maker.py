@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -68,7 +69,7 @@ class Authority:
     def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: float
     ) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
+        now = datetime.fromtimestamp(time.time(), UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(subject)

@@ -27,6 +27,8 @@ from pydantic import ValidationError
 
 import fluxmq
 from fluxmq.control import backups, clustering, listings, placements, procfs, queue_migrations
+from fluxmq.control.bans import FILE_NAME as BANS_FILE
+from fluxmq.control.bans import REQUESTS, Bans
 from fluxmq.control.certificates import (
     CertificateWatch,
     of_client_listeners,
@@ -109,10 +111,10 @@ class Serving(Protocol):
 
 
 class GreetingUser(Protocol):
-    """A part that other processes hear from when they have connected."""
+    """A part that shards hear from when they have connected."""
 
     def greeted(self, peer: Peer) -> None:
-        """Send a process what it has to know."""
+        """Send a shard what it has to know."""
 
     def gone(self, peer: Peer) -> None:
         """Forget a process whose connection has ended."""
@@ -220,6 +222,7 @@ class ControlProcess:
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
         if self._meta is not None:
             self._meta.join(topology_service, self._directory)
+        await self._load_bans()
         socket_path = self._launch.control_socket
         try:
             await self._listener.start(unix_socket.bind(socket_path))
@@ -245,6 +248,18 @@ class ControlProcess:
         definitions = self._settings.management.load_definitions
         if definitions is not None:
             await self._load_definitions(definitions, management)
+
+    async def _load_bans(self) -> None:
+        """Read the bans from disk, before anybody can ask for them. Raises BootError."""
+        path = f"{self._launch.data_dir}/{BANS_FILE}"
+        bans = Bans(path, self._thread, self._processes, time.time)
+        try:
+            await bans.load()
+        except (ValueError, StorageError) as problem:
+            raise BootError(f"storage.data_dir: {path}: {problem}") from problem
+        self._answers |= dict.fromkeys(REQUESTS, bans.answer)
+        self._serving["bans"] = bans
+        self._greeting.append(bans)
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:
         """Read the metadata from disk, for a single node or as a member of a cluster."""
@@ -499,6 +514,9 @@ class ControlProcess:
         for other in self._processes():
             if other is not peer and other.name == peer.name:
                 other.abort()
+        bans = self._serving.get("bans")
+        if hello.role == "acceptor" and isinstance(bans, Bans):
+            bans.greeted(peer)
         if hello.role == "shard" and self._directory is not None:
             if self._meta is None or self._meta.known:
                 self._directory.push(peer)

@@ -1,8 +1,8 @@
 """Messages about who may connect: certificates to load again, and bans.
 
-    control -> shard             reload_certificates, bans (after hello and at each change)
-    control -> acceptor          bans
-    fluxmqctl -> control         ban, unban, list_bans
+control -> shard             reload_certificates, bans (after hello and at each change)
+control -> acceptor          bans
+fluxmqctl -> control         ban, unban, list_bans
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ class BanList(MessageBody, frozen=True):
     """All bans: from control to the processes that enforce them, and the answer to list_bans."""
 
     bans: Annotated[tuple[Ban, ...], Meta(max_length=BANS_MAX)]
+
+    def unusable(self) -> str | None:
+        """Return the fault of a ban."""
+        return next(filter(None, (ban_problem(ban.kind, ban.value) for ban in self.bans)), None)
 
 
 class BanRequest(MessageBody, frozen=True):

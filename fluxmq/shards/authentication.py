@@ -30,6 +30,7 @@ from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.settings.schema import AuthSettings
+from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.password_verifications import Login, Verifications
 
 NONCE_BYTES = 18
@@ -68,6 +69,7 @@ class Authentication:
         self._users: dict[str, User] = {}
         self.revision = -1
         self._certificates = certificates
+        self.bans = CurrentBans()
         self.results: Counter[tuple[str, str]] = Counter()
         self._log = RateLimited(
             get_logger("fluxmq.auth"), per_second=FAILURES_LOGGED_PER_SECOND, burst=1
@@ -118,6 +120,17 @@ class Authentication:
         user = self._users.get(name)
         return user if user is not None and user.enabled else None
 
+    def banned(self, client: MqttClient, connect: Connect) -> bool:
+        """Return whether a client's address, claimed name or client id is banned."""
+        if not self.bans.login(client.peer, connect.username or "", connect.client_id):
+            return False
+        self._ban("connect")
+        return True
+
+    def _ban(self, method: str) -> AuthResult:
+        self.results[method, "banned"] += 1
+        return AuthResult(LoginOutcome.BANNED)
+
     def check(
         self, client: MqttClient, connect: Connect, done: Callable[[AuthResult], None]
     ) -> None:
@@ -155,6 +168,9 @@ class Authentication:
         one. Neither a flood of logins nor others' failures hold up the password that was verified
         before.
         """
+        if self.bans.login(peer, username):
+            done(self._ban("password"))
+            return
         if self.revision < 0:
             # Users are not known yet: ask to try again, rather than report a wrong password.
             self.results["password", "busy"] += 1
@@ -226,6 +242,8 @@ class Authentication:
     def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> AuthResult:
         """Authenticate the holder of a certificate; its name need not be a user's unless
         ``user_needed``."""
+        if self.bans.login(peer, name):
+            return self._ban("certificate")
         if self.revision < 0:
             self.results["certificate", "busy"] += 1
             return AuthResult(LoginOutcome.UNAVAILABLE)
@@ -328,8 +346,10 @@ class Authentication:
         return ServerExchange(secrets.token_urlsafe(NONCE_BYTES), self._secret)
 
     def login_refusal(self, username: str, peer: str) -> LoginOutcome | None:
-        """Return the reason for refusing a SCRAM login now (users unknown yet, failed logins); None
-        to allow it."""
+        """Return the reason for refusing a SCRAM login (users unknown yet, failed logins, a ban);
+        None to allow it."""
+        if self.bans.login(peer, username):
+            return self._ban("scram-sha-256").outcome
         if self.revision < 0:
             self.results["scram-sha-256", "busy"] += 1
             return LoginOutcome.UNAVAILABLE

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from fluxmq.ipc.handoff import LISTENERS, HandoffClosedError, adopt, receive
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net import sockets
-from fluxmq.net.reactor import Reactor
 from fluxmq.net.certificates import ListenerCertificates
+from fluxmq.net.reactor import Reactor
 from fluxmq.net.secure_websocket import SecureWebSocketStream
 from fluxmq.net.tls import TlsSettingsError, TlsStream
 from fluxmq.net.websocket import WebSocketStream

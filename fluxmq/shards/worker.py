@@ -326,6 +326,7 @@ class Worker:
                     **queues.commands(),
                     **GroupListings(queues, core).commands(),
                     **self.shard.amqp.commands,
+                    **self.shard.bans.commands,
                     RELOAD_CERTIFICATES: self._reload_certificates,
                     **self.shard.node_questions.commands,
                     **{

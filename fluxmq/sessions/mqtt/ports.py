@@ -55,6 +55,10 @@ class SessionLimits:
 class LoginPort(Protocol):
     """Authentication and permissions of clients."""
 
+    def banned(self, client: MqttClient, connect: Connect, /) -> bool:
+        """Return whether the client's address, name or client id is banned. The user of a SCRAM login
+        is not known yet."""
+
     def check(
         self, client: MqttClient, connect: Connect, done: Callable[[AuthResult], None], /
     ) -> None:
@@ -73,7 +77,7 @@ class LoginPort(Protocol):
         """Count a login that ran inside the session."""
 
     def login_refusal(self, username: str, peer: str, /) -> LoginOutcome | None:
-        """Return why a SCRAM login cannot be tried now; None when it can."""
+        """Return why a SCRAM login cannot be tried, or not now; None when it can."""
 
     def record(self, name: str, /) -> User | None:
         """Return the user of this name, enabled or not; None if there is none."""

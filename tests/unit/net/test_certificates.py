@@ -78,14 +78,14 @@ def test_a_bad_file_keeps_the_previous_certificates(authority: Authority) -> Non
     held = ListenerCertificates(listener(authority, "other"))
     kept = held.context
     replace(Path(other.key_file), Path(default.key_file).read_bytes())
-    with pytest.raises(TlsSettingsError, match="other.pem"):
+    with pytest.raises(TlsSettingsError, match=r"other\.pem"):
         held.reload()
     assert held.context is kept
     authority.issue("other")  # without names
     with pytest.raises(TlsSettingsError, match="names no host"):
         held.reload()
     replace(Path(other.cert_file), b"")
-    with pytest.raises(TlsSettingsError, match="other.pem"):
+    with pytest.raises(TlsSettingsError, match=r"other\.pem"):
         held.reload()
     assert held.context is kept
     assert shown_to(held.context, authority.client_context(), "other.example.com")[0] == "other"
@@ -155,8 +155,8 @@ def test_protocols_offered(authority: Authority) -> None:
 
 def test_facts_of_something_else(tmp_path: Path) -> None:
     file = tmp_path / "x.pem"
-    with pytest.raises(TlsSettingsError, match="x.pem"):
+    with pytest.raises(TlsSettingsError, match=r"x\.pem"):
         certificates.facts_of(str(file))
     file.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-    with pytest.raises(TlsSettingsError, match="x.pem"):
+    with pytest.raises(TlsSettingsError, match=r"x\.pem"):
         certificates.facts_of(str(file))

@@ -92,6 +92,10 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno == level]
 
@@ -150,7 +154,7 @@ def test_bad_files_keep_what_there_was(tmp_path: Path, caplog: pytest.LogCapture
 
     async def scenario(watched: Watched) -> None:
         context, key = watched.held.context, Path(watched.listener.key_file)
-        good = key.read_bytes()
+        good = content(key)
         replace(key, b"nonsense")
         watched.watch.check()
         watched.watch.check()
@@ -228,7 +232,7 @@ def test_client_listeners_are_tried_without_serving_them(tmp_path: Path) -> None
     assert watched.path == "server.mqtt.tls"
     watched.reload()
     replace(Path(pair.cert_file), b"")
-    with pytest.raises(Exception, match="server.pem"):
+    with pytest.raises(Exception, match=r"server\.pem"):
         watched.reload()
 
 
