@@ -103,10 +103,16 @@ def of_transport(
 class CertificateWatch:
     """The watched files of a node, and the time until their certificates expire."""
 
-    def __init__(self, shards: Callable[[], Sequence[Peer]], now: Callable[[], float]) -> None:
-        """``now``: the wall clock, as Unix time."""
+    def __init__(
+        self,
+        shards: Callable[[], Sequence[Peer]],
+        now: Callable[[], float],
+        interval: float = CHECK_SECONDS,
+    ) -> None:
+        """``now``: the wall clock, as Unix time; ``interval``: seconds between looks."""
         self._shards = shards
         self._now = now
+        self._interval = interval
         self._watched: list[WatchedFiles] = []
         self._warned: dict[tuple[str, str], float] = {}
         self._changed = False
@@ -156,7 +162,7 @@ class CertificateWatch:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(CHECK_SECONDS)
+            await asyncio.sleep(self._interval)
             self.check()
 
     def _reload(self, each: WatchedFiles, unchanged: bool) -> bool:

@@ -42,7 +42,7 @@ class ListenerCertificates:
             tls.context = chosen(self._by_name, name) or self.context
 
         # OpenSSL calls it for clients without a server name as well.
-        fixed.sni_callback = choose  # type: ignore[assignment] # typeshed knows of SSLSocket only
+        fixed.sni_callback = choose
         return fixed
 
 
@@ -82,7 +82,7 @@ def _load(
         for name in names:
             by_name.setdefault(name, context)
     if by_name:
-        default.sni_callback = _changing(by_name)  # type: ignore[assignment] # as above
+        default.sni_callback = _changing(by_name)
     return default, by_name
 
 

@@ -56,7 +56,11 @@ class Authentication:
     """Checks credentials for one shard."""
 
     def __init__(
-        self, settings: AuthSettings, loop: asyncio.AbstractEventLoop, certificates: bool = False
+        self,
+        settings: AuthSettings,
+        loop: asyncio.AbstractEventLoop,
+        certificates: bool = False,
+        bans: CurrentBans | None = None,
     ) -> None:
         """`certificates`: whether a listener verifies client certificates, whose names need no
         user."""
@@ -69,7 +73,7 @@ class Authentication:
         self._users: dict[str, User] = {}
         self.revision = -1
         self._certificates = certificates
-        self.bans = CurrentBans()
+        self.bans = bans or CurrentBans()
         self.results: Counter[tuple[str, str]] = Counter()
         self._log = RateLimited(
             get_logger("fluxmq.auth"), per_second=FAILURES_LOGGED_PER_SECOND, burst=1

@@ -16,7 +16,7 @@ from fluxmq.ipc.messages import Body
 from fluxmq.net.reactor import Reactor
 from fluxmq.sessions.amqp091.client import AmqpStage
 from fluxmq.sessions.amqp091.handler import AmqpSession
-from fluxmq.sessions.mqtt.handler import MqttHandler
+from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import CLOSED, MqttClient
 
@@ -44,7 +44,7 @@ class CurrentBans:
 class BanUpdates:
     """Takes new bans, and closes the connections that they concern."""
 
-    def __init__(self, reactor: Reactor, handler: MqttHandler, bans: CurrentBans) -> None:
+    def __init__(self, reactor: Reactor, handler: MqttConnectionHandler, bans: CurrentBans) -> None:
         self._reactor = reactor
         self._handler = handler
         self._bans = bans
@@ -70,7 +70,9 @@ class BanUpdates:
         """Close an MQTT connection if it is banned."""
         connect = client.connect
         user, client_id = client.username or client.certificate_name, ""
-        if connect is not None:
+        if client.session is not None:
+            client_id = client.session.client_id
+        elif connect is not None:
             user, client_id = user or connect.username or "", connect.client_id
         if client.scram is not None:
             user = user or client.scram.username

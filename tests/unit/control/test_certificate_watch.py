@@ -120,6 +120,29 @@ def test_changed_files_are_reloaded_and_shards_told(tmp_path: Path) -> None:
     run(scenario, tmp_path)
 
 
+def test_files_are_looked_at_from_time_to_time(tmp_path: Path) -> None:
+    async def whole() -> None:
+        watched = Watched(tmp_path)
+        watched.watch = CertificateWatch(
+            lambda: [watched.shard],  # type: ignore[list-item]
+            lambda: watched.now,
+            interval=0.0,
+        )
+        watched.start()
+        watched.authority.issue("default")
+        async with asyncio.timeout(10):
+            while not watched.shard.asked:
+                await asyncio.sleep(0)
+        assert watched.numbers()["fluxmq_tls_certificate_reloads_total success"] >= 1
+        await watched.watch.stop()
+        before = dict(watched.numbers())
+        watched.authority.issue("default")
+        await settle()
+        assert watched.numbers() == before
+
+    asyncio.run(whole())
+
+
 def test_a_request_reloads_unchanged_files(tmp_path: Path) -> None:
     """SIGHUP."""
 

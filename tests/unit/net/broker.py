@@ -46,6 +46,9 @@ class Logins:
     def scram_keys(self, username: str, peer: str) -> None:
         """Nobody has any."""
 
+    def banned(self, _client: MqttClient, _connect: Connect) -> bool:
+        return False
+
     def login_refusal(self, username: str, peer: str) -> None:
         """Anybody may try."""
 

@@ -144,8 +144,9 @@ def test_client_certificates_are_asked_for_under_every_name(authority: Authority
 def test_protocols_offered(authority: Authority) -> None:
     """Browsers offer http/1.1 for wss, MQTT clients mqtt (or nothing)."""
     default = authority.issue("default")
-    files = {"cert_file": default.cert_file, "key_file": default.key_file}
-    wss = WebSocketTlsListener(addr="127.0.0.1:8084", **files)
+    wss = WebSocketTlsListener(
+        addr="127.0.0.1:8084", cert_file=default.cert_file, key_file=default.key_file
+    )
     for each, protocol in ((wss, "http/1.1"), (listener(authority), "mqtt")):
         client = authority.client_context()
         client.set_alpn_protocols([protocol])
