@@ -36,9 +36,11 @@ class Shard:
         self.hello = ProcessHello(role, 0, 1)
         self.name = f"{role}-0"
         self.asked: list[str] = []
+        self.told = asyncio.Event()
 
     async def ask(self, kind: str, _body: Any, _seconds: float) -> dict[str, object]:
         self.asked.append(kind)
+        self.told.set()
         return {}
 
 
@@ -131,8 +133,7 @@ def test_files_are_looked_at_from_time_to_time(tmp_path: Path) -> None:
         watched.start()
         watched.authority.issue("default")
         async with asyncio.timeout(10):
-            while not watched.shard.asked:
-                await asyncio.sleep(0)
+            await watched.shard.told.wait()
         assert watched.numbers()["fluxmq_tls_certificate_reloads_total success"] >= 1
         await watched.watch.stop()
         before = dict(watched.numbers())
