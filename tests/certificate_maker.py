@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fluxmq.net.tls import TlsStream
-from fluxmq.settings.listeners import KeyPair
+from fluxmq.settings.listeners import Certificate
 
 
 def _name(text: str) -> x509.Name:
@@ -36,7 +36,7 @@ class Authority:
         self.ca_file = directory / "authority.pem"
         self.ca_file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, file: str, *names: str, days: float = 365.0) -> KeyPair:
+    def issue(self, file: str, *names: str, days: float = 365.0) -> Certificate:
         """Write ``file``.pem and ``file``.key, replacing both by renaming, and return the pair."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(_name(file), key.public_key(), days)
@@ -53,9 +53,9 @@ class Authority:
         replace(Path(pair.key_file), secret)
         return pair
 
-    def pair(self, file: str) -> KeyPair:
+    def pair(self, file: str) -> Certificate:
         """Return the names of a pair's files."""
-        return KeyPair(
+        return Certificate(
             cert_file=str(self.directory / f"{file}.pem"),
             key_file=str(self.directory / f"{file}.key"),
         )

@@ -18,13 +18,13 @@ from typing import Final
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.security import Security
 from fluxmq.control.peers import Peer, answers_of
-from fluxmq.ipc.door_messages import RELOAD_CERTIFICATES, Applied
+from fluxmq.ipc.door_messages import RELOAD_CERTIFICATES, CertificatesReloaded
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.net.certificates import ListenerCertificates, facts_of
 from fluxmq.net.tls import TlsSettingsError
 from fluxmq.settings.clustering import ClusterSettings
-from fluxmq.settings.listeners import Certificate, TlsListener
+from fluxmq.settings.listeners import AnyTlsListener, ClientTlsListener
 from fluxmq.settings.schema import Settings
 
 CHECK_SECONDS: Final = 60.0
@@ -67,11 +67,11 @@ class WatchedFiles:
         return tuple(map(_state, self.files))
 
 
-def of_listener(path: str, listener: Certificate, reload: Callable[[], object]) -> WatchedFiles:
+def of_listener(path: str, listener: AnyTlsListener, reload: Callable[[], object]) -> WatchedFiles:
     """Return the files of a listener, which ``reload`` loads."""
     pairs = (listener, *listener.sni_certificates)
     files = [name for pair in pairs for name in (pair.cert_file, pair.key_file)]
-    if isinstance(listener, TlsListener) and listener.ca_file is not None:
+    if isinstance(listener, ClientTlsListener) and listener.ca_file is not None:
         files.append(listener.ca_file)
     return WatchedFiles(path, tuple(pair.cert_file for pair in pairs), tuple(files), reload)
 
@@ -79,7 +79,7 @@ def of_listener(path: str, listener: Certificate, reload: Callable[[], object]) 
 def of_client_listeners(settings: Settings) -> list[WatchedFiles]:
     """Return the files of the listeners that shards serve; loading them here tries them."""
 
-    def trial(listener: TlsListener) -> Callable[[], object]:
+    def trial(listener: ClientTlsListener) -> Callable[[], object]:
         return lambda: ListenerCertificates(listener)
 
     found = settings.tls_listeners()
@@ -222,7 +222,9 @@ class CertificateWatch:
         task.add_done_callback(self._telling.discard)
 
     async def _ask(self, shards: Sequence[Peer]) -> None:
-        answers = await answers_of(shards, RELOAD_CERTIFICATES, {}, SHARD_SECONDS, Applied)
+        answers = await answers_of(
+            shards, RELOAD_CERTIFICATES, {}, SHARD_SECONDS, CertificatesReloaded
+        )
         for peer, answer in zip(shards, answers, strict=True):
             if answer is None:
                 # It connects again, and is told then; otherwise the next change reaches it.

@@ -21,8 +21,8 @@ UNBAN: Final = "unban"
 LIST_BANS: Final = "list_bans"
 
 
-class Applied(MessageBody, frozen=True):
-    """The answer of a process that has done what it was told."""
+class CertificatesReloaded(MessageBody, frozen=True):
+    """A shard's answer: it has loaded its certificates again, or has logged why not."""
 
 
 class BanList(MessageBody, frozen=True):

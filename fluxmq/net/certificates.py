@@ -17,14 +17,14 @@ from pathlib import Path
 
 from fluxmq.net.tls import TlsSettingsError, certificate_context, server_context
 from fluxmq.settings.certificate_files import CertificateFacts, certificate_facts
-from fluxmq.settings.listeners import Certificate, KeyPair, TlsListener
+from fluxmq.settings.listeners import AnyTlsListener, Certificate, ClientTlsListener
 
 
 class ListenerCertificates:
     """Contexts with the certificates of a listener. ``context`` is for connections that are accepted
     from now on; it changes with each reload."""
 
-    def __init__(self, settings: Certificate) -> None:
+    def __init__(self, settings: AnyTlsListener) -> None:
         """Load the certificates. Raises TlsSettingsError."""
         self._settings = settings
         self.context, self._by_name = _load(settings)
@@ -65,7 +65,7 @@ def facts_of(path: str) -> CertificateFacts:
 
 
 def _load(
-    settings: Certificate,
+    settings: AnyTlsListener,
 ) -> tuple[ssl.SSLContext, dict[str, ssl.SSLContext | None]]:
     """Return the context of the first certificate, and those of host names; None is the first.
     Raises TlsSettingsError."""
@@ -86,8 +86,8 @@ def _load(
     return default, by_name
 
 
-def _context(settings: Certificate, pair: KeyPair) -> ssl.SSLContext:
-    if isinstance(settings, TlsListener):
+def _context(settings: AnyTlsListener, pair: Certificate) -> ssl.SSLContext:
+    if isinstance(settings, ClientTlsListener):
         return server_context(settings, pair)
     return certificate_context(settings, pair)
 

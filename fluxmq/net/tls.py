@@ -17,7 +17,12 @@ from dataclasses import dataclass
 
 from fluxmq.model.errors import FluxmqError
 from fluxmq.net.streams import Chunk
-from fluxmq.settings.listeners import Certificate, KeyPair, TlsListener, WebSocketTlsListener
+from fluxmq.settings.listeners import (
+    AnyTlsListener,
+    Certificate,
+    ClientTlsListener,
+    WebSocketTlsListener,
+)
 
 HANDSHAKE_BYTES_MAX = 256 * 1024
 """Wire bytes after which a handshake must be complete: a client certificate chain is at most 100
@@ -48,7 +53,7 @@ class PeerIdentity:
     alternative_names: tuple[tuple[str, str], ...]
 
 
-def certificate_context(settings: Certificate, pair: KeyPair) -> ssl.SSLContext:
+def certificate_context(settings: AnyTlsListener, pair: Certificate) -> ssl.SSLContext:
     """Return a context with one of a listener's certificates. Raises TlsSettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.min_version]
@@ -65,7 +70,7 @@ def certificate_context(settings: Certificate, pair: KeyPair) -> ssl.SSLContext:
     return context
 
 
-def server_context(settings: TlsListener, pair: KeyPair | None = None) -> ssl.SSLContext:
+def server_context(settings: ClientTlsListener, pair: Certificate | None = None) -> ssl.SSLContext:
     """Return a context with one of the certificates of a client listener (default: its first), and
     its rules about client certificates. Raises TlsSettingsError."""
     context = certificate_context(settings, pair or settings)

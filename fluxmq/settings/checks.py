@@ -16,7 +16,7 @@ from fluxmq.settings.cluster_checks import (
     plan_problems,
 )
 from fluxmq.settings.listen_addresses import ListenAddress, clash, listen_addresses
-from fluxmq.settings.listeners import SNI_CERTIFICATES_MAX, Certificate
+from fluxmq.settings.listeners import SNI_CERTIFICATES_MAX, AnyTlsListener
 from fluxmq.settings.problems import SettingsProblem
 from fluxmq.settings.queue_checks import queue_notes, queue_problems
 from fluxmq.settings.schema import Settings
@@ -115,7 +115,7 @@ def _tls(settings: Settings) -> Iterator[SettingsProblem]:
                 f"{path}.client_auth",
                 "must be request or require for ca_file to have an effect",
             )
-    certificates: dict[str, Certificate] = dict(settings.tls_listeners())
+    certificates: dict[str, AnyTlsListener] = dict(settings.tls_listeners())
     if settings.server.https is not None:
         certificates["server.https"] = settings.server.https
     for path, listener in certificates.items():

@@ -72,8 +72,9 @@ class TcpListener(ListenSettings):
     and WebSocket handshakes included)."""
 
 
-class KeyPair(Section):
-    """A further certificate of a listener with TLS, for the host names in its subjectAltName."""
+class Certificate(Section):
+    """A certificate of a listener with TLS. In `sni_certificates`: for the host names in its
+    subjectAltName."""
 
     cert_file: FilePath
     """PEM file with the server's certificate, followed by its intermediates."""
@@ -85,17 +86,17 @@ class KeyPair(Section):
     """File whose content, without one trailing newline, is key_password."""
 
 
-class Certificate(KeyPair):
-    """The certificates of a listener with TLS, and the oldest version of the protocol."""
+class Handshakes(Section):
+    """Handshakes of a listener with TLS."""
 
-    sni_certificates: tuple[KeyPair, ...] = ()
+    sni_certificates: tuple[Certificate, ...] = ()
     """Further certificates, for clients that name another host (SNI); cert_file is for all others."""
     min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_text)] = "1.2"
     """Oldest TLS version accepted."""
 
 
-class TlsListener(TcpListener, Certificate):
-    """A protocol over TLS."""
+class ClientCertificates(Section):
+    """Certificates of clients (mutual TLS)."""
 
     ca_file: FilePath | None = None
     """PEM file with the CA certificates that client certificates are verified against."""
@@ -104,8 +105,8 @@ class TlsListener(TcpListener, Certificate):
     on one (mutual TLS)."""
 
 
-class WebSocketListener(TcpListener):
-    """MQTT over WebSocket, subprotocol mqtt."""
+class WebPages(Section):
+    """Requests of a WebSocket listener, and the pages that may make them."""
 
     path: Annotated[str, AfterValidator(_absolute)] = "/mqtt"
     """Path that the upgrade request must name."""
@@ -116,7 +117,15 @@ class WebSocketListener(TcpListener):
     are not browsers send no Origin and are not checked."""
 
 
-class WebSocketTlsListener(WebSocketListener, TlsListener):
+class TlsListener(TcpListener, Certificate, Handshakes, ClientCertificates):
+    """A protocol over TLS."""
+
+
+class WebSocketListener(TcpListener, WebPages):
+    """MQTT over WebSocket, subprotocol mqtt."""
+
+
+class WebSocketTlsListener(TcpListener, WebPages, Certificate, Handshakes, ClientCertificates):
     """MQTT over WebSocket over TLS (wss), subprotocol mqtt."""
 
 
@@ -134,8 +143,14 @@ class HttpListener(HttpEndpoint):
     """The management interface, health and metrics over HTTP."""
 
 
-class HttpsListener(HttpEndpoint, Certificate):
+class HttpsListener(HttpEndpoint, Certificate, Handshakes):
     """The management interface, health and metrics over HTTP with TLS."""
+
+
+ClientTlsListener = TlsListener | WebSocketTlsListener
+"""A listener for clients with TLS, over any protocol."""
+AnyTlsListener = ClientTlsListener | HttpsListener
+"""A listener with TLS."""
 
 
 class MetricsListener(HttpEndpoint):

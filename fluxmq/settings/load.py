@@ -18,7 +18,7 @@ from fluxmq.model.limits import SECRET_FILE_BYTES_MAX, SETTINGS_FILE_BYTES_MAX
 from fluxmq.settings.certificate_files import certificate_facts
 from fluxmq.settings.completion import add_listeners, confined
 from fluxmq.settings.decode import decode, parse
-from fluxmq.settings.listeners import Certificate
+from fluxmq.settings.listeners import AnyTlsListener
 from fluxmq.settings.problems import SettingsError, SettingsProblem
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.section import Path as KeyPath
@@ -168,7 +168,7 @@ def _tls_users(settings: Settings) -> Iterator[_Tls]:
         yield _Tls("cluster.transport", "tls_", *files)
 
 
-def _pairs(path: str, listener: Certificate, ca_file: str | None) -> Iterator[_Tls]:
+def _pairs(path: str, listener: AnyTlsListener, ca_file: str | None) -> Iterator[_Tls]:
     """Yield the certificates of one listener."""
     yield _Tls(path, "", listener.cert_file, listener.key_file, ca_file, listener.key_password)
     for index, pair in enumerate(listener.sni_certificates):

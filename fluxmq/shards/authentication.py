@@ -50,6 +50,7 @@ INITIAL_REVISION = 1
 """Users of a node where none was ever added, and their revision, which any change raises for
 good."""
 ANONYMOUS = AuthResult(LoginOutcome.ACCEPTED)
+BANNED = AuthResult(LoginOutcome.BANNED)
 
 
 class Authentication:
@@ -124,17 +125,6 @@ class Authentication:
         user = self._users.get(name)
         return user if user is not None and user.enabled else None
 
-    def banned(self, client: MqttClient, connect: Connect) -> bool:
-        """Return whether a client's address, claimed name or client id is banned."""
-        if not self.bans.login(client.peer, connect.username or "", connect.client_id):
-            return False
-        self._ban("connect")
-        return True
-
-    def _ban(self, method: str) -> AuthResult:
-        self.results[method, "banned"] += 1
-        return AuthResult(LoginOutcome.BANNED)
-
     def check(
         self, client: MqttClient, connect: Connect, done: Callable[[AuthResult], None]
     ) -> None:
@@ -172,8 +162,8 @@ class Authentication:
         one. Neither a flood of logins nor others' failures hold up the password that was verified
         before.
         """
-        if self.bans.login(peer, username):
-            done(self._ban("password"))
+        if self.bans.refuse("password", peer, username):
+            done(BANNED)
             return
         if self.revision < 0:
             # Users are not known yet: ask to try again, rather than report a wrong password.
@@ -246,8 +236,8 @@ class Authentication:
     def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> AuthResult:
         """Authenticate the holder of a certificate; its name need not be a user's unless
         ``user_needed``."""
-        if self.bans.login(peer, name):
-            return self._ban("certificate")
+        if self.bans.refuse("certificate", peer, name):
+            return BANNED
         if self.revision < 0:
             self.results["certificate", "busy"] += 1
             return AuthResult(LoginOutcome.UNAVAILABLE)
@@ -352,8 +342,8 @@ class Authentication:
     def login_refusal(self, username: str, peer: str) -> LoginOutcome | None:
         """Return the reason for refusing a SCRAM login (users unknown yet, failed logins, a ban);
         None to allow it."""
-        if self.bans.login(peer, username):
-            return self._ban("scram-sha-256").outcome
+        if self.bans.refuse("scram-sha-256", peer, username):
+            return LoginOutcome.BANNED
         if self.revision < 0:
             self.results["scram-sha-256", "busy"] += 1
             return LoginOutcome.UNAVAILABLE

@@ -7,6 +7,7 @@ in before it knew of a ban is refused here. A banned client's session stays, and
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from fluxmq.auth.bans import BanTable
@@ -29,7 +30,16 @@ class CurrentBans:
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.table = BanTable()
+        self.refused: Counter[str] = Counter()
+        """Logins refused, by method; ``connect`` before any."""
         self._now = now
+
+    def refuse(self, method: str, peer: str, user: str = "", client_id: str = "") -> bool:
+        """Return whether a login is banned, and count it."""
+        banned = self.login(peer, user, client_id)
+        if banned:
+            self.refused[method] += 1
+        return banned
 
     def login(self, peer: str, user: str = "", client_id: str = "") -> bool:
         """Return whether a login is banned, for any of these."""

@@ -21,7 +21,7 @@ from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
-from fluxmq.shards.bans import BanUpdates, CurrentBans
+from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.cluster_sessions import ClusterSessions
 from fluxmq.shards.counts import Drops
@@ -132,7 +132,6 @@ class Shard:
             self.publish_links = PublishLinks(self.endpoint, parts.nodes, wake, replicated)
         self.durable = Durable(self.broker.sessions.durable, parts.durable_links)
         self.permissions = PermissionUpdates(self.reactor, self.broker, self.authentication)
-        self.bans = BanUpdates(self.reactor, self.broker.handler, self.authentication.bans)
         times = around.times
         self.amqp = Amqp(
             *(settings, self.broker, self.queues, replies, vhost_connections),

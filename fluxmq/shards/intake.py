@@ -20,7 +20,12 @@ from fluxmq.net.tls import TlsSettingsError, TlsStream
 from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.mqtt.session import CONNECTED, MqttClient
-from fluxmq.settings.listeners import TcpListener, TlsListener, WebSocketListener
+from fluxmq.settings.listeners import (
+    ClientTlsListener,
+    TcpListener,
+    WebSocketListener,
+    WebSocketTlsListener,
+)
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.broker import ShardBroker
 
@@ -64,7 +69,7 @@ class Intake:
             mqtt.websocket_tls,
         )
         for listener, tls in enumerate(self._listeners):
-            if isinstance(tls, TlsListener):
+            if isinstance(tls, ClientTlsListener):
                 self._tls[listener] = ListenerCertificates(tls)
 
     def start(self) -> None:
@@ -161,7 +166,7 @@ class Intake:
         """Return the stream filter of a new connection; None on plain TCP."""
         certificates = self._tls.get(listener)
         tls = None if certificates is None else TlsStream(certificates.context)
-        if not isinstance(settings, WebSocketListener):
+        if not isinstance(settings, WebSocketListener | WebSocketTlsListener):
             return tls
         websocket = WebSocketStream(
             settings.path, settings.allowed_origins, self._settings.broker.max_packet_size

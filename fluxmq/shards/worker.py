@@ -27,7 +27,7 @@ from fluxmq.ipc import memory
 from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.conversation import Answered, Handlers
 from fluxmq.ipc.descriptors import shares_here
-from fluxmq.ipc.door_messages import RELOAD_CERTIFICATES, Applied
+from fluxmq.ipc.door_messages import RELOAD_CERTIFICATES, CertificatesReloaded
 from fluxmq.ipc.launch import Launch, fail_boot, finish_ticks, raise_file_limit, read_settings
 from fluxmq.ipc.memory import ProcessMemory, Watermarks
 from fluxmq.ipc.messages import Body, ProcessHello
@@ -326,7 +326,7 @@ class Worker:
                     **queues.commands(),
                     **GroupListings(queues, core).commands(),
                     **self.shard.amqp.commands,
-                    **self.shard.bans.commands,
+                    **self.shard.permissions.bans.commands,
                     RELOAD_CERTIFICATES: self._reload_certificates,
                     **self.shard.node_questions.commands,
                     **{
@@ -419,7 +419,7 @@ class Worker:
                 self.shard.endpoint.security.reload()
             except ClusterError as problem:
                 _log.error("certificates not reloaded: %s", problem)
-        answered(Applied().to_body())
+        answered(CertificatesReloaded().to_body())
 
     def set_users(self, users: Users) -> None:
         """Apply a new snapshot of users, to live connections too."""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fluxmq import __version__
-from fluxmq.settings.listeners import TlsListener
+from fluxmq.settings.listeners import ClientTlsListener
 from fluxmq.settings.schema import Settings
 from fluxmq.supervisor.placement import Plan
 
@@ -43,7 +43,7 @@ def facts(
     return found
 
 
-def _client_certificate(listener: TlsListener) -> str:
+def _client_certificate(listener: ClientTlsListener) -> str:
     """Return the listener's requirement for client certificates, if any."""
     wanted = listener.client_auth
     return "" if wanted == "none" else f" (client certificate: {wanted})"

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pika
-import pika.exceptions
+import pika  # type: ignore[import-untyped]
+import pika.exceptions  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.cli.main import run

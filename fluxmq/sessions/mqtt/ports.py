@@ -52,12 +52,20 @@ class SessionLimits:
     keep-alive: they depend on these settings alone."""
 
 
+class BansPort(Protocol):
+    """Bans of addresses, users and client ids."""
+
+    def refuse(self, method: str, peer: str, user: str, client_id: str, /) -> bool:
+        """Return whether a login is banned for any of these, and count it. The user of a SCRAM login
+        is not known at CONNECT."""
+
+
 class LoginPort(Protocol):
     """Authentication and permissions of clients."""
 
-    def banned(self, client: MqttClient, connect: Connect, /) -> bool:
-        """Return whether the client's address, name or client id is banned. The user of a SCRAM login
-        is not known yet."""
+    @property
+    def bans(self) -> BansPort:
+        """Bans of addresses, users and client ids."""
 
     def check(
         self, client: MqttClient, connect: Connect, done: Callable[[AuthResult], None], /

@@ -20,6 +20,7 @@ from fluxmq.sessions.mqtt.publishing import publish_will
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session, Will
 from fluxmq.sessions.mqtt.settlement import SettlementCommand
+from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.wills import LocalWills
 from tests.unit.variants import Hot
 
@@ -32,6 +33,7 @@ class Logins:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
+        self.bans = CurrentBans()
 
     def check(
         self, client: MqttClient, connect: Connect, done: Callable[[AuthResult], None]
@@ -45,9 +47,6 @@ class Logins:
 
     def scram_keys(self, username: str, peer: str) -> None:
         """Nobody has any."""
-
-    def banned(self, _client: MqttClient, _connect: Connect) -> bool:
-        return False
 
     def login_refusal(self, username: str, peer: str) -> None:
         """Anybody may try."""

@@ -34,7 +34,7 @@ def node(make_node: Callable[..., Node]) -> Node:
 def ban(node: Node, *bans: Ban) -> int:
     """Send all bans; return how many connections were closed."""
     answers: list[Body | Failure] = []
-    node[0].bans.commands[BANS](BanList(bans).to_body(), answers.append)
+    node[0].permissions.bans.commands[BANS](BanList(bans).to_body(), answers.append)
     node.run()
     [given] = answers
     assert isinstance(given, dict)
@@ -44,7 +44,9 @@ def ban(node: Node, *bans: Ban) -> int:
 def refused(node: Node, client_id: str, version: int = 5, name: str | None = None) -> Any:
     """The CONNACK of a login that is refused, after which the connection is closed."""
     client = node.client(0, version)
-    secret = {} if name is None else {"username": name, "password": b"secret"}
+    secret: dict[str, Any] = {}
+    if name is not None:
+        secret = {"username": name, "password": b"secret"}
     client.send(wire.connect(version, client_id, **secret))
     connack = answer(node, client)
     assert connack.kind == wire.CONNACK
@@ -52,7 +54,7 @@ def refused(node: Node, client_id: str, version: int = 5, name: str | None = Non
     return connack.reason
 
 
-def told(client: Client) -> list[tuple[int, int | None]]:
+def told(client: Client) -> list[tuple[int, int]]:
     packets = [(packet.kind, packet.reason) for packet in drain(client)]
     assert client.closed
     return packets
@@ -65,7 +67,7 @@ def test_logins_are_refused(node: Node, one: Ban) -> None:
     ban(node, one)
     assert refused(node, "device", 5, "anna") == BANNED
     assert refused(node, "device", 4, "anna") == 5  # not authorised
-    assert node[0].authentication.results["connect", "banned"] == 2
+    assert node[0].authentication.bans.refused["connect"] == 2
     ban(node)
     connect(node, "anna", "device")
 
@@ -128,7 +130,7 @@ def test_users_of_scram(node: Node) -> None:
     )
     client.send(wire.connect(5, "device", props=props))
     assert answer(node, client).reason == BANNED
-    assert node[0].authentication.results["scram-sha-256", "banned"] == 1
+    assert node[0].authentication.bans.refused["scram-sha-256"] == 1
 
 
 def test_bans_end_by_the_clock(node: Node) -> None:
@@ -145,5 +147,5 @@ def test_a_malformed_list_changes_nothing(node: Node) -> None:
     ban(node, Ban("client_id", "device"))
     wrong = {"bans": [{"kind": "address", "value": "eve", "until": None, "reason": ""}]}
     with pytest.raises(MessageError):
-        node[0].bans.commands[BANS](wrong, lambda _: None)
+        node[0].permissions.bans.commands[BANS](wrong, lambda _: None)
     assert refused(node, "device") == BANNED
