@@ -48,6 +48,7 @@ class ShardBroker:
         self._schedule = around.schedule
         self._parts = parts
         self.authentication = parts.authentication
+        self.bans = parts.authentication.bans
         self.queues = parts.queues.clients
         self.alarms = Alarms(reactor)
         self.counts = MqttCounts(parts.drops)

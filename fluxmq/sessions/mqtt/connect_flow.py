@@ -119,8 +119,7 @@ def on_connect(broker: MqttBrokerPort, client: MqttClient, body: bytes) -> None:
     client.problem_information = connect.properties.request_problem_information != 0
     method = connect.properties.authentication_method
     client.stage = AUTHENTICATING
-    name = connect.username or ""
-    if broker.authentication.bans.refuse("connect", client.peer, name, connect.client_id):
+    if broker.bans.refuse("connect", client.peer, connect.username or "", connect.client_id):
         refuse(broker, client, Reason.BANNED, "banned", connect.version)
         return
     if method is not None:

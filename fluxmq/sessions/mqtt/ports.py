@@ -63,10 +63,6 @@ class BansPort(Protocol):
 class LoginPort(Protocol):
     """Authentication and permissions of clients."""
 
-    @property
-    def bans(self) -> BansPort:
-        """Bans of addresses, users and client ids."""
-
     def check(
         self, client: MqttClient, connect: Connect, done: Callable[[AuthResult], None], /
     ) -> None:
@@ -294,6 +290,10 @@ class MqttBrokerPort(Protocol):
     @property
     def authentication(self) -> LoginPort:
         """Authentication and permissions."""
+
+    @property
+    def bans(self) -> BansPort:
+        """Bans of addresses, users and client ids."""
 
     @property
     def takeover(self) -> TakeoverPort:

@@ -33,7 +33,6 @@ class Logins:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.bans = CurrentBans()
 
     def check(
         self, client: MqttClient, connect: Connect, done: Callable[[AuthResult], None]
@@ -273,6 +272,7 @@ class Broker:
         self.limits = shard.limits
         self.reactor = shard.reactor
         self.authentication = Logins(shard)
+        self.bans = CurrentBans()
         self.takeover = self.sessions = self.subscriptions = Sessions(shard)
         self.peers: PeersPort = self.sessions
         self.retained = Retained(shard.hot)
