@@ -89,8 +89,9 @@ class Bans:
         self._bans = {(ban.kind, ban.value): ban for ban in found}
 
     def greeted(self, peer: Peer) -> None:
-        """Send a process that has connected all bans."""
-        if self._bans and _enforces(peer):
+        """Send a process that has connected all bans; if there are none, it may know of lifted
+        ones."""
+        if _enforces(peer):
             task = asyncio.get_running_loop().create_task(self._send([peer]))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)

@@ -1,5 +1,6 @@
 """Certificates of a running node: by name on every listener, and replaced without a restart."""
 
+import random
 import socket
 import ssl
 import subprocess
@@ -11,12 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.broker import HOST, Broker, free_ports, running_broker
+from fluxmq.settings.listen_addresses import SHARD_PORTS
+from fluxmq.settings.listeners import Certificate
+from tests.broker import FIRST_PORT, HOST, Broker, free_ports, is_free, running_broker
 from tests.certificate_maker import Authority, common_name, replace
 from tests.conformance import wire
 
 DEADLINE = 15.0
 LISTENERS = ("mqtt.tls", "mqtt.websocket_tls", "amqp.tls", "https")
+INTER_NODE = ("_meta", "transport")
+"""Addresses for other nodes: the control process's, and that of the first shard."""
 
 
 class Node:
@@ -39,13 +44,40 @@ class Node:
             }
             group, _, kind = name.rpartition(".")
             (server[group] if group else server)[kind] = section
-        self.settings = {"server": server}
+        own = self.authority.issue("node1", "node1")
+        meta, default = free_ports(2)
+        self.ports |= zip(INTER_NODE, (meta, _transport_port()), strict=True)
+        self.settings = {"server": server, "cluster": self._cluster(own, default)}
         self.broker: Broker
+
+    def _cluster(self, own: Certificate, default: int) -> dict[str, Any]:
+        """A cluster of one node, with TLS for others."""
+        addresses = {name: {"bind_addr": f"{HOST}:{self.ports[name]}"} for name in INTER_NODE}
+        files = {
+            "tls_enabled": True,
+            "tls_cert_file": own.cert_file,
+            "tls_key_file": own.key_file,
+            "tls_ca_file": str(self.authority.ca_file),
+        }
+        return {
+            "enabled": True,
+            "node_id": "node1",
+            "transport": addresses["transport"] | files,
+            "raft": {
+                "enabled": True,
+                "bind_addr": f"{HOST}:{default}",
+                "groups": {"_meta": addresses["_meta"]},
+            },
+        }
 
     def connect(self, listener: str, name: str = "localhost") -> ssl.SSLSocket:
         """A connection after its handshake."""
         plain = socket.create_connection((HOST, self.ports[listener]), DEADLINE)
-        return self.authority.client_context().wrap_socket(plain, server_hostname=name)
+        context = self.authority.client_context()
+        if listener in INTER_NODE:
+            own = self.authority.pair("node1")
+            context.load_cert_chain(own.cert_file, own.key_file)
+        return context.wrap_socket(plain, server_hostname=name)
 
     def shown(self, listener: str, name: str = "localhost") -> str:
         """The common name of the certificate shown to a client that asks for this name."""
@@ -69,6 +101,13 @@ class Node:
         return sum(value for key, value in found.items() if labels.items() <= dict(key).items())
 
 
+def _transport_port() -> int:
+    """A port below those of `free_ports`: the ones behind it belong to the node too."""
+    candidates = list(range(FIRST_PORT - 1024, FIRST_PORT, SHARD_PORTS))
+    random.shuffle(candidates)
+    return next(port for port in candidates if is_free(port) and is_free(port + 1))
+
+
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     directory = tmp_path_factory.mktemp("certificates")
@@ -76,6 +115,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running_broker(directory, workers=2, settings=node.settings) as broker:
         node.broker = broker
         yield node
+
+
+def test_nodes_are_shown_new_certificates(node: Node) -> None:
+    old = {each: node.serial(each) for each in INTER_NODE}
+    node.authority.issue("node1", "node1")
+    node.broker.reload({})
+    for each in INTER_NODE:
+        wait_for(partial(node.differs, each, old[each]), each)
+        assert node.shown(each) == "node1"
+    assert node.broker.ready()
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:

@@ -117,6 +117,19 @@ def test_bans_are_written_then_enforced_and_known_after_a_restart(tmp_path: Path
     run(node, scenario)
 
 
+def test_a_process_that_connects_forgets_bans_that_were_lifted_meanwhile(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+
+    async def scenario() -> None:
+        returned = Process("shard")
+        node.bans.greeted(returned)  # type: ignore[arg-type]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert returned.lists == [[]]
+
+    run(node, scenario)
+
+
 def test_bans_end_and_are_lifted(tmp_path: Path) -> None:
     node = Node(tmp_path, Process("shard"))
 
