@@ -131,6 +131,7 @@ class Broker:
     port: int
     ws_port: int = 0
     tls_port: int = 0
+    wss_port: int = 0
     http_port: int = 0
     workers: int = 1
     config: Path = Path()
@@ -273,7 +274,7 @@ def start_broker(
     `settings` is laid over the configuration written to `directory`, None removing a key. `open_files`: the limit of open
     files of each of its processes, 0: as it is here. `within`: seconds it may take. The caller stops it; `running_broker` does so by itself.
     """
-    port, ws_port, http_port, tls_port = free_ports(4)
+    port, ws_port, http_port, tls_port, wss_port = free_ports(5)
     config: dict[str, Any] = {
         "server": {
             "mqtt": {
@@ -297,6 +298,8 @@ def start_broker(
             "ca_file": str(CERTIFICATES / "ca.pem"),
             "client_auth": "request",
         }
+        secure = {**config["server"]["mqtt"]["tls"], "addr": f"{HOST}:{wss_port}"}
+        config["server"]["mqtt"]["websocket_tls"] = secure
     path = directory / "broker.yaml"
     path.write_text(yaml.safe_dump(merged(config, settings or {})))
     output = directory / "broker.log"
@@ -311,6 +314,7 @@ def start_broker(
         port=port,
         ws_port=ws_port,
         tls_port=tls_port if tls else 0,
+        wss_port=wss_port if tls else 0,
         http_port=http_port,
         workers=workers,
         config=path,

@@ -16,6 +16,8 @@ class LoginOutcome(Enum):
     """A client without a name, or the holder of this certificate, is not let in."""
     UNAVAILABLE = "unavailable"
     """The users are not known yet: the client may try again."""
+    BANNED = "banned"
+    """An administrator has banned the address, the user or the client id."""
     BUSY = "busy"
     """Too many logins are waiting, or too many failed: the client may try again."""
 

@@ -194,14 +194,9 @@ def _listener(listener: MosquittoListener, notes: list[str]) -> tuple[str, dict[
     if connections.isdigit() and int(connections):
         section["max_connections"] = int(connections)
     encrypted = "certfile" in options
-    if options.get("protocol") == "websockets":
-        if encrypted:
-            raise ValueError(
-                f"listener {listener.address}: WebSocket over TLS needs a proxy in front"
-            )
-        return "websocket", section
+    web = options.get("protocol") == "websockets"
     if not encrypted:
-        return "tcp", section
+        return "websocket" if web else "tcp", section
     section["cert_file"], section["key_file"] = options["certfile"], options.get("keyfile", "")
     if "cafile" in options:
         section["ca_file"] = options["cafile"]
@@ -214,7 +209,7 @@ def _listener(listener: MosquittoListener, notes: list[str]) -> tuple[str, dict[
             )
     if options.get("tls_version") == "tlsv1.3":
         section["min_version"] = "1.3"
-    return "tls", section
+    return "websocket_tls" if web else "tls", section
 
 
 def _address(host: str, port: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, Final
 
+from fluxmq.auth.bans import KINDS
 from fluxmq.cli.formats import FORMATTERS
 from fluxmq.control.columns import LISTS
 from fluxmq.routing.topology.names import DEFAULT_VHOST
@@ -25,6 +26,7 @@ def add_verbs(commands: Commands) -> None:
     _policies(commands)
     _lists(commands)
     _orders(commands)
+    _bans(commands)
     _definitions(commands)
 
 
@@ -63,6 +65,28 @@ def _formatted(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
     )
     verb.add_argument("--no-table-headers", action="store_true", help="do not print column headers")
     return verb
+
+
+def _bans(commands: Commands) -> None:
+    value = ("value", "the address, network (192.0.2.0/24), user name or MQTT client id")
+    for name, text in (
+        ("ban", "refuse connections to this node, and close those that are open"),
+        ("unban", "lift a ban"),
+    ):
+        verb = _verb(commands, name, text)
+        verb.add_argument("kind", choices=KINDS, help="what is banned")
+        verb.add_argument(value[0], metavar=value[0].upper(), help=value[1])
+        if name == "ban":
+            verb.add_argument(
+                "--for",
+                dest="seconds",
+                metavar="DURATION",
+                help="such as 30m or 7d (default: until it is lifted)",
+            )
+            verb.add_argument(
+                "--reason", metavar="TEXT", default="", help="a note, shown by list_bans"
+            )
+    _formatted(_verb(commands, "list_bans", "list the bans of this node"))
 
 
 def _definitions(commands: Commands) -> None:

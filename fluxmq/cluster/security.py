@@ -47,14 +47,20 @@ class Security:
         self.guard = Guard()
         self.tls = bool(certificate)
         self._allow_plaintext = allow_plaintext
+        self._files = (certificate, key, authority)
         self.server_context: ssl.SSLContext | None = None
         """Context for listening: clients must show a certificate. None for plaintext."""
         self.client_context: ssl.SSLContext | None = None
         """Context for dialling."""
-        if certificate:
-            files = (certificate, key, authority)
-            self.server_context = _context(ssl.PROTOCOL_TLS_SERVER, *files)
-            self.client_context = _context(ssl.PROTOCOL_TLS_CLIENT, *files)
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the files again, for connections from now on. Raises SecurityError, and keeps what was
+        read before then."""
+        if self.tls:
+            server = _context(ssl.PROTOCOL_TLS_SERVER, *self._files)
+            self.client_context = _context(ssl.PROTOCOL_TLS_CLIENT, *self._files)
+            self.server_context = server
 
     @classmethod
     def of(cls, cluster: ClusterSettings) -> Security:

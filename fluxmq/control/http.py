@@ -22,7 +22,7 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.exposition import Scrape
 from fluxmq.metrics.rabbitmq_names import RABBITMQ
 from fluxmq.metrics.registry import Sample
-from fluxmq.net.tls import certificate_context
+from fluxmq.net.certificates import ListenerCertificates
 from fluxmq.settings.listeners import HttpEndpoint, HttpsListener
 
 # Bytes of the request line and of one header field: what common servers allow.
@@ -128,7 +128,9 @@ class HttpServer:
         api: ManagementApi | None,
     ) -> None:
         self._listener = listener
-        self._tls = certificate_context(listener) if isinstance(listener, HttpsListener) else None
+        self.certificates = (
+            ListenerCertificates(listener) if isinstance(listener, HttpsListener) else None
+        )
         self._api = api
         self._ready = ready
         self._metrics = metrics
@@ -182,7 +184,7 @@ class HttpServer:
             self._listener.host or None,
             self._listener.port,
             backlog=self._listener.backlog,
-            ssl=self._tls,
+            ssl=None if self.certificates is None else self.certificates.fixed_context(),
             reuse_address=True,
         )
 

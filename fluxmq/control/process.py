@@ -26,6 +26,14 @@ from pydantic import ValidationError
 
 import fluxmq
 from fluxmq.control import backups, clustering, listings, placements, procfs, queue_migrations
+from fluxmq.control.bans import FILE_NAME as BANS_FILE
+from fluxmq.control.bans import REQUESTS, Bans
+from fluxmq.control.certificates import (
+    CertificateWatch,
+    of_client_listeners,
+    of_listener,
+    of_transport,
+)
 from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
@@ -70,14 +78,13 @@ from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
 from fluxmq.settings.clustering import ClusterSettings
-from fluxmq.settings.listeners import MetricsListener
+from fluxmq.settings.listeners import HttpsListener, MetricsListener
 from fluxmq.settings.queues import QueueSettings
 from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.control.etcd.client import EtcdClient
-    from fluxmq.control.etcd.retained import RetainedKeys
     from fluxmq.control.etcd.shared_metadata import SharedMetadata
     from fluxmq.control.management.api import ManagementApi
 
@@ -105,6 +112,16 @@ class Serving(Protocol):
         """Yield the samples of its metrics."""
 
 
+class GreetingUser(Protocol):
+    """A part that shards hear from when they have connected."""
+
+    def greeted(self, peer: Peer) -> None:
+        """Send a shard what it has to know."""
+
+    def gone(self, peer: Peer) -> None:
+        """Forget a process whose connection has ended."""
+
+
 class ControlProcess:
     """The composition root: builds, starts and stops everything that lives in this process."""
 
@@ -129,7 +146,7 @@ class ControlProcess:
             self._shards,
             self._forget,
         )
-        self._retained: RetainedKeys | None = None
+        self._greeting: list[GreetingUser] = []
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
             **dict.fromkeys(placements.KINDS, self._placing.answer),
             **dict.fromkeys(backups.KINDS, writer.answer),
@@ -209,11 +226,16 @@ class ControlProcess:
             nodes = self._other_nodes()
             topology_service.revision_barrier.join(NodeRevisions(TOPOLOGY, nodes))
             self._directory.revision_barrier.join(NodeRevisions(USERS, nodes))
+        await self._load_bans()
         socket_path = self._launch.control_socket
         try:
             await self._listener.start(unix_socket.bind(socket_path))
         except OSError as problem:
             raise BootError(f"storage.data_dir: {socket_path}: {problem}") from problem
+        watch = CertificateWatch(self._shards, time.time)
+        self._serving["certificates"] = watch
+        self._greeting.append(watch)
+        watch.add(of_transport(self._settings.cluster))
         if self._settings.cluster.enabled and self._settings.cluster.etcd is not None:
             self._start_etcd(self._settings.cluster)
         management = cache(lambda: self._management(listing))
@@ -222,10 +244,23 @@ class ControlProcess:
             return await management().definitions.answer(message)
 
         self._answers |= dict.fromkeys((EXPORT_DEFINITIONS, IMPORT_DEFINITIONS), defined)
-        await self._start_http(management)
+        watch.add(of_client_listeners(self._settings))
+        await self._start_http(management, watch)
         definitions = self._settings.management.load_definitions
         if definitions is not None:
             await self._load_definitions(definitions, management)
+
+    async def _load_bans(self) -> None:
+        """Read the bans from disk, before anybody can ask for them. Raises BootError."""
+        path = f"{self._launch.data_dir}/{BANS_FILE}"
+        bans = Bans(path, self._thread, self._processes, time.time)
+        try:
+            await bans.load()
+        except (ValueError, StorageError) as problem:
+            raise BootError(f"storage.data_dir: {path}: {problem}") from problem
+        self._answers |= dict.fromkeys(REQUESTS, bans.answer)
+        self._serving["bans"] = bans
+        self._greeting.append(bans)
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:
         """Read the metadata from disk, for a single node or as a member of a cluster."""
@@ -290,7 +325,8 @@ class ControlProcess:
             self._serving["topology and users"] = self._shared
             self._shared.start(clients[5], lambda: election.leads)
         retained = RetainedKeys(clients[1], cluster.node_id, lambda: election.leads)
-        self._retained = self._serving["retained messages"] = retained
+        self._serving["retained messages"] = retained
+        self._greeting.append(retained)
         self._answers[RETAINED_CHANGE] = retained.answer
         if cluster.member is not None:
             self._join_etcd(clients[6], cluster)
@@ -327,7 +363,9 @@ class ControlProcess:
         self._answers[ADMIT_MEMBER] = membership.answer
         membership.start()
 
-    async def _start_http(self, management: Callable[[], ManagementApi]) -> None:
+    async def _start_http(
+        self, management: Callable[[], ManagementApi], watch: CertificateWatch
+    ) -> None:
         if not self._settings.http_listeners():
             return
         from fluxmq.control.http import HttpServer, HttpServers
@@ -355,6 +393,8 @@ class ControlProcess:
                 raise BootError(
                     f"{path}.addr: cannot listen on {listener.addr}: {reason}"
                 ) from problem
+            if isinstance(listener, HttpsListener) and http.certificates is not None:
+                watch.add([of_listener(path, listener, http.certificates.reload)])
             _log.info("http listening", extra={"addr": listener.addr, "listener": path})
 
     def _management(self, listing: listings.Listings) -> ManagementApi:
@@ -431,6 +471,9 @@ class ControlProcess:
         self._resources.configure(settings)
         configure(settings.log.level, settings.log.format, self._launch.process_name)
         _log.info("settings reloaded")
+        watch = self._serving.get("certificates")
+        if isinstance(watch, CertificateWatch):
+            watch.check(unchanged=True)
 
     def _processes(self) -> list[Peer]:
         return self._listener.processes
@@ -473,19 +516,22 @@ class ControlProcess:
         for other in self._processes():
             if other is not peer and other.name == peer.name:
                 other.abort()
+        bans = self._serving.get("bans")
+        if hello.role == "acceptor" and isinstance(bans, Bans):
+            bans.greeted(peer)
         if hello.role == "shard" and self._directory is not None:
             if self._shared is None or self._shared.known:
                 self._directory.push(peer)
             self._placing.push(peer)
-            if self._retained is not None:
-                self._retained.greeted(peer)
+            for user in self._greeting:
+                user.greeted(peer)
             if self._topology is not None:
                 self._topology.greeted(peer)
 
     def _gone(self, peer: Peer) -> None:
         _log.debug("control connection ended", extra={"peer": peer.name})
-        if self._retained is not None:
-            self._retained.gone(peer)
+        for user in self._greeting:
+            user.gone(peer)
 
     async def _answer(self, message: ControlMessage) -> Body:
         if message.kind == PING:

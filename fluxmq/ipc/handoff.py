@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fluxmq.model.errors import FluxmqError
 from fluxmq.net.accept_batch import DATA_MAX, LISTENERS_MAX, PEER_MAX, ConnectionBatch
 
-LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket", "amqp.tcp", "amqp.tls")
+LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket", "amqp.tcp", "amqp.tls", "mqtt.websocket_tls")
 """Client listeners; a connection's listener is an index into this tuple."""
 
 BATCH_CONNECTIONS_MAX = 60

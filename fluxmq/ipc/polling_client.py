@@ -51,6 +51,7 @@ class PollingClient:
     def __init__(self, path: Path, hello: ProcessHello, handlers: Handlers) -> None:
         self._path = path
         self._conversation = Conversation(hello, handlers)
+        self._conversation.send = self._queue
         self._log = RateLimited(_log, per_second=0.2, burst=3)
         self._socket: socket.socket | None = None
         self._output = bytearray()
@@ -139,6 +140,10 @@ class PollingClient:
             self._socket = None
         self._output.clear()
         self._next_attempt = float("inf")
+
+    def _queue(self, data: bytes) -> None:
+        """Take an answer; it is sent with the next call of `on_writable`."""
+        self._output += data
 
     def _drop(self, now: float, reason: str) -> None:
         self._log.event(logging.WARNING, "lost", "control connection ended: %s", reason)

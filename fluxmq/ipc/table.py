@@ -32,7 +32,7 @@ ROW_WORDS = ROW_BYTES // 8
 REASON_OFFSET = 256
 REASON_BYTES_MAX = ROW_BYTES - REASON_OFFSET - 1
 LISTENERS_MAX = 8
-"""Listener indexes a row has room for; five are in use, see ``handoff.LISTENERS``."""
+"""Listener indexes a row has room for; six are in use, see ``handoff.LISTENERS``."""
 
 NOT_PINNED = -1
 

@@ -647,6 +647,29 @@ _DECLARED: Final = (
     ),
     Metric("fluxmq_users", _G, "Users known to the node.", (), _NODE),
     Metric(
+        "fluxmq_tls_certificate_expiry_seconds",
+        _G,
+        "Time at which a certificate in use expires, in seconds since 1970 (Unix time), by the"
+        " listener's setting and the certificate's file.",
+        ("listener", "certificate"),
+        _NODE,
+    ),
+    Metric(
+        "fluxmq_tls_certificate_reloads_total",
+        _C,
+        "Loads of changed certificates, and those that failed, after which the previous ones stay in"
+        " use.",
+        ("listener", "result"),
+        _NODE,
+    ),
+    Metric(
+        "fluxmq_bans",
+        _G,
+        "Bans in force, by what they concern: address, user or client_id.",
+        ("kind",),
+        _NODE,
+    ),
+    Metric(
         "fluxmq_scrape_stale",
         _G,
         "1 if the shard did not answer in time and its previous numbers are shown.",

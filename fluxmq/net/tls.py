@@ -17,7 +17,12 @@ from dataclasses import dataclass
 
 from fluxmq.model.errors import FluxmqError
 from fluxmq.net.streams import Chunk
-from fluxmq.settings.listeners import Certificate, TlsListener
+from fluxmq.settings.listeners import (
+    AnyTlsListener,
+    Certificate,
+    ClientTlsListener,
+    WebSocketTlsListener,
+)
 
 HANDSHAKE_BYTES_MAX = 256 * 1024
 """Wire bytes after which a handshake must be complete: a client certificate chain is at most 100
@@ -48,26 +53,27 @@ class PeerIdentity:
     alternative_names: tuple[tuple[str, str], ...]
 
 
-def certificate_context(settings: Certificate) -> ssl.SSLContext:
-    """Return a context with a listener's certificate. Raises TlsSettingsError."""
+def certificate_context(settings: AnyTlsListener, pair: Certificate) -> ssl.SSLContext:
+    """Return a context with one of a listener's certificates. Raises TlsSettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.min_version]
     # Renegotiation lets a client make the server compute for free; TLS 1.3 has none.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     # Without a password callback, OpenSSL would prompt on the terminal.
-    password = settings.key_password.reveal() if settings.key_password is not None else ""
+    password = pair.key_password.reveal() if pair.key_password is not None else ""
     try:
-        context.load_cert_chain(settings.cert_file, settings.key_file, lambda: password)
+        context.load_cert_chain(pair.cert_file, pair.key_file, lambda: password)
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
         raise TlsSettingsError(
-            f"certificate {settings.cert_file} with key {settings.key_file}: {exc}"
+            f"certificate {pair.cert_file} with key {pair.key_file}: {exc}"
         ) from exc
     return context
 
 
-def server_context(settings: TlsListener) -> ssl.SSLContext:
-    """Return the context that all connections of a listener share. Raises TlsSettingsError."""
-    context = certificate_context(settings)
+def server_context(settings: ClientTlsListener, pair: Certificate | None = None) -> ssl.SSLContext:
+    """Return a context with one of the certificates of a client listener (default: its first), and
+    its rules about client certificates. Raises TlsSettingsError."""
+    context = certificate_context(settings, pair or settings)
     mode = _CLIENT_AUTH[settings.client_auth]
     if settings.ca_file is not None:
         try:
@@ -77,14 +83,17 @@ def server_context(settings: TlsListener) -> ssl.SSLContext:
     elif mode is not ssl.CERT_NONE:
         raise TlsSettingsError(f"client_auth {settings.client_auth} needs a ca_file")
     context.verify_mode = mode
-    context.set_alpn_protocols(
-        ["mqtt"]
-    )  # registered; a client that offers none is served all the same
+    # All of a listener's contexts offer the same: a client that offers none is served all the same.
+    protocols = ["http/1.1"] if isinstance(settings, WebSocketTlsListener) else ["mqtt"]
+    context.set_alpn_protocols(protocols)
     return context
 
 
 class TlsStream:
-    """The server's side of one TLS connection (see `streams.ByteFilter`)."""
+    """The server's side of one TLS connection (see `streams.ByteFilter`).
+
+    ``context``: that of its handshake; it stays in use however often the listener's is reloaded.
+    """
 
     __slots__ = ("_closed", "_error", "_fed", "_incoming", "_outgoing", "_tls", "handshake_done")
 

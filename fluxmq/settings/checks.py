@@ -16,6 +16,7 @@ from fluxmq.settings.cluster_checks import (
     plan_problems,
 )
 from fluxmq.settings.listen_addresses import ListenAddress, clash, listen_addresses
+from fluxmq.settings.listeners import SNI_CERTIFICATES_MAX, AnyTlsListener
 from fluxmq.settings.problems import SettingsProblem
 from fluxmq.settings.queue_checks import queue_notes, queue_problems
 from fluxmq.settings.schema import Settings
@@ -48,7 +49,7 @@ def refusals(settings: Settings, workers: int = 0) -> list[str]:
     if not settings.listeners():
         found.append(
             "No listener is configured: name at least one of server.mqtt.tcp, server.mqtt.tls,"
-            " server.mqtt.websocket, server.amqp.tcp and server.amqp.tls."
+            " server.mqtt.websocket, server.mqtt.websocket_tls, server.amqp.tcp and server.amqp.tls."
         )
     found += cluster_refusals(settings, workers)
     return found
@@ -79,7 +80,8 @@ def notes(settings: Settings, workers: int = 0) -> list[str]:
             )
     for protocol in ("mqtt", "amqp"):
         prefix = f"server.{protocol}."
-        plain = [path for path in exposed if path.startswith(prefix) and path != f"{prefix}tls"]
+        encrypted = dict(settings.tls_listeners())
+        plain = [path for path in exposed if path.startswith(prefix) and path not in encrypted]
         if plain:
             found.append(
                 f"{', '.join(plain)}: passwords and messages cross the network unencrypted;"
@@ -112,6 +114,14 @@ def _tls(settings: Settings) -> Iterator[SettingsProblem]:
             yield SettingsProblem(
                 f"{path}.client_auth",
                 "must be request or require for ca_file to have an effect",
+            )
+    certificates: dict[str, AnyTlsListener] = dict(settings.tls_listeners())
+    if settings.server.https is not None:
+        certificates["server.https"] = settings.server.https
+    for path, listener in certificates.items():
+        if len(listener.sni_certificates) > SNI_CERTIFICATES_MAX:
+            yield SettingsProblem(
+                f"{path}.sni_certificates", f"may hold at most {SNI_CERTIFICATES_MAX} certificates"
             )
 
 

@@ -5,7 +5,7 @@ A listener that the file does not name is not opened. Nothing here opens anythin
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -18,6 +18,9 @@ from fluxmq.settings.values import (
     is_loopback,
     split_address,
 )
+
+SNI_CERTIFICATES_MAX: Final = 100
+"""Further certificates of one listener: each is a context of OpenSSL in every shard, some 100 KiB."""
 
 Timeout = Annotated[Duration, Field(ge=0.01, le=3600)]
 
@@ -70,7 +73,8 @@ class TcpListener(ListenSettings):
 
 
 class Certificate(Section):
-    """The certificate of a listener with TLS, and the oldest version of the protocol."""
+    """A certificate of a listener with TLS. In `sni_certificates`: for the host names in its
+    subjectAltName."""
 
     cert_file: FilePath
     """PEM file with the server's certificate, followed by its intermediates."""
@@ -80,12 +84,19 @@ class Certificate(Section):
     """Password of an encrypted private key; better given by key_password_file or ${ENV}."""
     key_password_file: FilePath | None = None
     """File whose content, without one trailing newline, is key_password."""
+
+
+class Handshakes(Section):
+    """Handshakes of a listener with TLS."""
+
+    sni_certificates: tuple[Certificate, ...] = ()
+    """Further certificates, for clients that name another host (SNI); cert_file is for all others."""
     min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_text)] = "1.2"
     """Oldest TLS version accepted."""
 
 
-class TlsListener(TcpListener, Certificate):
-    """A protocol over TLS."""
+class ClientCertificates(Section):
+    """Certificates of clients (mutual TLS)."""
 
     ca_file: FilePath | None = None
     """PEM file with the CA certificates that client certificates are verified against."""
@@ -94,8 +105,8 @@ class TlsListener(TcpListener, Certificate):
     on one (mutual TLS)."""
 
 
-class WebSocketListener(TcpListener):
-    """MQTT over WebSocket, subprotocol mqtt."""
+class WebPages(Section):
+    """Requests of a WebSocket listener, and the pages that may make them."""
 
     path: Annotated[str, AfterValidator(_absolute)] = "/mqtt"
     """Path that the upgrade request must name."""
@@ -104,6 +115,18 @@ class WebSocketListener(TcpListener):
     for any; empty accepts only pages of the listener's own origin (Origin and Host name the same
     host and port). Anonymous access is limited to those and to origins listed in full. Clients that
     are not browsers send no Origin and are not checked."""
+
+
+class TlsListener(TcpListener, Certificate, Handshakes, ClientCertificates):
+    """A protocol over TLS."""
+
+
+class WebSocketListener(TcpListener, WebPages):
+    """MQTT over WebSocket, subprotocol mqtt."""
+
+
+class WebSocketTlsListener(TcpListener, WebPages, Certificate, Handshakes, ClientCertificates):
+    """MQTT over WebSocket over TLS (wss), subprotocol mqtt."""
 
 
 class HttpEndpoint(ListenSettings):
@@ -120,8 +143,14 @@ class HttpListener(HttpEndpoint):
     """The management interface, health and metrics over HTTP."""
 
 
-class HttpsListener(HttpEndpoint, Certificate):
+class HttpsListener(HttpEndpoint, Certificate, Handshakes):
     """The management interface, health and metrics over HTTP with TLS."""
+
+
+ClientTlsListener = TlsListener | WebSocketTlsListener
+"""A listener for clients with TLS, over any protocol."""
+AnyTlsListener = ClientTlsListener | HttpsListener
+"""A listener with TLS."""
 
 
 class MetricsListener(HttpEndpoint):
@@ -140,6 +169,8 @@ class MqttServer(Section):
     """MQTT over TLS."""
     websocket: WebSocketListener | None = None
     """MQTT over WebSocket."""
+    websocket_tls: WebSocketTlsListener | None = None
+    """MQTT over WebSocket over TLS (wss); usually on port 8084."""
 
 
 class AmqpServer(Section):

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fluxmq.model.limits import SECRET_FILE_BYTES_MAX, SETTINGS_FILE_BYTES_MAX
+from fluxmq.settings.certificate_files import certificate_facts
 from fluxmq.settings.completion import add_listeners, confined
 from fluxmq.settings.decode import decode, parse
+from fluxmq.settings.listeners import AnyTlsListener
 from fluxmq.settings.problems import SettingsError, SettingsProblem
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.section import Path as KeyPath
@@ -106,8 +108,14 @@ def _sections(
     yield section, values, path
     for name, value in values.items():
         shape = shape_at(section, (name,))
-        if shape is not None and shape.section is not None:
+        if shape is None:
+            continue
+        if shape.section is not None:
             yield from _sections(shape.section, value, (*path, name))
+        elif isinstance(value, tuple) and (below := shape.below(0)) is not None:
+            for index, item in enumerate(value):
+                if below.section is not None:
+                    yield from _sections(below.section, item, (*path, name, index))
 
 
 def _secret(path: Path) -> str:
@@ -143,20 +151,30 @@ class _Tls(NamedTuple):
     key_file: str
     ca_file: str | None
     password: Secret | None = None
+    named: bool = False
+    """Whether the certificate must name hosts."""
 
 
 def _tls_users(settings: Settings) -> Iterator[_Tls]:
     """Yield the TLS listeners for clients, and the transport between nodes."""
     for path, listener in settings.tls_listeners():
-        files = listener.cert_file, listener.key_file, listener.ca_file
-        yield _Tls(path, "", *files, listener.key_password)
+        yield from _pairs(path, listener, listener.ca_file)
     https = settings.server.https
     if https is not None:
-        yield _Tls("server.https", "", https.cert_file, https.key_file, None, https.key_password)
+        yield from _pairs("server.https", https, None)
     transport = settings.cluster.transport
     if transport.tls_enabled and transport.tls_cert_file and transport.tls_key_file:
         files = transport.tls_cert_file, transport.tls_key_file, transport.tls_ca_file
         yield _Tls("cluster.transport", "tls_", *files)
+
+
+def _pairs(path: str, listener: AnyTlsListener, ca_file: str | None) -> Iterator[_Tls]:
+    """Yield the certificates of one listener."""
+    yield _Tls(path, "", listener.cert_file, listener.key_file, ca_file, listener.key_password)
+    for index, pair in enumerate(listener.sni_certificates):
+        files = pair.cert_file, pair.key_file, None
+        place = f"{path}.sni_certificates[{index}]"
+        yield _Tls(place, "", *files, pair.key_password, named=True)
 
 
 def _tls(tls: _Tls, known: set[str]) -> Iterator[SettingsProblem]:
@@ -169,9 +187,15 @@ def _tls(tls: _Tls, known: set[str]) -> Iterator[SettingsProblem]:
     password = tls.password.reveal() if tls.password is not None else ""
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, lambda: password)
+        named = not tls.named or certificate_facts(Path(tls.cert_file).read_bytes()).names
     except (ssl.SSLError, OSError, ValueError) as error:
+        named = True
         yield SettingsProblem(
             f"{start}cert_file", f"cannot be used with {tls.keys}key_file: {_tls_reason(error)}"
+        )
+    if not named:
+        yield SettingsProblem(
+            f"{start}cert_file", "names no host: its subjectAltName has no DNS name"
         )
     if tls.ca_file is not None:
         try:

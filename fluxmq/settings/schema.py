@@ -20,11 +20,11 @@ from fluxmq.model.limits import (
 )
 from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.listeners import (
+    ClientTlsListener,
     HttpEndpoint,
     ListenSettings,
     Server,
     TcpListener,
-    TlsListener,
 )
 from fluxmq.settings.queues import QueueManager, QueueSettings
 from fluxmq.settings.section import Section
@@ -337,15 +337,16 @@ class Settings(Section):
             ("server.mqtt.websocket", mqtt.websocket),
             ("server.amqp.tcp", amqp.tcp),
             ("server.amqp.tls", amqp.tls),
+            ("server.mqtt.websocket_tls", mqtt.websocket_tls),
         ]
         return [(path, listener) for path, listener in named if listener is not None]
 
-    def tls_listeners(self) -> list[tuple[str, TlsListener]]:
+    def tls_listeners(self) -> list[tuple[str, ClientTlsListener]]:
         """Return those client listeners that use TLS, each with its path."""
         return [
             (path, listener)
             for path, listener in self.listeners()
-            if isinstance(listener, TlsListener)
+            if isinstance(listener, ClientTlsListener)
         ]
 
     def endpoints(self) -> list[tuple[str, ListenSettings]]:

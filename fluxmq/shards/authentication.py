@@ -24,11 +24,13 @@ from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.net.secure_websocket import SecureWebSocketStream
 from fluxmq.net.tls import TlsStream
 from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.settings.schema import AuthSettings
+from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.password_verifications import Login, Verifications
 
 NONCE_BYTES = 18
@@ -48,13 +50,18 @@ INITIAL_REVISION = 1
 """Users of a node where none was ever added, and their revision, which any change raises for
 good."""
 ANONYMOUS = AuthResult(LoginOutcome.ACCEPTED)
+BANNED = AuthResult(LoginOutcome.BANNED)
 
 
 class Authentication:
     """Checks credentials for one shard."""
 
     def __init__(
-        self, settings: AuthSettings, loop: asyncio.AbstractEventLoop, certificates: bool = False
+        self,
+        settings: AuthSettings,
+        loop: asyncio.AbstractEventLoop,
+        certificates: bool = False,
+        bans: CurrentBans | None = None,
     ) -> None:
         """`certificates`: whether a listener verifies client certificates, whose names need no
         user."""
@@ -67,6 +74,7 @@ class Authentication:
         self._users: dict[str, User] = {}
         self.revision = -1
         self._certificates = certificates
+        self.bans = bans or CurrentBans()
         self.results: Counter[tuple[str, str]] = Counter()
         self._log = RateLimited(
             get_logger("fluxmq.auth"), per_second=FAILURES_LOGGED_PER_SECOND, burst=1
@@ -154,6 +162,9 @@ class Authentication:
         one. Neither a flood of logins nor others' failures hold up the password that was verified
         before.
         """
+        if self.bans.refuse("password", peer, username):
+            done(BANNED)
+            return
         if self.revision < 0:
             # Users are not known yet: ask to try again, rather than report a wrong password.
             self.results["password", "busy"] += 1
@@ -225,6 +236,8 @@ class Authentication:
     def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> AuthResult:
         """Authenticate the holder of a certificate; its name need not be a user's unless
         ``user_needed``."""
+        if self.bans.refuse("certificate", peer, name):
+            return BANNED
         if self.revision < 0:
             self.results["certificate", "busy"] += 1
             return AuthResult(LoginOutcome.UNAVAILABLE)
@@ -327,8 +340,10 @@ class Authentication:
         return ServerExchange(secrets.token_urlsafe(NONCE_BYTES), self._secret)
 
     def login_refusal(self, username: str, peer: str) -> LoginOutcome | None:
-        """Return the reason for refusing a SCRAM login now (users unknown yet, failed logins); None
-        to allow it."""
+        """Return the reason for refusing a SCRAM login (users unknown yet, failed logins, a ban);
+        None to allow it."""
+        if self.bans.refuse("scram-sha-256", peer, username):
+            return LoginOutcome.BANNED
         if self.revision < 0:
             self.results["scram-sha-256", "busy"] += 1
             return LoginOutcome.UNAVAILABLE
@@ -353,8 +368,10 @@ class Authentication:
 
 
 def identify(client: MqttClient) -> None:
-    """Note the client's certificate, or in whose web page it runs."""
+    """Note the client's certificate, and in whose web page it runs."""
     stream = client.connection.stream
+    if isinstance(stream, SecureWebSocketStream):
+        client.page, stream = stream.websocket.page, stream.tls
     if isinstance(stream, TlsStream):
         identity = stream.peer_identity()
         if identity is not None:

@@ -16,6 +16,7 @@ from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.sessions.mqtt.publishing import publish_will
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms
+from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.connections import ClientConnections
 from fluxmq.shards.counts import MqttCounts
 from fluxmq.shards.durable.sessions import DurableSessions
@@ -119,6 +120,11 @@ class ShardBroker:
     def retained(self) -> RetainedMessages:
         """This shard's retained messages."""
         return self._parts.retained
+
+    @property
+    def bans(self) -> CurrentBans:
+        """The bans in force."""
+        return self.authentication.bans
 
     def now(self) -> float:
         """Return monotonic seconds at the start of the tick."""

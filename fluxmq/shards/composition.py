@@ -21,6 +21,7 @@ from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.cluster_sessions import ClusterSessions
 from fluxmq.shards.counts import Drops
@@ -84,7 +85,8 @@ class Shard:
         """Connect the parts; ``share`` has replicated queues shared with other nodes. Raises
         StorageError, and errors of opening TLS listeners' certificates."""
         certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
-        self.authentication = Authentication(settings.auth, around.loop, certificates)
+        bans = CurrentBans(around.times.wall_seconds)
+        self.authentication = Authentication(settings.auth, around.loop, certificates, bans)
         self.reactor = make_reactor(settings, around)
         drops = Drops()
         self.queues = Queues(

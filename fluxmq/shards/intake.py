@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 from collections.abc import Callable
 
 from fluxmq.ipc.handoff import LISTENERS, HandoffClosedError, adopt, receive
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net import sockets
+from fluxmq.net.certificates import ListenerCertificates
 from fluxmq.net.reactor import Reactor
-from fluxmq.net.tls import TlsStream, server_context
+from fluxmq.net.secure_websocket import SecureWebSocketStream
+from fluxmq.net.tls import TlsSettingsError, TlsStream
 from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.mqtt.session import CONNECTED, MqttClient
+from fluxmq.settings.listeners import (
+    ClientTlsListener,
+    TcpListener,
+    WebSocketListener,
+    WebSocketTlsListener,
+)
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.broker import ShardBroker
 
 MESSAGES_PER_TURN = 4
 """Maximum number of hand-over messages (of up to 60 connections) accepted per tick."""
 
-TCP, TLS, WEBSOCKET, AMQP, AMQP_TLS = range(len(LISTENERS))
+TCP, TLS, WEBSOCKET, AMQP, AMQP_TLS, WEBSOCKET_TLS = range(len(LISTENERS))
 
 
 class Intake:
@@ -51,16 +58,19 @@ class Intake:
         self._settings = settings
         self._counted = counted
         self._taking = taking
-        self._tls: dict[int, ssl.SSLContext] = {}
+        self._tls: dict[int, ListenerCertificates] = {}
         self._amqp = amqp
         self.opened = [0] * len(LISTENERS)
         self._log = RateLimited(get_logger("fluxmq.intake"), per_second=1, burst=5)
         server = settings.server
         mqtt = server.mqtt
-        self._listeners = (mqtt.tcp, mqtt.tls, mqtt.websocket, server.amqp.tcp, server.amqp.tls)
-        for listener, tls in ((TLS, mqtt.tls), (AMQP_TLS, server.amqp.tls)):
-            if tls is not None:
-                self._tls[listener] = server_context(tls)
+        self._listeners = (
+            *(mqtt.tcp, mqtt.tls, mqtt.websocket, server.amqp.tcp, server.amqp.tls),
+            mqtt.websocket_tls,
+        )
+        for listener, tls in enumerate(self._listeners):
+            if isinstance(tls, ClientTlsListener):
+                self._tls[listener] = ListenerCertificates(tls)
 
     def start(self) -> None:
         """Begin to accept connections."""
@@ -74,6 +84,21 @@ class Intake:
     def configure(self, settings: Settings) -> None:
         """Apply new settings: output limits, for connections from now on."""
         self._settings = settings
+
+    def reload_certificates(self) -> None:
+        """Use the certificates that are in the files now for further handshakes. The control process
+        has tried them; should they have changed again, the previous ones stay."""
+        for listener, certificates in self._tls.items():
+            try:
+                certificates.reload()
+            except TlsSettingsError as problem:
+                self._log.event(
+                    logging.ERROR,
+                    "certificates",
+                    "certificates not reloaded: %s",
+                    problem,
+                    listener=LISTENERS[listener],
+                )
 
     def _ready(self) -> None:
         # The acceptor must not see an empty socket and the counts from before.
@@ -124,16 +149,7 @@ class Intake:
             connection.handler = self._broker.handler
             client = MqttClient(connection, peer, listener)
             connection.identity = client
-        if listener in self._tls:
-            connection.stream = TlsStream(self._tls[listener])
-        elif listener == WEBSOCKET:
-            websocket = self._settings.server.mqtt.websocket
-            assert websocket is not None
-            connection.stream = WebSocketStream(
-                websocket.path,
-                websocket.allowed_origins,
-                self._settings.broker.max_packet_size,
-            )
+        connection.stream = self._filter(listener, settings)
         self.opened[listener] += 1
         self.open_now[listener] += 1
         reactor.add(connection)
@@ -143,3 +159,16 @@ class Intake:
             reactor.process(connection, bytearray(data), len(data))
         if client is not None and client.stage is not CONNECTED:
             self._broker.connections.watch_connect(client, settings.connect_timeout)
+
+    def _filter(
+        self, listener: int, settings: TcpListener
+    ) -> TlsStream | WebSocketStream | SecureWebSocketStream | None:
+        """Return the stream filter of a new connection; None on plain TCP."""
+        certificates = self._tls.get(listener)
+        tls = None if certificates is None else TlsStream(certificates.context)
+        if not isinstance(settings, WebSocketListener | WebSocketTlsListener):
+            return tls
+        websocket = WebSocketStream(
+            settings.path, settings.allowed_origins, self._settings.broker.max_packet_size
+        )
+        return websocket if tls is None else SecureWebSocketStream(tls, websocket)

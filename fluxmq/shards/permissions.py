@@ -15,6 +15,7 @@ from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import CONNECTED, MqttClient, Session
 from fluxmq.settings.schema import AuthSettings
 from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.bans import BanUpdates
 from fluxmq.shards.broker import ShardBroker
 
 
@@ -27,6 +28,7 @@ class PermissionUpdates:
         self._reactor = reactor
         self._broker = broker
         self._authentication = authentication
+        self.bans = BanUpdates(reactor, broker.handler, authentication.bans)
 
     def set_users(self, revision: int, users: tuple[User, ...]) -> None:
         """Apply a new snapshot of users."""

@@ -225,6 +225,9 @@ class Reports:
         for (method, result), count in authentication.results.items():
             labels = {"method": method, "result": result}
             yield "fluxmq_authentications_total", labels, count
+        for method, count in authentication.bans.refused.items():
+            labels = {"method": method, "result": "banned"}
+            yield "fluxmq_authentications_total", labels, count
         yield "fluxmq_authentications_pending", {}, authentication.pending
         for operation, count in broker.counts.drops.denied.items():
             yield "fluxmq_authorization_denied_total", {"operation": operation}, count

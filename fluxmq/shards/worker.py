@@ -25,11 +25,12 @@ from fluxmq.engine.listing import GroupListings
 from fluxmq.engine.wiring import Queues
 from fluxmq.ipc import memory
 from fluxmq.ipc.client import ControlClient
-from fluxmq.ipc.conversation import Handlers
+from fluxmq.ipc.conversation import Answered, Handlers
 from fluxmq.ipc.descriptors import shares_here
+from fluxmq.ipc.door_messages import RELOAD_CERTIFICATES, CertificatesReloaded
 from fluxmq.ipc.launch import Launch, fail_boot, finish_ticks, raise_file_limit, read_settings
 from fluxmq.ipc.memory import ProcessMemory, Watermarks
-from fluxmq.ipc.messages import ProcessHello
+from fluxmq.ipc.messages import Body, ProcessHello
 from fluxmq.ipc.table import NOT_PINNED, ProcessTable
 from fluxmq.ipc.user_messages import Users
 from fluxmq.metrics.registry import Sample
@@ -325,6 +326,8 @@ class Worker:
                     **queues.commands(),
                     **GroupListings(queues, core).commands(),
                     **self.shard.amqp.commands,
+                    **self.shard.permissions.bans.commands,
+                    RELOAD_CERTIFICATES: self._reload_certificates,
                     **self.shard.node_questions.commands,
                     **{
                         kind: handler
@@ -408,6 +411,16 @@ class Worker:
         self.resources.configure(Watermarks.of(settings.memory, memory.available()))
         logs.configure(settings.log.level, settings.log.format, self.launch.process_name)
 
+    def _reload_certificates(self, _body: Body, answered: Answered) -> None:
+        """Use new certificates, towards clients and other nodes, for connections from now on."""
+        self.shard.intake.reload_certificates()
+        if self.shard.endpoint is not None:
+            try:
+                self.shard.endpoint.security.reload()
+            except ClusterError as problem:
+                _log.error("certificates not reloaded: %s", problem)
+        answered(CertificatesReloaded().to_body())
+
     def set_users(self, users: Users) -> None:
         """Apply a new snapshot of users, to live connections too."""
         self.shard.permissions.set_users(users.revision, users.users)
@@ -434,7 +447,7 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
     except StorageError as problem:
         fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
     except (TlsSettingsError, ssl.SSLError, OSError) as problem:
-        fail_boot(f"server.mqtt.tls: {problem}", table, launch.slot)
+        fail_boot(f"server: {problem}", table, launch.slot)
     try:
         worker.start()
         await worker.meet()

@@ -6,6 +6,7 @@
     LOCK                                   flocked by the running broker; holds its process number
     placement.json                         workers, local groups, pins, and each group's shard
     meta.db                                metadata (the control process's)
+    bans.json                              bans (the control process's)
     shards/<i>/wal/                        one write-ahead log for all groups of a shard
     shards/<i>/state.db                    sessions and retained messages of a shard (SQLite, with
                                            -wal and -shm)

@@ -28,12 +28,14 @@ from pydantic import ValidationError
 
 from fluxmq import logs
 from fluxmq.auth.addresses import key_of_peer
+from fluxmq.auth.bans import BanTable
 from fluxmq.ipc import launch as launching
-from fluxmq.ipc.conversation import Handlers
+from fluxmq.ipc.conversation import Answered, Handlers
 from fluxmq.ipc.descriptors import shares_here
+from fluxmq.ipc.door_messages import BANS, BanList, BansApplied
 from fluxmq.ipc.handoff import LISTENERS, Handoff
 from fluxmq.ipc.launch import Launch
-from fluxmq.ipc.messages import ProcessHello, ProcessNumbers
+from fluxmq.ipc.messages import Body, ProcessHello, ProcessNumbers
 from fluxmq.ipc.polling_client import PollingClient
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.metrics.registry import Sample
@@ -84,9 +86,11 @@ _WIRES = (
     WireProtocol.HTTP,
     WireProtocol.AMQP091,
     WireProtocol.TLS,
+    WireProtocol.TLS,
 )
 assert len(_WIRES) == len(LISTENERS)
-assert LISTENERS == ("mqtt.tcp", "mqtt.tls", "mqtt.websocket", "amqp.tcp", "amqp.tls")
+assert LISTENERS[:3] == ("mqtt.tcp", "mqtt.tls", "mqtt.websocket")
+assert LISTENERS[3:] == ("amqp.tcp", "amqp.tls", "mqtt.websocket_tls")
 
 _REFUSALS = {
     SniffRefusal.UNKNOWN_PROTOCOL: CloseReason.UNKNOWN_PROTOCOL,
@@ -137,7 +141,7 @@ class Acceptor:
         self._control = PollingClient(
             launch.control_socket,
             ProcessHello(launch.role, launch.index, os.getpid()),
-            Handlers(collect=self.samples, status=self.numbers),
+            Handlers(self.samples, self.numbers, commands={BANS: self._take_bans}),
         )
         self._control_fd: int | None = None
         self._control_writes = False
@@ -276,6 +280,9 @@ class Acceptor:
             key = key_of_peer(peer)
         if outcome == ASK:
             assert key is not None
+            if self._rates.bans.of_addresses and self._rates.bans.address(peer, time.time()):
+                self._refuse(fd, CloseReason.BANNED)
+                return
             if not self._rates.allow(key, now):
                 self._refuse(fd, CloseReason.RATE)
                 return
@@ -450,6 +457,12 @@ class Acceptor:
     def _set_rates(self) -> None:
         self._entrance.ask_loopback = self._rates.counts(loopback=True)
         self._entrance.ask_others = self._rates.counts(loopback=False)
+
+    def _take_bans(self, body: Body, answered: Answered) -> None:
+        """Refuse these addresses from now on; shards close the connections that they have."""
+        self._rates.bans = BanTable(BanList.from_body(body).bans)
+        self._set_rates()
+        answered(BansApplied(0).to_body())
 
     def _close(self) -> None:
         self._table.set_ready(self._launch.slot, False)

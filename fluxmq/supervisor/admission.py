@@ -1,4 +1,4 @@
-"""Admission before a byte is read: connection rates per client address.
+"""Admission before a byte is read: connection rates per client address, and bans of addresses.
 
 Decides only; time is an argument. The table of addresses is bounded, so that an attacker with many
 addresses costs a fixed amount of memory: the address that has been quiet longest is evicted first,
@@ -11,12 +11,14 @@ import enum
 from dataclasses import dataclass
 
 from fluxmq.auth.addresses import is_loopback_key
+from fluxmq.auth.bans import BanTable
 from fluxmq.settings.schema import ConnectionRate
 
 
 class CloseReason(enum.Enum):
     """Reason for closing a connection. The values are labels of fluxmq_acceptor_refused_total."""
 
+    BANNED = "banned"  # an administrator has banned the address
     RATE = "rate"  # too many connections from this address
     MAX_CONNECTIONS = "max_connections"  # the listener is full
     PENDING_FULL = "pending_full"  # closed to make room for a newer one
@@ -46,11 +48,12 @@ class _AddressBucket:
 
 
 class AddressRates:
-    """Token buckets per address key. Invariant: never more than ``settings.max_addresses`` of
-    them."""
+    """Token buckets per address key, and the banned addresses. Invariant: never more than
+    ``settings.max_addresses`` buckets."""
 
     def __init__(self, settings: ConnectionRate) -> None:
         self._settings = settings
+        self.bans = BanTable()
         # In order of last use: the first has been quiet longest.
         self._buckets: dict[str, _AddressBucket] = {}
 
@@ -63,8 +66,10 @@ class AddressRates:
         self._shrink(settings.max_addresses)
 
     def counts(self, loopback: bool) -> bool:
-        """Return whether connections from this machine, or from others, need a call of
-        ``allow``."""
+        """Return whether connections from this machine, or from others, have to be asked about:
+        ``bans``, then ``allow``."""
+        if self.bans.of_addresses:
+            return True
         settings = self._settings
         return settings.enabled and not (loopback and settings.exempt_loopback)
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fluxmq import __version__
-from fluxmq.settings.listeners import TlsListener
+from fluxmq.settings.listeners import ClientTlsListener
 from fluxmq.settings.schema import Settings
 from fluxmq.supervisor.placement import Plan
 
@@ -23,6 +23,9 @@ def facts(
         found["mqtt tls"] = mqtt.tls.addr + _client_certificate(mqtt.tls)
     if mqtt.websocket is not None:
         found["websocket"] = f"ws://{mqtt.websocket.addr}{mqtt.websocket.path}"
+    if mqtt.websocket_tls is not None:
+        wss = mqtt.websocket_tls
+        found["websocket tls"] = f"wss://{wss.addr}{wss.path}" + _client_certificate(wss)
     amqp = settings.server.amqp
     if amqp.tcp is not None:
         found["amqp"] = amqp.tcp.addr
@@ -40,7 +43,7 @@ def facts(
     return found
 
 
-def _client_certificate(listener: TlsListener) -> str:
+def _client_certificate(listener: ClientTlsListener) -> str:
     """Return the listener's requirement for client certificates, if any."""
     wanted = listener.client_auth
     return "" if wanted == "none" else f" (client certificate: {wanted})"

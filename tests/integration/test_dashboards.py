@@ -42,7 +42,7 @@ def test_every_metric_is_declared_with_its_labels() -> None:
 
 
 def test_a_scrape_has_what_the_dashboard_shows(own_broker: BrokerFactory) -> None:
-    """But for what only a cluster has."""
+    """But for what only a cluster has, or a node with TLS."""
     port = free_port()
     settings = {
         "server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}},
@@ -54,7 +54,8 @@ def test_a_scrape_has_what_the_dashboard_shows(own_broker: BrokerFactory) -> Non
     assert status == 200
     shown = {name for each in expressions() for name in re.findall(r"fluxmq_\w+", each)}
     absent = {name for name in shown if f"\n# TYPE {name} " not in text and name not in text}
-    assert {each for each in absent if not each.startswith("fluxmq_raft_")} == set()
+    elsewhere = ("fluxmq_raft_", "fluxmq_tls_")
+    assert {each for each in absent if not each.startswith(elsewhere)} == set()
 
 
 def test_a_scrape_has_rabbitmqs_names_on_request(own_broker: BrokerFactory) -> None:

@@ -27,7 +27,8 @@ class Client:
     """A paho client whose network thread runs, with events turned into waits."""
 
     def __init__(self, broker: Broker, version: int, transport: str, **options: Any) -> None:
-        kind: Literal["websockets", "tcp"] = "websockets" if transport == "websocket" else "tcp"
+        web = transport in ("websocket", "wss")
+        kind: Literal["websockets", "tcp"] = "websockets" if web else "tcp"
         fields: dict[str, Any] = {"client_id": f"paho-{uuid.uuid4().hex[:12]}", "protocol": version}
         if version == paho.MQTTv311:
             fields["clean_session"] = options.pop("clean", True)
@@ -49,13 +50,14 @@ class Client:
             self.paho.will_set(**will)
         context: ssl.SSLContext | None = options.pop("tls", None)
         port = broker.port
-        if transport == "tls":
+        if transport in ("tls", "wss"):
             context = context or client_tls()
-            port = broker.tls_port
+            port = broker.tls_port if transport == "tls" else broker.wss_port
         if context is not None:
             self.paho.tls_set_context(context)
-        if transport == "websocket":
+        if web:
             self.paho.ws_set_options(path="/mqtt")
+        if transport == "websocket":
             port = broker.ws_port
         if "username" in options:
             self.paho.username_pw_set(options.pop("username"), options.pop("password"))
@@ -113,7 +115,7 @@ class Client:
 Connect = Callable[..., Client]
 
 
-@pytest.fixture(params=["tcp", "tls", "websocket"])
+@pytest.fixture(params=["tcp", "tls", "websocket", "wss"])
 def transport(request: pytest.FixtureRequest) -> str:
     """Each listener."""
     return str(request.param)

@@ -168,4 +168,21 @@ MUTATIONS = [
         "if False:",
         "tests/unit/sessions/mqtt/test_publishing.py::test_control_characters_are_malformed",
     ),
+    # Certificates and bans
+    Mutation(
+        "name_around_client_certificates",
+        "Another host name is no way round client_auth.",
+        "net.certificates:_context",
+        "return server_context(settings, pair)",
+        "return certificate_context(settings, pair)",
+        "tests/unit/net/test_certificates.py::test_client_certificates_are_asked_for_under_every_name",
+    ),
+    Mutation(
+        "banned_stay",
+        "A ban closes the connections that are open.",
+        "BanUpdates._close_mqtt",
+        "self._handler.disconnect(client, Cause.BANNED)",
+        "pass",
+        "tests/unit/shards/test_bans.py::test_open_connections_are_closed",
+    ),
 ]

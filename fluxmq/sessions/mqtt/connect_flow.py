@@ -119,6 +119,9 @@ def on_connect(broker: MqttBrokerPort, client: MqttClient, body: bytes) -> None:
     client.problem_information = connect.properties.request_problem_information != 0
     method = connect.properties.authentication_method
     client.stage = AUTHENTICATING
+    if broker.bans.refuse("connect", client.peer, connect.username or "", connect.client_id):
+        refuse(broker, client, Reason.BANNED, "banned", connect.version)
+        return
     if method is not None:
         client.enhanced = True
         begin_scram(broker, client, method, connect.properties.authentication_data)
@@ -272,7 +275,11 @@ def scram_step(broker: MqttBrokerPort, client: MqttClient, data: bytes) -> None:
 def login_refused(broker: MqttBrokerPort, client: MqttClient, username: str) -> bool:
     """Return whether a SCRAM login is refused untried; if so, tell the client."""
     refusal = broker.authentication.login_refusal(username, client.peer)
-    if refusal is not None:
+    if refusal is LoginOutcome.BANNED:
+        # DISCONNECT has no code for it (MQTT 5.0 section 3.14.2.1).
+        reason = Reason.NOT_AUTHORIZED if client.reauthenticating else Reason.BANNED
+        fail_authentication(broker, client, reason, "banned")
+    elif refusal is not None:
         fail_authentication(
             broker, client, LOGINS[refusal], "too many failed logins, or users not loaded yet"
         )

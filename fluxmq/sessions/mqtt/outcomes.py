@@ -20,6 +20,7 @@ class Cause(StrEnum):
     """Cause of a disconnect by the broker, as metrics name it."""
 
     ADMINISTRATOR = "administrator"
+    BANNED = "banned"
     LEASE_LOST = "lease_lost"
     MEMORY = "memory"
     PERMISSIONS = "permissions"
@@ -29,6 +30,7 @@ class Cause(StrEnum):
 
 DISCONNECTS: Final[Mapping[Cause, Reason]] = {
     Cause.ADMINISTRATOR: Reason.ADMINISTRATIVE_ACTION,
+    Cause.BANNED: Reason.ADMINISTRATIVE_ACTION,
     Cause.LEASE_LOST: Reason.USE_ANOTHER_SERVER,
     Cause.MEMORY: Reason.SERVER_BUSY,
     Cause.PERMISSIONS: Reason.NOT_AUTHORIZED,
@@ -40,6 +42,7 @@ LOGINS: Final[Mapping[LoginOutcome, Reason]] = {
     LoginOutcome.ACCEPTED: Reason.SUCCESS,
     LoginOutcome.WRONG: Reason.BAD_USER_NAME_OR_PASSWORD,
     LoginOutcome.DENIED: Reason.NOT_AUTHORIZED,
+    LoginOutcome.BANNED: Reason.BANNED,
     LoginOutcome.UNAVAILABLE: Reason.SERVER_UNAVAILABLE,
     LoginOutcome.BUSY: Reason.SERVER_BUSY,
 }

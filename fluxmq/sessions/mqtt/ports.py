@@ -52,6 +52,14 @@ class SessionLimits:
     keep-alive: they depend on these settings alone."""
 
 
+class BansPort(Protocol):
+    """Bans of addresses, users and client ids."""
+
+    def refuse(self, method: str, peer: str, user: str, client_id: str, /) -> bool:
+        """Return whether a login is banned for any of these, and count it. The user of a SCRAM login
+        is not known at CONNECT."""
+
+
 class LoginPort(Protocol):
     """Authentication and permissions of clients."""
 
@@ -73,7 +81,7 @@ class LoginPort(Protocol):
         """Count a login that ran inside the session."""
 
     def login_refusal(self, username: str, peer: str, /) -> LoginOutcome | None:
-        """Return why a SCRAM login cannot be tried now; None when it can."""
+        """Return why a SCRAM login cannot be tried, or not now; None when it can."""
 
     def record(self, name: str, /) -> User | None:
         """Return the user of this name, enabled or not; None if there is none."""
@@ -282,6 +290,10 @@ class MqttBrokerPort(Protocol):
     @property
     def authentication(self) -> LoginPort:
         """Authentication and permissions."""
+
+    @property
+    def bans(self) -> BansPort:
+        """Bans of addresses, users and client ids."""
 
     @property
     def takeover(self) -> TakeoverPort:

@@ -25,6 +25,7 @@ from fluxmq.ipc.row_messages import (
     page_of,
     plain,
 )
+from fluxmq.net.secure_websocket import SecureWebSocketStream
 from fluxmq.net.tls import TlsStream
 from fluxmq.queues.migration import is_arriving
 from fluxmq.routing.topology.effective import policy_of
@@ -306,7 +307,7 @@ def _mqtt_row(client: MqttClient) -> TableRow:
         "name": session.client_id if session is not None else client.peer,
         "peer_host": peer_host.strip("[]"),
         "peer_port": int(peer_port or 0),
-        "ssl": isinstance(client.connection.stream, TlsStream),
+        "ssl": isinstance(client.connection.stream, (TlsStream, SecureWebSocketStream)),
         "peer_cert_subject": client.certificate_name,
         "state": "flow" if client.connection.paused else "running",
         "channels": 0,

@@ -109,3 +109,29 @@ def test_who_is_believed(
 def test_files_that_do_not_go_together_are_named(key: str, authority: str, named: str) -> None:
     with pytest.raises(SecurityError, match=named):
         Security.of(tls(tls_key_file=str(FILES / key), tls_ca_file=str(FILES / authority)))
+
+
+def test_new_certificates_are_for_connections_from_now_on(tmp_path: Path) -> None:
+    """Bad files keep what was read before, for listening and for dialling."""
+    files = {name: tmp_path / name for name in ("node1.pem", "node1.key", "ca.pem")}
+    for name, copy in files.items():
+        copy.write_bytes((FILES / name).read_bytes())
+    security = Security(
+        "node1",
+        ["node2"],
+        certificate=str(files["node1.pem"]),
+        key=str(files["node1.key"]),
+        authority=str(files["ca.pem"]),
+    )
+    before = security.server_context, security.client_context
+    security.reload()
+    reloaded = security.server_context, security.client_context
+    assert reloaded[0] is not before[0]
+    assert reloaded[1] is not before[1]
+    files["node1.key"].write_bytes((FILES / "node2.key").read_bytes())
+    with pytest.raises(SecurityError, match="are no pair"):
+        security.reload()
+    assert (security.server_context, security.client_context) == reloaded
+    plain = Security("node1", ["node2"])
+    plain.reload()
+    assert plain.server_context is None

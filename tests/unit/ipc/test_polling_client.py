@@ -92,6 +92,30 @@ def test_it_says_hello_and_answers(control, client):
     assert not client.wants_write
 
 
+def test_it_obeys_commands(control, tmp_path):
+    """Answered at once or later."""
+    later = []
+    commands = {
+        "now": lambda body, answered: answered({"got": dict(body)}),
+        "later": lambda _body, answered: later.append(answered),
+    }
+    handlers = Handlers(lambda: SAMPLES, ProcessNumbers, commands=commands)
+    made = PollingClient(tmp_path / "control.sock", ProcessHello("acceptor", 0, 1), handlers)
+    made.tick(0.0)
+    control.accept()
+    control.send(reply(control.receive(), {}))
+    control.send(ControlMessage("now", 7, {"a": 1}))
+    made.on_readable(0.0)
+    assert control.receive() == ControlMessage(REPLY, 7, {"got": {"a": 1}})
+    control.send(ControlMessage("later", 8, {}))
+    made.on_readable(0.0)
+    later[0]({})
+    assert made.wants_write
+    made.on_writable(0.0)
+    assert control.receive() == ControlMessage(REPLY, 8, {})
+    made.close()
+
+
 def test_it_waits_between_attempts_and_comes_back(control, client):
     control.listening.close()
     client.tick(0.0)

@@ -20,6 +20,7 @@ from fluxmq.sessions.mqtt.publishing import publish_will
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session, Will
 from fluxmq.sessions.mqtt.settlement import SettlementCommand
+from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.wills import LocalWills
 from tests.unit.variants import Hot
 
@@ -271,6 +272,7 @@ class Broker:
         self.limits = shard.limits
         self.reactor = shard.reactor
         self.authentication = Logins(shard)
+        self.bans = CurrentBans()
         self.takeover = self.sessions = self.subscriptions = Sessions(shard)
         self.peers: PeersPort = self.sessions
         self.retained = Retained(shard.hot)

@@ -12,6 +12,7 @@ from fluxmq.engine.queue_targets import QueueTarget
 from fluxmq.net.links import Link
 from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
 from fluxmq.net.reactor import Reactor
+from fluxmq.net.secure_websocket import SecureWebSocketStream
 from fluxmq.net.tls import TlsStream
 from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.amqp091.ports import AmqpHandler
@@ -21,6 +22,7 @@ from fluxmq.sessions.mqtt import ports as mqtt
 from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.shards.amqp.broker import ShardHandler
 from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.connections import ClientConnections
 from fluxmq.shards.counts import MqttCounts
@@ -44,6 +46,7 @@ LINKS: tuple[type[RunLink], ...] = (Link, PersistentLink)
 INBOUND: type[Inbound] = Link
 ANSWERS: tuple[type[AnswerSink], ...] = (Undelivered, QueueConsumer)
 LOGINS: type[mqtt.LoginPort] = Authentication
+BANS: type[mqtt.BansPort] = CurrentBans
 TAKEOVER: type[mqtt.TakeoverPort] = SessionTakeover
 YIELDING: type[Sessions] = SessionTakeover
 SESSIONS: type[mqtt.SessionPort] = SessionTable
@@ -54,7 +57,7 @@ ROUTING: type[mqtt.PublishPort] = Reactor
 RETAINED: type[mqtt.RetainedPort] = RetainedMessages
 CONNECTIONS: type[mqtt.ConnectionPort] = ClientConnections
 COUNTS: type[mqtt.CountPort] = MqttCounts
-STREAMS: tuple[type[StreamFilter], ...] = (TlsStream, WebSocketStream)
+STREAMS: tuple[type[StreamFilter], ...] = (TlsStream, WebSocketStream, SecureWebSocketStream)
 
 PAIRS: list[tuple[Any, Any]] = [
     (ReactorHost, HOST),
@@ -68,6 +71,7 @@ PAIRS: list[tuple[Any, Any]] = [
     *((AnswerSink, each) for each in ANSWERS),
     *((StreamFilter, each) for each in STREAMS),
     (mqtt.LoginPort, LOGINS),
+    (mqtt.BansPort, BANS),
     (mqtt.TakeoverPort, TAKEOVER),
     (Sessions, YIELDING),
     (mqtt.SessionPort, SESSIONS),

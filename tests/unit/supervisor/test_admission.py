@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluxmq.auth.bans import Ban, BanTable
 from fluxmq.settings.schema import ConnectionRate
 from fluxmq.supervisor.admission import AddressRates
 
@@ -71,3 +72,16 @@ def test_the_address_quiet_for_longest_is_forgotten() -> None:
     assert limit.allow("192.0.2.3", 0.0)
     assert not limit.allow("192.0.2.1", 0.0)
     assert limit.allow("192.0.2.2", 0.0)  # forgotten, hence full again
+
+
+def test_banned_addresses_are_asked_about_wherever_they_are() -> None:
+    """Even where no rate is limited, and on this machine."""
+    limit = AddressRates(ConnectionRate(enabled=False))
+    assert not limit.counts(loopback=True)
+    assert not limit.counts(loopback=False)
+    limit.bans = BanTable([Ban("user", "eve")])
+    assert not limit.counts(loopback=False)
+    limit.bans = BanTable([Ban("address", "192.0.2.1")])
+    assert limit.counts(loopback=True)
+    assert limit.counts(loopback=False)
+    assert limit.allow("192.0.2.2", 0.0)
