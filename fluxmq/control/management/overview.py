@@ -330,6 +330,7 @@ _PROTOCOLS: Final = {
     "server.mqtt.tcp": "mqtt",
     "server.mqtt.tls": "mqtt/ssl",
     "server.mqtt.websocket": "http/web-mqtt",
+    "server.mqtt.websocket_tls": "https/web-mqtt",
     "server.http": "http",
     "server.https": "https",
     "server.metrics": "http/prometheus",
