@@ -20,8 +20,8 @@ from tests.conformance import wire
 
 DEADLINE = 15.0
 LISTENERS = ("mqtt.tls", "mqtt.websocket_tls", "amqp.tls", "https")
-INTER_NODE = ("_meta", "transport")
-"""Addresses for other nodes: the control process's, and that of the first shard."""
+INTER_NODE = ("transport",)
+"""Addresses for other nodes: that of the first shard."""
 
 
 class Node:
@@ -45,14 +45,12 @@ class Node:
             group, _, kind = name.rpartition(".")
             (server[group] if group else server)[kind] = section
         own = self.authority.issue("node1", "node1")
-        meta, default = free_ports(2)
-        self.ports |= zip(INTER_NODE, (meta, _transport_port()), strict=True)
-        self.settings = {"server": server, "cluster": self._cluster(own, default)}
+        self.ports["transport"] = _transport_port()
+        self.settings = {"server": server, "cluster": self._cluster(own)}
         self.broker: Broker
 
-    def _cluster(self, own: Certificate, default: int) -> dict[str, Any]:
+    def _cluster(self, own: Certificate) -> dict[str, Any]:
         """A cluster of one node, with TLS for others."""
-        addresses = {name: {"bind_addr": f"{HOST}:{self.ports[name]}"} for name in INTER_NODE}
         files = {
             "tls_enabled": True,
             "tls_cert_file": own.cert_file,
@@ -62,12 +60,7 @@ class Node:
         return {
             "enabled": True,
             "node_id": "node1",
-            "transport": addresses["transport"] | files,
-            "raft": {
-                "enabled": True,
-                "bind_addr": f"{HOST}:{default}",
-                "groups": {"_meta": addresses["_meta"]},
-            },
+            "transport": {"bind_addr": f"{HOST}:{self.ports['transport']}"} | files,
         }
 
     def connect(self, listener: str, name: str = "localhost") -> ssl.SSLSocket:
