@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Final
 
 import fluxmq
-from fluxmq.cli import (
-    backup_command,
-    cluster_commands,
-    force_command,
-    log_command,
-    migrate_command,
-    mosquitto_command,
-    snapshot_command,
-)
 from fluxmq.cli.verb_arguments import add_verbs
 
 TIMEOUT_SECONDS: Final = 5.0
@@ -35,7 +27,27 @@ def _seconds(text: str) -> float:
 
 _BEFORE_VERB: Final = {"-p", "--vhost", "--formatter"}
 _FLAGS_BEFORE_VERB: Final = {"-q", "--quiet", "-s", "--silent", "--no-table-headers"}
-_WITH_VALUE: Final = _BEFORE_VERB | {"--config", "--data-dir", "-t", "--timeout"}
+_WITH_VALUE: Final = _BEFORE_VERB | {
+    *("--config", "--data-dir", "-t", "--timeout"),
+    *("--node", "--user", "--password-file", "--ca-file"),
+}
+CLUSTER_COMMANDS: Final = (
+    *("raft", "members", "transfer", "rebalance", "can-stop", "audit"),
+    *("grow", "shrink", "forget_node"),
+)
+USER_COMMANDS: Final = tuple(
+    f"user {verb}" for verb in ("add", "passwd", "permit", "enable", "disable", "delete", "list")
+)
+_MODULES: Final = {
+    "cluster_commands": CLUSTER_COMMANDS,
+    "backup_command": ("backup",),
+    "force_command": ("force-quorum",),
+    "migrate_command": ("migrate-queue",),
+    "log_command": ("log",),
+    "snapshot_command": ("snapshot",),
+    "mosquitto_command": ("import-mosquitto",),
+}
+"""Modules of `fluxmq.cli` that add commands, and which: only what a command line needs is loaded."""
 
 
 def ordered(arguments: Sequence[str]) -> list[str]:
@@ -54,8 +66,19 @@ def ordered(arguments: Sequence[str]) -> list[str]:
     return [*first, *rest[:1], *moved, *rest[1:]]
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``)."""
+def command_of(arguments: Sequence[str]) -> str | None:
+    """Return the word that names the command in arguments that are `ordered`; None without one."""
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        del rest[: 2 if rest[0] in _WITH_VALUE else 1]
+    return rest[0] if rest else None
+
+
+def parser(wanted: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``).
+
+    With the name of a command, others that take long to load may be missing.
+    """
     top = argparse.ArgumentParser(
         prog="fluxmqctl", description="Inspect and administer a FluxMQ node."
     )
@@ -67,6 +90,14 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument(
         "--data-dir", metavar="DIR", help="data directory of the node (default: ./data)"
     )
+    where.add_argument(
+        "--node",
+        dest="url",
+        metavar="URL",
+        help="management interface of a node on another machine: https://HOST[:15671] (default:"
+        " FLUXMQ_NODE in the environment, unless the node is named otherwise)",
+    )
+    _login(top)
     top.add_argument(
         "-t",
         "--timeout",
@@ -89,17 +120,41 @@ def parser() -> argparse.ArgumentParser:
         help="refresh every SECONDS (default: 1), with message rates, until Ctrl-C",
     )
     _queue_commands(commands)
-    cluster_commands.add_parsers(commands)
-    backup_command.add_parser(commands)
-    force_command.add_parser(commands)
-    migrate_command.add_parser(commands)
-    log_command.add_parser(commands)
-    snapshot_command.add_parser(commands)
-    mosquitto_command.add_parser(commands)
     user = commands.add_parser("user", help="add, change, list and delete users")
     _user_commands(user.add_subparsers(metavar="COMMAND", required=True))
     add_verbs(commands)
+    known = wanted in commands.choices
+    for module, names in _MODULES.items():
+        if wanted in names or not known:
+            import_module(f"fluxmq.cli.{module}").add_parser(commands)
+            known = known or wanted in names
     return top
+
+
+def _login(top: argparse.ArgumentParser) -> None:
+    top.add_argument(
+        "--user",
+        dest="login",
+        metavar="NAME",
+        help="user to log in to --node as, an administrator; its password is in FLUXMQ_PASSWORD, in"
+        " --password-file, or asked for",
+    )
+    top.add_argument(
+        "--password-file",
+        dest="login_password_file",
+        metavar="FILE",
+        help="read the password of --user from FILE",
+    )
+    top.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        help="authorities that may have issued the certificate of --node (default: the system's)",
+    )
+    top.add_argument(
+        "--insecure-http",
+        action="store_true",
+        help="send the password to another machine although --node is http://",
+    )
 
 
 def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

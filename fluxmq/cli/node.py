@@ -1,6 +1,7 @@
-"""The node a fluxmqctl command addresses: its control process, or its database while no broker
-runs.
+"""The node a fluxmqctl command addresses: its control process, here or on another machine, or its
+database while no broker runs.
 
+Messages about users are imported where they are used, because most commands need none of them.
 Commands raise `ExitError` to end the program with a code; warnings besides their result go to
 `TargetNode.complaints`.
 """
@@ -10,12 +11,10 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fluxmq.auth.credentials import HashParameters
 from fluxmq.cli import data_directory
-from fluxmq.control.directory import change_of
-from fluxmq.control.password_hashes import parameters_of
+from fluxmq.cli.callers import BrokerCaller
 from fluxmq.ipc.messages import (
     ERROR_NOT_FOUND,
     HASHING,
@@ -24,10 +23,14 @@ from fluxmq.ipc.messages import (
     Body,
     ControlMessage,
 )
-from fluxmq.ipc.permission_messages import USER_HASH, UserHash
 from fluxmq.ipc.polling_client import CallError, ControlCaller
-from fluxmq.ipc.user_messages import Hashing, UserChanged, UserListing, UserSummary
-from fluxmq.settings import Settings, SettingsError, load
+
+if TYPE_CHECKING:
+    from fluxmq.auth.credentials import HashParameters
+    from fluxmq.cli.remote import RemoteNode
+    from fluxmq.ipc.permission_messages import UserHash
+    from fluxmq.ipc.user_messages import UserChanged, UserSummary
+    from fluxmq.settings import Settings
 
 EXIT_DONE: Final = 0
 EXIT_REFUSED: Final = 1
@@ -36,6 +39,7 @@ EXIT_NOT_RUNNING: Final = 3
 EXIT_NO_ANSWER: Final = 4
 
 DATA_DIR_DEFAULT: Final = Path("./data")
+NODE_VARIABLE: Final = "FLUXMQ_NODE"
 
 
 class ExitError(Exception):
@@ -47,9 +51,13 @@ class ExitError(Exception):
 
 
 class TargetNode:
-    """The node a command addresses: its data directory, and its control process if one answers."""
+    """The node a command addresses: its data directory, and its control process if one answers.
+
+    With ``--node``, or FLUXMQ_NODE in the environment, the node is on another machine.
+    """
 
     def __init__(self, options: argparse.Namespace) -> None:
+        self._remote = _remote(options)
         self.settings = _settings(options.config)
         """Settings of the file named on the command line, if any."""
         if options.data_dir is not None:
@@ -66,11 +74,27 @@ class TargetNode:
         """Give the broker at least this long to answer, or longer when the user asked for it."""
         self._timeout = max(self._timeout, seconds)
 
-    def connect(self) -> ControlCaller | None:
+    @property
+    def is_remote(self) -> bool:
+        """True when the node is reached through its management interface."""
+        return self._remote is not None
+
+    def require_here(self, command: str) -> None:
+        """Exit when the node is on another machine: the command works on the node's own files."""
+        if self._remote is not None:
+            raise ExitError(
+                EXIT_USAGE, f"{command} works on the node's own files: run it on that machine"
+            )
+
+    def connect(self) -> BrokerCaller | None:
         """Return a connection to the control process, None when no broker runs here.
 
         Exits when a broker runs but is unreachable.
         """
+        if self._remote is not None:
+            from fluxmq.cli.remote import RemoteCaller
+
+            return RemoteCaller(self._remote, self._timeout)
         path = data_directory.control_socket(self.data_dir)
         try:
             return ControlCaller(path, self._timeout)
@@ -85,7 +109,7 @@ class TargetNode:
         except OSError as problem:
             raise ExitError(EXIT_NO_ANSWER, f"{path}: {problem.strerror or problem}") from None
 
-    def require(self) -> ControlCaller:
+    def require(self) -> BrokerCaller:
         """Return a connection to the control process. Exits when no broker runs here."""
         caller = self.connect()
         if caller is None:
@@ -94,6 +118,10 @@ class TargetNode:
 
     def hash_parameters(self) -> HashParameters:
         """Return the node's hash parameters: the running broker's, else those of the settings."""
+        from fluxmq.auth.credentials import HashParameters
+        from fluxmq.control.password_hashes import parameters_of
+        from fluxmq.ipc.user_messages import Hashing
+
         caller = self.connect()
         if caller is not None:
             with caller:
@@ -114,6 +142,8 @@ class TargetNode:
             )
 
     def _changed(self, kind: str, body: Body) -> UserChanged:
+        from fluxmq.ipc.user_messages import UserChanged
+
         caller = self.connect()
         if caller is not None:
             with caller:
@@ -121,12 +151,16 @@ class TargetNode:
         if kind == USER_ADD:
             # The first user is often created before the first start.
             self.data_dir.mkdir(mode=0o700, exist_ok=True)
+        from fluxmq.control.directory import change_of  # no other command needs it
+
         change = change_of(ControlMessage(kind, 1, body))
         with data_directory.opened_store(self.data_dir) as store:
             return UserChanged(change(store).revision, ())
 
     def password_hash(self, name: str) -> UserHash | None:
         """Return a user's password hash, None when there is no such user."""
+        from fluxmq.ipc.permission_messages import USER_HASH, UserHash
+
         caller = self.connect()
         if caller is None:
             with data_directory.opened_store(self.data_dir) as store:
@@ -142,6 +176,8 @@ class TargetNode:
 
     def users(self) -> tuple[UserSummary, ...]:
         """Return all users."""
+        from fluxmq.ipc.user_messages import UserListing, UserSummary
+
         caller = self.connect()
         if caller is not None:
             with caller:
@@ -152,9 +188,26 @@ class TargetNode:
             return tuple(UserSummary.of(user) for user in store.users().users)
 
 
+def _remote(options: argparse.Namespace) -> RemoteNode | None:
+    """Return the node on another machine that the command line or the environment names."""
+    here = options.config is not None or options.data_dir is not None
+    url = options.url or (None if here else os.environ.get(NODE_VARIABLE))
+    if not url:
+        if options.login is not None or options.ca_file is not None:
+            raise ExitError(EXIT_USAGE, "--user and --ca-file go with --node URL")
+        return None
+    # TLS and HTTP are not loaded for commands on the node itself.
+    from fluxmq.cli.remote import RemoteNode
+
+    return RemoteNode(url, options)
+
+
 def _settings(config: str | None) -> Settings | None:
     if config is None:
         return None
+    # Takes longer than all the rest of a command.
+    from fluxmq.settings import SettingsError, load
+
     try:
         return load(Path(config), os.environ)
     except SettingsError as error:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fluxmq.cli.formats import FORMATTERS
 from fluxmq.control.columns import LISTS
-from fluxmq.routing.topology.names import DEFAULT_VHOST
-from fluxmq.routing.topology.policies import APPLY_TO
+from fluxmq.routing.topology.names import APPLY_TO, DEFAULT_VHOST
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]

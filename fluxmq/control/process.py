@@ -26,7 +26,15 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
-from fluxmq.control import backups, clustering, listings, placements, procfs, queue_migrations
+from fluxmq.control import (
+    backups,
+    clustering,
+    listings,
+    node_details,
+    placements,
+    procfs,
+    queue_migrations,
+)
 from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
@@ -191,6 +199,8 @@ class ControlProcess:
                 topology_service.change,
                 listing,
             )
+            details = self._details(topology_service)
+            self._answers |= dict.fromkeys(node_details.KINDS, details.answer)
             self._answers |= dict.fromkeys(listings.KINDS, listing.answer)
             self._answers |= dict.fromkeys(queue_migrations.KINDS, migrations.answer)
         except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
@@ -347,6 +357,15 @@ class ControlProcess:
                     f"{path}.addr: cannot listen on {listener.addr}: {reason}"
                 ) from problem
             _log.info("http listening", extra={"addr": listener.addr, "listener": path})
+
+    def _details(self, topology_service: TopologyService) -> node_details.NodeDetails:
+        return node_details.NodeDetails(
+            lambda: self._settings,
+            lambda: topology_service.topology,
+            self._readiness,
+            self._processes,
+            None if self._meta is None else self._clustering.replicas,
+        )
 
     def _management(self, listing: listings.Listings) -> ManagementApi:
         from fluxmq.control.management.api import ManagementApi

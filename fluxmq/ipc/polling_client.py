@@ -51,6 +51,7 @@ class PollingClient:
     def __init__(self, path: Path, hello: ProcessHello, handlers: Handlers) -> None:
         self._path = path
         self._conversation = Conversation(hello, handlers)
+        self._conversation.send = self._later
         self._log = RateLimited(_log, per_second=0.2, burst=3)
         self._socket: socket.socket | None = None
         self._output = bytearray()
@@ -131,6 +132,10 @@ class PollingClient:
         del self._output[:sent]
         if len(self._output) > OUTPUT_BYTES_MAX:
             self._drop(now, "control does not read")
+
+    def _later(self, data: bytes) -> None:
+        """Send an answer to a command with the next output."""
+        self._output += data
 
     def close(self) -> None:
         """Close the connection for good."""
