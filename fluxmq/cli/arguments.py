@@ -74,15 +74,13 @@ def command_of(arguments: Sequence[str]) -> str | None:
     return rest[0] if rest else None
 
 
-def parser(wanted: str | None = None) -> argparse.ArgumentParser:
+def parser(wanted: str | None = None, program: str = "fluxmqctl") -> argparse.ArgumentParser:
     """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``).
 
     With the name of a command, others that take long to load may be missing.
     """
-    top = argparse.ArgumentParser(
-        prog="fluxmqctl", description="Inspect and administer a FluxMQ node."
-    )
-    top.add_argument("--version", action="version", version=f"fluxmqctl {fluxmq.__version__}")
+    top = argparse.ArgumentParser(prog=program, description="Inspect and administer a FluxMQ node.")
+    top.add_argument("--version", action="version", version=f"{program} {fluxmq.__version__}")
     where = top.add_mutually_exclusive_group()
     where.add_argument(
         "--config", metavar="FILE", help="settings file of the node, for its storage.data_dir"

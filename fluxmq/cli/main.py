@@ -158,7 +158,7 @@ def verb_of(name: str) -> Callable[[TargetNode, argparse.Namespace], list[str]]:
     raise KeyError(name)
 
 
-_VERBS: Final = ("node_verbs", "user_verbs", "verbs")
+_VERBS: Final = ("node_verbs", "health_verbs", "user_verbs", "verbs")
 """Modules with verbs, those that load faster first."""
 _COMMANDS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], None]]] = {
     "status": _status,
@@ -188,10 +188,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     given = ordered(sys.argv[1:] if arguments is None else arguments)
     options = parser(command_of(given)).parse_args(given)
     try:
-        node = TargetNode(options)
-        _COMMANDS.get(options.command, _verb)(node, options)
-        for complaint in node.complaints:
-            print(complaint, file=sys.stderr)
+        execute(options)
     except ExitError as end:
         return _fail(end.code, str(end))
     except LockedError as locked:
@@ -205,6 +202,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_DONE if options.command == "status" else 130
     return EXIT_DONE
+
+
+def execute(options: argparse.Namespace) -> None:
+    """Run the command of a parsed command line. Raises what `run` turns into messages."""
+    node = TargetNode(options)
+    _COMMANDS.get(options.command, _verb)(node, options)
+    for complaint in node.complaints:
+        print(complaint, file=sys.stderr)
 
 
 def _fail(code: int, text: str) -> int:

@@ -40,14 +40,21 @@ EXIT_NO_ANSWER: Final = 4
 
 DATA_DIR_DEFAULT: Final = Path("./data")
 NODE_VARIABLE: Final = "FLUXMQ_NODE"
+CONFIG_VARIABLE: Final = "FLUXMQ_CONFIG"
+DATA_DIR_VARIABLE: Final = "FLUXMQ__STORAGE__DATA_DIR"
+"""The setting `storage.data_dir` in the environment."""
 
 
 class ExitError(Exception):
-    """Ends the program with an exit code and a sentence on standard error."""
+    """Ends the program with an exit code and a sentence on standard error.
 
-    def __init__(self, code: int, text: str) -> None:
+    ``rabbitmq_code``: the code instead under the name of one of RabbitMQ's programs; 0 for the usual one.
+    """
+
+    def __init__(self, code: int, text: str, rabbitmq_code: int = 0) -> None:
         super().__init__(text)
         self.code = code
+        self.rabbitmq_code = rabbitmq_code
 
 
 class TargetNode:
@@ -58,14 +65,14 @@ class TargetNode:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._remote = _remote(options)
-        self.settings = _settings(options.config)
+        self.settings = _settings(options.config or _default_config(options))
         """Settings of the file named on the command line, if any."""
         if options.data_dir is not None:
             self.data_dir = Path(options.data_dir)
         elif self.settings is not None:
             self.data_dir = Path(self.settings.storage.data_dir)
         else:
-            self.data_dir = DATA_DIR_DEFAULT
+            self.data_dir = Path(os.environ.get(DATA_DIR_VARIABLE, DATA_DIR_DEFAULT))
         self._timeout: float = options.timeout
         self.complaints: list[str] = []
         """Warnings to print on standard error when the command is done."""
@@ -75,9 +82,9 @@ class TargetNode:
         self._timeout = max(self._timeout, seconds)
 
     @property
-    def is_remote(self) -> bool:
-        """True when the node is reached through its management interface."""
-        return self._remote is not None
+    def host(self) -> str | None:
+        """Host name of a node on another machine, None for one on this."""
+        return None if self._remote is None else self._remote.host
 
     def require_here(self, command: str) -> None:
         """Exit when the node is on another machine: the command works on the node's own files."""
@@ -200,6 +207,13 @@ def _remote(options: argparse.Namespace) -> RemoteNode | None:
     from fluxmq.cli.remote import RemoteNode
 
     return RemoteNode(url, options)
+
+
+def _default_config(options: argparse.Namespace) -> str | None:
+    """Return the settings file that the environment names, unless the command line names the node."""
+    if options.data_dir is not None or options.url or DATA_DIR_VARIABLE in os.environ:
+        return None
+    return os.environ.get(CONFIG_VARIABLE) or None
 
 
 def _settings(config: str | None) -> Settings | None:
