@@ -46,6 +46,7 @@ _MODULES: Final = {
     "log_command": ("log",),
     "snapshot_command": ("snapshot",),
     "mosquitto_command": ("import-mosquitto",),
+    "completion": ("completion",),
 }
 """Modules of `fluxmq.cli` that add commands, and which: only what a command line needs is loaded."""
 

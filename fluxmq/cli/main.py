@@ -137,6 +137,13 @@ def _import_mosquitto(_node: TargetNode, options: argparse.Namespace) -> None:
     print("\n".join(mosquitto_command.run(options)), flush=True)
 
 
+def _completion(_node: TargetNode, options: argparse.Namespace) -> None:
+    from fluxmq.cli import completion
+    from fluxmq.cli.rabbitmq import COMMANDS
+
+    sys.stdout.write(completion.script(options.shell, parser(), COMMANDS))
+
+
 def _user(node: TargetNode, options: argparse.Namespace) -> None:
     from fluxmq.cli import user_commands
 
@@ -168,6 +175,7 @@ _COMMANDS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], None]]] = 
     "migrate-queue": _migrate,
     "force-quorum": _force,
     "import-mosquitto": _import_mosquitto,
+    "completion": _completion,
     "log verify": _log,
     "log stat": _log,
     "log dump": _log,
