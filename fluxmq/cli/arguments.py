@@ -47,6 +47,7 @@ _MODULES: Final = {
     "snapshot_command": ("snapshot",),
     "mosquitto_command": ("import-mosquitto",),
     "completion": ("completion",),
+    "bench_command": ("bench",),
 }
 """Modules of `fluxmq.cli` that add commands, and which: only what a command line needs is loaded."""
 

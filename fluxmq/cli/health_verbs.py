@@ -325,7 +325,7 @@ def _check_protocol_listener(node: TargetNode, options: argparse.Namespace) -> l
 
 def _check_port_connectivity(node: TargetNode, options: argparse.Namespace) -> list[str]:
     found = described(node)
-    failed = [row for row in found.listeners if not _connects(_address(node, row))]
+    failed = [row for row in found.listeners if not _connects(address_of(node, row))]
     if failed:
         text = f"Connection to ports of the following listeners on node {found.name} failed: "
         lines = "\n".join([text, *listener_lines(failed)])
@@ -336,7 +336,7 @@ def _check_port_connectivity(node: TargetNode, options: argparse.Namespace) -> l
     return _passed(options, found, title, text)
 
 
-def _address(node: TargetNode, row: ListenerRow) -> tuple[str, int]:
+def address_of(node: TargetNode, row: ListenerRow) -> tuple[str, int]:
     """Return the address under which a listener can be reached from here."""
     if node.host is not None:
         return node.host, row.port
@@ -357,8 +357,14 @@ def _connects(address: tuple[str, int]) -> bool:
 
 
 def _await_startup(node: TargetNode, options: argparse.Namespace) -> list[str]:
-    """Wait until the node serves clients."""
-    deadline = time.monotonic() + options.wait
+    name = await_ready(node, options.wait)
+    return said(options, f"Node {name} is fully booted and running")
+
+
+def await_ready(node: TargetNode, seconds: float, lives: Callable[[], bool] = lambda: True) -> str:
+    """Wait until the node serves clients, as long as it `lives`; return its name. Exits when the time
+    is over."""
+    deadline = time.monotonic() + seconds
     problem = "no broker is running"
     while True:
         try:
@@ -367,7 +373,7 @@ def _await_startup(node: TargetNode, options: argparse.Namespace) -> list[str]:
                 with caller:
                     found = NodeDescription.from_body(caller.call(DESCRIBE_NODE, {}))
                 if not found.problems:
-                    return said(options, f"Node {found.name} is fully booted and running")
+                    return found.name
                 problem = "; ".join(found.problems)
         except ExitError as away:
             if away.code != EXIT_NO_ANSWER:
@@ -375,8 +381,8 @@ def _await_startup(node: TargetNode, options: argparse.Namespace) -> list[str]:
             problem = str(away)
         except (CallError, OSError) as away:
             problem = str(away) or "no answer in time"
-        if time.monotonic() >= deadline:
-            raise ExitError(EXIT_NO_ANSWER, f"not ready after {options.wait:g} s: {problem}")
+        if time.monotonic() >= deadline or not lives():
+            raise ExitError(EXIT_NO_ANSWER, f"not ready after {seconds:g} s: {problem}")
         time.sleep(POLL_SECONDS)
 
 

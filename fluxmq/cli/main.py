@@ -144,6 +144,12 @@ def _completion(_node: TargetNode, options: argparse.Namespace) -> None:
     sys.stdout.write(completion.script(options.shell, parser(), COMMANDS))
 
 
+def _bench(node: TargetNode, options: argparse.Namespace) -> None:
+    from fluxmq.cli import bench_command
+
+    print("\n".join(bench_command.run(node, options)), flush=True)
+
+
 def _user(node: TargetNode, options: argparse.Namespace) -> None:
     from fluxmq.cli import user_commands
 
@@ -176,6 +182,7 @@ _COMMANDS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], None]]] = 
     "force-quorum": _force,
     "import-mosquitto": _import_mosquitto,
     "completion": _completion,
+    "bench": _bench,
     "log verify": _log,
     "log stat": _log,
     "log dump": _log,
