@@ -278,8 +278,8 @@ def _measured(kind: str, doors: Doors, options: argparse.Namespace) -> CaseResul
         found = [_ended(kind, client, limit) for client in begun]
     finally:
         for client in begun:
-            client.kill()
-            client.wait()
+            with client:  # closes its pipes, and waits for it
+                client.kill()
     return CaseResult(
         kind,
         options.clients,

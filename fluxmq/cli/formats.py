@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,23 @@ def render(
     if formatter == "pretty_table":
         return _framed(list(columns), safe, titles) if rows else []
     return ["\t".join(line) for line in ([list(columns), *safe] if titles and rows else safe)]
+
+
+def said(options: argparse.Namespace, text: str) -> list[str]:
+    """Return a progress message as lines; nothing when output is quiet or machine-readable."""
+    quiet = options.quiet or options.silent
+    return [] if quiet or getattr(options, "formatter", "table") in ("json", "csv") else [text]
+
+
+def table(
+    options: argparse.Namespace,
+    title: str,
+    rows: list[Mapping[str, Any]],
+    columns: tuple[str, ...],
+) -> list[str]:
+    """Return a list under its title."""
+    titles = not (options.no_table_headers or options.silent)
+    return said(options, title) + render(rows, columns, options.formatter, titles=titles)
 
 
 def text(value: Any) -> str:

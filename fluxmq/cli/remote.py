@@ -142,18 +142,28 @@ def is_loopback(host: str) -> bool:
 
 
 def _parts(url: str) -> SplitResult:
+    """Return the parts of an address. Raises ExitError."""
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in PORTS and parts.hostname and not (parts.query or parts.fragment)
-        usable = usable and parts.path in ("", "/") and parts.password is None
-        usable = usable and (parts.port is None or parts.port > 0)
+        if _is_usable(parts):
+            return parts
     except ValueError:
-        usable = False
-    if not usable:
-        raise ExitError(
-            EXIT_USAGE, f"{url!r} is not the address of a management interface: https://HOST[:PORT]"
-        )
-    return parts
+        pass  # of a port or an address in brackets
+    raise ExitError(
+        EXIT_USAGE, f"{url!r} is not the address of a management interface: https://HOST[:PORT]"
+    )
+
+
+def _is_usable(parts: SplitResult) -> bool:
+    """Return whether an address has a scheme and a host, and nothing that would be ignored."""
+    plain = not (parts.query or parts.fragment or parts.password)
+    return bool(
+        parts.scheme in PORTS
+        and parts.hostname
+        and plain
+        and parts.path in ("", "/")
+        and parts.port != 0
+    )
 
 
 def _context(ca_file: str | None) -> ssl.SSLContext:
