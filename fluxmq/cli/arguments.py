@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import fluxmq
 from fluxmq.cli.verb_arguments import add_verbs
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 TIMEOUT_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 1.0
@@ -38,18 +40,6 @@ CLUSTER_COMMANDS: Final = (
 USER_COMMANDS: Final = tuple(
     f"user {verb}" for verb in ("add", "passwd", "permit", "enable", "disable", "delete", "list")
 )
-_MODULES: Final = {
-    "cluster_commands": CLUSTER_COMMANDS,
-    "backup_command": ("backup",),
-    "force_command": ("force-quorum",),
-    "migrate_command": ("migrate-queue",),
-    "log_command": ("log",),
-    "snapshot_command": ("snapshot",),
-    "mosquitto_command": ("import-mosquitto",),
-    "completion": ("completion",),
-    "bench_command": ("bench",),
-}
-"""Modules of `fluxmq.cli` that add commands, and which: only what a command line needs is loaded."""
 
 
 def ordered(arguments: Sequence[str]) -> list[str]:
@@ -123,12 +113,85 @@ def parser(wanted: str | None = None, program: str = "fluxmqctl") -> argparse.Ar
     user = commands.add_parser("user", help="add, change, list and delete users")
     _user_commands(user.add_subparsers(metavar="COMMAND", required=True))
     add_verbs(commands)
-    known = wanted in commands.choices
-    for module, names in _MODULES.items():
-        if wanted in names or not known:
-            import_module(f"fluxmq.cli.{module}").add_parser(commands)
-            known = known or wanted in names
+    _others(commands, wanted)
     return top
+
+
+def _others(commands: Commands, wanted: str | None) -> None:
+    """Add the commands of modules that take long to load: one, if it is wanted, or all."""
+    if wanted in commands.choices:
+        return
+    adders = [add for add, names in _ADDERS.items() if wanted in names]
+    for add in adders or _ADDERS:
+        add(commands)
+
+
+def _add_cluster(commands: Commands) -> None:
+    from fluxmq.cli import cluster_commands
+
+    cluster_commands.add_parser(commands)
+
+
+def _add_backup(commands: Commands) -> None:
+    from fluxmq.cli import backup_command
+
+    backup_command.add_parser(commands)
+
+
+def _add_force(commands: Commands) -> None:
+    from fluxmq.cli import force_command
+
+    force_command.add_parser(commands)
+
+
+def _add_migrate(commands: Commands) -> None:
+    from fluxmq.cli import migrate_command
+
+    migrate_command.add_parser(commands)
+
+
+def _add_log(commands: Commands) -> None:
+    from fluxmq.cli import log_command
+
+    log_command.add_parser(commands)
+
+
+def _add_snapshot(commands: Commands) -> None:
+    from fluxmq.cli import snapshot_command
+
+    snapshot_command.add_parser(commands)
+
+
+def _add_mosquitto(commands: Commands) -> None:
+    from fluxmq.cli import mosquitto_command
+
+    mosquitto_command.add_parser(commands)
+
+
+def _add_completion(commands: Commands) -> None:
+    from fluxmq.cli import completion
+
+    completion.add_parser(commands)
+
+
+def _add_bench(commands: Commands) -> None:
+    from fluxmq.cli import bench_command
+
+    bench_command.add_parser(commands)
+
+
+_ADDERS: Final[dict[Callable[[Commands], None], tuple[str, ...]]] = {
+    _add_cluster: CLUSTER_COMMANDS,
+    _add_backup: ("backup",),
+    _add_force: ("force-quorum",),
+    _add_migrate: ("migrate-queue",),
+    _add_log: ("log",),
+    _add_snapshot: ("snapshot",),
+    _add_mosquitto: ("import-mosquitto",),
+    _add_completion: ("completion",),
+    _add_bench: ("bench",),
+}
+"""Commands of modules of their own, in the order of the help."""
 
 
 def _login(top: argparse.ArgumentParser) -> None:
@@ -157,7 +220,7 @@ def _login(top: argparse.ArgumentParser) -> None:
     )
 
 
-def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _queue_commands(commands: Commands) -> None:
     def command(name: str, text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
         added.set_defaults(command=name)
@@ -187,7 +250,7 @@ def _place(text: str) -> tuple[str, int]:
     return kind, int(number)
 
 
-def _user_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _user_commands(commands: Commands) -> None:
     def command(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
         added.set_defaults(command=f"user {name}")

@@ -25,7 +25,7 @@ from fluxmq.cli.bench_wire import (
     AmqpQueue,
     BenchError,
     Dialect,
-    Login,
+    ListenerLogin,
     MqttTopic,
 )
 
@@ -157,7 +157,7 @@ def _received(connection: socket.socket) -> bytes:
 
 def dialect_of(task: BenchTask) -> Dialect:
     """Return the dialect that a task asks for."""
-    login = Login(task.host, task.port, task.user, task.password)
+    login = ListenerLogin(task.host, task.port, task.user, task.password)
     if task.kind == "amqp-confirms":
         return AmqpQueue(login, task.name, task.size, WINDOW)
     return MqttTopic(login, task.name, task.size, 1 if task.kind == "mqtt-qos1" else 0, WINDOW)

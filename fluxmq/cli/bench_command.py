@@ -21,7 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from fluxmq.cli.node import EXIT_NOT_RUNNING, EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
+from fluxmq.cli.exits import EXIT_NOT_RUNNING, EXIT_REFUSED, EXIT_USAGE, ExitError
+from fluxmq.cli.node import TargetNode
 from fluxmq.cli.tables import TextTable, columns, grouped
 
 KINDS: Final = {

@@ -69,7 +69,7 @@ class BenchError(FluxmqError):
     """The broker refused, closed a connection, or sent something else than was expected."""
 
 
-class Login(NamedTuple):
+class ListenerLogin(NamedTuple):
     """Address of a listener, and the user; an empty name for none."""
 
     host: str
@@ -152,7 +152,7 @@ def _read(connection: socket.socket, count: int) -> bytes:
 class MqttTopic:
     """MQTT with QoS 0 or 1: a topic of its own, and one subscriber."""
 
-    def __init__(self, login: Login, topic: str, size: int, qos: int, window: int) -> None:
+    def __init__(self, login: ListenerLogin, topic: str, size: int, qos: int, window: int) -> None:
         self._login = login
         self._topic = topic.encode()
         self._qos = qos
@@ -235,7 +235,7 @@ _Answer = TypeVar("_Answer")
 class AmqpQueue:
     """AMQP 0.9.1: a durable queue, persistent messages, publisher confirms, and one consumer."""
 
-    def __init__(self, login: Login, queue: str, size: int, window: int) -> None:
+    def __init__(self, login: ListenerLogin, queue: str, size: int, window: int) -> None:
         self._login = login
         self._queue = queue
         self.window = window

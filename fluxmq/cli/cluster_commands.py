@@ -16,7 +16,7 @@ from typing import Final
 import orjson
 
 from fluxmq.cli.callers import BrokerCaller
-from fluxmq.cli.node import EXIT_REFUSED, ExitError
+from fluxmq.cli.exits import EXIT_REFUSED, ExitError
 from fluxmq.cli.queue_commands import ROLES, milliseconds
 from fluxmq.cli.tables import TextTable, columns, grouped
 from fluxmq.ipc.clusters import (

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import orjson
 
+from fluxmq.cli.exits import EXIT_NO_ANSWER, EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.cli.formats import said
-from fluxmq.cli.node import EXIT_NO_ANSWER, EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
+from fluxmq.cli.node import TargetNode
 from fluxmq.ipc.clusters import CAN_STOP, RAFT, TRANSFER, GroupOutcomes, RaftListing, Transfer
 from fluxmq.ipc.node_messages import (
     DESCRIBE_NODE,

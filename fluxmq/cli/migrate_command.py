@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from fluxmq.cli.callers import BrokerCaller
-from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError
+from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.ipc.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from fluxmq.cli import data_directory
 from fluxmq.cli.callers import BrokerCaller
+from fluxmq.cli.exits import EXIT_NO_ANSWER, EXIT_NOT_RUNNING, EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.ipc.messages import (
     ERROR_NOT_FOUND,
     HASHING,
@@ -32,29 +33,11 @@ if TYPE_CHECKING:
     from fluxmq.ipc.user_messages import UserChanged, UserSummary
     from fluxmq.settings import Settings
 
-EXIT_DONE: Final = 0
-EXIT_REFUSED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_NOT_RUNNING: Final = 3
-EXIT_NO_ANSWER: Final = 4
-
 DATA_DIR_DEFAULT: Final = Path("./data")
 NODE_VARIABLE: Final = "FLUXMQ_NODE"
 CONFIG_VARIABLE: Final = "FLUXMQ_CONFIG"
 DATA_DIR_VARIABLE: Final = "FLUXMQ__STORAGE__DATA_DIR"
 """The setting `storage.data_dir` in the environment."""
-
-
-class ExitError(Exception):
-    """Ends the program with an exit code and a sentence on standard error.
-
-    ``rabbitmq_code``: the code instead under the name of one of RabbitMQ's programs; 0 for the usual one.
-    """
-
-    def __init__(self, code: int, text: str, rabbitmq_code: int = 0) -> None:
-        super().__init__(text)
-        self.code = code
-        self.rabbitmq_code = rabbitmq_code
 
 
 class TargetNode:

@@ -2,7 +2,7 @@
 
 Commands, options, headings and exit codes are those of RabbitMQ 3.10's programs; RabbitMQ's commands
 that have no meaning here are refused with a sentence that names what to use instead
-(`fluxmq.cli.rabbitmq_refusals`). Options may stand anywhere, as there. ``-n`` takes the name of the node
+(`fluxmq.cli.rabbitmq_commands`). Options may stand anywhere, as there. ``-n`` takes the name of the node
 on this machine, or the address of a management interface.
 
 Exit codes (sysexits): 0 done, 64 wrong usage, 65 bad value, 67 no such user, 69 refused or no answer,
@@ -21,19 +21,12 @@ from typing import Final, NamedTuple
 
 from fluxmq.cli.arguments import parser
 from fluxmq.cli.data_directory import LockedError
+from fluxmq.cli.exits import EXIT_NO_ANSWER, EXIT_NOT_RUNNING, EXIT_USAGE, ExitError
 from fluxmq.cli.formats import FORMATTERS
 from fluxmq.cli.main import execute
-from fluxmq.cli.node import (
-    CONFIG_VARIABLE,
-    DATA_DIR_VARIABLE,
-    EXIT_NO_ANSWER,
-    EXIT_NOT_RUNNING,
-    EXIT_USAGE,
-    NODE_VARIABLE,
-    ExitError,
-)
+from fluxmq.cli.node import CONFIG_VARIABLE, DATA_DIR_VARIABLE, NODE_VARIABLE
+from fluxmq.cli.rabbitmq_commands import COMMANDS, REFUSED
 from fluxmq.cli.rabbitmq_output import OUTPUT
-from fluxmq.cli.rabbitmq_refusals import REFUSED
 from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_NOT_FOUND, MessageError
 from fluxmq.ipc.polling_client import CallError
@@ -73,26 +66,9 @@ _IGNORED_WITH_VALUE: Final = (
 )
 """Options about Erlang, which say nothing here."""
 _RENAMED: Final = {"forget_cluster_node": "forget_node"}
-COMMANDS: Final = (
-    *("add_user", "add_vhost", "alarms", "authenticate_user", "await_startup", "change_password"),
-    *("check_alarms", "check_if_node_is_quorum_critical", "check_local_alarms"),
-    *("check_port_connectivity", "check_port_listener", "check_protocol_listener", "check_running"),
-    *("check_virtual_hosts", "clear_operator_policy", "clear_permissions", "clear_policy"),
-    *("clear_topic_permissions", "clear_vhost_limits", "close_all_connections"),
-    *("close_connection", "cluster_status", "delete_queue", "delete_user", "delete_vhost"),
-    *("environment", "export_definitions", "forget_cluster_node", "import_definitions"),
-    *("is_running", "list_bindings", "list_channels", "list_connections", "list_consumers"),
-    *("list_exchanges", "list_operator_policies", "list_permissions", "list_policies"),
-    *("list_queues", "list_topic_permissions", "list_user_permissions"),
-    *("list_user_topic_permissions", "list_users", "list_vhost_limits", "list_vhosts", "listeners"),
-    *("node_health_check", "ping", "purge_queue", "resume_listeners", "server_version"),
-    *("set_operator_policy", "set_permissions", "set_policy", "set_topic_permissions"),
-    *("set_user_tags", "set_vhost_limits", "status", "suspend_listeners", "version"),
-)
-"""Commands under RabbitMQ's names."""
 
 
-class Given(NamedTuple):
+class CommandLine(NamedTuple):
     """A command line: its command, the command's arguments, and the options that all commands have."""
 
     command: str
@@ -132,7 +108,7 @@ def run(program: str, arguments: Sequence[str]) -> int:
     return _run(given, options)
 
 
-def split(arguments: Sequence[str]) -> Given:
+def split(arguments: Sequence[str]) -> CommandLine:
     """Take the options that all commands have out of a command line. Raises ExitError."""
     options: dict[str, str] = {}
     left: list[str] = []
@@ -153,10 +129,10 @@ def split(arguments: Sequence[str]) -> Given:
                 options[_WITH_VALUE[name]] = found
         elif word not in _IGNORED:
             left.append(word)
-    return Given(left[0] if left else "", left[1:], options)
+    return CommandLine(left[0] if left else "", left[1:], options)
 
 
-def _parsed(program: str, given: Given) -> argparse.Namespace:
+def _parsed(program: str, given: CommandLine) -> argparse.Namespace:
     """Return the options of a command, as fluxmqctl's parser has them. Raises ExitError or
     SystemExit."""
     command = _RENAMED.get(given.command, given.command)
@@ -229,7 +205,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _run(given: Given, options: argparse.Namespace) -> int:
+def _run(given: CommandLine, options: argparse.Namespace) -> int:
     """Run a command; turn what goes wrong into RabbitMQ's words and codes."""
     node = given.options.get("node") or socket.gethostname()
     try:
@@ -301,7 +277,7 @@ def _unknown(command: str) -> str:
     return f"\nCommand '{command}' not found. " + (f"\nDid you mean '{near[0]}'? " if near else "")
 
 
-def _help(program: str, given: Given) -> int:
+def _help(program: str, given: CommandLine) -> int:
     wanted = given.command if given.command not in ("", "help") else "".join(given.arguments[:1])
     if wanted in COMMANDS and wanted != "version":
         try:

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import orjson
 
-from fluxmq.cli.node import EXIT_NO_ANSWER, EXIT_REFUSED, EXIT_USAGE, ExitError
+from fluxmq.cli.exits import EXIT_NO_ANSWER, EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.cli.passwords import password_in
 from fluxmq.ipc.control_frames import FRAME_BYTES_MAX, FramingError, decode_value, encode_value
 from fluxmq.ipc.messages import ERROR, Body, ControlMessage, Failure

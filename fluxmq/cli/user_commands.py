@@ -10,7 +10,8 @@ from typing import Final
 import orjson
 
 from fluxmq.auth.users import User, name_problem, rules_problem
-from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
+from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
+from fluxmq.cli.node import TargetNode
 from fluxmq.cli.passwords import read_password
 from fluxmq.cli.tables import TextTable, colour_allowed, columns
 from fluxmq.control.password_hashes import store_password

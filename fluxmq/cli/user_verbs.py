@@ -20,8 +20,9 @@ from fluxmq.auth.users import (
     permission_problem,
     tags_problem,
 )
+from fluxmq.cli.exits import EXIT_REFUSED, ExitError
 from fluxmq.cli.formats import said, table
-from fluxmq.cli.node import EXIT_REFUSED, ExitError, TargetNode
+from fluxmq.cli.node import TargetNode
 from fluxmq.cli.passwords import read_password
 from fluxmq.control.password_hashes import store_password
 from fluxmq.ipc.messages import USER_ADD, USER_DELETE, USER_PASSWORD

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import orjson
 
+from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.cli.formats import said, table
-from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
+from fluxmq.cli.node import TargetNode
 from fluxmq.control.columns import LISTS
 from fluxmq.ipc.row_messages import (
     CLOSE_CONNECTIONS,

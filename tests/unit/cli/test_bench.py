@@ -4,12 +4,12 @@ import pytest
 
 from fluxmq.cli.arguments import parser
 from fluxmq.cli.bench_command import CaseResult, table_lines
-from fluxmq.cli.bench_wire import BATCH, AmqpQueue, BenchError, Login, MqttTopic
+from fluxmq.cli.bench_wire import BATCH, AmqpQueue, BenchError, ListenerLogin, MqttTopic
 from fluxmq.protocols.amqp091 import method_codec
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties, frames_of_content
 from fluxmq.protocols.amqp091.methods import BasicAck, BasicDeliver, BasicNack
 
-LOGIN = Login("localhost", 1)
+LOGIN = ListenerLogin("localhost", 1)
 
 
 def delivery(tag: int, payload: bytes) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from fluxmq.cli.arguments import parser
 from fluxmq.cli.completion import SHELLS, script, walked
 from fluxmq.cli.main import run
-from fluxmq.cli.rabbitmq import COMMANDS
+from fluxmq.cli.rabbitmq_commands import COMMANDS
 
 CASES = [
     (["fluxmqctl", "list_q"], {"list_queues"}),

@@ -6,11 +6,11 @@ import pytest
 
 from fluxmq.cli import rabbitmq
 from fluxmq.cli.arguments import parser
+from fluxmq.cli.exits import ExitError
 from fluxmq.cli.main import verb_of
-from fluxmq.cli.node import ExitError
-from fluxmq.cli.rabbitmq import COMMANDS, run, split
+from fluxmq.cli.rabbitmq import run, split
+from fluxmq.cli.rabbitmq_commands import COMMANDS, REFUSED
 from fluxmq.cli.rabbitmq_output import OUTPUT
-from fluxmq.cli.rabbitmq_refusals import REFUSED
 
 
 def test_common_options_may_stand_anywhere() -> None:

@@ -3,8 +3,9 @@
 import pytest
 
 from fluxmq.cli.arguments import ordered, parser
+from fluxmq.cli.exits import ExitError
 from fluxmq.cli.main import run
-from fluxmq.cli.node import ExitError, TargetNode
+from fluxmq.cli.node import TargetNode
 from fluxmq.cli.remote import RemoteNode, is_loopback
 
 

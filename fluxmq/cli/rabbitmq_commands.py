@@ -1,8 +1,26 @@
-"""Commands of RabbitMQ's programs that have no meaning here, and what to use instead."""
+"""Commands of RabbitMQ's programs: those that exist here, and what to use instead of the others."""
 
 from __future__ import annotations
 
 from typing import Final
+
+COMMANDS: Final = (
+    *("add_user", "add_vhost", "alarms", "authenticate_user", "await_startup", "change_password"),
+    *("check_alarms", "check_if_node_is_quorum_critical", "check_local_alarms"),
+    *("check_port_connectivity", "check_port_listener", "check_protocol_listener", "check_running"),
+    *("check_virtual_hosts", "clear_operator_policy", "clear_permissions", "clear_policy"),
+    *("clear_topic_permissions", "clear_vhost_limits", "close_all_connections"),
+    *("close_connection", "cluster_status", "delete_queue", "delete_user", "delete_vhost"),
+    *("environment", "export_definitions", "forget_cluster_node", "import_definitions"),
+    *("is_running", "list_bindings", "list_channels", "list_connections", "list_consumers"),
+    *("list_exchanges", "list_operator_policies", "list_permissions", "list_policies"),
+    *("list_queues", "list_topic_permissions", "list_user_permissions"),
+    *("list_user_topic_permissions", "list_users", "list_vhost_limits", "list_vhosts", "listeners"),
+    *("node_health_check", "ping", "purge_queue", "resume_listeners", "server_version"),
+    *("set_operator_policy", "set_permissions", "set_policy", "set_topic_permissions"),
+    *("set_user_tags", "set_vhost_limits", "status", "suspend_listeners", "version"),
+)
+"""Commands under RabbitMQ's names."""
 
 _ERLANG: Final = "there is no Erlang runtime here"
 _SERVICE: Final = "start and stop the process fluxmq-supervisor, with systemctl, SIGTERM or the container's engine"
@@ -83,4 +101,4 @@ REFUSED: Final[dict[str, str]] = {
     "is_booting": "is_running shows what the node waits for",
     "autocomplete": "fluxmqctl completion writes a script for the shell",
 }
-"""Sentences by command."""
+"""Sentences by command that has no meaning here."""
