@@ -118,6 +118,7 @@ def test_a_drained_node_leads_nothing_and_refuses_clients(
     cluster: Cluster, control: Control
 ) -> None:
     drained = cluster.leader(GROUP)
+    led = [each for each in (GROUP, "other") if control.led_by(drained, each) == drained.name]
     code, text = control(drained, "drain", "--wait", str(SECONDS))
     assert code == 0, text
     assert "and may stop" in text
@@ -130,6 +131,8 @@ def test_a_drained_node_leads_nothing_and_refuses_clients(
     assert control(drained, "resume_listeners")[0] == 0
     code, text = control(drained, "check_port_connectivity")
     assert code == 0, text
+    for group in led:
+        assert control(drained, "transfer", group, drained.name)[0] == 0
 
 
 def test_a_member_goes_and_comes(cluster: Cluster, control: Control) -> None:
