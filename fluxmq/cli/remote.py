@@ -14,6 +14,7 @@ import http.client
 import os
 import ssl
 import sys
+import time
 from ipaddress import ip_address
 from typing import Final, Self
 from urllib.parse import SplitResult, urlsplit
@@ -30,6 +31,8 @@ from fluxmq.ipc.polling_client import CallError
 PASSWORD_VARIABLE: Final = "FLUXMQ_PASSWORD"
 PORTS: Final = {"http": 15672, "https": 15671}
 """Ports of the management interface, for addresses that name none."""
+IDLE_SECONDS: Final = 30.0
+"""Time after which a connection is not used again: the node closes idle ones after 75 s."""
 _MESSAGE_ID: Final = 1
 
 
@@ -50,10 +53,7 @@ class RemoteNode:
                 f"{url}: the password would cross the network in clear text; use https://, or"
                 " --insecure-http where the network is protected otherwise",
             )
-        user = options.login or parts.username
-        if not user:
-            raise ExitError(EXIT_USAGE, f"name the user to log in to {url} as: --user NAME")
-        self._user = user
+        self._user = options.login or parts.username or ""
         self._options = options
         self._context = _context(options.ca_file) if parts.scheme == "https" else None
         self._secret: str | None = None
@@ -67,7 +67,9 @@ class RemoteNode:
         )
 
     def authorization(self) -> str:
-        """Return the value of the header (RFC 7617)."""
+        """Return the value of the header (RFC 7617). Exits without a user or a password."""
+        if not self._user:
+            raise ExitError(EXIT_USAGE, f"name the user to log in to {self.url} as: --user NAME")
         if self._secret is None:
             self._secret = _password(self._user, self._options)
         pair = f"{self._user}:{self._secret}".encode()
@@ -80,6 +82,7 @@ class RemoteCaller:
     def __init__(self, node: RemoteNode, timeout: float) -> None:
         self._node = node
         self._connection = node.connection(timeout)
+        self._used = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +114,8 @@ class RemoteCaller:
     def _post(self, body: bytes) -> tuple[int, bytes]:
         headers = {"Authorization": self._node.authorization(), "Content-Type": MEDIA_TYPE}
         url = self._node.url
+        if time.monotonic() > self._used + IDLE_SECONDS:
+            self._connection.close()
         try:
             self._connection.request("POST", HTTP_PATH, body, headers)
             response = self._connection.getresponse()
@@ -126,6 +131,7 @@ class RemoteCaller:
         except (OSError, http.client.HTTPException) as problem:
             reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
             raise ExitError(EXIT_NO_ANSWER, f"{url}: {reason}") from None
+        self._used = time.monotonic()
         if len(answer) > FRAME_BYTES_MAX:
             raise FramingError(f"more than {FRAME_BYTES_MAX} bytes")
         return response.status, answer

@@ -53,13 +53,14 @@ def test_a_password_crosses_the_network_in_clear_text_only_on_request() -> None:
 
 def test_somebody_has_to_log_in() -> None:
     with pytest.raises(ExitError, match="--user NAME"):
-        RemoteNode("https://b", options())
-    RemoteNode("https://ann@b", options())
+        RemoteNode("https://b", options()).authorization()
 
 
 def test_the_password_comes_from_a_file_or_the_environment(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FLUXMQ_PASSWORD", "from outside")
     assert node("https://b").authorization() == "Basic YW5uOmZyb20gb3V0c2lkZQ=="
+    in_address = RemoteNode("https://ann@b", options())
+    assert in_address.authorization() == node("https://b").authorization()
     path = tmp_path / "password"
     path.write_text("of a file\n")
     given = node("https://b", "--password-file", str(path))
