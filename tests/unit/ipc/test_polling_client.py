@@ -92,6 +92,31 @@ def test_it_says_hello_and_answers(control, client):
     assert not client.wants_write
 
 
+def test_a_command_is_answered_at_once_or_later(control, client):
+    waiting = []
+    handlers = Handlers(
+        collect=lambda: SAMPLES,
+        status=ProcessNumbers,
+        commands={
+            "now": lambda body, answered: answered(body),
+            "later": lambda _, done: waiting.append(done),
+        },
+    )
+    client._conversation._handlers = handlers
+    client.tick(0.0)
+    control.accept()
+    control.send(reply(control.receive(), {}))
+    control.send(ControlMessage("later", 1, {}))
+    client.on_readable(0.0)
+    control.send(ControlMessage("now", 2, {"a": 1}))
+    client.on_readable(0.0)
+    assert control.receive() == ControlMessage(REPLY, 2, {"a": 1})
+    waiting[0]({"b": 2})
+    assert client.wants_write
+    client.on_writable(0.0)
+    assert control.receive() == ControlMessage(REPLY, 1, {"b": 2})
+
+
 def test_it_waits_between_attempts_and_comes_back(control, client):
     control.listening.close()
     client.tick(0.0)
