@@ -28,7 +28,7 @@ def render(
     """Return the lines of a list in one of `FORMATTERS`, with or without a header line."""
     if formatter == "json":
         return [orjson.dumps([{name: row.get(name) for name in columns} for row in rows]).decode()]
-    cells = [[text(row.get(name)) for name in columns] for row in rows]
+    cells = [[_cell(name, row.get(name)) for name in columns] for row in rows]
     if formatter == "csv":
         return _csv([list(columns), *cells] if titles else cells)
     safe = [[escape(cell, _CELL_CHARACTERS_MAX) for cell in line] for line in cells]
@@ -54,6 +54,25 @@ def table(
     return said(options, title) + render(rows, columns, options.formatter, titles=titles)
 
 
+def _cell(column: str, value: Any) -> str:
+    """Return a value of a column; arguments are shown as rabbitmqctl shows them."""
+    if column == "arguments" and isinstance(value, Mapping):
+        return _term(value)
+    return text(value)
+
+
+def _term(value: Any) -> str:
+    """Return an argument as an Erlang term: a table as a list of pairs."""
+    if isinstance(value, Mapping):
+        pairs = (f"{{{_term(str(name))},{_term(each)}}}" for name, each in value.items())
+        return f"[{','.join(pairs)}]"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_term, value))}]"
+    if isinstance(value, str):
+        return orjson.dumps(value).decode()
+    return text(value)
+
+
 def text(value: Any) -> str:
     """Return a value as cell text: empty for None, lists in brackets, maps as JSON."""
     if value is None:
@@ -69,7 +88,7 @@ def text(value: Any) -> str:
 
 def _csv(lines: Sequence[Sequence[str]]) -> list[str]:
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerows(lines)
+    csv.writer(written, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(lines)
     return written.getvalue().splitlines()
 
 

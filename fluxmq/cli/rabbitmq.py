@@ -21,22 +21,17 @@ from typing import Final, NamedTuple
 
 from fluxmq.cli.arguments import parser
 from fluxmq.cli.data_directory import LockedError
-from fluxmq.cli.exits import EXIT_NO_ANSWER, EXIT_NOT_RUNNING, EXIT_USAGE, ExitError
+from fluxmq.cli.exits import EXIT_USAGE, ExitError
 from fluxmq.cli.formats import FORMATTERS
 from fluxmq.cli.main import execute
 from fluxmq.cli.node import CONFIG_VARIABLE, DATA_DIR_VARIABLE, NODE_VARIABLE
 from fluxmq.cli.rabbitmq_commands import COMMANDS, REFUSED
+from fluxmq.cli.rabbitmq_errors import EX_UNAVAILABLE, EX_USAGE, away, heading, worded
 from fluxmq.cli.rabbitmq_output import OUTPUT
 from fluxmq.ipc.control_frames import FramingError
-from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_NOT_FOUND, MessageError
-from fluxmq.ipc.polling_client import CallError
+from fluxmq.ipc.messages import MessageError
 from fluxmq.model.errors import FluxmqError
 
-EX_USAGE: Final = 64
-EX_DATAERR: Final = 65
-EX_NOUSER: Final = 67
-EX_UNAVAILABLE: Final = 69
-EX_SOFTWARE: Final = 70
 EX_TEMPFAIL: Final = 75
 TIMEOUT_SECONDS: Final = 60.0
 CONFIG_DEFAULT: Final = Path("/etc/fluxmq/fluxmq.yaml")
@@ -149,6 +144,8 @@ def _parsed(program: str, given: CommandLine) -> argparse.Namespace:
     options.timeout = _seconds(given.options.get("timeout", ""))
     if command == "await_startup" and "timeout" in given.options:
         options.wait = options.timeout
+    if command == "list_user_topic_permissions":
+        options.no_table_headers = True  # RabbitMQ's has none
     options.vhost = given.options.get("vhost", options.vhost)
     options.formatter = given.options.get("formatter", options.formatter)
     if options.formatter not in FORMATTERS:
@@ -214,10 +211,6 @@ def _run(given: CommandLine, options: argparse.Namespace) -> int:
             execute(options)
         else:
             output(options)
-    except ExitError as end:
-        return _end(end, node, options)
-    except CallError as refusal:
-        return _refused(refusal, options)
     except TimeoutError:
         return _complain(
             EX_TEMPFAIL,
@@ -225,49 +218,16 @@ def _run(given: CommandLine, options: argparse.Namespace) -> int:
             f" {options.timeout:g}",
         )
     except (FramingError, MessageError, LockedError, ConnectionError) as problem:
-        return _complain(EX_UNAVAILABLE, _away(node, str(problem)))
-    except (FluxmqError, ValueError) as problem:
-        return _complain(EX_DATAERR, f"Error:\n{problem}")
-    except OSError as problem:
-        return _complain(EX_DATAERR, f"Error:\n{problem}")
+        return _complain(EX_UNAVAILABLE, away(node, str(problem)))
+    except (ExitError, FluxmqError, ValueError, OSError) as problem:
+        code, text = worded(problem, node, options)
+        title = heading(options) if code != EX_USAGE or options.command == "delete_queue" else ""
+        if title:
+            sys.stdout.write(title + "\n")
+        return _complain(code, text) if code else 0
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-def _end(end: ExitError, node: str, options: argparse.Namespace) -> int:
-    if end.code in (EXIT_NOT_RUNNING, EXIT_NO_ANSWER):
-        return _complain(end.rabbitmq_code or EX_UNAVAILABLE, _away(node, str(end)))
-    if end.code == EXIT_USAGE:
-        text = f"Error (argument validation): {end}"
-        return _complain(end.rabbitmq_code or EX_USAGE, text)
-    text = str(end)
-    code = end.rabbitmq_code or EX_UNAVAILABLE
-    if options.command == "authenticate_user":
-        code, text = EX_DATAERR, f'Error: failed to authenticate user "{options.user}"\n{text}'
-    plain = text.startswith("Error") or options.command.startswith("check_")
-    return _complain(code, text if plain else f"Error:\n{text}")
-
-
-def _refused(refusal: CallError, options: argparse.Namespace) -> int:
-    user = getattr(options, "user", None)
-    if options.command == "delete_queue":
-        return _complain(EX_USAGE, f"Error:\n{refusal}")
-    if refusal.code == ERROR_NOT_FOUND and user is not None and "user" in str(refusal):
-        return _complain(EX_NOUSER, f'Error:\nUser "{user}" does not exist')
-    if refusal.code == ERROR_EXISTS and user is not None:
-        return _complain(EX_SOFTWARE, f'Error:\nUser "{user}" already exists')
-    if refusal.code == ERROR_NOT_FOUND and "virtual host" in str(refusal):
-        code = EX_UNAVAILABLE if options.command.startswith("set_") else EX_DATAERR
-        return _complain(code, f"Error:\nVirtual host '{options.vhost}' does not exist")
-    return _complain(EX_UNAVAILABLE, f"Error:\n{refusal}")
-
-
-def _away(node: str, problem: str) -> str:
-    return (
-        f"Error: unable to perform an operation on node '{node}'. Please see diagnostics information"
-        f" and suggestions below.\n\n{problem}"
-    )
 
 
 def _unknown(command: str) -> str:

@@ -74,6 +74,18 @@ def _list_queues(options: argparse.Namespace) -> None:
     _write(node, _banner(options, f"Timeout: {options.timeout} seconds ...") + lines)
 
 
+def _list_policies(options: argparse.Namespace) -> None:
+    """Show definitions as text, also in JSON."""
+    node = TargetNode(options)
+    lines = verb_of(options.command)(node, options)
+    if options.formatter == "json":
+        rows = orjson.loads(lines[0])
+        for row in rows:
+            row["definition"] = orjson.dumps(row["definition"]).decode()
+        lines = [orjson.dumps(rows).decode()]
+    _write(node, lines)
+
+
 def _list_vhost_limits(options: argparse.Namespace) -> None:
     """Of one virtual host, print the limits alone, as a JSON object."""
     node = TargetNode(options)
@@ -85,7 +97,8 @@ def _list_vhost_limits(options: argparse.Namespace) -> None:
     (text,) = verb_of(options.command)(node, argparse.Namespace(**plain))
     found = orjson.loads(text)
     shown = [orjson.dumps(each["limits"] or {}).decode() for each in found]
-    _write(node, _banner(options, f'Listing limits for vhost "{options.vhost}" ...') + shown)
+    title = f'Listing limits for vhost "{options.vhost}" ...'
+    _write(node, _banner(options, title) + (shown or [""]))
 
 
 def _delete_queue(options: argparse.Namespace) -> None:
@@ -211,6 +224,8 @@ OUTPUT: Final[dict[str, Callable[[argparse.Namespace], None]]] = {
     "delete_queue": _delete_queue,
     "export_definitions": _export,
     "import_definitions": _import,
+    "list_operator_policies": _list_policies,
+    "list_policies": _list_policies,
     "list_queues": _list_queues,
     "list_vhost_limits": _list_vhost_limits,
     "ping": _ping,

@@ -47,6 +47,8 @@ from fluxmq.routing.topology.changes import (
 )
 from fluxmq.routing.topology.records import Policy, Vhost
 
+RABBITMQ_REFUSED: Final = 69
+"""Exit code of rabbitmqctl for what its broker would refuse."""
 REQUEST_SECONDS: Final = 35.0
 """Time to wait for actions on queues or connections: longer than control waits for shards."""
 
@@ -70,7 +72,7 @@ def _object(text: str, what: str) -> dict[str, Any]:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise ExitError(EXIT_USAGE, f"{what} are not JSON: {error}") from None
+        raise ExitError(EXIT_USAGE, f"{what} are not JSON: {error}", RABBITMQ_REFUSED) from None
     if not isinstance(value, dict):
         raise ExitError(EXIT_USAGE, f"{what} are not a JSON object")
     return value
@@ -156,6 +158,8 @@ def _list(node: TargetNode, options: argparse.Namespace) -> list[str]:
             f"no answer in time from {', '.join(missing)}; their rows are not shown"
         )
     title = listing.title.format(vhost=vhost, subject=subject)
+    if options.everywhere:
+        title = "Listing limits for all vhosts ..."
     return table(options, title, list(rows), columns)
 
 

@@ -193,11 +193,21 @@ def test_rabbitmqctl_says_what_rabbitmqs_says(program: Program) -> None:
     assert program.err == 'Error:\nUser "ida" already exists\n'
     assert rabbit("authenticate_user", "ida", "x") == 'Authenticating user "ida" ...\nSuccess\n'
     rabbit("authenticate_user", "ida", "y", code=65)
-    assert program.err.startswith('Error: failed to authenticate user "ida"\n')
+    assert program.err.startswith('Error:\nError: failed to authenticate user "ida"\n')
     rabbit("delete_user", "ida")
-    rabbit("delete_user", "ida", code=67)
+    assert rabbit("delete_user", "ida", code=67) == 'Deleting user "ida" ...\n'
     assert program.err == 'Error:\nUser "ida" does not exist\n'
     rabbit("delete_queue", "none", code=64)
+    assert program.err == "Error:\nQueue not found\n"
+    rabbit("delete_vhost", "none", code=65)
+    assert program.err == "Virtual host 'none' does not exist\n"
+    assert rabbit("list_queues", "-p", "none", "-q") == ""
+    rabbit("set_policy", "p", "^q", '{"nope": 1}', code=69)
+    assert program.err.startswith("Error:\nValidation failed\n\n")
+    rabbit("set_policy", "p", "^q", '{"max-length": 5}')
+    rabbit("clear_policy", "p")
+    rabbit("clear_policy", "p", code=69)
+    assert program.err == "Error:\nParameter does not exist\n"
     rabbit("set_permissions", "-p", "nowhere", "bob", "", "", "", code=69)
     rabbit("set_vhost_limits", '{"max-queues": 5}')
     assert rabbit("list_vhost_limits", "-q") == '{"max-queues":5}\n'

@@ -63,7 +63,7 @@ def test_commands_without_a_meaning_say_what_to_use(command: str, capsys) -> Non
         ("list_queues no_such_column", 64, "have no column 'no_such_column'"),
         ("", 64, "Available commands"),
         ("ping --data-dir /no/such/directory", 69, "unable to perform an operation on node"),
-        ("set_policy --data-dir /no p ^q {", 64, "not JSON"),
+        ("set_policy --data-dir /no p ^q {", 69, "not JSON"),
     ],
 )
 def test_wrong_command_lines(arguments: str, code: int, said: str, capsys) -> None:
