@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import fluxmq
-from fluxmq.cli import (
-    backup_command,
-    cluster_commands,
-    force_command,
-    log_command,
-    migrate_command,
-    mosquitto_command,
-    snapshot_command,
-)
 from fluxmq.cli.verb_arguments import add_verbs
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 TIMEOUT_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 1.0
@@ -35,7 +29,17 @@ def _seconds(text: str) -> float:
 
 _BEFORE_VERB: Final = {"-p", "--vhost", "--formatter"}
 _FLAGS_BEFORE_VERB: Final = {"-q", "--quiet", "-s", "--silent", "--no-table-headers"}
-_WITH_VALUE: Final = _BEFORE_VERB | {"--config", "--data-dir", "-t", "--timeout"}
+_WITH_VALUE: Final = _BEFORE_VERB | {
+    *("--config", "--data-dir", "-t", "--timeout"),
+    *("--node", "--user", "--password-file", "--ca-file"),
+}
+CLUSTER_COMMANDS: Final = (
+    *("raft", "members", "transfer", "rebalance", "can-stop", "audit"),
+    *("grow", "shrink", "forget_node"),
+)
+USER_COMMANDS: Final = tuple(
+    f"user {verb}" for verb in ("add", "passwd", "permit", "enable", "disable", "delete", "list")
+)
 
 
 def ordered(arguments: Sequence[str]) -> list[str]:
@@ -54,12 +58,21 @@ def ordered(arguments: Sequence[str]) -> list[str]:
     return [*first, *rest[:1], *moved, *rest[1:]]
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``)."""
-    top = argparse.ArgumentParser(
-        prog="fluxmqctl", description="Inspect and administer a FluxMQ node."
-    )
-    top.add_argument("--version", action="version", version=f"fluxmqctl {fluxmq.__version__}")
+def command_of(arguments: Sequence[str]) -> str | None:
+    """Return the word that names the command in arguments that are `ordered`; None without one."""
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        del rest[: 2 if rest[0] in _WITH_VALUE else 1]
+    return rest[0] if rest else None
+
+
+def parser(wanted: str | None = None, program: str = "fluxmqctl") -> argparse.ArgumentParser:
+    """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``).
+
+    With the name of a command, others that take long to load may be missing.
+    """
+    top = argparse.ArgumentParser(prog=program, description="Inspect and administer a FluxMQ node.")
+    top.add_argument("--version", action="version", version=f"{program} {fluxmq.__version__}")
     where = top.add_mutually_exclusive_group()
     where.add_argument(
         "--config", metavar="FILE", help="settings file of the node, for its storage.data_dir"
@@ -67,6 +80,14 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument(
         "--data-dir", metavar="DIR", help="data directory of the node (default: ./data)"
     )
+    where.add_argument(
+        "--node",
+        dest="url",
+        metavar="URL",
+        help="management interface of a node on another machine: https://HOST[:15671] (default:"
+        " FLUXMQ_NODE in the environment, unless the node is named otherwise)",
+    )
+    _login(top)
     top.add_argument(
         "-t",
         "--timeout",
@@ -89,20 +110,117 @@ def parser() -> argparse.ArgumentParser:
         help="refresh every SECONDS (default: 1), with message rates, until Ctrl-C",
     )
     _queue_commands(commands)
-    cluster_commands.add_parsers(commands)
-    backup_command.add_parser(commands)
-    force_command.add_parser(commands)
-    migrate_command.add_parser(commands)
-    log_command.add_parser(commands)
-    snapshot_command.add_parser(commands)
-    mosquitto_command.add_parser(commands)
     user = commands.add_parser("user", help="add, change, list and delete users")
     _user_commands(user.add_subparsers(metavar="COMMAND", required=True))
     add_verbs(commands)
+    _others(commands, wanted)
     return top
 
 
-def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _others(commands: Commands, wanted: str | None) -> None:
+    """Add the commands of modules that take long to load: one, if it is wanted, or all."""
+    if wanted in commands.choices:
+        return
+    adders = [add for add, names in _ADDERS.items() if wanted in names]
+    for add in adders or _ADDERS:
+        add(commands)
+
+
+def _add_cluster(commands: Commands) -> None:
+    from fluxmq.cli import cluster_commands
+
+    cluster_commands.add_parser(commands)
+
+
+def _add_backup(commands: Commands) -> None:
+    from fluxmq.cli import backup_command
+
+    backup_command.add_parser(commands)
+
+
+def _add_force(commands: Commands) -> None:
+    from fluxmq.cli import force_command
+
+    force_command.add_parser(commands)
+
+
+def _add_migrate(commands: Commands) -> None:
+    from fluxmq.cli import migrate_command
+
+    migrate_command.add_parser(commands)
+
+
+def _add_log(commands: Commands) -> None:
+    from fluxmq.cli import log_command
+
+    log_command.add_parser(commands)
+
+
+def _add_snapshot(commands: Commands) -> None:
+    from fluxmq.cli import snapshot_command
+
+    snapshot_command.add_parser(commands)
+
+
+def _add_mosquitto(commands: Commands) -> None:
+    from fluxmq.cli import mosquitto_command
+
+    mosquitto_command.add_parser(commands)
+
+
+def _add_completion(commands: Commands) -> None:
+    from fluxmq.cli import completion
+
+    completion.add_parser(commands)
+
+
+def _add_bench(commands: Commands) -> None:
+    from fluxmq.cli import bench_command
+
+    bench_command.add_parser(commands)
+
+
+_ADDERS: Final[dict[Callable[[Commands], None], tuple[str, ...]]] = {
+    _add_cluster: CLUSTER_COMMANDS,
+    _add_backup: ("backup",),
+    _add_force: ("force-quorum",),
+    _add_migrate: ("migrate-queue",),
+    _add_log: ("log",),
+    _add_snapshot: ("snapshot",),
+    _add_mosquitto: ("import-mosquitto",),
+    _add_completion: ("completion",),
+    _add_bench: ("bench",),
+}
+"""Commands of modules of their own, in the order of the help."""
+
+
+def _login(top: argparse.ArgumentParser) -> None:
+    top.add_argument(
+        "--user",
+        dest="login",
+        metavar="NAME",
+        help="user to log in to --node as, an administrator; its password is in FLUXMQ_PASSWORD, in"
+        " --password-file, or asked for",
+    )
+    top.add_argument(
+        "--password-file",
+        dest="login_password_file",
+        metavar="FILE",
+        help="read the password of --user from FILE",
+    )
+    top.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        help="authorities that may have issued the certificate of --node (default: the system's)",
+    )
+    top.add_argument(
+        "--insecure-http",
+        action="store_true",
+        help="send the password to another machine although --node is http://",
+    )
+
+
+def _queue_commands(commands: Commands) -> None:
     def command(name: str, text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
         added.set_defaults(command=name)
@@ -132,7 +250,7 @@ def _place(text: str) -> tuple[str, int]:
     return kind, int(number)
 
 
-def _user_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _user_commands(commands: Commands) -> None:
     def command(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
         added.set_defaults(command=f"user {name}")

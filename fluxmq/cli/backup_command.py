@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from fluxmq.cli.callers import BrokerCaller
 from fluxmq.cli.queue_commands import size
 from fluxmq.cli.tables import grouped
 from fluxmq.ipc.backups import BACKUP, BackedUp, Backup
-from fluxmq.ipc.polling_client import ControlCaller
-from fluxmq.settings.values import parse_size
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -25,6 +24,8 @@ WAIT_SECONDS: Final = 86_400.0
 
 
 def _rate(text: str) -> int:
+    from fluxmq.settings.values import parse_size  # the whole of the settings
+
     try:
         return parse_size(text)
     except ValueError as problem:
@@ -46,13 +47,13 @@ def add_parser(commands: Commands) -> None:
         "--rate",
         metavar="SIZE",
         type=_rate,
-        default=_rate(RATE_DEFAULT),
+        default=RATE_DEFAULT,
         help=f"queue bytes to copy per second, such as 200MiB; 0 for no limit (default: {RATE_DEFAULT})",
     )
     added.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def run(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+def run(caller: BrokerCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Make the backup and return lines about its contents."""
     target = Path(options.directory).absolute()
     done = BackedUp.from_body(caller.call(BACKUP, Backup(str(target), options.rate).to_body()))

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from fluxmq.auth.bans import ban_problem
-from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
-from fluxmq.cli.user_verbs import said, table
+from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
+from fluxmq.cli.formats import said, table
+from fluxmq.cli.node import TargetNode
 from fluxmq.ipc.door_messages import (
     BAN,
     LIST_BANS,

@@ -15,7 +15,8 @@ from typing import Final
 
 import orjson
 
-from fluxmq.cli.node import EXIT_REFUSED, ExitError
+from fluxmq.cli.callers import BrokerCaller
+from fluxmq.cli.exits import EXIT_REFUSED, ExitError
 from fluxmq.cli.queue_commands import ROLES, milliseconds
 from fluxmq.cli.tables import TextTable, columns, grouped
 from fluxmq.ipc.clusters import (
@@ -43,7 +44,6 @@ from fluxmq.ipc.clusters import (
     RaftRow,
     Transfer,
 )
-from fluxmq.ipc.polling_client import ControlCaller
 
 _NONE: Final = "-"
 PROGRESS_SECONDS: Final = 1.0
@@ -56,12 +56,12 @@ _RAFT_COLUMNS: Final = columns(
 _MEMBER_COLUMNS: Final = columns("GROUP, NODE, PLACE, STATE, #MATCH, #LAG, #LAST CONTACT, SEEN BY")
 
 
-def _listing(caller: ControlCaller, group: str | None) -> RaftListing:
+def _listing(caller: BrokerCaller, group: str | None) -> RaftListing:
     wanted = RaftRequest(group or "", everywhere=group is not None)
     return RaftListing.from_body(caller.call(RAFT, wanted.to_body()))
 
 
-def raft(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
+def raft(caller: BrokerCaller, options: argparse.Namespace, colour: bool) -> list[str]:
     """Show the state of this node's replicated groups."""
     listing = _listing(caller, options.group)
     if options.json:
@@ -98,7 +98,7 @@ def _nodes(row: RaftRow, *, learners: bool) -> str:
     return ",".join(sorted(found)) or _NONE
 
 
-def members(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
+def members(caller: BrokerCaller, options: argparse.Namespace, colour: bool) -> list[str]:
     """Show the members of replicated groups."""
     listing = _listing(caller, options.group)
     if options.json:
@@ -159,7 +159,7 @@ def _with_remarks(table: TextTable, listing: RaftListing, *, colour: bool) -> li
     return table.with_remarks(remarks, colour=colour)
 
 
-def transfer(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+def transfer(caller: BrokerCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Transfer a group's leadership to another node."""
     wanted = Transfer(options.group, options.node or "")
     answer = Transfer.from_body(caller.call(TRANSFER, wanted.to_body()))
@@ -168,7 +168,7 @@ def transfer(caller: ControlCaller, options: argparse.Namespace, _colour: bool) 
     return [f"group {options.group!r} is led by {answer.node}"]
 
 
-def rebalance(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+def rebalance(caller: BrokerCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Spread leaders evenly over the nodes."""
     outcomes = GroupOutcomes.from_body(caller.call(REBALANCE, {}))
     if options.json:
@@ -186,7 +186,7 @@ def _said(outcomes: GroupOutcomes, what: str) -> list[str]:
     return lines
 
 
-def can_stop(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+def can_stop(caller: BrokerCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Report whether this node may stop; exit with 1 when a group would lose its quorum."""
     outcomes = GroupOutcomes.from_body(caller.call(CAN_STOP, {}))
     failed = [f"group {row.group!r}: {row.problem}" for row in outcomes.rows if row.problem]
@@ -204,7 +204,7 @@ def can_stop(caller: ControlCaller, options: argparse.Namespace, _colour: bool) 
 _AUDIT_COLUMNS: Final = columns("GROUP, NODE, PLACE, #INDEX, HASH, VERDICT")
 
 
-def audit(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
+def audit(caller: BrokerCaller, options: argparse.Namespace, colour: bool) -> list[str]:
     """Compare the copies of a group; exit with 1 when one differs."""
     wanted = AuditRequest(options.group)
     listing = AuditListing.from_body(caller.call(AUDIT, wanted.to_body()))
@@ -241,7 +241,7 @@ def audit_lines(listing: AuditListing, *, colour: bool) -> list[str]:
 _VERDICTS: Final = {EQUAL: "green", DIFFERS: "red"}
 
 
-def grow(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+def grow(caller: BrokerCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Add a node to a group and wait until it is a voter."""
     wanted = MemberChange(options.group, options.node, ADD)
     caller.call(MEMBER_CHANGE, wanted.to_body())
@@ -259,7 +259,7 @@ def _say(line: str) -> None:
 
 
 def _until_voter(
-    caller: ControlCaller, options: argparse.Namespace, sleep: Callable[[float], None]
+    caller: BrokerCaller, options: argparse.Namespace, sleep: Callable[[float], None]
 ) -> str:
     deadline = time.monotonic() + options.wait
     said = ""
@@ -283,14 +283,14 @@ def _until_voter(
     )
 
 
-def shrink(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+def shrink(caller: BrokerCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Remove a node from a group."""
     wanted = MemberChange(options.group, options.node, REMOVE)
     caller.call(MEMBER_CHANGE, wanted.to_body())
     return [f"{options.node} is no longer a member of group {options.group!r}"]
 
 
-def forget_node(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+def forget_node(caller: BrokerCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Remove a node from every group."""
     wanted = ForgetNode(options.node, options.force)
     return _said(
@@ -299,7 +299,7 @@ def forget_node(caller: ControlCaller, options: argparse.Namespace, _colour: boo
     )
 
 
-Command = Callable[[ControlCaller, argparse.Namespace, bool], list[str]]
+Command = Callable[[BrokerCaller, argparse.Namespace, bool], list[str]]
 
 COMMANDS: Final[dict[str, Command]] = {
     "raft": raft,
@@ -317,7 +317,7 @@ WAIT_SECONDS: Final = 600.0
 """Default time that `grow` waits for a member to catch up."""
 
 
-def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands to the command line."""
 
     def command(name: str, text: str) -> argparse.ArgumentParser:

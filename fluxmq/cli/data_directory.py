@@ -12,11 +12,13 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fluxmq.control.metadata import FILE_NAME, MetadataStore
 from fluxmq.ipc.launch import CONTROL_SOCKET
 from fluxmq.model.errors import FluxmqError
+
+if TYPE_CHECKING:
+    from fluxmq.control.metadata import MetadataStore
 
 LOCK_NAME: Final = "LOCK"
 RUN_NAME: Final = "run"
@@ -57,8 +59,14 @@ def is_locked(data_dir: Path) -> bool:
 def opened_store(data_dir: Path) -> Iterator[MetadataStore]:
     """Hold the directory's lock and yield its metadata store.
 
-    Raises LockedError when a broker holds it, and the errors of `MetadataStore`.
+    Raises LockedError when a broker holds it, OSError for the database's, and the errors of
+    `MetadataStore`.
     """
+    # Most commands never touch the database.
+    import sqlite3
+
+    from fluxmq.control.metadata import FILE_NAME, MetadataStore
+
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     lock = os.open(data_dir / LOCK_NAME, flags, 0o600)
     try:
@@ -71,5 +79,7 @@ def opened_store(data_dir: Path) -> Iterator[MetadataStore]:
             yield store
         finally:
             store.close()
+    except sqlite3.Error as problem:
+        raise OSError(str(problem)) from problem
     finally:
         os.close(lock)

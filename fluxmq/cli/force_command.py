@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from fluxmq.cli import data_directory
-from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
+from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
+from fluxmq.cli.node import TargetNode
 from fluxmq.cli.tables import grouped
 from fluxmq.settings import Settings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 from collections.abc import Mapping, Sequence
@@ -27,13 +28,49 @@ def render(
     """Return the lines of a list in one of `FORMATTERS`, with or without a header line."""
     if formatter == "json":
         return [orjson.dumps([{name: row.get(name) for name in columns} for row in rows]).decode()]
-    cells = [[text(row.get(name)) for name in columns] for row in rows]
+    cells = [[_cell(name, row.get(name)) for name in columns] for row in rows]
     if formatter == "csv":
         return _csv([list(columns), *cells] if titles else cells)
     safe = [[escape(cell, _CELL_CHARACTERS_MAX) for cell in line] for line in cells]
     if formatter == "pretty_table":
         return _framed(list(columns), safe, titles) if rows else []
     return ["\t".join(line) for line in ([list(columns), *safe] if titles and rows else safe)]
+
+
+def said(options: argparse.Namespace, text: str) -> list[str]:
+    """Return a progress message as lines; nothing when output is quiet or machine-readable."""
+    quiet = options.quiet or options.silent
+    return [] if quiet or getattr(options, "formatter", "table") in ("json", "csv") else [text]
+
+
+def table(
+    options: argparse.Namespace,
+    title: str,
+    rows: list[Mapping[str, Any]],
+    columns: tuple[str, ...],
+) -> list[str]:
+    """Return a list under its title."""
+    titles = not (options.no_table_headers or options.silent)
+    return said(options, title) + render(rows, columns, options.formatter, titles=titles)
+
+
+def _cell(column: str, value: Any) -> str:
+    """Return a value of a column; arguments are shown as rabbitmqctl shows them."""
+    if column == "arguments" and isinstance(value, Mapping):
+        return _term(value)
+    return text(value)
+
+
+def _term(value: Any) -> str:
+    """Return an argument as an Erlang term: a table as a list of pairs."""
+    if isinstance(value, Mapping):
+        pairs = (f"{{{_term(str(name))},{_term(each)}}}" for name, each in value.items())
+        return f"[{','.join(pairs)}]"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_term, value))}]"
+    if isinstance(value, str):
+        return orjson.dumps(value).decode()
+    return text(value)
 
 
 def text(value: Any) -> str:
@@ -51,7 +88,7 @@ def text(value: Any) -> str:
 
 def _csv(lines: Sequence[Sequence[str]]) -> list[str]:
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerows(lines)
+    csv.writer(written, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(lines)
     return written.getvalue().splitlines()
 
 

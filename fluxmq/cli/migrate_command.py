@@ -12,9 +12,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError
+from fluxmq.cli.callers import BrokerCaller
+from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.ipc.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating
-from fluxmq.ipc.polling_client import ControlCaller
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def add_parser(commands: Commands) -> None:
     )
 
 
-def run(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+def run(caller: BrokerCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Move a queue and wait until it has arrived."""
     vhost, name = place_of(options)
     wanted = Migrate(vhost, name, options.to or "", options.abort)

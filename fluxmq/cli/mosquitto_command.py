@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 import yaml
 
+from fluxmq.cli.exits import EXIT_REFUSED, ExitError
 from fluxmq.cli.mosquitto_files import convert, file_named
-from fluxmq.cli.node import EXIT_REFUSED, ExitError
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]

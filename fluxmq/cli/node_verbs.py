@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from fluxmq.cli.node import EXIT_REFUSED, ExitError, TargetNode
-from fluxmq.cli.user_verbs import said
+from fluxmq.cli.exits import EXIT_REFUSED, ExitError
+from fluxmq.cli.formats import said
+from fluxmq.cli.node import TargetNode
 from fluxmq.ipc.definition_messages import (
     DEFINITIONS_BYTES_MAX,
     EXPORT_DEFINITIONS,

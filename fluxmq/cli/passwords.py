@@ -22,8 +22,7 @@ def read_password(options: argparse.Namespace) -> str:
     """Return the password from the source the options name. Raises PasswordError, OSError for the
     file."""
     if options.password_file is not None:
-        with open(options.password_file, "rb") as file:
-            return _from_stream(file, options.password_file)
+        return password_in(options.password_file)
     if options.password_stdin:
         return _from_stream(sys.stdin.buffer, "standard input")
     if not sys.stdin.isatty():
@@ -32,6 +31,12 @@ def read_password(options: argparse.Namespace) -> str:
     if getpass.getpass("Again: ") != first:
         raise PasswordError("the two passwords differ")
     return _checked(first, "password")
+
+
+def password_in(path: str) -> str:
+    """Return the password in a file, without its line end. Raises PasswordError, or OSError."""
+    with open(path, "rb") as file:
+        return _from_stream(file, path)
 
 
 def _from_stream(stream: BinaryIO, name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 import orjson
 
+from fluxmq.cli.callers import BrokerCaller
 from fluxmq.cli.tables import TextTable, columns, grouped
 from fluxmq.ipc.placements import (
     GROUPS,
@@ -25,7 +26,6 @@ from fluxmq.ipc.placements import (
     QueueRow,
     Release,
 )
-from fluxmq.ipc.polling_client import ControlCaller
 from fluxmq.ipc.table import NOT_PINNED
 
 MOVE_SECONDS: Final = 120.0
@@ -67,7 +67,7 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.2f} ms" if seconds > 0 else _NONE
 
 
-def groups(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
+def groups(caller: BrokerCaller, options: argparse.Namespace, colour: bool) -> list[str]:
     """Show the replication groups."""
     listing = GroupListing.from_body(caller.call(GROUPS, {}))
     if options.json:
@@ -106,7 +106,7 @@ def _group_cells(row: GroupRow) -> list[str]:
     ]
 
 
-def queues(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
+def queues(caller: BrokerCaller, options: argparse.Namespace, colour: bool) -> list[str]:
     """Show the queues."""
     listing = QueueListing.from_body(caller.call(QUEUES, {}))
     if options.json:
@@ -154,7 +154,7 @@ def _queue_cells(row: QueueRow) -> list[list[str]]:
     return lines
 
 
-def pin(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+def pin(caller: BrokerCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Move a group to a core or to a shard, and keep it there."""
     kind, number = options.place
     wanted = Pin(options.group, **{kind: number})
@@ -162,7 +162,7 @@ def pin(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> li
     return [_placed(options.group, placed, "is pinned to")]
 
 
-def unpin(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+def unpin(caller: BrokerCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Let a group's name decide its shard again."""
     placed = PinResult.from_body(caller.call(UNPIN, Release(options.group).to_body()))
     return [_placed(options.group, placed, "is no longer pinned; it is on")]

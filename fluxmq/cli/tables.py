@@ -1,4 +1,4 @@
-"""Tables and durations for people at a terminal. Pure: values in, lines out.
+"""Tables and durations for people at a terminal: values in, lines out.
 
 Columns are as wide as their widest cell; numbers are right-aligned. Cells are escaped, because a
 user's name or a reason may come from anywhere. The caller decides about colour, since it knows
@@ -7,6 +7,8 @@ whether there is a terminal.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -81,6 +83,11 @@ class TextTable:
             result.append(f"{_DIM}{rule}{_RESET}" if colour else rule)
             result.append(line(totals, dict.fromkeys(every, _BOLD) if colour else {}))
         return result
+
+
+def colour_allowed() -> bool:
+    """Return whether standard output is a terminal whose user has not refused colours."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def duration(seconds: float) -> str:

@@ -20,8 +20,9 @@ from fluxmq.auth.users import (
     permission_problem,
     tags_problem,
 )
-from fluxmq.cli.formats import render
-from fluxmq.cli.node import EXIT_REFUSED, ExitError, TargetNode
+from fluxmq.cli.exits import EXIT_REFUSED, ExitError
+from fluxmq.cli.formats import said, table
+from fluxmq.cli.node import TargetNode
 from fluxmq.cli.passwords import read_password
 from fluxmq.control.password_hashes import store_password
 from fluxmq.ipc.messages import USER_ADD, USER_DELETE, USER_PASSWORD
@@ -40,23 +41,6 @@ from fluxmq.ipc.user_messages import UserAdd, UserDelete, UserPassword, UserSumm
 
 _PATTERNS: Final = ("configure", "write", "read")
 _TOPIC_PATTERNS: Final = ("write", "read")
-
-
-def said(options: argparse.Namespace, text: str) -> list[str]:
-    """Return a progress message as lines; nothing when output is quiet or machine-readable."""
-    quiet = options.quiet or options.silent
-    return [] if quiet or getattr(options, "formatter", "table") in ("json", "csv") else [text]
-
-
-def table(
-    options: argparse.Namespace,
-    title: str,
-    rows: list[Mapping[str, Any]],
-    columns: tuple[str, ...],
-) -> list[str]:
-    """Return a list under its title."""
-    titles = not (options.no_table_headers or options.silent)
-    return said(options, title) + render(rows, columns, options.formatter, titles=titles)
 
 
 def _check(problem: str | None) -> None:

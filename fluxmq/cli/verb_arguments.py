@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from fluxmq.auth.bans import KINDS
 from fluxmq.cli.formats import FORMATTERS
 from fluxmq.control.columns import LISTS
-from fluxmq.routing.topology.names import DEFAULT_VHOST
-from fluxmq.routing.topology.policies import APPLY_TO
+from fluxmq.routing.topology.names import APPLY_TO, DEFAULT_VHOST
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
+STARTUP_SECONDS: Final = 300.0
+"""Default time to wait for a node's start, as rabbitmqctl has it."""
+DRAIN_SECONDS: Final = 60.0
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 
 
@@ -28,6 +30,8 @@ def add_verbs(commands: Commands) -> None:
     _orders(commands)
     _bans(commands)
     _definitions(commands)
+    _health(commands)
+    _leaving(commands)
 
 
 def _verb(
@@ -95,6 +99,54 @@ def _definitions(commands: Commands) -> None:
     _verb(commands, "export_definitions", "write everything that is declared to a file", file)
     file = ("file", "JSON file of this broker or of RabbitMQ, - for standard input")
     _verb(commands, "import_definitions", "declare what a file contains", file)
+
+
+def _health(commands: Commands) -> None:
+    port = ("port", "port number")
+    protocol = ("protocol", "such as amqp, mqtt or http")
+    for name, text, *positional in (
+        ("alarms", "list the node's alarms"),
+        ("check_alarms", "check that there are no alarms (exit code 1 if there are)"),
+        ("check_local_alarms", "the same for this node only"),
+        (
+            "check_if_node_is_quorum_critical",
+            "check that no group would lose its quorum if the node stopped",
+        ),
+        ("check_port_connectivity", "check that each listener's port can be connected to"),
+        ("check_port_listener", "check that the node listens on a port", port),
+        ("check_protocol_listener", "check that the node has a listener of a protocol", protocol),
+        ("check_running", "check that the node serves clients (exit code 1 if not)"),
+        ("check_virtual_hosts", "check that all virtual hosts are served"),
+        ("cluster_status", "show the cluster's nodes, alarms and listeners"),
+        ("environment", "show the settings in force, secrets hidden"),
+        ("is_running", "show whether the node serves clients"),
+        ("listeners", "list the addresses that the node listens on"),
+        ("node_health_check", "check that the node serves clients and has no alarms"),
+        ("server_version", "show the RabbitMQ version that the node is compatible with"),
+    ):
+        verb = _verb(commands, name, text, *positional)
+        verb.add_argument(
+            "--formatter", choices=FORMATTERS, default="table", help="json: one object"
+        )
+
+
+def _leaving(commands: Commands) -> None:
+    starting = _verb(commands, "await_startup", "wait until the node serves clients")
+    draining = _verb(
+        commands,
+        "drain",
+        "refuse new clients, hand over the groups that the node leads, and wait until it may stop",
+    )
+    for verb, seconds in ((starting, STARTUP_SECONDS), (draining, DRAIN_SECONDS)):
+        verb.add_argument(
+            "--wait",
+            metavar="SECONDS",
+            type=float,
+            default=seconds,
+            help="how long to wait (default: %(default)s)",
+        )
+    _verb(commands, "suspend_listeners", "refuse new client connections; open ones stay")
+    _verb(commands, "resume_listeners", "accept client connections again")
 
 
 def _users(commands: Commands) -> None:

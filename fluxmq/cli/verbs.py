@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import orjson
 
-from fluxmq.cli import ban_verbs, node_verbs, user_verbs
-from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
-from fluxmq.cli.user_verbs import said, table
+from fluxmq.cli import ban_verbs
+from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
+from fluxmq.cli.formats import said, table
+from fluxmq.cli.node import TargetNode
 from fluxmq.control.columns import LISTS
 from fluxmq.ipc.row_messages import (
     CLOSE_CONNECTIONS,
@@ -47,6 +48,8 @@ from fluxmq.routing.topology.changes import (
 )
 from fluxmq.routing.topology.records import Policy, Vhost
 
+RABBITMQ_REFUSED: Final = 69
+"""Exit code of rabbitmqctl for what its broker would refuse."""
 REQUEST_SECONDS: Final = 35.0
 """Time to wait for actions on queues or connections: longer than control waits for shards."""
 
@@ -70,7 +73,7 @@ def _object(text: str, what: str) -> dict[str, Any]:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise ExitError(EXIT_USAGE, f"{what} are not JSON: {error}") from None
+        raise ExitError(EXIT_USAGE, f"{what} are not JSON: {error}", RABBITMQ_REFUSED) from None
     if not isinstance(value, dict):
         raise ExitError(EXIT_USAGE, f"{what} are not a JSON object")
     return value
@@ -156,6 +159,8 @@ def _list(node: TargetNode, options: argparse.Namespace) -> list[str]:
             f"no answer in time from {', '.join(missing)}; their rows are not shown"
         )
     title = listing.title.format(vhost=vhost, subject=subject)
+    if options.everywhere:
+        title = "Listing limits for all vhosts ..."
     return table(options, title, list(rows), columns)
 
 
@@ -237,9 +242,7 @@ _LISTS: Final = (
 )
 
 VERBS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], list[str]]]] = {
-    **user_verbs.VERBS,
     **ban_verbs.VERBS,
-    **node_verbs.VERBS,
     **dict.fromkeys(_LISTS, _list),
     "add_vhost": _add_vhost,
     "delete_vhost": _delete_vhost,

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fluxmq.auth import credentials, scram
 from fluxmq.auth.credentials import HashParameters
 from fluxmq.auth.scram import StoredKeys
-from fluxmq.settings import Settings
+
+if TYPE_CHECKING:
+    from fluxmq.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

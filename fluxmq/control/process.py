@@ -25,7 +25,15 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
-from fluxmq.control import backups, clustering, listings, placements, procfs, queue_migrations
+from fluxmq.control import (
+    backups,
+    clustering,
+    listings,
+    node_details,
+    placements,
+    procfs,
+    queue_migrations,
+)
 from fluxmq.control.bans import FILE_NAME as BANS_FILE
 from fluxmq.control.bans import REQUESTS, Bans
 from fluxmq.control.certificates import (
@@ -208,6 +216,8 @@ class ControlProcess:
                 topology_service.change,
                 listing,
             )
+            details = self._details(topology_service)
+            self._answers |= dict.fromkeys(node_details.KINDS, details.answer)
             self._answers |= dict.fromkeys(listings.KINDS, listing.answer)
             self._answers |= dict.fromkeys(queue_migrations.KINDS, migrations.answer)
         except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
@@ -220,12 +230,7 @@ class ControlProcess:
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
         self._answers |= dict.fromkeys(USER_KINDS, self._directory.answer)
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
-        self._answers[REVISION_WANTED] = self._revised
-        if self._shared is not None:
-            self._shared.join(topology_service, self._directory)
-            nodes = self._other_nodes()
-            topology_service.revision_barrier.join(NodeRevisions(TOPOLOGY, nodes))
-            self._directory.revision_barrier.join(NodeRevisions(USERS, nodes))
+        self._join(topology_service, self._directory)
         await self._load_bans()
         socket_path = self._launch.control_socket
         try:
@@ -249,6 +254,15 @@ class ControlProcess:
         definitions = self._settings.management.load_definitions
         if definitions is not None:
             await self._load_definitions(definitions, management)
+
+    def _join(self, topology_service: TopologyService, directory: Directory) -> None:
+        """Connect the services of topology and users with the other nodes'."""
+        self._answers[REVISION_WANTED] = self._revised
+        if self._shared is not None:
+            self._shared.join(topology_service, directory)
+            nodes = self._other_nodes()
+            topology_service.revision_barrier.join(NodeRevisions(TOPOLOGY, nodes))
+            directory.revision_barrier.join(NodeRevisions(USERS, nodes))
 
     async def _load_bans(self) -> None:
         """Read the bans from disk, before anybody can ask for them. Raises BootError."""
@@ -396,6 +410,15 @@ class ControlProcess:
             if isinstance(listener, HttpsListener) and http.certificates is not None:
                 watch.add([of_listener(path, listener, http.certificates.reload)])
             _log.info("http listening", extra={"addr": listener.addr, "listener": path})
+
+    def _details(self, topology_service: TopologyService) -> node_details.NodeDetails:
+        return node_details.NodeDetails(
+            lambda: self._settings,
+            lambda: topology_service.topology,
+            self._readiness,
+            self._processes,
+            None if self._shared is None else self._clustering.replicas,
+        )
 
     def _management(self, listing: listings.Listings) -> ManagementApi:
         from fluxmq.control.management.api import ManagementApi

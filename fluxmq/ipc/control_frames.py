@@ -38,13 +38,19 @@ def encode_frame(value: object) -> bytes:
     Raises FramingError when the value cannot be encoded or the frame would exceed
     `FRAME_BYTES_MAX`.
     """
+    body = encode_value(value)
+    return _LENGTH.pack(len(body)) + body
+
+
+def encode_value(value: object) -> bytes:
+    """Return a frame's value without the length. Raises as `encode_frame` does."""
     try:
         body: bytes = msgpack.packb(value, use_bin_type=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise FramingError(f"value cannot be encoded: {error}") from error
     if len(body) > FRAME_BYTES_MAX:
         raise FramingError(f"frame of {len(body)} bytes exceeds {FRAME_BYTES_MAX}")
-    return _LENGTH.pack(len(body)) + body
+    return body
 
 
 def _refuse_extension(code: int, data: bytes) -> object:
@@ -53,7 +59,8 @@ def _refuse_extension(code: int, data: bytes) -> object:
     )
 
 
-def _decode(body: memoryview) -> object:
+def decode_value(body: bytes | memoryview) -> object:
+    """Return the value of a frame. Raises FramingError when it is not msgpack."""
     try:
         return msgpack.unpackb(
             body,
@@ -120,7 +127,7 @@ class FrameDecoder:
                     break
                 position += _LENGTH.size
                 with view[position : position + length] as body:
-                    values.append(_decode(body))
+                    values.append(decode_value(body))
                 position += length
         del self._buffer[:position]
         return values

@@ -29,6 +29,12 @@ PERMISSION_SET: Final = "permission_set"
 PERMISSION_CLEAR: Final = "permission_clear"
 TOPIC_PERMISSION_SET: Final = "topic_permission_set"
 TOPIC_PERMISSION_CLEAR: Final = "topic_permission_clear"
+KINDS: Final = frozenset(
+    {
+        *(USER_TAGS, USER_HASH, PERMISSION_SET, PERMISSION_CLEAR),
+        *(TOPIC_PERMISSION_SET, TOPIC_PERMISSION_CLEAR),
+    }
+)
 
 
 class UserTags(MessageBody, frozen=True):

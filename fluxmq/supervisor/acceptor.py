@@ -36,6 +36,7 @@ from fluxmq.ipc.door_messages import BANS, BanList, BansApplied
 from fluxmq.ipc.handoff import LISTENERS, Handoff
 from fluxmq.ipc.launch import Launch
 from fluxmq.ipc.messages import Body, ProcessHello, ProcessNumbers
+from fluxmq.ipc.node_messages import LISTENING, Listening
 from fluxmq.ipc.polling_client import PollingClient
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.metrics.registry import Sample
@@ -141,7 +142,11 @@ class Acceptor:
         self._control = PollingClient(
             launch.control_socket,
             ProcessHello(launch.role, launch.index, os.getpid()),
-            Handlers(self.samples, self.numbers, commands={BANS: self._take_bans}),
+            Handlers(
+                self.samples,
+                self.numbers,
+                commands={BANS: self._take_bans, LISTENING: self._listen},
+            ),
         )
         self._control_fd: int | None = None
         self._control_writes = False
@@ -254,6 +259,8 @@ class Acceptor:
     def _accept(self, fd: int, now: float) -> None:
         """Take new connections from one listening socket."""
         listener, sock = self._by_socket[fd]
+        if listener.suspended:  # in this turn
+            return
         entrance = self._entrance
         entrance.left = listen_sockets.ACCEPT_BATCH
         entrance.accepted = 0
@@ -453,6 +460,25 @@ class Acceptor:
         self._set_rates()
         logs.configure(settings.log.level, settings.log.format, self._launch.process_name)
         _log.info("settings reloaded")
+
+    def _listen(self, body: Body, answered: Answered) -> None:
+        """Accept client connections, or refuse them. Raises MessageError."""
+        wanted = Listening.from_body(body)
+        for listener in self._listeners.values():
+            if listener.suspended is not wanted.accept:
+                continue
+            if wanted.accept:
+                listen_sockets.resume(listener)
+            for sock in listener.sockets:
+                fd = sock.fileno()
+                if wanted.accept:
+                    self._epoll.register(fd, select.EPOLLIN)
+                elif self._resting.pop(fd, None) is None:
+                    self._epoll.unregister(fd)
+            if not wanted.accept:
+                listen_sockets.suspend(listener)
+        _log.info("client connections are %s", "accepted" if wanted.accept else "refused")
+        answered({})
 
     def _set_rates(self) -> None:
         self._entrance.ask_loopback = self._rates.counts(loopback=True)

@@ -63,6 +63,9 @@ class ListenSocket:
     max_connections: int
     connect_timeout: float
     sockets: list[socket.socket] = field(default_factory=list)
+    backlog: int = socket.SOMAXCONN
+    suspended: bool = False
+    """True while connections are refused."""
 
 
 def open_listeners(settings: Settings) -> list[ListenSocket]:
@@ -74,6 +77,7 @@ def open_listeners(settings: Settings) -> list[ListenSocket]:
             listening = ListenSocket(
                 index, path, listener.max_connections, listener.connect_timeout
             )
+            listening.backlog = listener.backlog
             opened.append(listening)
             listening.sockets += _open(path, listener)
     except ListenError:
@@ -88,6 +92,21 @@ def close(listening: ListenSocket) -> None:
     for sock in listening.sockets:
         sock.close()
     listening.sockets.clear()
+
+
+def suspend(listening: ListenSocket) -> None:
+    """Refuse connections from now on. The sockets keep their ports."""
+    listening.suspended = True
+    for sock in listening.sockets:
+        # Linux: a socket that listens is closed for connections, and may listen again.
+        sock.shutdown(socket.SHUT_RD)
+
+
+def resume(listening: ListenSocket) -> None:
+    """Accept connections again. Raises OSError."""
+    for sock in listening.sockets:
+        sock.listen(listening.backlog)
+    listening.suspended = False
 
 
 def _open(path: str, listener: TcpListener) -> list[socket.socket]:

@@ -106,6 +106,27 @@ def test_leaders_move_when_they_are_told_to(cluster: Cluster, control: Control) 
     assert control(first, "grow", GROUP, "node9")[0] == 1
 
 
+def test_a_drained_node_leads_nothing_and_refuses_clients(
+    cluster: Cluster, control: Control
+) -> None:
+    drained = cluster.leader(GROUP)
+    led = [each for each in (GROUP, "other") if control.led_by(drained, each) == drained.name]
+    code, text = control(drained, "drain", "--wait", str(SECONDS))
+    assert code == 0, text
+    assert "and may stop" in text
+    assert control.led_by(drained, GROUP) not in ("", drained.name)
+    code, text = control(drained, "check_port_connectivity")
+    assert code == 1
+    assert "protocol: mqtt" in text
+    code, text = control(drained, "cluster_status", "--formatter", "json")
+    assert sorted(json.loads(text)["running_nodes"]) == sorted(each.name for each in cluster.nodes)
+    assert control(drained, "resume_listeners")[0] == 0
+    code, text = control(drained, "check_port_connectivity")
+    assert code == 0, text
+    for group in led:
+        assert control(drained, "transfer", group, drained.name)[0] == 0
+
+
 def test_a_member_goes_and_comes(cluster: Cluster, control: Control) -> None:
     first, second, third = cluster.nodes
     with ExitStack() as stack:

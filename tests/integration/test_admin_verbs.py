@@ -230,7 +230,7 @@ def test_lists(ctl, shard):
         "q\t5",
     ]
     assert ctl("list_queues", "-s", "messages", "durable") == ["5\ttrue"]
-    assert ctl("list_queues", "--formatter", "csv") == ["name,messages", "q,5"]
+    assert ctl("list_queues", "--formatter", "csv") == ['"name","messages"', '"q","5"']
     assert ctl("list_queues", "-q", "--formatter=pretty_table")[1:4:2] == [
         "│ name │ messages │",
         "│ q    │ 5        │",

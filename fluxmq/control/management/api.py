@@ -16,6 +16,7 @@ from fluxmq.control.management.access import REALM, ManagementAccess
 from fluxmq.control.management.administration import Administration
 from fluxmq.control.management.amqp_calls import AmqpCaller
 from fluxmq.control.management.clients import MessagingClients
+from fluxmq.control.management.control_requests import control_routes
 from fluxmq.control.management.definitions import Definitions
 from fluxmq.control.management.objects import MessagingObjects
 from fluxmq.control.management.overview import NodeView, Overview
@@ -83,6 +84,7 @@ class ManagementApi:
             *clients.routes(),
             *administration.routes(),
             *self.definitions.routes(),
+            *control_routes(node.ask),
         ]
         self._said = RateLimited(_log, per_second=0.2, burst=5)
 

@@ -16,6 +16,8 @@ NAME_BYTES_MAX: Final = 255
 """Maximum bytes of a name: AMQP's short strings have one byte of length."""
 RESERVED_PREFIX: Final = "amq."
 """Prefix of names that only the broker assigns."""
+APPLY_TO: Final = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
+"""Kinds of objects that a policy applies to, the default first."""
 
 
 def internal_name(vhost: str, name: str) -> str:

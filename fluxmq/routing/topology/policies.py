@@ -23,11 +23,11 @@ from fluxmq.routing.topology.arguments import (
     STREAM,
     age_seconds,
 )
+from fluxmq.routing.topology.names import APPLY_TO
 from fluxmq.routing.topology.records import Exchange, Policy, QueueRecord
 from fluxmq.routing.topology.refusals import precondition
 from fluxmq.routing.topology.values import TABLE_BYTES_MAX, canonical
 
-APPLY_TO: Final = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PATTERNS_KEPT: Final = 4096
 """Maximum compiled patterns cached: more than anybody has policies."""
 

@@ -38,10 +38,16 @@ def test_lines_with_tabs():
     assert render(ROWS, COLUMNS, "table") == [
         "name\tmessages\targuments",
         "a\t3\t[]",
-        'b\\t"ü", x\t\t{"x-max-length":5}',
+        'b\\t"ü", x\t\t[{"x-max-length",5}]',
     ]
     assert render(ROWS[:1], COLUMNS, "table", titles=False) == ["a\t3\t[]"]
     assert render([], COLUMNS, "table") == []
+
+
+def test_arguments_are_terms():
+    given = {"x-dead-letter-exchange": "", "a": [1, "b"], "t": {"u": True}, "n": None}
+    expected = '[{"x-dead-letter-exchange",""},{"a",[1,"b"]},{"t",[{"u",true}]},{"n",}]'
+    assert render([{"arguments": given}], ("arguments",), "table", titles=False) == [expected]
 
 
 def test_framed_table():
@@ -68,8 +74,9 @@ def test_csv():
     assert lines == [
         list(COLUMNS),
         ["a", "3", "[]"],
-        ['b\t"ü", x', "", '{"x-max-length":5}'],
+        ['b\t"ü", x', "", '[{"x-max-length",5}]'],
     ]
+    assert render(ROWS[:1], ("name", "messages"), "csv") == ['"name","messages"', '"a","3"']
     assert len(render(ROWS, COLUMNS, "csv", titles=False)) == 2
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fluxmq.cli.arguments import parser
+from fluxmq.cli.exits import ExitError
 from fluxmq.cli.migrate_command import place_of
-from fluxmq.cli.node import ExitError
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,10 @@ def test_tags(ctl):
     assert ctl("list_users", "-s") == ["ann\t[administrator, x]"]
     assert ctl("list_users", "-q", "--no-table-headers") == ["ann\t[administrator, x]"]
     assert ctl.json("list_users") == [{"user": "ann", "tags": ["administrator", "x"]}]
-    assert ctl("list_users", "--formatter", "csv") == ["user,tags", 'ann,"[administrator, x]"']
+    assert ctl("list_users", "--formatter", "csv") == [
+        '"user","tags"',
+        '"ann","[administrator, x]"',
+    ]
     ctl("set_user_tags", "ann")
     assert ctl.user("ann").tags == ()
     ctl("set_user_tags", "ann", "a b", code=1)

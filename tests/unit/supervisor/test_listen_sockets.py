@@ -129,3 +129,23 @@ def test_which_failures_of_accept_are_passing() -> None:
     with socket.socket() as sock, pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
         spare.shed(sock, errno.EINVAL)
     spare.close()
+
+
+def test_a_suspended_listener_refuses_connections_and_keeps_its_port() -> None:
+    port = free_port()
+    (listening,) = listen_sockets.open_listeners(
+        settings(tcp={"addr": f"127.0.0.1:{port}", "backlog": 7})
+    )
+    try:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+        listen_sockets.suspend(listening)
+        assert listening.suspended
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5)
+        with pytest.raises(OSError, match="in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+        listen_sockets.resume(listening)
+        assert (listening.suspended, listening.backlog) == (False, 7)
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    finally:
+        listen_sockets.close(listening)
