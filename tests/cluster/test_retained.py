@@ -13,8 +13,8 @@ from fluxmq.control.etcd.messages import Get, TransactionResult
 from fluxmq.control.etcd.retained import PREFIX
 from fluxmq.control.etcd.wills import DATA, LOOK_SECONDS
 from tests.broker import HOST
+from tests.cluster.etcd_state import coordinator
 from tests.cluster.nodes import Cluster, Node
-from tests.cluster.test_etcd import coordinator
 from tests.cluster.test_publish import publish, subscriber
 from tests.conformance import wire
 from tests.conformance.client import Client, eventually, tcp

@@ -14,8 +14,8 @@ from fluxmq.control.etcd.messages import end_of
 from fluxmq.control.etcd.owners import key_of
 from fluxmq.ipc.owner_messages import OwnerValue, decode_owner
 from tests.broker import HOST
+from tests.cluster.etcd_state import coordinator
 from tests.cluster.nodes import Cluster, Node
-from tests.cluster.test_etcd import coordinator
 from tests.cluster.test_publish import Subscriber
 from tests.cluster.test_retained import read
 from tests.conformance import wire
