@@ -250,6 +250,8 @@ class GroupRequests(ABC):
             consumer, verb, ranges, self.clock(), delay, reason
         )
         self.counts.settled[verb] += settlement.settled
+        if verb == Verb.ACK:
+            self.machine.traffic.of(consumer.queue_id).acked += settlement.settled
         self.wake()
         answer: ResultCallback | None = None
         if done is not None:

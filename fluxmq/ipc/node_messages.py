@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from fluxmq.ipc.messages import MessageBody, Name, Word
 from fluxmq.ipc.row_messages import CLOSE_CONNECTIONS, CLOSE_SESSION, LIST
+from fluxmq.ipc.traffic_messages import NODE_RATES
 
 OF_NODE: Final = "of_node"
 
-QUESTIONS: Final = frozenset({LIST, CLOSE_CONNECTIONS, CLOSE_SESSION})
+QUESTIONS: Final = frozenset({LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, NODE_RATES})
 """Kinds of questions that a control process answers for another node."""
 
 

@@ -31,8 +31,10 @@ from fluxmq.control.management.requests import (
     error_of,
     not_authorised,
 )
+from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import Peer, RequestError
+from fluxmq.control.traffic import TrafficSampler
 from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.messages import MessageError
 from fluxmq.logs import RateLimited, get_logger
@@ -65,7 +67,10 @@ class ManagementApi:
             lambda: current().auth.loopback_users,
         )
         caller = AmqpCaller(shards)
-        objects = MessagingObjects(node.topology, listings, caller, node.name)
+        self.sampler = TrafficSampler(shards)
+        others = ControlOfNodes([each for each in node.nodes if each != node.name], shards)
+        self.rates = MessageRates(self.sampler, node.name, others)
+        objects = MessagingObjects(node.topology, listings, caller, self.rates, node.name)
         clients = MessagingClients(node.ask)
         administration = Administration(
             *(node.ask, node.topology, users, lambda: parameters_of(current()), objects, node.nodes)
@@ -76,7 +81,7 @@ class ManagementApi:
         self.definitions = Definitions(
             *(node.topology, users, administration, group_of, settings.amqp.product_version)
         )
-        overview = Overview(node, objects, clients, caller, MessageRates(shards))
+        overview = Overview(node, objects, clients, caller, self.rates)
         self.routes: list[ApiRoute] = [
             *overview.routes(),
             *objects.routes(),

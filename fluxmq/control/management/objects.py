@@ -13,6 +13,7 @@ from aiohttp import web
 from fluxmq.control.listings import Listings
 from fluxmq.control.management.amqp_calls import GET_MAX, AmqpCaller, AmqpContent
 from fluxmq.control.management.list_query import JsonRow, ListQuery
+from fluxmq.control.management.rates import MessageRates, span_of
 from fluxmq.control.management.requests import (
     ApiError,
     ApiRoute,
@@ -74,10 +75,12 @@ class MessagingObjects:
         topology: Callable[[], Topology],
         listings: Listings,
         caller: AmqpCaller,
+        rates: MessageRates,
         node: str,
     ) -> None:
         self._topology = topology
         self._listings = listings
+        self.rates = rates
         self._caller = caller
         self._node = node
 
@@ -186,7 +189,12 @@ class MessagingObjects:
             raise bad_request(f"more than {QUEUES_MAX} queues: ask for pages")
         told, _missing = await self._listings.queue_rows(chosen)
         rows = [self._queue_row(each) for each in told]
+        by_rate = listing.sort.endswith(".rate")
+        if by_rate:
+            await self.rates.add_to(rows)
         shown = rows if simple else listing.page_of(listing.sorted(rows))
+        if not by_rate:
+            await self.rates.add_to(shown)
         return answer(listing.content(shown, len(found), len(every)))
 
     def _queue_row(self, row: TableRow) -> JsonRow:
@@ -212,8 +220,11 @@ class MessagingObjects:
 
     async def _queue(self, call: Call) -> web.Response:
         queue = self._found_queue(call)
+        span = span_of(call)
         rows, _missing = await self._listings.queue_rows([queue])
-        return answer(self._queue_row(rows[0]))
+        row = self._queue_row(rows[0])
+        await self.rates.add_to([row], span)
+        return answer(row)
 
     async def _declare_queue(self, call: Call) -> web.Response:
         body = await call.body()
