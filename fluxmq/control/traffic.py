@@ -95,7 +95,8 @@ class TrafficSampler:
     async def _run(self) -> None:
         while True:
             await self.refresh()
-            await asyncio.sleep(STEP_SECONDS)
+            # Until shards are connected, so that what they begin with is known early.
+            await asyncio.sleep(STEP_SECONDS if self._known else FRESH_SECONDS)
 
     async def refresh(self) -> None:
         """Sample, unless that was done just now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.names import OUTBOX_PREFIX
 from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body
@@ -72,6 +73,8 @@ class TrafficReports:
         reported = group.machine.traffic.reported
         name, before = reported.get(queue_id, ("", _NOTHING))
         queue = group.machine.queues.get(queue_id)
+        if queue is not None and queue.name.startswith(OUTBOX_PREFIX):
+            return
         if queue is None or is_arriving(queue):
             reported.pop(queue_id, None)
             if name and group.machine.queue(name) is None:

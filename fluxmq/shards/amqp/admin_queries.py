@@ -15,6 +15,7 @@ from fluxmq.ipc.row_messages import (
     CHANNELS,
     CONNECTIONS,
     CONSUMERS,
+    MQTT_LISTS,
     AffectedCount,
     CloseConnections,
     CloseSession,
@@ -54,8 +55,11 @@ class AdminQueries:
         queues: Queues,
         migration: Callable[[str], str],
         end_session: Callable[[str, Callable[[int], None]], None],
+        mqtt_rows: Callable[[str, list[str]], Iterator[TableRow]],
     ) -> None:
-        """`end_session` ends an MQTT session and calls back with the count once that is on disk."""
+        """`end_session` ends an MQTT session and calls back with the count once that is on disk;
+        `mqtt_rows` returns the rows of `MQTT_LISTS`."""
+        self._mqtt_rows = mqtt_rows
         self._migration = migration
         self._end_session = end_session
         self._broker = broker
@@ -69,6 +73,8 @@ class AdminQueries:
             found = (_channel_row(each) for each in self._channels())
         elif wanted.what == CONSUMERS:
             found = self._consumers()
+        elif wanted.what in MQTT_LISTS:
+            found = self._mqtt_rows(wanted.what, [name for _, name in wanted.names])
         else:
             found = self._queue_rows(wanted.names)
         columns = wanted.columns

@@ -30,6 +30,7 @@ from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.mqtt_queries import MqttQueries
 
 WIRE = 1
 """The reactor's protocol number of AMQP 0.9.1."""
@@ -96,8 +97,10 @@ class Amqp:
             self.declared.declare,
             lambda: self._reactor.tally.now,
         )
+        self.mqtt_queries = MqttQueries(broker, queues)
         self.queries = AdminQueries(
-            self.broker, queues, self.migrations.progress, broker.takeover.close_session
+            *(self.broker, queues, self.migrations.progress, broker.takeover.close_session),
+            self.mqtt_queries.rows,
         )
         self.management_calls = ManagementCalls(
             self._shard, self._node, self.broker, self._reactor.tally, call_later
@@ -113,6 +116,7 @@ class Amqp:
         return {
             **self.topology.commands,
             **handlers_of(self.queries),
+            **self.mqtt_queries.commands,
             **self.management_calls.commands,
         }
 
