@@ -377,7 +377,7 @@ class Administration:
     # Policies
 
     async def _policies(self, call: Call) -> web.Response:
-        operator = call.request.path.startswith("/api/operator-policies")
+        operator = call.path.startswith("operator-policies")
         rows = [
             policy_row(each)
             for vhost in self._objects.vhosts(call)
@@ -387,7 +387,7 @@ class Administration:
         return answer(ListQuery(call).whole(rows))
 
     def _found_policy(self, call: Call) -> Policy:
-        operator = call.request.path.startswith("/api/operator-policies")
+        operator = call.path.startswith("operator-policies")
         for each in self._topology().policies(call.vhost):
             if each.name == call.part("name") and each.operator is operator:
                 return each
@@ -397,7 +397,7 @@ class Administration:
         return answer(policy_row(self._found_policy(call)))
 
     async def _set_policy(self, call: Call) -> web.Response:
-        operator = call.request.path.startswith("/api/operator-policies")
+        operator = call.path.startswith("operator-policies")
         named = {"name": call.part("name"), "vhost": call.vhost}
         return done(await self.put_policy({**await call.body(), **named}, operator=operator))
 

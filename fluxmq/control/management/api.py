@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 
@@ -17,11 +17,16 @@ from fluxmq.control.management.administration import Administration
 from fluxmq.control.management.amqp_calls import AmqpCaller
 from fluxmq.control.management.clients import MessagingClients
 from fluxmq.control.management.definitions import Definitions
+from fluxmq.control.management.events import EventStreams
+from fluxmq.control.management.group_routes import GroupRoutes
+from fluxmq.control.management.mqtt_routes import MqttRoutes
 from fluxmq.control.management.objects import MessagingObjects
+from fluxmq.control.management.openapi import document
 from fluxmq.control.management.overview import NodeView, Overview
 from fluxmq.control.management.page_files import add_pages
 from fluxmq.control.management.rates import MessageRates
 from fluxmq.control.management.requests import (
+    PREFIX,
     ApiError,
     ApiRoute,
     Call,
@@ -41,8 +46,6 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.settings.plans import GroupPlans
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import Placement
-
-PREFIX: Final = "/api/"
 
 _log = get_logger(__name__)
 
@@ -88,7 +91,16 @@ class ManagementApi:
             *clients.routes(),
             *administration.routes(),
             *self.definitions.routes(),
+            *GroupRoutes(node.ask, clustered=node.replicas is not None).routes(),
+            *MqttRoutes(node.ask, shards).routes(),
+            ApiRoute("GET", "openapi.json", self._describe),
         ]
+        self.streams = EventStreams(
+            lambda: self.routes,
+            lambda route, caller, place: check_rights(route, caller, place.parts),
+            self.access.caller,
+        )
+        self.routes += self.streams.routes()
         self._said = RateLimited(_log, per_second=0.2, burst=5)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -117,6 +129,9 @@ class ManagementApi:
         except ApiError as problem:
             return self._refused(problem, request)
         return None
+
+    async def _describe(self, _call: Call) -> web.Response:
+        return answer(document(self.routes))
 
     def _refused(self, problem: ApiError, request: web.Request) -> web.Response:
         found = answer({"error": problem.error, "reason": problem.reason}, problem.status)

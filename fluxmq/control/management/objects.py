@@ -117,7 +117,7 @@ class MessagingObjects:
         """Return the virtual hosts that a list is about: that of the path, or all the user sees.
         Raises ApiError."""
         topology = self._topology()
-        if "vhost" in call.request.match_info:
+        if "vhost" in call.parts:
             if topology.vhost(call.vhost) is None:
                 raise not_found(f"virtual host {call.vhost!r} does not exist")
             return [call.vhost]
