@@ -36,7 +36,7 @@ from fluxmq.control.management.requests import (
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.messages import MessageError
 
-PATHS_MAX: Final = 4
+PATHS_MAX: Final = 8
 """Paths of a stream: a page shows no more lists."""
 STREAMS_MAX: Final = 64
 """Open streams: each costs up to a twentieth of a core while it has much to tell."""

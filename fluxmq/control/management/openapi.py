@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from fluxmq.control.columns import LISTS
+from fluxmq.control.management.events import PATHS_MAX
 from fluxmq.control.management.list_query import PAGE_SIZE_MAX
 from fluxmq.control.management.requests import PREFIX, ApiRoute, Right
 from fluxmq.control.management.route_texts import CREATED, EVENTS, ROUTE_TEXTS, RouteText
@@ -47,7 +48,7 @@ _QUERY: Final[dict[str, tuple[Schema, str]]] = {
     "if-empty": (_FLAG, "Whether to refuse it while there are messages"),
     "force": (_FLAG, "Whether to do so although the node is in contact"),
     "path": (
-        {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 4},
+        {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": PATHS_MAX},
         "Path and query below /api/ whose answer is watched",
     ),
 }
