@@ -50,10 +50,10 @@ class GroupTraffic:
         return found
 
     def delivered(
-        self, queue_id: int, count: int, again: bool, taking: bool, automatic: bool
+        self, queue_id: int, count: int, redelivered: bool, taking: bool, automatic: bool
     ) -> None:
-        """Count messages given to a consumer: ``again``, not for the first time; to one ``taking``
-        single messages, or one that acknowledges nothing (``automatic``)."""
+        """Count messages given to a consumer: ``redelivered``, not for the first time; to one
+        ``taking`` single messages, or one that acknowledges nothing (``automatic``)."""
         found = self.of(queue_id)
         if taking:
             if automatic:
@@ -64,7 +64,7 @@ class GroupTraffic:
             found.delivered_no_ack += count
         else:
             found.delivered += count
-        if again:
+        if redelivered:
             found.redelivered += count
         self.moved.add(queue_id)
 

@@ -40,6 +40,7 @@ from fluxmq.sessions.amqp091.consume_request import SINGLE_ACTIVE
 from fluxmq.sessions.amqp091.handler import AmqpSession
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.shards.amqp.broker import AmqpBroker
+from fluxmq.shards.mqtt_queries import MqttQueries
 
 PROTOCOL = "AMQP 0-9-1"
 MQTT_PROTOCOLS = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}
@@ -55,11 +56,10 @@ class AdminQueries:
         queues: Queues,
         migration: Callable[[str], str],
         end_session: Callable[[str, Callable[[int], None]], None],
-        mqtt_rows: Callable[[str, list[str]], Iterator[TableRow]],
+        mqtt: MqttQueries,
     ) -> None:
-        """`end_session` ends an MQTT session and calls back with the count once that is on disk;
-        `mqtt_rows` returns the rows of `MQTT_LISTS`."""
-        self._mqtt_rows = mqtt_rows
+        """`end_session` ends an MQTT session and calls back with the count once that is on disk."""
+        self.mqtt = mqtt
         self._migration = migration
         self._end_session = end_session
         self._broker = broker
@@ -74,7 +74,7 @@ class AdminQueries:
         elif wanted.what == CONSUMERS:
             found = self._consumers()
         elif wanted.what in MQTT_LISTS:
-            found = self._mqtt_rows(wanted.what, [name for _, name in wanted.names])
+            found = self.mqtt.rows(wanted.what, [name for _, name in wanted.names])
         else:
             found = self._queue_rows(wanted.names)
         columns = wanted.columns

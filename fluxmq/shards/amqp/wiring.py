@@ -97,10 +97,9 @@ class Amqp:
             self.declared.declare,
             lambda: self._reactor.tally.now,
         )
-        self.mqtt_queries = MqttQueries(broker, queues)
         self.queries = AdminQueries(
             *(self.broker, queues, self.migrations.progress, broker.takeover.close_session),
-            self.mqtt_queries.rows,
+            MqttQueries(broker, queues),
         )
         self.management_calls = ManagementCalls(
             self._shard, self._node, self.broker, self._reactor.tally, call_later
@@ -116,7 +115,7 @@ class Amqp:
         return {
             **self.topology.commands,
             **handlers_of(self.queries),
-            **self.mqtt_queries.commands,
+            **self.queries.mqtt.commands,
             **self.management_calls.commands,
         }
 
