@@ -379,8 +379,8 @@ class ControlProcess:
             self._launch.workers,
         )
         self._answers[NODE_RATES] = api.rates.answer
-        self._serving["rates"] = api.sampler
-        api.sampler.start()
+        self._serving["management"] = api
+        api.start()
         return api
 
     async def _load_definitions(self, path: str, management: Callable[[], ManagementApi]) -> None:

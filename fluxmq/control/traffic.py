@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from fluxmq.control.peers import Peer, answers_of
@@ -22,7 +22,6 @@ from fluxmq.ipc.traffic_messages import (
     TrafficReport,
     TrafficRequest,
 )
-from fluxmq.metrics.registry import Sample
 
 REPORT_SECONDS: Final = 1.0
 """Time for a shard to report."""
@@ -87,10 +86,6 @@ class TrafficSampler:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield nothing: the metrics of queues come from shards."""
-        return iter(())
 
     async def _run(self) -> None:
         while True:

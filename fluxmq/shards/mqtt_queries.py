@@ -78,7 +78,7 @@ class MqttQueries:
         for session in self._sessions(names):
             for written, grant in list(session.subscriptions.items()):
                 yield {
-                    "name": written.decode(),
+                    "name": written.decode("utf-8", "replace"),
                     "vhost": "/",
                     "client_id": session.client_id,
                     "connected": session.client is not None,
@@ -86,7 +86,7 @@ class MqttQueries:
                     "no_local": grant.no_local,
                     "retain_as_published": grant.retain_as_published,
                     "subscription_id": grant.subscription_id,
-                    "share": grant.shared.decode(),
+                    "share": grant.shared.decode("utf-8", "replace"),
                     "queue": grant.queue is not None,
                 }
 
@@ -102,7 +102,7 @@ class MqttQueries:
         place = message.body_at(message.start)
         size = message.body_length
         row: TableRow = {
-            "name": message.topic.decode(),
+            "name": message.topic.decode("utf-8", "replace"),
             "vhost": "/",
             "qos": message.qos,
             "payload_bytes": size,
@@ -133,10 +133,11 @@ class MqttQueries:
                     }
 
     def _delete_retained(self, body: Body, answered: Answered) -> None:
-        topic = DeleteRetained.from_body(body).topic.encode()
+        wanted = DeleteRetained.from_body(body).topic
+        topic = wanted.encode()
         retained = self._broker.retained
         if retained.message(topic) is None:
-            answered(Failure(ERROR_NOT_FOUND, f"no retained message of topic {topic.decode()!r}"))
+            answered(Failure(ERROR_NOT_FOUND, f"no retained message of topic {body['topic']!r}"))
         elif not retained.retain(message_run(topic, b"", 0, 1)):
             answered(Failure(ERROR_FAILED, "the disk or the cluster takes no changes now"))
         else:

@@ -242,6 +242,8 @@ def test_open_streams_are_limited(site: OwnSite) -> None:
         told = json.loads(refused.answer.read())
         assert told["error"] == "too_many_event_streams"
         assert f"{USER_STREAMS_MAX} of management" in told["reason"]
+        counted = site.broker.metrics("fluxmq_http_refused_total")
+        assert counted[(("reason", "streams"),)] == 1
 
     def opened() -> bool:
         with contextlib.closing(site.stream("whoami", user="management")) as again:

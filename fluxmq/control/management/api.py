@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,7 @@ from fluxmq.control.traffic import TrafficSampler
 from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.messages import MessageError
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.metrics.registry import Sample
 from fluxmq.settings.plans import GroupPlans
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import Placement
@@ -109,6 +110,19 @@ class ManagementApi:
             router.add_route(route.method, PREFIX + route.path, partial(self._serve, route))
         add_pages(router)
 
+    def start(self) -> None:
+        """Begin to sample rates."""
+        self.sampler.start()
+
+    async def stop(self) -> None:
+        """End; called once."""
+        await self.sampler.stop()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics of event streams."""
+        yield "fluxmq_http_event_streams", {}, self.streams.open_now
+        yield "fluxmq_http_refused_total", {"reason": "streams"}, self.streams.refused
+
     async def _serve(self, route: ApiRoute, request: web.Request) -> web.StreamResponse:
         try:
             _check_origin(request)
@@ -135,6 +149,8 @@ class ManagementApi:
 
     def _refused(self, problem: ApiError, request: web.Request) -> web.Response:
         found = answer({"error": problem.error, "reason": problem.reason}, problem.status)
+        if problem.status == 503:
+            self._said.event(logging.WARNING, problem.error, "management: %s", problem.reason)
         if problem.status == 401:
             # A browser would ask for a password itself, although a page has a form for it.
             if "X-Requested-With" not in request.headers:

@@ -140,6 +140,21 @@ class EventStreams:
         headers = {**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(call.request)
+        try:
+            async with asyncio.timeout(STREAM_SECONDS + CHECK_SECONDS):
+                await self._follow(call, watched, response)
+                await response.write_eof()
+        except ConnectionError:
+            pass  # the client has hung up
+        except TimeoutError:
+            if call.request.transport is not None:
+                call.request.transport.abort()  # the client does not read
+        return response
+
+    async def _follow(
+        self, call: Call, watched: Sequence[WatchedPath], response: web.StreamResponse
+    ) -> None:
+        """Send answers until the end of the stream."""
         sent: dict[int, bytes] = {}
         begun = checked = time.monotonic()
         try:
@@ -159,8 +174,6 @@ class EventStreams:
         except ApiError as problem:
             data = orjson.dumps({"error": problem.error, "reason": problem.reason})
             await response.write(b"event: ended\ndata: %s\n\n" % data)
-        await response.write_eof()
-        return response
 
     async def _check_again(self, call: Call, watched: Sequence[WatchedPath]) -> None:
         """Check that the user may still see this. Raises ApiError."""
