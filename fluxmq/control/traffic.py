@@ -16,6 +16,7 @@ from fluxmq.control.peers import Peer, answers_of
 from fluxmq.control.series import STEP_SECONDS, SampledSpan, Series
 from fluxmq.ipc.traffic_messages import (
     TRAFFIC,
+    ExchangeNumbers,
     QueueNumbers,
     SeriesSpan,
     ShardNumbers,
@@ -32,10 +33,12 @@ REPORTS_MAX: Final = 20
 TRACKED_QUEUES_MAX: Final = 10_000
 """Queues with rates: about 3 KiB each."""
 TRACKED_VHOSTS_MAX: Final = 1_000
+TRACKED_EXCHANGES_MAX: Final = 1_000
 
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 QUEUE_FIELDS: Final = (*QueueNumbers._fields, "deliver_get", "messages")
 NODE_FIELDS: Final = (*ShardNumbers._fields, "messages")
+EXCHANGE_FIELDS: Final = ExchangeNumbers._fields
 _COUNTERS: Final = len(QueueNumbers._fields) - 2
 """Numbers of a queue that only grow come first."""
 
@@ -49,6 +52,13 @@ class TrackedQueue(NamedTuple):
     shard: str
     series: Series
     last: QueueNumbers
+
+
+class TrackedExchange(NamedTuple):
+    """An exchange's series, and its last numbers by shard."""
+
+    series: Series
+    last: dict[str, tuple[int, ...]]
 
 
 class TrafficSampler:
@@ -65,6 +75,7 @@ class TrafficSampler:
         self._wall = wall
         self._queues: OrderedDict[QueueName, TrackedQueue] = OrderedDict()
         self._vhosts: OrderedDict[str, tuple[list[int], Series]] = OrderedDict()
+        self._exchanges: OrderedDict[QueueName, TrackedExchange] = OrderedDict()
         self._node = Series(len(NODE_FIELDS))
         self._totals: dict[str, Sequence[int]] = {}
         self._known: dict[Peer, bool] = {}
@@ -150,6 +161,10 @@ class TrafficSampler:
                 self._count(vhost, found.last, QueueNumbers(*found.last[:_COUNTERS]), changed)
         for vhost, name, numbers in report.queues:
             self._moved(shard, (vhost, name), QueueNumbers(*numbers), changed, begun=begun)
+        for vhost, name, counts in report.exchanges:
+            self._published(shard, (vhost, name), counts, begun=begun)
+        while len(self._exchanges) > TRACKED_EXCHANGES_MAX:
+            self._exchanges.popitem(last=False)
         while len(self._queues) > TRACKED_QUEUES_MAX:
             self._queues.popitem(last=False)
             self.forgotten += 1
@@ -175,6 +190,21 @@ class TrafficSampler:
         series.add(now, _of_queue(numbers))
         self._queues[name] = TrackedQueue(shard, series, numbers)
         self._count(name[0], before, numbers, changed)
+
+    def _published(
+        self, shard: str, name: QueueName, counts: tuple[int, ...], *, begun: bool
+    ) -> None:
+        """Note an exchange's numbers on a shard."""
+        known = self._exchanges.pop(name, None)
+        if known is None:
+            known = TrackedExchange(Series(len(EXCHANGE_FIELDS), coarse=True), {})
+            if begun and self._ticks:
+                known.series.add(self._ticks[-1], ExchangeNumbers())
+        known.last[shard] = counts
+        known.series.add(
+            self._now(), [sum(each) for each in zip(*known.last.values(), strict=True)]
+        )
+        self._exchanges[name] = known
 
     def _count(
         self, vhost: str, before: QueueNumbers, now: QueueNumbers, changed: set[str]
@@ -202,6 +232,11 @@ class TrafficSampler:
         """Return a virtual host's statistics, the sums of its queues'."""
         found = self._vhosts.get(vhost)
         return {} if found is None else self._row(found[1], QUEUE_FIELDS, wanted)
+
+    def of_exchange(self, name: QueueName, wanted: SeriesSpan) -> Row:
+        """Return an exchange's statistics; empty if nothing is known of it."""
+        found = self._exchanges.get(name)
+        return {} if found is None else self._row(found.series, EXCHANGE_FIELDS, wanted)
 
     def of_node(self, wanted: SeriesSpan) -> Row:
         """Return the node's statistics: of messages between it and its clients, and in queues."""

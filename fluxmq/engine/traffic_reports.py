@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.names import OUTBOX_PREFIX
 from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body
 from fluxmq.ipc.traffic_messages import (
+    REPORTED_EXCHANGES_MAX,
     REPORTED_QUEUES_MAX,
     TRAFFIC,
     QueueNumbers,
@@ -26,11 +29,22 @@ _UNCOUNTED = QueueTraffic()
 
 
 class TrafficReports:
-    """Answers for one shard. Keeps, for each group that it has reported, what is in its queues."""
+    """Answers for one shard. Keeps, for each group that it has reported, what is in its queues.
 
-    def __init__(self, queues: Queues, tally: Tally) -> None:
+    ``exchanges``: messages in and out by virtual host and name.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        tally: Tally,
+        exchanges: dict[tuple[str, str], list[int]],
+    ) -> None:
         self._queues = queues
         self._tally = tally
+        self._exchanges = exchanges
+        self._told: dict[tuple[str, str], tuple[int, int]] = {}
+        """Numbers of exchanges that were last reported."""
         self._groups: dict[ReplicationGroup, tuple[int, int]] = {}
         """Messages that are ready and unacknowledged in groups led here."""
 
@@ -47,6 +61,7 @@ class TrafficReports:
             for group in self._groups:
                 _forget(group)
             self._groups.clear()
+            self._told.clear()
         ended: list[tuple[str, str]] = []
         rows: list[tuple[str, str, tuple[int, ...]]] = []
         groups = [each for each in self._queues.service.all_groups() if _leads(each)]
@@ -60,7 +75,19 @@ class TrafficReports:
                 left -= 1
                 self._look_at(group, moved.pop(), rows, ended)
         waiting = sum(len(each.machine.traffic.moved) for each in groups)
-        return TrafficReport(self._totals(), tuple(rows), tuple(ended), waiting)
+        exchanges = tuple(self._of_exchanges())
+        return TrafficReport(self._totals(), tuple(rows), tuple(ended), waiting, exchanges)
+
+    def _of_exchanges(self) -> Iterator[tuple[str, str, tuple[int, int]]]:
+        """Yield the exchanges that were published to since they were last reported."""
+        left = REPORTED_EXCHANGES_MAX
+        if len(self._told) > len(self._exchanges):
+            self._told.clear()  # their counts have begun anew
+        for key, (arrived, routed) in self._exchanges.items():
+            if left and self._told.get(key) != (arrived, routed):
+                left -= 1
+                self._told[key] = arrived, routed
+                yield *key, (arrived, routed)
 
     def _look_at(
         self,

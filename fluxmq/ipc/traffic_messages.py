@@ -24,6 +24,7 @@ REPORTED_QUEUES_MAX: Final = 1000
 longer than a few milliseconds, however many queues it has."""
 SAMPLES_ASKED_MAX: Final = 360
 """Samples of a series: a chart is not wider."""
+REPORTED_EXCHANGES_MAX: Final = 1000
 ASKED_QUEUES_MAX: Final = 500
 """Queues asked about at once: a page."""
 
@@ -57,6 +58,14 @@ class ShardNumbers(NamedTuple):
     messages_unacknowledged: int = 0
 
 
+class ExchangeNumbers(NamedTuple):
+    """Messages that clients have published to an exchange through a shard, and copies that it has
+    routed, since the shard's start."""
+
+    publish_in: int = 0
+    publish_out: int = 0
+
+
 Numbers = Annotated[tuple[Natural, ...], Meta(min_length=9, max_length=9)]
 
 
@@ -69,12 +78,17 @@ class TrafficRequest(MessageBody, frozen=True):
 class TrafficReport(MessageBody, frozen=True):
     """A shard's answer: `totals` as `ShardNumbers`; by virtual host and name, the `QueueNumbers` of
     queues that have changed since the last report; queues that have ended, or are led elsewhere;
-    and how many changed ones are `left` for the next report."""
+    and how many changed ones are `left` for the next report. `exchanges` that have changed, with
+    their `ExchangeNumbers`."""
 
     totals: Numbers
     queues: Annotated[tuple[tuple[Name, Name, Numbers], ...], Meta(max_length=REPORTED_QUEUES_MAX)]
     ended: tuple[tuple[Name, Name], ...] = ()
     left: Natural = 0
+    exchanges: Annotated[
+        tuple[tuple[Name, Name, tuple[Natural, Natural]], ...],
+        Meta(max_length=REPORTED_EXCHANGES_MAX),
+    ] = ()
 
 
 class SeriesSpan(MessageBody, frozen=True):
@@ -93,16 +107,17 @@ class SeriesSpan(MessageBody, frozen=True):
 
 
 class NodeRates(MessageBody, frozen=True):
-    """A request for message statistics of a node's `queues`, or of its `vhosts`; without any, of
-    the node."""
+    """A request for message statistics of a node's `queues`, of its `vhosts`, or of `exchanges`
+    that are published to there; without any, of the node."""
 
     queues: Annotated[tuple[tuple[Name, Name], ...], Meta(max_length=ASKED_QUEUES_MAX)] = ()
     vhosts: Annotated[tuple[Name, ...], Meta(max_length=ASKED_QUEUES_MAX)] = ()
+    exchanges: Annotated[tuple[tuple[Name, Name], ...], Meta(max_length=ASKED_QUEUES_MAX)] = ()
     span: SeriesSpan = SeriesSpan()
 
 
 class NodeRatesAnswer(MessageBody, frozen=True):
-    """The answer: for each queue or virtual host, or for the node, its statistics as RabbitMQ's management
+    """The answer: for each queue, virtual host or exchange, or for the node, its statistics as RabbitMQ's management
     interface shows them; empty where there are none."""
 
     rows: tuple[dict[str, Any], ...]

@@ -22,7 +22,6 @@ import uvloop
 from fluxmq import logs
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.engine.listing import GroupListings
-from fluxmq.engine.traffic_reports import TrafficReports
 from fluxmq.engine.wiring import Queues
 from fluxmq.ipc import memory
 from fluxmq.ipc.client import ControlClient
@@ -325,7 +324,6 @@ class Worker:
                 {
                     **queues.commands(),
                     **GroupListings(queues, core).commands(),
-                    **TrafficReports(queues, self.shard.reactor.tally).commands(),
                     **self.shard.amqp.commands,
                     **self.shard.node_questions.commands,
                     **{

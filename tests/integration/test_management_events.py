@@ -127,6 +127,9 @@ def test_rates_of_a_queue_its_virtual_host_and_the_node(site: OwnSite) -> None:
     by_rate = site.get("queues?sort=message_stats.publish_details.rate&sort_reverse=true&page=1")
     assert by_rate["items"][0]["name"] == "rated"
     assert site.get("vhosts/%2F")["message_stats"]["publish_details"]["rate"] > 0
+    exchange = site.get("exchanges/%2F/amq.default")["message_stats"]
+    assert exchange["publish_in"] == exchange["publish_out"] > 0
+    assert exchange["publish_in_details"]["rate"] > 0
     overview = site.get("overview?lengths_age=60")
     assert overview["message_stats"]["publish_details"]["rate"] > 0
     assert overview["queue_totals"]["messages"] > 0

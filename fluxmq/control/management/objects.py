@@ -136,6 +136,7 @@ class MessagingObjects:
             for vhost in self.vhosts(call)
             for each in topology.exchanges(vhost)
         ]
+        await self.rates.add_to_exchanges(rows)
         return answer(ListQuery(call).whole(rows))
 
     def _found_exchange(self, call: Call, part: str = "name") -> Exchange:
@@ -146,7 +147,10 @@ class MessagingObjects:
         return found
 
     async def _exchange(self, call: Call) -> web.Response:
-        return answer(self._exchange_row(self._found_exchange(call)))
+        span = span_of(call)
+        row = self._exchange_row(self._found_exchange(call))
+        await self.rates.add_to_exchanges([row], span)
+        return answer(row)
 
     async def _declare_exchange(self, call: Call) -> web.Response:
         body = await call.body()

@@ -111,7 +111,9 @@ def _rows() -> dict[str, Schema]:
         "Node": _names("name", "type", running=_FLAG, mem_used=_COUNT, disk_free=_COUNT),
         "ClusterName": _names("name"),
         "Check": _names("status", "reason"),
-        "Exchange": _names("name", "vhost", "type", internal=_FLAG, **kept, **arguments),
+        "Exchange": _names(
+            *("name", "vhost", "type"), internal=_FLAG, message_stats=_TABLE, **kept, **arguments
+        ),
         "Queue": queue,
         "Binding": _names(
             *("source", "vhost", "destination", "destination_type", "routing_key"),

@@ -47,6 +47,8 @@ class MessageRates:
             return [self._sampler.of_queue(each, wanted.span) for each in wanted.queues]
         if wanted.vhosts:
             return [self._sampler.of_vhost(each, wanted.span) for each in wanted.vhosts]
+        if wanted.exchanges:
+            return [self._sampler.of_exchange(each, wanted.span) for each in wanted.exchanges]
         return [self._sampler.of_node(wanted.span)]
 
     async def of_cluster(self, span: SeriesSpan = NOTHING) -> JsonRow:
@@ -60,6 +62,15 @@ class MessageRates:
             part = tuple(names[begin : begin + ASKED_QUEUES_MAX])
             found += await self._summed(NodeRates(vhosts=part))
         return found
+
+    async def add_to_exchanges(self, rows: Sequence[JsonRow], span: SeriesSpan = NOTHING) -> None:
+        """Add to exchanges' rows their statistics: the sums of all nodes'."""
+        for begin in range(0, len(rows), ASKED_QUEUES_MAX):
+            part = rows[begin : begin + ASKED_QUEUES_MAX]
+            names = tuple((row["vhost"], row["name"]) for row in part)
+            found = await self._summed(NodeRates(exchanges=names, span=span))
+            for row, told in zip(part, found, strict=True):
+                row.update(told)
 
     async def _summed(self, wanted: NodeRates) -> list[JsonRow]:
         others = (self._asked(each, wanted) for each in self._others.nodes)

@@ -173,6 +173,23 @@ def test_a_queue_has_rates_until_it_is_still(tmp_path: Path) -> None:
     sampled(tmp_path / "s", shard, act)
 
 
+def test_an_exchange_has_rates(tmp_path: Path) -> None:
+    shard = ShardReports(
+        report(0, exchanges=(("/", "x", (10, 20)),)),
+        report(0, exchanges=(("/", "x", (20, 30)), ("/", "new", (5, 0)))),
+    )
+
+    async def act(sampler: SamplerPart) -> None:
+        await sampler.after(0)
+        await sampler.after(5)
+        row = sampler.of_exchange(("/", "x"), SPAN)["message_stats"]
+        assert (row["publish_in"], row["publish_in_details"]["rate"]) == (20, 2.0)
+        assert (row["publish_out"], row["publish_out_details"]["rate"]) == (30, 2.0)
+        assert rate(sampler.of_exchange(("/", "new"), SPAN), "publish_in") == 1.0
+
+    sampled(tmp_path / "s", shard, act)
+
+
 def test_samples_are_shared_for_a_moment(tmp_path: Path) -> None:
     shard = ShardReports(report(0))
 

@@ -253,6 +253,7 @@ export async function exchanges(context) {
     table("Exchanges", [
       { title: "Virtual host", cell: (row) => row.vhost }, { title: "Name", cell: (row) => link(`#/exchange/${path(row.vhost, exchangeName(row.name))}`, row.name || "(default exchange)") },
       { title: "Type", cell: (row) => badge(row.type) }, { title: "Features", cell: (row) => [yes(row.durable, "durable"), yes(row.internal, "internal"), yes(row.auto_delete, "auto-delete"), yes(row.policy, row.policy)] },
+      { title: "In/s", number: true, cell: (row) => shownRate(row, "publish_in") }, { title: "Out/s", number: true, cell: (row) => shownRate(row, "publish_out") },
     ], found),
     el("h3", {}, "Add an exchange"),
     form([

@@ -8,7 +8,13 @@ import pytest
 
 from fluxmq.engine import traffic_reports
 from fluxmq.engine.traffic_reports import TrafficReports
-from fluxmq.ipc.traffic_messages import QueueNumbers, ShardNumbers, TrafficReport
+from fluxmq.ipc.traffic_messages import (
+    REPORTED_EXCHANGES_MAX,
+    QueueNumbers,
+    ShardNumbers,
+    TrafficReport,
+)
+from fluxmq.shards.amqp.publishing import COUNTED_EXCHANGES_MAX
 from tests.unit.shards.amqp.support import AmqpClient, AmqpNode, Consumer, Publisher, user
 
 MakeAmqp = Callable[..., AmqpNode]
@@ -16,7 +22,7 @@ MakeAmqp = Callable[..., AmqpNode]
 
 def reports_of(node: AmqpNode) -> TrafficReports:
     """The reports of the first shard."""
-    return TrafficReports(node[0].queues, node[0].reactor.tally)
+    return node.amqp().traffic
 
 
 def rows(report: TrafficReport) -> dict[str, QueueNumbers]:
@@ -108,3 +114,31 @@ def test_queues_that_come_and_go_unreported_leave_nothing(make_amqp: MakeAmqp) -
     assert sum(len(each.moved) for each in traffic) == 1
     assert sum(len(each.queues) for each in traffic) == 0
     assert group.machine.traffic.reported == {}
+
+
+def test_messages_in_and_out_of_exchanges_are_counted(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    node.exchange("fan", "fanout")
+    for name in ("one", "two"):
+        node.queue(name)
+        node.bind("fan", name)
+    Publisher(node).publish("fan", "", b"a", b"b")
+    Publisher(node).publish("", "none", b"c")
+    node.settle()
+    reports = reports_of(node)
+    assert set(reports.report().exchanges) == {("/", "fan", (2, 4)), ("/", "", (1, 0))}
+    assert reports.report().exchanges == ()
+
+
+def test_exchanges_that_are_counted_are_limited(make_amqp: MakeAmqp) -> None:
+    """With one more, all counts begin anew."""
+    node = make_amqp()
+    reports = reports_of(node)
+    counted = node.amqp().broker._publishing.traffic
+    counted.update({("/", f"e{number}"): [1, 1] for number in range(COUNTED_EXCHANGES_MAX)})
+    for _ in range(COUNTED_EXCHANGES_MAX // REPORTED_EXCHANGES_MAX):
+        assert len(reports.report().exchanges) == REPORTED_EXCHANGES_MAX
+    assert len(reports.report().exchanges) == COUNTED_EXCHANGES_MAX % REPORTED_EXCHANGES_MAX
+    Publisher(node).publish("", "none", b"x")
+    assert reports.report().exchanges == (("/", "", (1, 0)),)
+    assert len(counted) == 1
