@@ -117,7 +117,7 @@ class EventStreams:
         """Return the route of a path. Raises ApiError."""
         if not self._patterns:
             self._patterns = [
-                (_pattern(each.path), each)
+                (path_pattern(each.path), each)
                 for each in self._routes()
                 if each.method == "GET" and not each.enters and each.path != NAME
             ]
@@ -197,7 +197,7 @@ async def _answer_to(watched: WatchedPath, call: Call) -> bytes:
     return b'{"found":%s}' % body if isinstance(body, bytes) and body else b"{}"
 
 
-def _pattern(path: str) -> re.Pattern[str]:
+def path_pattern(path: str) -> re.Pattern[str]:
     """Return the pattern of a route's path as it is encoded."""
     pieces, end = [], 0
     for part in _PART.finditer(path):

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from fluxmq.control.management.events import _pattern
+from fluxmq.control.management.events import path_pattern
 from fluxmq.control.management.openapi import document
 from fluxmq.control.management.requests import ApiRoute, Right
 from fluxmq.control.management.route_texts import ROUTE_TEXTS
@@ -58,7 +58,7 @@ def test_rights_are_those_of_the_routes() -> None:
 def test_paths_are_matched_as_the_server_matches_them() -> None:
     """Streams of events find the route of a path themselves."""
     routes = [each for each in make_api().routes if each.method == "GET"]
-    patterns = [(_pattern(each.path), each.path) for each in routes]
+    patterns = [(path_pattern(each.path), each.path) for each in routes]
     examples = {
         "queues/%2F/a%2Fb": "queues/{vhost}/{name}",
         "exchanges/v/x/bindings/source": "exchanges/{vhost}/{name}/bindings/{end:source|destination}",
