@@ -253,3 +253,18 @@ def test_open_streams_are_limited(site: OwnSite) -> None:
             return again.answer.status == 200
 
     eventually(opened, "there is room again", PATIENCE)
+
+
+def test_settings_are_explained(site: OwnSite) -> None:
+    assert site.status("PUT", "queues/%2F/told%20why", {"arguments": {"x-max-length": 5}}) == 201
+    policy = {"pattern": "^told", "definition": {"max-length": 9, "expires": 60000}}
+    assert site.status("PUT", "policies/%2F/p", policy) == 201
+    rows = {each["key"]: each for each in site.v1("GET", "explain/%2F/told%20why").body}
+    assert rows["expires"]["value"] == "60000"
+    assert rows["max-length"]["value"] == "5"
+    assert "p" in rows["expires"]["source"]
+    assert site.v1("GET", "explain/%2F/nothing").status == 404
+    assert (
+        site.v1("GET", "explain/%2F/told%20why", user="management", password="management").status
+        == 401
+    )

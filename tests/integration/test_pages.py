@@ -213,6 +213,7 @@ def test_a_queue_from_its_declaration_to_its_end(page: Page) -> None:
     page.wait(lambda: offered(page, "stream", "x-max-age"))
     page.follow("made here")
     page.shows('"x-max-length":5')
+    page.shows("Settings, and where they come from")
     for payload in ("first", "second"):
         page.fill("Publish", payload=payload, headers="n = 1")
         page.shows("Published, and safe.")

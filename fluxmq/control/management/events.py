@@ -1,7 +1,7 @@
 """Answers as server-sent events: for pages, which would otherwise ask again and again.
 
 A stream has the answers to some paths, each sent when it has changed, at most once a second and so
-that the answers take a twentieth of the time. Streams end after a minute, and clients open them
+that the answers of all streams together take a fiftieth of the time. Streams end after a minute, and clients open them
 anew; they end earlier with the right to have them. Source: HTML Living Standard, section 9.2.
 """
 
@@ -39,13 +39,14 @@ from fluxmq.ipc.messages import MessageError
 PATHS_MAX: Final = 8
 """Paths of a stream: a page shows no more lists."""
 STREAMS_MAX: Final = 64
-"""Open streams: each costs up to a twentieth of a core while it has much to tell."""
+"""Open streams: with more, each would be told too seldom, and connections would be used up."""
 USER_STREAMS_MAX: Final = 16
 """Open streams of one user: tabs of a browser, and some to spare for other users."""
 UPDATE_SECONDS: Final = 1.0
 """Least time between two updates of a stream."""
-COST_FACTOR: Final = 20
-"""Times that an update took, for which the next one waits."""
+COST_FACTOR: Final = 50
+"""Times that an update took, for which the next one waits, for each open stream: long lists are
+updated less often, and shards have their time for messages."""
 STREAM_SECONDS: Final = 50.0
 """Length of a stream: less than the time for any answer of the interface."""
 CHECK_SECONDS: Final = 5.0
@@ -170,7 +171,7 @@ class EventStreams:
                         sent[each.number] = data
                         await response.write(b"event: %d\ndata: %s\n\n" % (each.number, data))
                 took = time.monotonic() - now
-                await asyncio.sleep(max(UPDATE_SECONDS, COST_FACTOR * took))
+                await asyncio.sleep(max(UPDATE_SECONDS, COST_FACTOR * took * self.open_now))
         except ApiError as problem:
             data = orjson.dumps({"error": problem.error, "reason": problem.reason})
             await response.write(b"event: ended\ndata: %s\n\n" % data)

@@ -55,7 +55,7 @@ from fluxmq.protocols.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from fluxmq.routing.topology.effective import policy_of
+from fluxmq.routing.topology.effective import explain, policy_of
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.topology import Topology
 
@@ -105,6 +105,7 @@ class MessagingObjects:
             ApiRoute("DELETE", f"{queue}/contents", self._purge, enters=True),
             ApiRoute("POST", f"{queue}/get", self._get, enters=True),
             ApiRoute("POST", f"{queue}/actions", self._act, Right.ADMINISTRATOR),
+            ApiRoute("GET", "fluxmq/v1/explain/{vhost}/{name}", self._explain),
             ApiRoute("GET", "bindings", self._bindings),
             ApiRoute("GET", "bindings/{vhost}", self._bindings),
             ApiRoute("GET", between, self._between),
@@ -229,6 +230,15 @@ class MessagingObjects:
         row = self._queue_row(rows[0])
         await self.rates.add_to([row], span)
         return answer(row)
+
+    async def _explain(self, call: Call) -> web.Response:
+        """Return the settings of a queue, or of an exchange, and where each comes from."""
+        name, topology = _exchange_name(call.part("name")), self._topology()
+        found: QueueRecord | Exchange | None = topology.queue(call.vhost, name)
+        found = found or topology.exchange(call.vhost, name)
+        if found is None:
+            raise not_found(f"no queue or exchange {name!r} in vhost {call.vhost!r}")
+        return answer([plain(each._asdict()) for each in explain(topology, found)])
 
     async def _declare_queue(self, call: Call) -> web.Response:
         body = await call.body()

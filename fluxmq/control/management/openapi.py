@@ -146,6 +146,7 @@ def _rows() -> dict[str, Schema]:
             pinned={"type": "array", "items": _TEXT},
         ),
         "CanStop": _object(can_stop=_FLAG, rows={"type": "array", "items": _TABLE}),
+        "Explained": _listed("explained"),
         "Session": _listed("sessions"),
         "Subscription": _listed("subscriptions"),
         "Retained": _listed("retained"),

@@ -222,6 +222,9 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
         "Import definitions of a virtual host", "Any", "Definitions"
     ),
     "GET openapi.json": RouteText("Describe this interface", "Any"),
+    "GET fluxmq/v1/explain/{vhost}/{name}": RouteText(
+        "Show the settings of a queue or an exchange, and where each comes from", "Explained[]"
+    ),
     "GET fluxmq/v1/status": RouteText("Show the processes of this node", "NodeStatus"),
     "GET fluxmq/v1/cores": RouteText(
         "List the shards of this node with their cores and groups", "Core[]", "", _PAGED

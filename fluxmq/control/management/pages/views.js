@@ -164,7 +164,7 @@ function parsed(text) {
 export async function queue(context) {
   const { api, parts: [vhost, name] } = context;
   const where = `queues/${path(vhost, name)}`;
-  const [found, bindings, consumers] = await Promise.all([api.get(`${where}?${TEN_MINUTES(30)}`), api.get(`${where}/bindings`), api.get(`consumers/${path(vhost)}`)]);
+  const [found, bindings, consumers, explained] = await Promise.all([api.get(`${where}?${TEN_MINUTES(30)}`), api.get(`${where}/bindings`), api.get(`consumers/${path(vhost)}`), api.get(`fluxmq/v1/explain/${path(vhost, name)}`)]);
   const replicated = (found.members || []).length > 1 && api.has();
   const groups = replicated ? (await api.get("fluxmq/v1/raft?columns=name")).map((row) => row.name).filter((each) => !each.startsWith("_") && each !== found.group) : [];
   const own = consumers.filter((row) => row.queue.name === name);
@@ -176,6 +176,10 @@ export async function queue(context) {
       ["Redelivered a second", shownRate(found, "redeliver"), speeds(found, "redeliver")], ["Consumers", number(found.consumers)], ["State", found.state],
     ]),
     facts([["Virtual host", found.vhost], ["Arguments", json(found.arguments)], ["Policy", found.policy], ["In effect by policies", json(found.effective_policy_definition)], ["Replication group", found.group], ["Move", found.migration], ["Leader", found.leader], ["Members", (found.members || []).join(", ")], ["Members online", (found.online || []).join(", ")]]),
+    ...(explained.length ? [table("Settings, and where they come from", [
+      { title: "Setting", cell: (row) => row.key }, { title: "Value", cell: (row) => el("code", {}, row.value) }, { title: "From", cell: (row) => row.source },
+      { title: "Not in effect", cell: (row) => row.others },
+    ], explained)] : []),
     bindingsTable(context, bindings, "Bindings to this queue"),
     form([{ name: "source", label: "From exchange", required: true }, { name: "key", label: "Routing key" }, { name: "arguments", label: "Arguments, one a line", type: "area", wide: true }], "Bind",
       async (values) => context.act("bound", () => api.send("POST", `bindings/${path(vhost, "e", values.source, "q", name)}`, { routing_key: values.key, arguments: parsed(values.arguments) }))),
