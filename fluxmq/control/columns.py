@@ -164,6 +164,36 @@ LISTS: Final[dict[str, ListSpec]] = {
         True,
         "Listing consumers in vhost {vhost} ...",
     ),
+    "sessions": ListSpec(
+        (
+            *("name", "vhost", "connected", "user", "peer", "protocol", "keep_alive", "expiry"),
+            *("subscriptions", "inflight", "pending", "pending_bytes", "will", "shard", "node"),
+        ),
+        ("name", "connected", "subscriptions", "pending"),
+        False,
+        "Listing MQTT sessions ...",
+    ),
+    "subscriptions": ListSpec(
+        (
+            *("name", "vhost", "client_id", "connected", "qos", "no_local", "retain_as_published"),
+            *("subscription_id", "share", "queue", "node"),
+        ),
+        ("client_id", "name", "qos"),
+        False,
+        "Listing MQTT subscriptions ...",
+    ),
+    "retained": ListSpec(
+        ("name", "vhost", "qos", "payload_bytes", "expires_in", "payload"),
+        ("name", "qos", "payload_bytes"),
+        False,
+        "Listing retained messages ...",
+    ),
+    "outboxes": ListSpec(
+        ("name", "vhost", "group", "batches", "bytes", "shard", "node"),
+        ("name", "group", "batches"),
+        False,
+        "Listing outboxes ...",
+    ),
     "vhosts": ListSpec(
         ("name", "description", "tags", "default_queue_type"),
         ("name",),

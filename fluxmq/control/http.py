@@ -14,8 +14,8 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from fluxmq.control.management.api import PREFIX, ManagementApi
-from fluxmq.control.management.requests import BODY_BYTES_MAX, Right
+from fluxmq.control.management.api import ManagementApi
+from fluxmq.control.management.requests import BODY_BYTES_MAX, PREFIX, Right
 from fluxmq.control.overview import Readiness
 from fluxmq.control.scrape import ScrapeRequest
 from fluxmq.logs import RateLimited, get_logger

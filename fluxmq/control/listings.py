@@ -36,6 +36,7 @@ from fluxmq.ipc.row_messages import (
     LIST,
     PURGE_QUEUE,
     QUEUES,
+    RETAINED,
     ROWS,
     SHARD_LISTS,
     AffectedCount,
@@ -184,7 +185,7 @@ class Listings:
 
     async def _of_nodes(self, wanted: ListRequest) -> Listed:
         """Return the next page of the nodes' rows, one node after the other, this one first."""
-        if wanted.here:
+        if wanted.here or wanted.what == RETAINED:
             return await self._of_shards(wanted)
         number, *place = wanted.place or (0,)
         if number > len(self._others.nodes):
@@ -215,7 +216,11 @@ class Listings:
             return Listed(())
         shard = shards[left[0]]
         columns = (column for column in wanted.columns if column != "node")
-        question = RowsRequest(wanted.what, ("vhost", *columns), after if left[0] == index else 0)
+        if wanted.what == RETAINED:
+            del left[1:]  # every shard has all of them, and what all nodes share, every node
+        names = ((wanted.vhost or "", wanted.subject),) if wanted.subject else ()
+        after = after if left[0] == index else 0
+        question = RowsRequest(wanted.what, ("vhost", *columns), after, names)
         (page,) = await _pages([shard], question)
         if page is not None and page.following >= 0:
             place: tuple[int, ...] = (left[0], page.following)

@@ -79,6 +79,7 @@ from fluxmq.ipc.record_messages import RECORD_CHANGE
 from fluxmq.ipc.retained_messages import RETAINED_CHANGE
 from fluxmq.ipc.table import ProcessTable, ProcessTableError
 from fluxmq.ipc.topology_messages import TOPOLOGY, TOPOLOGY_CHANGE
+from fluxmq.ipc.traffic_messages import NODE_RATES
 from fluxmq.ipc.user_messages import Confirmed, Hashing, Users
 from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.rabbitmq_names import ScrapedNode
@@ -433,7 +434,7 @@ class ControlProcess:
         async def ask(kind: str, body: Body) -> Body:
             return await self._answer(ControlMessage(kind, 1, body))
 
-        return ManagementApi(
+        api = ManagementApi(
             NodeView(
                 ask,
                 self._settings,
@@ -449,6 +450,10 @@ class ControlProcess:
             self._shards,
             self._launch.workers,
         )
+        self._answers[NODE_RATES] = api.rates.answer
+        self._serving["management"] = api
+        api.start()
+        return api
 
     async def _load_definitions(self, path: str, management: Callable[[], ManagementApi]) -> None:
         """Declare what a file contains; in a cluster, in the background, once there is a leader.

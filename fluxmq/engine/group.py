@@ -365,6 +365,10 @@ class ReplicationGroup(GroupRequests):
             port = self.ports.get(each.consumer)
             if port is not None:
                 self.counts.delivered += each.count
+                taker = each.consumer
+                self.machine.traffic.delivered(
+                    queue_id, each.count, each.attempts > 1, taker.taking, taker.automatic
+                )
                 port.deliver(each.batch, each.first, each.count, each.attempts, committed)
         for dead in step.dead:
             self._dead_letter(self, dead)
@@ -487,9 +491,12 @@ class ReplicationGroup(GroupRequests):
         gone: set[int] = set()
         if applied.deleted or applied.declared or applied.configured:
             gone = self._change_queues(applied)
+        leading = self.driver.leading
         for queue_id, batch in applied.batches:
             self.counts.appended += batch.count
             if queue_id not in gone:
+                if leading:
+                    self.machine.traffic.of(queue_id).published += batch.count
                 self.writes.append(queue_id, batch)
         self.writes.applied(applied.time)
         for queue_id, start in applied.trims:

@@ -250,6 +250,9 @@ class GroupRequests(ABC):
             consumer, verb, ranges, self.clock(), delay, reason
         )
         self.counts.settled[verb] += settlement.settled
+        acknowledged = verb == Verb.ACK
+        if acknowledged:
+            self.machine.traffic.of(consumer.queue_id).acked += settlement.settled
         self.wake()
         answer: ResultCallback | None = None
         if done is not None:
@@ -260,7 +263,7 @@ class GroupRequests(ABC):
                 asked(Outcome.NOT_PENDING if missing else reason_of(result))
 
             answer = applied
-        if verb == Verb.ACK or not settlement.commands:
+        if acknowledged or not settlement.commands:
             self._submit_all(settlement.commands, answer)
         else:
             self._change(settlement.commands, answer)

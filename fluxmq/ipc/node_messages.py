@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from fluxmq.ipc.messages import MessageBody, Name, Natural, Text, Word
 from fluxmq.ipc.row_messages import CLOSE_CONNECTIONS, CLOSE_SESSION, LIST
+from fluxmq.ipc.traffic_messages import NODE_RATES
 
 OF_NODE: Final = "of_node"
 DESCRIBE_NODE: Final = "describe_node"
@@ -36,7 +37,7 @@ REVISION_WANTED: Final = "revision_wanted"
 ADMIT_MEMBER: Final = "admit_member"
 
 QUESTIONS: Final = frozenset(
-    {LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER}
+    {LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER, NODE_RATES}
 )
 """Kinds of questions that a control process answers for another node."""
 

@@ -1,6 +1,6 @@
 """Messages for fluxmqctl's lists and actions, and the shards' part in them.
 
-    control -> shard      rows, close_connections, purge_queue, delete_queue
+    control -> shard      rows, close_connections, purge_queue, delete_queue, delete_retained
     fluxmqctl -> control  list, close_connections, purge_queue, delete_queue
 
 A row is a map from column to value, with the requested columns. Long lists come in pages. Pure,
@@ -33,13 +33,19 @@ CLOSE_CONNECTIONS: Final = "close_connections"
 CLOSE_SESSION: Final = "close_session"
 PURGE_QUEUE: Final = "purge_queue"
 DELETE_QUEUE: Final = "delete_queue"
+DELETE_RETAINED: Final = "delete_retained"
 
 QUEUES: Final = "queues"
 CONNECTIONS: Final = "connections"
 CHANNELS: Final = "channels"
 CONSUMERS: Final = "consumers"
-SHARD_LISTS: Final = (QUEUES, CONNECTIONS, CHANNELS, CONSUMERS)
-"""Lists whose rows shards have."""
+SESSIONS: Final = "sessions"
+SUBSCRIPTIONS: Final = "subscriptions"
+RETAINED: Final = "retained"
+OUTBOXES: Final = "outboxes"
+MQTT_LISTS: Final = (SESSIONS, SUBSCRIPTIONS, RETAINED, OUTBOXES)
+SHARD_LISTS: Final = (QUEUES, CONNECTIONS, CHANNELS, CONSUMERS, *MQTT_LISTS)
+"""Lists whose rows shards have. Every shard has all retained messages."""
 
 COLUMNS_MAX: Final = 64
 PAGE_ROWS_MAX: Final = 1000
@@ -48,6 +54,8 @@ PAGE_BYTES_MAX: Final = 1 << 20
 REASON_CHARACTERS_MAX: Final = 255
 CLIENT_ID_CHARACTERS_MAX: Final = 1024
 """Maximum length of client ids that a shard accepts."""
+SUBJECT_CHARACTERS_MAX: Final = 65_535
+"""Maximum length of a topic (MQTT 5.0 section 1.5.4)."""
 
 TableRow = dict[str, Any]
 """Column to value: text, number, truth value, None, list or map."""
@@ -77,7 +85,8 @@ class RowsRequest(MessageBody, frozen=True):
     """Control's request to a shard: rows of `what` from number `after` on.
 
     `names`, for queues: only those (virtual host and name) that this shard holds; the answer is one
-    page and omits the others.
+    page and omits the others. For MQTT's lists: only the rows of those client ids, topics or
+    queues.
     """
 
     what: Annotated[str, Meta(pattern=f"^({'|'.join(SHARD_LISTS)})$")]
@@ -111,14 +120,15 @@ class ListRequest(MessageBody, frozen=True):
     """A request of fluxmqctl: rows of `what` in a virtual host (None: in all, or it has none).
 
     `place` is where to continue: empty at first, then from the last answer. `subject` narrows some
-    lists: a queue's name for explain_policy. ``here``: only the rows of this node.
+    lists: a queue's name for explain_policy, a client id, a topic. ``here``: only the rows of this
+    node.
     """
 
     what: Word
     columns: Columns
     vhost: Name | None = None
     place: Place = ()
-    subject: Name = ""
+    subject: Annotated[str, Meta(max_length=SUBJECT_CHARACTERS_MAX)] = ""
     here: bool = False
 
 
@@ -151,6 +161,12 @@ class CloseSession(MessageBody, frozen=True):
 
     client_id: Annotated[str, Meta(max_length=CLIENT_ID_CHARACTERS_MAX)]
     here: bool = False
+
+
+class DeleteRetained(MessageBody, frozen=True):
+    """Delete the retained message of a topic. Answered with `AffectedCount`."""
+
+    topic: Annotated[str, Meta(max_length=SUBJECT_CHARACTERS_MAX)]
 
 
 class QueueRequest(MessageBody, frozen=True):

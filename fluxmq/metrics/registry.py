@@ -645,6 +645,13 @@ _DECLARED: Final = (
         ("reason",),
         _NODE,
     ),
+    Metric(
+        "fluxmq_http_event_streams",
+        _G,
+        "Open streams of server-sent events of the management interface.",
+        (),
+        _NODE,
+    ),
     Metric("fluxmq_users", _G, "Users known to the node.", (), _NODE),
     Metric(
         "fluxmq_tls_certificate_expiry_seconds",

@@ -51,6 +51,7 @@ from fluxmq.queues.moves import QueueMoves
 from fluxmq.queues.origins import IDENTITY, Identity, Origins
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import QueueState
+from fluxmq.queues.traffic import GroupTraffic
 
 VERSION: Final = 4
 """Behaviour of the machine; raised by an entry, so that all replicas change at one index. Since 2,
@@ -104,6 +105,8 @@ class Machine:
         """Ids of queues that entries have changed since this set was last cleared."""
         self.closed: set[int] = set()
         """Ids of queues that are being moved, from or to this group."""
+        self.traffic = GroupTraffic()
+        """Counters for rates, which no entry depends on."""
         self._ids: dict[str, int] = {}
         self._next_queue = 1
         self._hash = 0
@@ -145,6 +148,7 @@ class Machine:
         for queue_id, queue in touched.items():
             if queue_id in self.queues:
                 self.changed.add(queue_id)
+                self.traffic.moved.add(queue_id)
                 if not queue.closed:
                     queue.follow_floors(applied)
         self._roll(applied, data)
@@ -276,6 +280,7 @@ class Machine:
         queue.exact = self.version >= migration.EXACT
         self._ids[config.name] = id_
         self.changed.add(id_)
+        self.traffic.moved.add(id_)
         applied.declared.append(id_)
         return queue
 
@@ -291,6 +296,7 @@ class Machine:
         del self.queues[queue.id]
         self.closed.discard(queue.id)
         self.changed.discard(queue.id)
+        self.traffic.forget(queue.id)
         del self._ids[queue.name]
         applied.deleted.append((queue.id, queue.name))
         applied.woken.pop(queue.id, None)
@@ -504,6 +510,7 @@ class Machine:
         self.queues = {queue.id: queue for queue in queues}
         self._ids = {queue.name: queue.id for queue in queues}
         self.changed = set(self.queues)
+        self.traffic.moved = set(self.queues)
         self.closed = {queue.id for queue in queues if queue.closed}
         self._behave_as(behaviour)
 

@@ -6,24 +6,32 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.broker import HOST
 from tests.cluster.nodes import Cluster
-from tests.conformance.client import eventually
+from tests.conformance import wire
+from tests.conformance.client import Client, eventually, tcp
 from tests.management import ManagementSite
 
 pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ManagementSite]]:
-    """The interface of each of three nodes."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes."""
     cluster = Cluster(tmp_path_factory.mktemp("management"), {})
     try:
         cluster.start()
-        yield [ManagementSite(node.http_port, node.amqp_port) for node in cluster.nodes]
+        yield cluster
         cluster.stop()
     finally:
         print(cluster.log())
         cluster.end()
+
+
+@pytest.fixture(scope="module")
+def sites(cluster: Cluster) -> list[ManagementSite]:
+    """The interface of each node."""
+    return [ManagementSite(node.http_port, node.amqp_port) for node in cluster.nodes]
 
 
 def test_a_queue_is_the_same_from_every_node(sites: list[ManagementSite]) -> None:
@@ -78,3 +86,61 @@ def test_users_and_definitions_are_the_clusters(sites: list[ManagementSite]) -> 
 
 def test_a_node_that_others_need_is_critical(sites: list[ManagementSite]) -> None:
     assert sites[0].get("health/checks/node-is-quorum-critical") == {"status": "ok"}
+
+
+def test_rates_are_those_of_the_leader_and_of_all_nodes(sites: list[ManagementSite]) -> None:
+    assert (
+        sites[0].status("PUT", "queues/%2F/rated", {"arguments": {"x-queue-type": "quorum"}}) == 201
+    )
+    with sites[1].connect() as connection:
+        channel = connection.channel()
+
+        def rated() -> bool:
+            for _ in range(20):
+                channel.basic_publish("", "rated", b"x")
+            connection.sleep(0.1)
+            rows = [each.get("queues/%2F/rated") for each in sites]
+            rates = [row.get("message_stats", {}).get("publish_details") for row in rows]
+            return all(each is not None and each["rate"] > 0 for each in rates)
+
+        eventually(rated, "every node tells the leader's rates", 30)
+        totals = [each.get("overview")["message_stats"] for each in sites]
+        assert all(each["publish_details"]["rate"] > 0 for each in totals)
+        vhosts = [each.get("vhosts/%2F")["message_stats"]["publish"] for each in sites]
+        assert all(each > 0 for each in vhosts)
+    assert sites[0].status("DELETE", "queues/%2F/rated") == 204
+
+
+def test_groups_are_listed_and_audited_and_led_where_they_are_told(
+    sites: list[ManagementSite],
+) -> None:
+    first = sites[0]
+    groups = first.get("fluxmq/v1/raft")
+    group = next(each["name"] for each in groups if not each["name"].startswith("_"))
+    members = [each for each in first.get("fluxmq/v1/members") if each["group"] == group]
+    assert {each["node"] for each in members} == {"node1", "node2", "node3"}
+    rows = first.ask("POST", f"fluxmq/v1/raft/{group}/audit").body["rows"]
+    assert [each["verdict"] for each in rows] == ["equal"] * 3
+    follower = next(each["node"] for each in members if not each["leads"])
+    moved = first.ask("POST", f"fluxmq/v1/raft/{group}/transfer", {"node": follower})
+    assert moved.body == {"group": group, "node": follower}
+    assert first.get("fluxmq/v1/can-stop")["can_stop"]
+    refused = first.ask("POST", "fluxmq/v1/raft/none/audit")
+    assert (refused.status, set(refused.body)) in (
+        (404, {"error", "reason"}),
+        (400, {"error", "reason"}),
+    )
+
+
+def test_sessions_of_all_nodes_are_listed_by_each(
+    cluster: Cluster, sites: list[ManagementSite]
+) -> None:
+    with Client(tcp(HOST, cluster.nodes[1].port), wire.V5) as client:
+        client.connect("roamer")
+        client.subscribe("r/#")
+        for site in sites:
+            (session,) = site.get("fluxmq/v1/sessions")
+            assert (session["name"], session["node"]) == ("roamer", "node2")
+            (subscription,) = site.get("fluxmq/v1/sessions/roamer/subscriptions")
+            assert subscription["name"] == "r/#"
+        assert sites[2].status("DELETE", "fluxmq/v1/sessions/roamer") == 204

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from tests.broker import HOST, Broker, external_broker, free_port, running_broker
+from tests.conformance import wire
+from tests.conformance.client import Client, tcp
+from tests.management import ManagementSite
 
 webdriver = pytest.importorskip("selenium.webdriver")
 from selenium.common import exceptions  # noqa: E402
@@ -39,6 +42,12 @@ PAGES = {
     "exchanges": "Add an exchange",
     "connections": "Clients of all nodes",
     "channels": "AMQP channels",
+    "clients": "Part of a client identifier",
+    "subscriptions": "Part of a topic filter",
+    "retained": "Part of a topic",
+    "groups": "Groups of this node",
+    "cores": "Pinned here",
+    "alarms": "Nothing is wrong.",
     "policies": "Set a policy",
     "vhosts": "Add a virtual host",
     "users": "Set permissions",
@@ -204,6 +213,7 @@ def test_a_queue_from_its_declaration_to_its_end(page: Page) -> None:
     page.wait(lambda: offered(page, "stream", "x-max-age"))
     page.follow("made here")
     page.shows('"x-max-length":5')
+    page.shows("Settings, and where they come from")
     for payload in ("first", "second"):
         page.fill("Publish", payload=payload, headers="n = 1")
         page.shows("Published, and safe.")
@@ -292,3 +302,78 @@ def test_the_keyboard_is_enough(page: Page) -> None:
         if page.driver.switch_to.active_element.text == "Add queue":
             return
     raise AssertionError("the form cannot be reached")
+
+
+def asked(page: Page) -> list[str]:
+    """The requests to the interface that a page has made since it was loaded."""
+    script = "return performance.getEntriesByType('resource').map(each => each.name)"
+    return [each for each in page.driver.execute_script(script) if "/api/" in each]
+
+
+def test_a_page_is_told_what_changes(page: Page, site: Broker) -> None:
+    """By one stream of events, without asking again."""
+    page.log_in()
+    page.open("queues", "Add a queue")
+    before = len(asked(page))
+    api = ManagementSite(site.http_port)
+    assert api.status("PUT", "queues/%2F/told") == 201
+    page.shows("told")
+    assert api.status("DELETE", "queues/%2F/told") == 204
+    page.wait(lambda: "told" not in page.text)
+    after = asked(page)[before:]
+    assert not [each for each in after if "/api/queues?" in each]
+    assert page.errors() == []
+
+
+def test_a_page_asks_again_where_streams_are_refused(page: Page, site: Broker) -> None:
+    """As where a proxy holds them back."""
+    page.log_in()
+    page.driver.execute_cdp_cmd("Network.enable", {})
+    page.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/fluxmq/v1/events*"]})
+    page.open("queues", "Add a queue")
+    api = ManagementSite(site.http_port)
+    assert api.status("PUT", "queues/%2F/polled") == 201
+    page.shows("polled")
+    assert [each for each in asked(page) if "/events?" in each]
+
+
+def test_mqtt_clients_and_retained_messages(page: Page, site: Broker) -> None:
+    with Client(tcp(site.host, site.port), wire.V5) as client:
+        client.connect("meter 7")
+        client.subscribe("plant/+/set", qos=1)
+        client.publish("plant/7/state", b"<b>on</b>", retain=True, qos=1)
+        page.log_in()
+        page.open("clients", "meter 7")
+        page.picture("clients")
+        page.follow("meter 7")
+        page.shows("plant/+/set")
+        page.open("subscriptions", "plant/+/set")
+        page.open("retained", "plant/7/state")
+        page.press("Show")
+        page.shows("<b>on</b>")
+        page.picture("retained")
+        page.press("Delete")
+        page.confirm("plant/7/state")
+        page.shows("Deleted.")
+        page.wait(lambda: "plant/7/state" not in page.text)
+        page.open("client/meter%207", "Session expires after")
+        page.press("End session")
+        page.confirm("meter 7")
+        page.shows("Ended.")
+        page.wait(lambda: "meter 7" not in page.text)
+    assert page.errors() == []
+
+
+def test_a_group_is_pinned_to_a_core(page: Page, site: Broker) -> None:
+    assert ManagementSite(site.http_port).status("PUT", "queues/%2F/placed") == 201
+    page.log_in()
+    page.open("groups", "Groups of this node, which hold its queues")
+    group = page.driver.find_element(By.CSS_SELECTOR, "tbody td").text
+    page.picture("groups")
+    page.open("cores", "Pin a group")
+    page.fill("Pin", group=group, shard="shard-1")
+    page.shows(f"Group {group} is pinned to shard-1.")
+    page.picture("cores")
+    page.press("Unpin")
+    page.shows("is no longer pinned.")
+    assert page.errors() == []

@@ -166,7 +166,9 @@ class Administration:
 
     async def _vhosts(self, call: Call) -> web.Response:
         seen = [each for each in self._topology().vhosts() if call.caller.sees(each.name)]
-        return answer(ListQuery(call).whole([vhost_row(each, self._nodes, {}) for each in seen]))
+        totals = await self._objects.rates.of_vhosts([each.name for each in seen])
+        rows = [vhost_row(each, self._nodes, row) for each, row in zip(seen, totals, strict=True)]
+        return answer(ListQuery(call).whole(rows))
 
     def _found_vhost(self, name: str) -> Vhost:
         found = self._topology().vhost(name)
@@ -175,7 +177,9 @@ class Administration:
         return found
 
     async def _vhost(self, call: Call) -> web.Response:
-        return answer(vhost_row(self._found_vhost(call.vhost), self._nodes, {}))
+        found = self._found_vhost(call.vhost)
+        (totals,) = await self._objects.rates.of_vhosts([found.name])
+        return answer(vhost_row(found, self._nodes, totals))
 
     async def _add_vhost(self, call: Call) -> web.Response:
         """Create a virtual host, or change one; its creator gets permissions there, as in RabbitMQ."""
@@ -373,7 +377,7 @@ class Administration:
     # Policies
 
     async def _policies(self, call: Call) -> web.Response:
-        operator = call.request.path.startswith("/api/operator-policies")
+        operator = call.path.startswith("operator-policies")
         rows = [
             policy_row(each)
             for vhost in self._objects.vhosts(call)
@@ -383,7 +387,7 @@ class Administration:
         return answer(ListQuery(call).whole(rows))
 
     def _found_policy(self, call: Call) -> Policy:
-        operator = call.request.path.startswith("/api/operator-policies")
+        operator = call.path.startswith("operator-policies")
         for each in self._topology().policies(call.vhost):
             if each.name == call.part("name") and each.operator is operator:
                 return each
@@ -393,7 +397,7 @@ class Administration:
         return answer(policy_row(self._found_policy(call)))
 
     async def _set_policy(self, call: Call) -> web.Response:
-        operator = call.request.path.startswith("/api/operator-policies")
+        operator = call.path.startswith("operator-policies")
         named = {"name": call.part("name"), "vhost": call.vhost}
         return done(await self.put_policy({**await call.body(), **named}, operator=operator))
 

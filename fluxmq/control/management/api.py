@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 
@@ -18,11 +18,16 @@ from fluxmq.control.management.amqp_calls import AmqpCaller
 from fluxmq.control.management.clients import MessagingClients
 from fluxmq.control.management.control_requests import control_routes
 from fluxmq.control.management.definitions import Definitions
+from fluxmq.control.management.events import EventStreams
+from fluxmq.control.management.group_routes import GroupRoutes
+from fluxmq.control.management.mqtt_routes import MqttRoutes
 from fluxmq.control.management.objects import MessagingObjects
+from fluxmq.control.management.openapi import document
 from fluxmq.control.management.overview import NodeView, Overview
 from fluxmq.control.management.page_files import add_pages
 from fluxmq.control.management.rates import MessageRates
 from fluxmq.control.management.requests import (
+    PREFIX,
     ApiError,
     ApiRoute,
     Call,
@@ -32,16 +37,17 @@ from fluxmq.control.management.requests import (
     error_of,
     not_authorised,
 )
+from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import Peer, RequestError
+from fluxmq.control.traffic import TrafficSampler
 from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.messages import MessageError
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.metrics.registry import Sample
 from fluxmq.settings.plans import GroupPlans
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import Placement
-
-PREFIX: Final = "/api/"
 
 _log = get_logger(__name__)
 
@@ -66,7 +72,10 @@ class ManagementApi:
             lambda: current().auth.loopback_users,
         )
         caller = AmqpCaller(shards)
-        objects = MessagingObjects(node.topology, listings, caller, node.name)
+        self.sampler = TrafficSampler(shards)
+        others = ControlOfNodes([each for each in node.nodes if each != node.name], shards)
+        self.rates = MessageRates(self.sampler, node.name, others)
+        objects = MessagingObjects(node.topology, listings, caller, self.rates, node.name)
         clients = MessagingClients(node.ask)
         administration = Administration(
             *(node.ask, node.topology, users, lambda: parameters_of(current()), objects, node.nodes)
@@ -77,7 +86,7 @@ class ManagementApi:
         self.definitions = Definitions(
             *(node.topology, users, administration, group_of, settings.amqp.product_version)
         )
-        overview = Overview(node, objects, clients, caller, MessageRates(shards))
+        overview = Overview(node, objects, clients, caller, self.rates)
         self.routes: list[ApiRoute] = [
             *overview.routes(),
             *objects.routes(),
@@ -85,7 +94,16 @@ class ManagementApi:
             *administration.routes(),
             *self.definitions.routes(),
             *control_routes(node.ask),
+            *GroupRoutes(node.ask, clustered=node.replicas is not None).routes(),
+            *MqttRoutes(node.ask, shards).routes(),
+            ApiRoute("GET", "openapi.json", self._describe),
         ]
+        self.streams = EventStreams(
+            lambda: self.routes,
+            lambda route, caller, place: check_rights(route, caller, place.parts),
+            self.access.caller,
+        )
+        self.routes += self.streams.routes()
         self._said = RateLimited(_log, per_second=0.2, burst=5)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -93,6 +111,19 @@ class ManagementApi:
         for route in self.routes:
             router.add_route(route.method, PREFIX + route.path, partial(self._serve, route))
         add_pages(router)
+
+    def start(self) -> None:
+        """Begin to sample rates."""
+        self.sampler.start()
+
+    async def stop(self) -> None:
+        """End; called once."""
+        await self.sampler.stop()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics of event streams."""
+        yield "fluxmq_http_event_streams", {}, self.streams.open_now
+        yield "fluxmq_http_refused_total", {"reason": "streams"}, self.streams.refused
 
     async def _serve(self, route: ApiRoute, request: web.Request) -> web.StreamResponse:
         try:
@@ -115,8 +146,13 @@ class ManagementApi:
             return self._refused(problem, request)
         return None
 
+    async def _describe(self, _call: Call) -> web.Response:
+        return answer(document(self.routes))
+
     def _refused(self, problem: ApiError, request: web.Request) -> web.Response:
         found = answer({"error": problem.error, "reason": problem.reason}, problem.status)
+        if problem.status == 503:
+            self._said.event(logging.WARNING, problem.error, "management: %s", problem.reason)
         if problem.status == 401:
             # A browser would ask for a password itself, although a page has a form for it.
             if "X-Requested-With" not in request.headers:

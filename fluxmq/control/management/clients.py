@@ -63,7 +63,7 @@ class MessagingClients:
         rows = await rows_of(self._ask, what)
         if not call.caller.has(Right.MONITORING):
             rows = [row for row in rows if row.get("user") == call.caller.user.name]
-        if "vhost" in call.request.match_info:
+        if "vhost" in call.parts:
             rows = [row for row in rows if row.get("vhost") == call.vhost]
         return [connection_row(row) for row in rows] if what == CONNECTIONS else rows
 
@@ -128,7 +128,7 @@ class MessagingClients:
         raise not_found(f"there is no channel {call.part('name')!r}")
 
     async def _consumers(self, call: Call) -> web.Response:
-        vhost = call.vhost if "vhost" in call.request.match_info else None
+        vhost = call.vhost if "vhost" in call.parts else None
         rows = await rows_of(self._ask, CONSUMERS, vhost)
         seen = [row for row in rows if call.caller.sees(str(row.get("vhost")))]
         channels = {str(row.get("pid")): row for row in await self._all_channels()}

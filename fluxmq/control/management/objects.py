@@ -13,6 +13,7 @@ from aiohttp import web
 from fluxmq.control.listings import Listings
 from fluxmq.control.management.amqp_calls import GET_MAX, AmqpCaller, AmqpContent
 from fluxmq.control.management.list_query import JsonRow, ListQuery
+from fluxmq.control.management.rates import MessageRates, span_of
 from fluxmq.control.management.requests import (
     ApiError,
     ApiRoute,
@@ -54,7 +55,7 @@ from fluxmq.protocols.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from fluxmq.routing.topology.effective import policy_of
+from fluxmq.routing.topology.effective import explain, policy_of
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.topology import Topology
 
@@ -74,10 +75,12 @@ class MessagingObjects:
         topology: Callable[[], Topology],
         listings: Listings,
         caller: AmqpCaller,
+        rates: MessageRates,
         node: str,
     ) -> None:
         self._topology = topology
         self._listings = listings
+        self.rates = rates
         self._caller = caller
         self._node = node
 
@@ -102,6 +105,7 @@ class MessagingObjects:
             ApiRoute("DELETE", f"{queue}/contents", self._purge, enters=True),
             ApiRoute("POST", f"{queue}/get", self._get, enters=True),
             ApiRoute("POST", f"{queue}/actions", self._act, Right.ADMINISTRATOR),
+            ApiRoute("GET", "fluxmq/v1/explain/{vhost}/{name}", self._explain),
             ApiRoute("GET", "bindings", self._bindings),
             ApiRoute("GET", "bindings/{vhost}", self._bindings),
             ApiRoute("GET", between, self._between),
@@ -114,7 +118,7 @@ class MessagingObjects:
         """Return the virtual hosts that a list is about: that of the path, or all the user sees.
         Raises ApiError."""
         topology = self._topology()
-        if "vhost" in call.request.match_info:
+        if "vhost" in call.parts:
             if topology.vhost(call.vhost) is None:
                 raise not_found(f"virtual host {call.vhost!r} does not exist")
             return [call.vhost]
@@ -133,6 +137,7 @@ class MessagingObjects:
             for vhost in self.vhosts(call)
             for each in topology.exchanges(vhost)
         ]
+        await self.rates.add_to_exchanges(rows)
         return answer(ListQuery(call).whole(rows))
 
     def _found_exchange(self, call: Call, part: str = "name") -> Exchange:
@@ -143,7 +148,10 @@ class MessagingObjects:
         return found
 
     async def _exchange(self, call: Call) -> web.Response:
-        return answer(self._exchange_row(self._found_exchange(call)))
+        span = span_of(call)
+        row = self._exchange_row(self._found_exchange(call))
+        await self.rates.add_to_exchanges([row], span)
+        return answer(row)
 
     async def _declare_exchange(self, call: Call) -> web.Response:
         body = await call.body()
@@ -186,7 +194,12 @@ class MessagingObjects:
             raise bad_request(f"more than {QUEUES_MAX} queues: ask for pages")
         told, _missing = await self._listings.queue_rows(chosen)
         rows = [self._queue_row(each) for each in told]
+        by_rate = listing.sort.endswith(".rate")
+        if by_rate:
+            await self.rates.add_to(rows)
         shown = rows if simple else listing.page_of(listing.sorted(rows))
+        if not by_rate:
+            await self.rates.add_to(shown)
         return answer(listing.content(shown, len(found), len(every)))
 
     def _queue_row(self, row: TableRow) -> JsonRow:
@@ -212,8 +225,20 @@ class MessagingObjects:
 
     async def _queue(self, call: Call) -> web.Response:
         queue = self._found_queue(call)
+        span = span_of(call)
         rows, _missing = await self._listings.queue_rows([queue])
-        return answer(self._queue_row(rows[0]))
+        row = self._queue_row(rows[0])
+        await self.rates.add_to([row], span)
+        return answer(row)
+
+    async def _explain(self, call: Call) -> web.Response:
+        """Return the settings of a queue, or of an exchange, and where each comes from."""
+        name, topology = _exchange_name(call.part("name")), self._topology()
+        found: QueueRecord | Exchange | None = topology.queue(call.vhost, name)
+        found = found or topology.exchange(call.vhost, name)
+        if found is None:
+            raise not_found(f"no queue or exchange {name!r} in vhost {call.vhost!r}")
+        return answer([plain(each._asdict()) for each in explain(topology, found)])
 
     async def _declare_queue(self, call: Call) -> web.Response:
         body = await call.body()

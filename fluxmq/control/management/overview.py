@@ -16,7 +16,7 @@ from fluxmq.control.management.amqp_calls import AmqpCaller
 from fluxmq.control.management.clients import MessagingClients
 from fluxmq.control.management.list_query import JsonRow
 from fluxmq.control.management.objects import MessagingObjects
-from fluxmq.control.management.rates import MessageRates
+from fluxmq.control.management.rates import TOTALS, MessageRates, span_of
 from fluxmq.control.management.requests import (
     ApiRoute,
     Ask,
@@ -151,9 +151,9 @@ class Overview:
             "exchanges": sum(len(topology.exchanges(vhost)) for vhost in vhosts),
             "queues": sum(1 for vhost in vhosts for _ in topology.queues(vhost)),
         }
-        sample = await self._rates.sample()
-        found["message_stats"] = sample.messages
-        found["queue_totals"] = sample.queues
+        rates = await self._rates.of_cluster(span_of(call))
+        found["message_stats"] = rates.get("message_stats", {})
+        found["queue_totals"] = {name: rates[name] for name in TOTALS if name in rates}
         return answer(found)
 
     @property

@@ -1,101 +1,148 @@
-"""Message totals and rates of the node, from the counters that its shards report for metrics.
-
-Nothing is sampled while nobody asks: the rates are those between two requests that are some seconds
-apart.
-"""
+"""Message statistics of all nodes: each samples its own queues, and is asked for those that it leads."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from fluxmq.control.management.list_query import JsonRow
-from fluxmq.control.peers import Peer, answers_of
-from fluxmq.ipc.messages import COLLECT, Report
+from fluxmq.control.management.requests import Call, bad_request
+from fluxmq.control.other_nodes import ControlOfNodes
+from fluxmq.control.peers import RequestError
+from fluxmq.control.traffic import LENGTHS, TrafficSampler
+from fluxmq.ipc.messages import Body, ControlMessage, MessageError
+from fluxmq.ipc.traffic_messages import (
+    ASKED_QUEUES_MAX,
+    NODE_RATES,
+    NodeRates,
+    NodeRatesAnswer,
+    SeriesSpan,
+)
 
-COLLECT_SECONDS: Final = 1.0
-"""Time for a shard to report."""
-WINDOW_SECONDS: Final = 5.0
-"""Least time over which a rate is taken."""
-KEPT_SECONDS: Final = 300.0
-"""Age at which a sample is forgotten."""
-FRESH_SECONDS: Final = 0.5
-"""Age up to which a sample is used again: pages ask for several things at once."""
-
-_COUNTERS: Final[dict[str, dict[str, dict[str, str]]]] = {
-    "publish": {"fluxmq_amqp_published_total": {}, "fluxmq_messages_received_total": {}},
-    "deliver_get": {"fluxmq_amqp_delivered_total": {}, "fluxmq_messages_sent_total": {}},
-    "confirm": {"fluxmq_amqp_confirms_total": {"answer": "ack"}},
-    "ack": {"fluxmq_amqp_settled_total": {"verb": "ack"}},
-    "redeliver": {"fluxmq_amqp_redelivered_total": {}},
-    "return_unroutable": {"fluxmq_amqp_returned_total": {}},
-    "get_empty": {"fluxmq_amqp_gets_total": {"answer": "empty"}},
-}
-"""RabbitMQ's names of message statistics: the counters that add up to each, with their labels."""
-
-
-class MessageSample(NamedTuple):
-    """Message statistics with rates, and the messages in queues."""
-
-    messages: JsonRow
-    queues: JsonRow
+NODE_SECONDS: Final = 2.0
+"""Time for another node to answer."""
+NOTHING: Final = SeriesSpan()
+TOTALS: Final = (*LENGTHS, *(f"{each}_details" for each in LENGTHS))
+"""Parts of statistics that overviews show as ``queue_totals``."""
 
 
 class MessageRates:
-    """Totals and rates of the shards that ``shards`` returns."""
+    """Asks this node's sampler, and other nodes. ``node``: this one's name."""
 
-    def __init__(
-        self, shards: Callable[[], list[Peer]], now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._shards = shards
-        self._now = now
-        self._past: deque[tuple[float, dict[str, float]]] = deque()
-        self._last: tuple[float, MessageSample] | None = None
+    def __init__(self, sampler: TrafficSampler, node: str, others: ControlOfNodes) -> None:
+        self._sampler = sampler
+        self._node = node
+        self._others = others
 
-    async def sample(self) -> MessageSample:
-        """Return the present totals, with rates since an earlier request."""
-        now = self._now()
-        if self._last is not None and now - self._last[0] < FRESH_SECONDS:
-            return self._last[1]
-        reports = await answers_of(self._shards(), COLLECT, {}, COLLECT_SECONDS, Report)
-        samples = [each for report in reports if report is not None for each in report.samples]
-        totals = {
-            name: sum(
-                value
-                for found, labels, value in samples
-                if found in counters and counters[found].items() <= labels.items()
-            )
-            for name, counters in _COUNTERS.items()
-        }
-        held = _sum(samples, "fluxmq_queue_messages")
-        unacknowledged = _sum(samples, "fluxmq_queue_unsettled")
-        queues = {
-            "messages": int(held),
-            "messages_ready": int(max(held - unacknowledged, 0)),
-            "messages_unacknowledged": int(unacknowledged),
-        }
-        made = MessageSample(self._with_rates(totals, now), queues)
-        self._last = now, made
-        return made
+    async def answer(self, message: ControlMessage) -> Body:
+        """Answer another node. Raises MessageError."""
+        wanted = NodeRates.from_body(message.body)
+        return NodeRatesAnswer(tuple(await self._own(wanted))).to_body()
 
-    def _with_rates(self, totals: dict[str, float], now: float) -> JsonRow:
-        past = self._past
-        while past and now - past[0][0] > KEPT_SECONDS:
-            past.popleft()
-        before = next((each for each in reversed(past) if now - each[0] >= WINDOW_SECONDS), None)
-        found: JsonRow = {}
-        for name, total in totals.items():
-            rate = 0.0
-            if before is not None:
-                rate = max(total - before[1].get(name, 0.0), 0.0) / (now - before[0])
-            found[name] = int(total)
-            found[f"{name}_details"] = {"rate": round(rate, 2)}
-        if not past or now - past[-1][0] >= 1.0:
-            past.append((now, totals))
+    async def _own(self, wanted: NodeRates) -> Sequence[JsonRow]:
+        """Return what this node answers."""
+        await self._sampler.refresh()
+        if wanted.queues:
+            return [self._sampler.of_queue(each, wanted.span) for each in wanted.queues]
+        if wanted.vhosts:
+            return [self._sampler.of_vhost(each, wanted.span) for each in wanted.vhosts]
+        if wanted.exchanges:
+            return [self._sampler.of_exchange(each, wanted.span) for each in wanted.exchanges]
+        return [self._sampler.of_node(wanted.span)]
+
+    async def of_cluster(self, span: SeriesSpan = NOTHING) -> JsonRow:
+        """Return the sums of the nodes that answer."""
+        return (await self._summed(NodeRates(span=span)))[0]
+
+    async def of_vhosts(self, names: Sequence[str]) -> list[JsonRow]:
+        """Return the statistics of virtual hosts: the sums of their queues'."""
+        found: list[JsonRow] = []
+        for begin in range(0, len(names), ASKED_QUEUES_MAX):
+            part = tuple(names[begin : begin + ASKED_QUEUES_MAX])
+            found += await self._summed(NodeRates(vhosts=part))
         return found
 
+    async def add_to_exchanges(self, rows: Sequence[JsonRow], span: SeriesSpan = NOTHING) -> None:
+        """Add to exchanges' rows their statistics: the sums of all nodes'."""
+        for begin in range(0, len(rows), ASKED_QUEUES_MAX):
+            part = rows[begin : begin + ASKED_QUEUES_MAX]
+            names = tuple((row["vhost"], row["name"]) for row in part)
+            found = await self._summed(NodeRates(exchanges=names, span=span))
+            for row, told in zip(part, found, strict=True):
+                row.update(told)
 
-def _sum(samples: list[tuple[str, Any, float]], name: str) -> float:
-    return sum(value for found, _, value in samples if found == name)
+    async def _summed(self, wanted: NodeRates) -> list[JsonRow]:
+        others = (self._asked(each, wanted) for each in self._others.nodes)
+        own, *answers = await asyncio.gather(self._own(wanted), *others)
+        rows = [own, *(each for each in answers if len(each) == len(own))]
+        return [summed([row for row in some if row]) for some in zip(*rows, strict=True)]
+
+    async def add_to(self, rows: Sequence[JsonRow], span: SeriesSpan = NOTHING) -> None:
+        """Add to queues' rows their statistics, from the nodes that lead them."""
+        await self._sampler.refresh()
+        led: dict[str, list[JsonRow]] = {}
+        for row in rows:
+            led.setdefault(str(row.get("leader") or self._node), []).append(row)
+        for row in led.pop(self._node, ()):
+            _add(row, self._sampler.of_queue((row["vhost"], row["name"]), span))
+        for node, some in led.items():
+            if node not in self._others.nodes:
+                continue
+            for begin in range(0, len(some), ASKED_QUEUES_MAX):
+                part = some[begin : begin + ASKED_QUEUES_MAX]
+                names = tuple((row["vhost"], row["name"]) for row in part)
+                answers = await self._asked(node, NodeRates(names, span=span))
+                for row, found in zip(part, answers, strict=False):
+                    _add(row, found)
+        for row in rows:
+            for name in LENGTHS:
+                row.setdefault(f"{name}_details", {"rate": 0.0})
+
+    async def _asked(self, node: str, wanted: NodeRates) -> Sequence[JsonRow]:
+        try:
+            found = await self._others.ask(node, NODE_RATES, wanted.to_body(), NODE_SECONDS)
+            return NodeRatesAnswer.from_body(found).rows
+        except (RequestError, MessageError):
+            return ()  # the node cannot be reached; the list of nodes says so
+
+
+def _add(row: JsonRow, found: Mapping[str, Any]) -> None:
+    """Add statistics to a queue's row, whose own lengths are newer."""
+    for name, value in found.items():
+        if name not in LENGTHS:
+            row[name] = value
+
+
+def span_of(call: Call) -> SeriesSpan:
+    """Return the samples that a request asks for, as RabbitMQ's query parameters do. Raises ApiError."""
+    numbers: dict[str, int] = {}
+    for name, key in (("msg_rates", "rates"), ("lengths", "lengths")):
+        age, step = call.text(f"{name}_age", "0"), call.text(f"{name}_incr", "5")
+        for given, text in ((f"{name}_age", age), (f"{name}_incr", step)):
+            if not text.isascii() or not text.isdigit() or len(text) > 6:
+                raise bad_request(f"{given} is not a number of seconds")
+        numbers |= {f"{key}_age": int(age), f"{key}_step": int(step)}
+    try:
+        return SeriesSpan.from_body(numbers)
+    except MessageError as problem:
+        raise bad_request(str(problem)) from None
+
+
+def summed(rows: Sequence[Mapping[str, Any]]) -> JsonRow:
+    """Return the sums of numbers that rows have in common places; samples are added one by one."""
+    found: JsonRow = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, Mapping):
+                found[name] = summed([found.get(name, {}), value])
+            elif isinstance(value, list):
+                known = found.get(name)
+                found[name] = value if known is None else list(map(_both, known, value))
+            else:
+                found[name] = found.get(name, 0) + value
+    return found
+
+
+def _both(one: JsonRow, other: JsonRow) -> JsonRow:
+    return {**one, "sample": one["sample"] + other["sample"]}

@@ -25,6 +25,8 @@ BODY_BYTES_MAX: Final = 16 << 20
 """Bytes of a request's body: definitions of some 50,000 queues."""
 HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
+PREFIX: Final = "/api/"
+
 Ask = Callable[[str, Body], Awaitable[Body]]
 """Sends a request to the control process as fluxmqctl does. Raises RequestError or MessageError."""
 
@@ -104,15 +106,35 @@ class Caller:
         return self.has(Right.MONITORING) or self.enters(vhost)
 
 
+class CallPlace(NamedTuple):
+    """A path of the interface, its parts, and the query."""
+
+    path: str
+    parts: Mapping[str, str]
+    query: Mapping[str, str]
+
+
 class Call(NamedTuple):
-    """A request with its user."""
+    """A request with its user; ``place``: where it goes, if not to the request's own path."""
 
     request: web.Request
     caller: Caller
+    place: CallPlace | None = None
+
+    @property
+    def path(self) -> str:
+        """The path, below ``/api/``."""
+        path = self.request.path.removeprefix(PREFIX)
+        return path if self.place is None else self.place.path
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """The parts of the path by name."""
+        return self.request.match_info if self.place is None else self.place.parts
 
     def part(self, name: str) -> str:
         """Return a part of the path."""
-        return self.request.match_info[name]
+        return self.parts[name]
 
     @property
     def vhost(self) -> str:
@@ -121,7 +143,8 @@ class Call(NamedTuple):
 
     def text(self, name: str, default: str = "") -> str:
         """Return a value of the query."""
-        return self.request.query.get(name, default)
+        query = self.request.query if self.place is None else self.place.query
+        return query.get(name, default)
 
     def flag(self, name: str) -> bool:
         """Return whether the query says true."""

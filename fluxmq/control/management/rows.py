@@ -28,8 +28,11 @@ ROWS_MAX: Final = 200_000
 """Rows of a list from the shards, beyond which the rest is left out: half a gigabyte as JSON."""
 
 
-async def rows_of(ask: Ask, what: str, vhost: str | None = None) -> list[JsonRow]:
-    """Return all rows of a list that shards have, of all nodes. Raises ApiError."""
+async def rows_of(
+    ask: Ask, what: str, vhost: str | None = None, subject: str = ""
+) -> list[JsonRow]:
+    """Return all rows of a list that shards have, of all nodes; with a ``subject`` those about it.
+    Raises ApiError."""
     rows: list[JsonRow] = []
     columns = LISTS[what].columns
     if LISTS[what].scoped:
@@ -37,7 +40,7 @@ async def rows_of(ask: Ask, what: str, vhost: str | None = None) -> list[JsonRow
     place: tuple[int, ...] = ()
     while len(rows) < ROWS_MAX:
         try:
-            wanted = ListRequest(what, columns, vhost, place)
+            wanted = ListRequest(what, columns, vhost, place, subject)
             listed = Listed.from_body(await ask(LIST, wanted.to_body()))
         except (RequestError, MessageError) as problem:
             raise error_of(problem) from problem

@@ -15,6 +15,7 @@ from fluxmq.ipc.row_messages import (
     CHANNELS,
     CONNECTIONS,
     CONSUMERS,
+    MQTT_LISTS,
     AffectedCount,
     CloseConnections,
     CloseSession,
@@ -40,6 +41,7 @@ from fluxmq.sessions.amqp091.consume_request import SINGLE_ACTIVE
 from fluxmq.sessions.amqp091.handler import AmqpSession
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.shards.amqp.broker import AmqpBroker
+from fluxmq.shards.mqtt_queries import MqttQueries
 
 PROTOCOL = "AMQP 0-9-1"
 MQTT_PROTOCOLS = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}
@@ -55,8 +57,10 @@ class AdminQueries:
         queues: Queues,
         migration: Callable[[str], str],
         end_session: Callable[[str, Callable[[int], None]], None],
+        mqtt: MqttQueries,
     ) -> None:
         """`end_session` ends an MQTT session and calls back with the count once that is on disk."""
+        self.mqtt = mqtt
         self._migration = migration
         self._end_session = end_session
         self._broker = broker
@@ -70,6 +74,8 @@ class AdminQueries:
             found = (_channel_row(each) for each in self._channels())
         elif wanted.what == CONSUMERS:
             found = self._consumers()
+        elif wanted.what in MQTT_LISTS:
+            found = self.mqtt.rows(wanted.what, [name for _, name in wanted.names])
         else:
             found = self._queue_rows(wanted.names)
         columns = wanted.columns

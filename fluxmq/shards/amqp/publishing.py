@@ -27,7 +27,7 @@ from fluxmq.protocols.mqtt.message_properties import from_block
 from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.names import DEFAULT_VHOST
-from fluxmq.routing.topology.records import QueueRecord
+from fluxmq.routing.topology.records import Exchange, QueueRecord
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.store import Routed
 from fluxmq.routing.topology.topology import Topology
@@ -46,6 +46,8 @@ DEDUPLICATION_KEY = "x-deduplication-header"
 """Argument of a queue that keeps each value of a header once."""
 
 
+ExchangeName = tuple[str, str]
+"""A virtual host, and an exchange in it."""
 Place = tuple[str, str]
 """A queue's replication group and its internal name."""
 
@@ -57,6 +59,9 @@ class Way(NamedTuple):
     deduplicates: str
 
 
+COUNTED_EXCHANGES_MAX = 4096
+"""Exchanges whose messages are counted; with one more, all counts begin anew. Clients may make any
+number of exchanges, one after the other."""
 AT_ONCE = Way(0, "")
 _UNNAMED = (0, 0)
 """Producer and sequence of a message without deduplication."""
@@ -80,6 +85,9 @@ class Publishing:
         self._reactor = reactor
         self._mqtt_route = mqtt_route
         self._clock = clock
+        self.traffic: dict[ExchangeName, list[int]] = {}
+        """Messages that clients have published to an exchange, and copies of them that it has
+        routed, by virtual host and name."""
 
     def publish(
         self, run: AmqpPublishRun, routing: Routing, confirmation: PendingConfirm | None
@@ -116,7 +124,19 @@ class Publishing:
             self._store(run, routing, found, confirmation)
         if receivers:
             self._to_subscribers(run, routing, routes, confirmation)
-        return len(found) + receivers
+        receivers += len(found)
+        self._count(exchange, run.count, receivers)
+        return receivers
+
+    def _count(self, exchange: Exchange, messages: int, receivers: int) -> None:
+        name = exchange.vhost, exchange.name
+        counts = self.traffic.get(name)
+        if counts is None:
+            if len(self.traffic) >= COUNTED_EXCHANGES_MAX:
+                self.traffic.clear()
+            counts = self.traffic[name] = [0, 0]
+        counts[0] += messages
+        counts[1] += messages * receivers
 
     def may_refuse(self, routing: Routing) -> bool:
         """Return whether a queue that it reaches may reject some messages of a run."""

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
+from fluxmq.engine.traffic_reports import TrafficReports
 from fluxmq.engine.wiring import Queues, microseconds_now
 from fluxmq.ipc.conversation import RequestHandler
 from fluxmq.ipc.row_messages import handlers_of
@@ -30,6 +31,7 @@ from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.mqtt_queries import MqttQueries
 
 WIRE = 1
 """The reactor's protocol number of AMQP 0.9.1."""
@@ -48,7 +50,6 @@ class Amqp:
         call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int] = microseconds_now,
     ) -> None:
-        self._shard = queues.service.shard
         self._broker = broker
         self._queues = queues
         self._reactor = broker.reactor
@@ -79,6 +80,7 @@ class Amqp:
         self.handler = self.broker.handler
         broker.alarms.on_change.append(self._alarms_changed)
         broker.alarms.on_relief.append(self.handler.give_up)
+        self.traffic = TrafficReports(queues, self._reactor.tally, publishing.traffic)
         self.declared = DeclaredQueues(
             queues,
             lambda: self.topology.topology,
@@ -97,10 +99,11 @@ class Amqp:
             lambda: self._reactor.tally.now,
         )
         self.queries = AdminQueries(
-            self.broker, queues, self.migrations.progress, broker.takeover.close_session
+            *(self.broker, queues, self.migrations.progress, broker.takeover.close_session),
+            MqttQueries(broker, queues),
         )
         self.management_calls = ManagementCalls(
-            self._shard, self._node, self.broker, self._reactor.tally, call_later
+            self._queues.service.shard, self._node, self.broker, self._reactor.tally, call_later
         )
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.target)
         queues.clients.bound = bindings.targets
@@ -113,6 +116,8 @@ class Amqp:
         return {
             **self.topology.commands,
             **handlers_of(self.queries),
+            **self.queries.mqtt.commands,
+            **self.traffic.commands(),
             **self.management_calls.commands,
         }
 
@@ -129,7 +134,9 @@ class Amqp:
         finally:
             sock.detach()
         local = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        owner = connection_id(self._shard, os.getpid(), next(self._numbers), self._node)
+        owner = connection_id(
+            self._queues.service.shard, os.getpid(), next(self._numbers), self._node
+        )
         info = ConnectionInfo(peer, local, connection.listener, owner)
         info.connected_at = self.broker.now_us() // 1000
         session = AmqpSession(self.handler, connection, info)

@@ -25,8 +25,10 @@ export class Api {
 
   get(path) { return this.send("GET", path); }
 
+  get headers() { return { Authorization: this.authorization, "X-Requested-With": "FluxMQ" }; }
+
   async send(method, path, body) {
-    const options = { method, headers: { Authorization: this.authorization, "X-Requested-With": "FluxMQ" }, cache: "no-store" };
+    const options = { method, headers: this.headers, cache: "no-store" };
     if (body !== undefined) { options.body = JSON.stringify(body); options.headers["Content-Type"] = "application/json"; }
     const answer = await fetch(`/api/${path}`, options);
     const text = await answer.text();

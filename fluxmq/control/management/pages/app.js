@@ -1,8 +1,12 @@
-// Logging in, and the page that the address names. Pages without forms in use are loaded again every few seconds.
+// Logging in, and the page that the address names. Pages are shown anew when what they show has changed, as long as
+// nobody is filling in a form: told by a stream of events, or else by asking every few seconds.
 
 import { Api, ApiError } from "/api.js";
 import { el, form } from "/dom.js";
+import { WatchedApi, follow } from "/live.js";
 import * as views from "/views.js";
+import * as groups from "/views_groups.js";
+import * as mqtt from "/views_mqtt.js";
 
 const RELOAD_MILLISECONDS = 5000;
 const api = new Api();
@@ -13,14 +17,18 @@ const who = document.getElementById("who");
 
 const PAGES = [
   ["", "Overview", views.overview], ["nodes", "Nodes", views.nodes, "monitoring"], ["queues", "Queues", views.queues], ["exchanges", "Exchanges", views.exchanges],
-  ["connections", "Connections", views.connections], ["channels", "Channels", views.channels], ["policies", "Policies", views.policies],
+  ["connections", "Connections", views.connections], ["channels", "Channels", views.channels],
+  ["clients", "MQTT clients", mqtt.clients, "monitoring"], ["subscriptions", "Subscriptions", mqtt.subscriptions, "monitoring"], ["retained", "Retained", mqtt.retained, "monitoring"],
+  ["groups", "Groups", groups.groups, "monitoring"], ["cores", "Cores", groups.cores, "monitoring"], ["alarms", "Alarms", groups.alarms, "monitoring"], ["policies", "Policies", views.policies],
   ["vhosts", "Virtual hosts", views.virtualHosts], ["users", "Users", views.users, "administrator"], ["definitions", "Definitions", views.definitions, "administrator"],
 ];
-const DETAILS = { queue: views.queue, exchange: views.exchange };
-const LIVE = new Set(["", "nodes", "queues", "connections", "channels"]);
+const DETAILS = { queue: views.queue, exchange: views.exchange, client: mqtt.client };
+const PARENTS = { queue: "queues", exchange: "exchanges", client: "clients" };
+const LIVE = new Set(["", "nodes", "queues", "queue", "connections", "channels", "clients", "client", "subscriptions", "retained", "groups", "cores", "alarms"]);
 
 let shown = 0;
 let timer;
+let stream = new AbortController();
 
 function say(text, bad = false) {
   status.className = bad ? "bad" : "";
@@ -63,17 +71,20 @@ function menu(current) {
   who.hidden = false;
 }
 
-async function show(reload = false) {
-  clearTimeout(timer);
+// Show the page that the address names; `watched` has what a stream has told of it.
+async function show(reload = false, watched = null) {
+  if (!watched) stop();
   const number = ++shown;
+  const source = watched || new WatchedApi(api);
   const { page, parts, query } = place();
   const known = PAGES.find(([name]) => name === page);
   const view = known ? known[2] : DETAILS[page];
   if (!view) { location.hash = "#/"; return; }
-  menu(page === "queue" ? "queues" : page === "exchange" ? "exchanges" : page);
-  document.title = `FluxMQ: ${known ? known[1] : parts[1]}`;
+  if (!watched) menu(PARENTS[page] || page);
+  const name = known ? known[1] : parts.at(-1);
+  document.title = `FluxMQ: ${name}`;
   try {
-    const found = await view({ api, parts, query, go, act, say });
+    const found = await view({ api: source, parts, query, go, act, say });
     if (number !== shown) return;
     if (!reload || !busy()) {
       main.replaceChildren(...found);
@@ -81,10 +92,28 @@ async function show(reload = false) {
     }
   } catch (problem) {
     if (number !== shown) return;
-    if (!reload) main.replaceChildren(el("h2", {}, known ? known[1] : parts[1] || page), el("p", { class: "bad" }, problem.message));
+    if (!reload) main.replaceChildren(el("h2", {}, name || page), el("p", { class: "bad" }, problem.message));
     failed(problem);
   }
-  if (LIVE.has(page) && number === shown && api.known) timer = setTimeout(() => { if (!document.hidden && !busy()) show(true); else timer = setTimeout(() => show(true), RELOAD_MILLISECONDS); }, RELOAD_MILLISECONDS);
+  if (!watched && LIVE.has(page) && number === shown && api.known && !document.hidden) live(source);
+}
+
+// Stop asking for the page that was shown.
+function stop() {
+  clearTimeout(timer);
+  stream.abort();
+}
+
+// Show the page anew when a stream tells that it has changed; without one, after a while.
+async function live(source) {
+  const { signal } = stream = new AbortController();
+  try {
+    let reason = "";
+    while (!reason && !signal.aborted) reason = await follow(source, () => (signal.aborted || busy() ? undefined : show(true, source)), signal);
+  } catch (problem) {
+    if (problem instanceof ApiError) { api.logOut(); logIn(problem.message); return; }
+  }
+  if (!signal.aborted) timer = setTimeout(() => show(true), RELOAD_MILLISECONDS);
 }
 
 // Whether somebody is filling in a form, or using a control of the page.
@@ -95,7 +124,7 @@ function busy() {
 }
 
 function logIn(problem = "") {
-  clearTimeout(timer);
+  stop();
   shown += 1;
   nav.hidden = true;
   who.hidden = true;
@@ -108,6 +137,7 @@ function logIn(problem = "") {
 }
 
 window.addEventListener("hashchange", () => { if (api.user) show(); });
+document.addEventListener("visibilitychange", () => { if (document.hidden) stop(); else if (api.user) show(true); });
 
 async function begin() {
   if (!api.known) { logIn(); return; }

@@ -3,24 +3,24 @@
 import { path } from "/api.js";
 import { badge, bytes, confirmed, el, form, number, numbers, table } from "/dom.js";
 
-const link = (href, text) => el("a", { href }, text);
+export const link = (href, text) => el("a", { href }, text);
 const queueLink = (row) => link(`#/queue/${path(row.vhost, row.name)}`, row.name || "(none)");
 const exchangeName = (name) => name || "amq.default";
-const yes = (value, text) => (value ? badge(text) : "");
+export const yes = (value, text) => (value ? badge(text) : "");
 const json = (value) => (value && Object.keys(value).length ? el("code", {}, JSON.stringify(value)) : "");
 
-function pages(context, found, name) {
+export function pages(context, found, name) {
   if (!found.page_count || found.page_count < 2) return "";
   const go = (page) => context.go({ ...context.query, page });
   const step = (text, page) => el("button", { type: "button", class: "plain", disabled: page < 1 || page > found.page_count, on: { click: () => go(page) } }, text);
   return el("div", { class: "row" }, step("Previous", found.page - 1), `Page ${found.page} of ${found.page_count}: ${number(found.filtered_count)} ${name}`, step("Next", found.page + 1));
 }
 
-function search(context, label) {
+export function search(context, label) {
   return form([{ name: "name", label, value: context.query.name || "" }], "Search", async (values) => context.go({ ...context.query, name: values.name, page: 1 }));
 }
 
-function sorting(context, fallback) {
+export function sorting(context, fallback) {
   const by = context.query.sort || fallback;
   const reverse = context.query.reverse === "true";
   return { by, reverse, change: (column) => context.go({ ...context.query, sort: column, reverse: String(column === by && !reverse), page: 1 }) };
@@ -28,29 +28,32 @@ function sorting(context, fallback) {
 
 // Overview and nodes
 
-const history = { publish: [], deliver_get: [], messages: [] };
+const TEN_MINUTES = (step) => `msg_rates_age=600&msg_rates_incr=${step}&lengths_age=600&lengths_incr=${step}`;
 
-function remember(name, value) {
-  history[name].push(value);
-  if (history[name].length > 60) history[name].shift();
-  return history[name];
+export const rateOf = (row, name) => ((row.message_stats || {})[`${name}_details`] || {}).rate || 0;
+const shownRate = (row, name) => rateOf(row, name).toLocaleString("en", { maximumFractionDigits: 1 });
+
+// Lengths over time, oldest first; and how fast a counter has grown between two samples.
+const lengths = (details) => ((details || {}).samples || []).map((each) => each.sample).reverse();
+function speeds(row, name) {
+  const samples = [...(((row.message_stats || {})[`${name}_details`] || {}).samples || [])].reverse();
+  return samples.slice(1).map((each, at) => Math.max(0, 1000 * (each.sample - samples[at].sample) / (each.timestamp - samples[at].timestamp)));
 }
 
 export async function overview({ api }) {
-  const found = await api.get("overview");
-  const stats = found.message_stats || {};
-  const rate = (name) => (stats[`${name}_details`] || {}).rate || 0;
+  const found = await api.get(`overview?${TEN_MINUTES(10)}`);
   const totals = found.queue_totals || {};
   const objects = found.object_totals;
   const shown = [
     el("h2", {}, "Overview"),
     el("p", { class: "soft" }, `${found.product_name} ${found.product_version}, node ${found.node}`),
     numbers([
-      ["Messages in queues", number(totals.messages), remember("messages", totals.messages || 0)],
+      ["Messages in queues", number(totals.messages), lengths(totals.messages_details)],
       ["Ready", number(totals.messages_ready)],
       ["Unacknowledged", number(totals.messages_unacknowledged)],
-      ["Published a second", number(rate("publish")), remember("publish", rate("publish"))],
-      ["Delivered a second", number(rate("deliver_get")), remember("deliver_get", rate("deliver_get"))],
+      ["Published a second", shownRate(found, "publish"), speeds(found, "publish")],
+      ["Delivered a second", shownRate(found, "deliver_get"), speeds(found, "deliver_get")],
+      ["Acknowledged a second", shownRate(found, "ack"), speeds(found, "ack")],
     ]),
     el("h3", {}, "Objects"),
     numbers([["Connections", number(objects.connections)], ["Channels", number(objects.channels)], ["Consumers", number(objects.consumers)], ["Queues", number(objects.queues)], ["Exchanges", number(objects.exchanges)]]),
@@ -115,6 +118,9 @@ export async function queues(context) {
       { title: "Unacknowledged", number: true, sort: "messages_unacknowledged", cell: (row) => row.messages_unacknowledged },
       { title: "Total", number: true, sort: "messages", cell: (row) => row.messages },
       { title: "Consumers", number: true, sort: "consumers", cell: (row) => row.consumers },
+      { title: "In/s", number: true, sort: "message_stats.publish_details.rate", cell: (row) => shownRate(row, "publish") },
+      { title: "Out/s", number: true, sort: "message_stats.deliver_get_details.rate", cell: (row) => shownRate(row, "deliver_get") },
+      { title: "Ack/s", number: true, sort: "message_stats.ack_details.rate", cell: (row) => shownRate(row, "ack") },
     ], found.items, sort),
     pages(context, found, "queues"),
     el("h3", {}, "Add a queue"),
@@ -158,12 +164,22 @@ function parsed(text) {
 export async function queue(context) {
   const { api, parts: [vhost, name] } = context;
   const where = `queues/${path(vhost, name)}`;
-  const [found, bindings, consumers] = await Promise.all([api.get(where), api.get(`${where}/bindings`), api.get(`consumers/${path(vhost)}`)]);
+  const [found, bindings, consumers, explained] = await Promise.all([api.get(`${where}?${TEN_MINUTES(30)}`), api.get(`${where}/bindings`), api.get(`consumers/${path(vhost)}`), api.get(`fluxmq/v1/explain/${path(vhost, name)}`)]);
+  const replicated = (found.members || []).length > 1 && api.has();
+  const groups = replicated ? (await api.get("fluxmq/v1/raft?columns=name")).map((row) => row.name).filter((each) => !each.startsWith("_") && each !== found.group) : [];
   const own = consumers.filter((row) => row.queue.name === name);
   return [
     el("h2", {}, `Queue ${name}`, " ", badge(found.type)),
-    numbers([["Ready", number(found.messages_ready)], ["Unacknowledged", number(found.messages_unacknowledged)], ["Total", number(found.messages)], ["Consumers", number(found.consumers)], ["State", found.state]]),
-    facts([["Virtual host", found.vhost], ["Arguments", json(found.arguments)], ["Policy", found.policy], ["In effect by policies", json(found.effective_policy_definition)], ["Replication group", found.group], ["Leader", found.leader], ["Members", (found.members || []).join(", ")], ["Members online", (found.online || []).join(", ")]]),
+    numbers([
+      ["Ready", number(found.messages_ready), lengths(found.messages_ready_details)], ["Unacknowledged", number(found.messages_unacknowledged), lengths(found.messages_unacknowledged_details)], ["Total", number(found.messages), lengths(found.messages_details)],
+      ["Published a second", shownRate(found, "publish"), speeds(found, "publish")], ["Delivered a second", shownRate(found, "deliver_get"), speeds(found, "deliver_get")], ["Acknowledged a second", shownRate(found, "ack"), speeds(found, "ack")],
+      ["Redelivered a second", shownRate(found, "redeliver"), speeds(found, "redeliver")], ["Consumers", number(found.consumers)], ["State", found.state],
+    ]),
+    facts([["Virtual host", found.vhost], ["Arguments", json(found.arguments)], ["Policy", found.policy], ["In effect by policies", json(found.effective_policy_definition)], ["Replication group", found.group], ["Move", found.migration], ["Leader", found.leader], ["Members", (found.members || []).join(", ")], ["Members online", (found.online || []).join(", ")]]),
+    ...(explained.length ? [table("Settings, and where they come from", [
+      { title: "Setting", cell: (row) => row.key }, { title: "Value", cell: (row) => el("code", {}, row.value) }, { title: "From", cell: (row) => row.source },
+      { title: "Not in effect", cell: (row) => row.others },
+    ], explained)] : []),
     bindingsTable(context, bindings, "Bindings to this queue"),
     form([{ name: "source", label: "From exchange", required: true }, { name: "key", label: "Routing key" }, { name: "arguments", label: "Arguments, one a line", type: "area", wide: true }], "Bind",
       async (values) => context.act("bound", () => api.send("POST", `bindings/${path(vhost, "e", values.source, "q", name)}`, { routing_key: values.key, arguments: parsed(values.arguments) }))),
@@ -176,6 +192,8 @@ export async function queue(context) {
     publishForm(context, vhost, "amq.default", name),
     el("h3", {}, "Get messages"),
     getForm(context, where),
+    ...(groups.length ? [el("h3", {}, "Move to another replication group"), form([{ name: "group", label: "Group", type: "select", options: groups }], "Move",
+      async (values) => context.act(`moving to ${values.group}`, () => api.send("PUT", `fluxmq/v1/${where}/migration`, { group: values.group })))] : []),
     el("h3", {}, "Purge, delete"),
     el("div", { class: "row" },
       el("button", { class: "danger", type: "button", on: { click: async () => { if (await confirmed("Purge the queue", name)) await context.act("purged", () => api.send("DELETE", `${where}/contents`)); } } }, "Purge"),
@@ -183,7 +201,7 @@ export async function queue(context) {
   ];
 }
 
-function facts(entries) {
+export function facts(entries) {
   const rows = entries.filter(([, value]) => value !== "" && value !== undefined && value !== null);
   return el("div", { class: "scroll" }, el("table", {}, el("tbody", {}, rows.map(([title, value]) => el("tr", {}, el("th", { scope: "row" }, title), el("td", {}, value))))));
 }
@@ -239,6 +257,7 @@ export async function exchanges(context) {
     table("Exchanges", [
       { title: "Virtual host", cell: (row) => row.vhost }, { title: "Name", cell: (row) => link(`#/exchange/${path(row.vhost, exchangeName(row.name))}`, row.name || "(default exchange)") },
       { title: "Type", cell: (row) => badge(row.type) }, { title: "Features", cell: (row) => [yes(row.durable, "durable"), yes(row.internal, "internal"), yes(row.auto_delete, "auto-delete"), yes(row.policy, row.policy)] },
+      { title: "In/s", number: true, cell: (row) => shownRate(row, "publish_in") }, { title: "Out/s", number: true, cell: (row) => shownRate(row, "publish_out") },
     ], found),
     el("h3", {}, "Add an exchange"),
     form([
