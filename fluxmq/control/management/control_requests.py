@@ -26,6 +26,7 @@ from fluxmq.ipc import clusters, migrations, permission_messages, placements, ro
 from fluxmq.ipc.backups import BACKUP
 from fluxmq.ipc.control_frames import FramingError, decode_value, encode_value
 from fluxmq.ipc.definition_messages import EXPORT_DEFINITIONS, IMPORT_DEFINITIONS
+from fluxmq.ipc.door_messages import BAN, LIST_BANS, UNBAN
 from fluxmq.ipc.messages import (
     ERROR_FAILED,
     ERROR_REFUSED,
@@ -51,6 +52,7 @@ from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE
 KINDS: Final = frozenset(
     {
         *(PING, STATUS, HASHING, DESCRIBE_NODE, SETTINGS, LISTENING),
+        *(BAN, UNBAN, LIST_BANS),
         *(USER_LIST, USER_ADD, USER_PASSWORD, USER_PERMIT, USER_ENABLE, USER_DELETE),
         *permission_messages.KINDS,
         TOPOLOGY_CHANGE,

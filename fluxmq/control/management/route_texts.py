@@ -222,6 +222,10 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
         "Import definitions of a virtual host", "Any", "Definitions"
     ),
     "GET openapi.json": RouteText("Describe this interface", "Any"),
+    "POST fluxmq/v1/control": RouteText(
+        "Carry out a request of fluxmqctl: a message of the control socket as application/vnd.msgpack,"
+        " answered by another",
+    ),
     "GET fluxmq/v1/explain/{vhost}/{name}": RouteText(
         "Show the settings of a queue or an exchange, and where each comes from", "Explained[]"
     ),
