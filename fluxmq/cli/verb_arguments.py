@@ -22,6 +22,7 @@ def add_verbs(commands: Commands) -> None:
     _users(commands)
     _permissions(commands)
     _vhosts(commands)
+    _user_limits(commands)
     _policies(commands)
     _lists(commands)
     _orders(commands)
@@ -164,6 +165,24 @@ def _vhosts(commands: Commands) -> None:
     listing.add_argument(
         "--global", dest="everywhere", action="store_true", help="of all virtual hosts"
     )
+
+
+def _user_limits(commands: Commands) -> None:
+    user = ("user", "the user's name")
+    limits = ("limits", 'a JSON object: {"max-connections": 10, "max-channels": 100}')
+    _verb(commands, "set_user_limits", "set limits of a user", user, limits)
+    limit = ("limit", "max-connections, max-channels or all")
+    _verb(commands, "clear_user_limits", "remove a limit of a user", user, limit)
+    listing = _listing(commands, "list_user_limits", "user_limits", "list limits of users")
+    one = listing.add_mutually_exclusive_group()
+    one.add_argument(
+        *("--user", "-u"),
+        dest="subject",
+        metavar="USER",
+        default="guest",
+        help="of this user (default: %(default)s)",
+    )
+    one.add_argument("--global", dest="everywhere", action="store_true", help="of all users")
 
 
 def _policies(commands: Commands) -> None:

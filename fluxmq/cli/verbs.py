@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from fluxmq.cli import node_verbs, user_verbs
+from fluxmq.cli import limit_verbs, node_verbs, user_verbs
 from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
 from fluxmq.cli.user_verbs import said, table
 from fluxmq.control.columns import LISTS
@@ -106,6 +106,15 @@ def _clear_vhost_limits(node: TargetNode, options: argparse.Namespace) -> list[s
     return said(options, f'Clearing vhost "{options.vhost}" limits ...')
 
 
+def _set_user_limits(node: TargetNode, options: argparse.Namespace) -> list[str]:
+    limits = _object(options.limits, "limits")
+    return limit_verbs.set_user_limits(node, options, limits, _change)
+
+
+def _clear_user_limits(node: TargetNode, options: argparse.Namespace) -> list[str]:
+    return limit_verbs.clear_user_limits(node, options, _change)
+
+
 def _set_policy(node: TargetNode, options: argparse.Namespace) -> list[str]:
     operator = options.command == "set_operator_policy"
     policy = Policy(
@@ -148,8 +157,8 @@ def _list(node: TargetNode, options: argparse.Namespace) -> list[str]:
         )
     vhost = options.vhost if listing.scoped and not options.everywhere else None
     if options.everywhere:
-        columns = ("vhost", *columns)
-    subject = getattr(options, "subject", "")
+        columns = (listing.columns[0], *columns)
+    subject = "" if options.everywhere else getattr(options, "subject", "")
     rows, missing = _rows(node, ListRequest(options.what, columns, vhost, (), subject))
     if missing:
         node.complaints.append(
@@ -231,6 +240,7 @@ _LISTS: Final = (
     "list_consumers",
     "list_vhosts",
     "list_vhost_limits",
+    "list_user_limits",
     "list_policies",
     "list_operator_policies",
     "explain-policy",
@@ -244,6 +254,8 @@ VERBS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], list[str]]]] =
     "delete_vhost": _delete_vhost,
     "set_vhost_limits": _set_vhost_limits,
     "clear_vhost_limits": _clear_vhost_limits,
+    "set_user_limits": _set_user_limits,
+    "clear_user_limits": _clear_user_limits,
     "set_policy": _set_policy,
     "set_operator_policy": _set_policy,
     "clear_policy": _clear_policy,

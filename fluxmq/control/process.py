@@ -39,6 +39,7 @@ from fluxmq.control.resources import NodeResources
 from fluxmq.control.scrape import Scraper
 from fluxmq.control.shutdown import END_SECONDS_MAX, end
 from fluxmq.control.topology_service import TopologyService
+from fluxmq.control.user_requests import UserRequests
 from fluxmq.ipc import launch as launching
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.clusters import AuditListing, RaftRow
@@ -201,7 +202,8 @@ class ControlProcess:
         except StorageError as problem:
             raise BootError(f"storage.data_dir: {problem}") from problem
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
-        self._answers |= dict.fromkeys(USER_KINDS, self._directory.answer)
+        of_users = UserRequests(self._directory.answer, topology_service)
+        self._answers |= dict.fromkeys(USER_KINDS, of_users.answer)
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
         if self._meta is not None:
             self._meta.join(topology_service, self._directory)

@@ -578,6 +578,13 @@ _DECLARED: Final = (
         " an AMQP connection's budget, and incomplete work of paused publishers.",
         ("what",),
     ),
+    # Limits of users
+    Metric(
+        "fluxmq_user_limit_refused_total",
+        _C,
+        "Connections and channels refused because their user's limit was reached.",
+        ("limit",),
+    ),
     # Acceptor
     Metric("fluxmq_acceptor_accepted_total", _C, "Connections accepted.", ("listener",), _ACCEPTOR),
     Metric(

@@ -29,6 +29,7 @@ from fluxmq.shards.session_table import SessionTable
 from fluxmq.shards.session_takeover import SessionTakeover
 from fluxmq.shards.subscriptions import Subscriptions
 from fluxmq.shards.surroundings import Surroundings
+from fluxmq.shards.user_limits import UserLimitChecks
 from fluxmq.shards.wills import ClusterWills, LocalWills
 
 
@@ -119,6 +120,11 @@ class ShardBroker:
     def retained(self) -> RetainedMessages:
         """This shard's retained messages."""
         return self._parts.retained
+
+    @property
+    def user_limits(self) -> UserLimitChecks:
+        """Limits of users."""
+        return self._parts.user_limits
 
     def now(self) -> float:
         """Return monotonic seconds at the start of the tick."""

@@ -4,7 +4,7 @@ hand."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fluxmq.engine.wiring import Queues
@@ -18,7 +18,6 @@ from fluxmq.routing.node_interest import NodeInterest
 from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.replies import Replies
-from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
@@ -43,8 +42,10 @@ from fluxmq.shards.retained_commits import RetainedCommits
 from fluxmq.shards.retained_fetch import RetainedFetch
 from fluxmq.shards.retained_sync import RetainedSync
 from fluxmq.shards.routes import RouteTable
+from fluxmq.shards.shared_counts import SharedCounts
 from fluxmq.shards.surroundings import Surroundings
 from fluxmq.shards.switch import Switch
+from fluxmq.shards.user_limits import UserLimitChecks
 from fluxmq.shards.wills import ClusterWills
 
 if TYPE_CHECKING:
@@ -104,13 +105,15 @@ class Shard:
         if self.endpoint is not None and replicated:
             share(self.queues, self.endpoint)
         switch = Switch(lambda received, blocked: around.connect(self.reactor, received, blocked))
-        vhost_connections = VhostConnections(switch.links)
+        vhost_connections = SharedCounts(switch.links)
         switch.on_control(vhost_connections.handlers())
         replies = make_replies(settings, around, switch)
         relay = HomeRelay(around.index, switch.links)
         switch.on_control(relay.link_handlers())
-        beside = self.node_questions, vhost_connections.nodes, replies, relay
-        parts = self._make_parts(settings, around, drops, switch, beside)
+        user_limits = make_user_limits(switch)
+        beside: list[StreamUser] = [self.node_questions, vhost_connections.nodes, replies, relay]
+        beside += user_limits.nodes
+        parts = self._make_parts(settings, around, drops, switch, beside, user_limits)
         self.broker = self.reactor.host = ShardBroker(
             self.reactor, settings, around, parts, self.queues.elsewhere.explain
         )
@@ -152,7 +155,8 @@ class Shard:
         around: Surroundings,
         drops: Drops,
         switch: Switch,
-        beside: tuple[StreamUser, ...],
+        beside: Sequence[StreamUser],
+        user_limits: UserLimitChecks,
     ) -> Parts:
         """Create what sessions use and other shards talk about. Raises StorageError."""
         times, links, limits = around.times, switch.links, settings.broker
@@ -210,6 +214,7 @@ class Shard:
             DurableLinks(links, durability, routes, groups),
             drops,
             nodes,
+            user_limits,
         )
 
     def _tell_peers(self) -> None:
@@ -226,6 +231,13 @@ def make_replies(settings: Settings, around: Surroundings, switch: Switch) -> Re
     switch.on_control(replies.handlers())
     switch.on_frame(replies.received, frames.REPLY)
     return replies
+
+
+def make_user_limits(switch: Switch) -> UserLimitChecks:
+    """Return a shard's checks of users' limits, connected with the node's other shards."""
+    made = UserLimitChecks(switch.links)
+    switch.on_control(made.handlers())
+    return made
 
 
 def make_control_users(

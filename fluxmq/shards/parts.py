@@ -15,6 +15,7 @@ from fluxmq.shards.node_peers import OtherNodes
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.switch import Switch
+from fluxmq.shards.user_limits import UserLimitChecks
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +33,4 @@ class Parts:
     durable_links: DurableLinks
     drops: Drops
     nodes: OtherNodes
+    user_limits: UserLimitChecks

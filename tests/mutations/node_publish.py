@@ -95,7 +95,7 @@ MUTATIONS = [
     Mutation(
         "vhost_limit_per_node",
         "A vhost's limit of connections counts those of all nodes.",
-        "VhostConnections.count",
+        "SharedCounts.count",
         "return here + self.nodes.count(vhost)",
         "return here",
         BESIDE + "test_connections_of_all_nodes_count",

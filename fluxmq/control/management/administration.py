@@ -68,6 +68,7 @@ from fluxmq.routing.topology.changes import (
     ClearPolicy,
     DeleteVhost,
     SetPolicy,
+    SetUserLimits,
     SetVhostLimits,
 )
 from fluxmq.routing.topology.records import Policy, Vhost
@@ -208,30 +209,38 @@ class Administration:
 
     # Users
 
-    def _found_user(self, name: str) -> User:
+    def found_user(self, name: str) -> User:
+        """Return a user. Raises ApiError 404."""
         found = next((each for each in self._users() if each.name == name), None)
         if found is None:
             raise not_found(f"there is no user {name!r}")
         return found
 
     async def _list_users(self, call: Call) -> web.Response:
-        return answer(
-            ListQuery(call).whole([user_row(each, secret=True) for each in self._users()])
-        )
+        return answer(ListQuery(call).whole([self._user_row(each) for each in self._users()]))
 
     async def _without(self, _call: Call) -> web.Response:
-        return answer(
-            [user_row(each, secret=True) for each in self._users() if not each.permissions]
-        )
+        return answer([self._user_row(each) for each in self._users() if not each.permissions])
 
     async def _user(self, call: Call) -> web.Response:
-        return answer(user_row(self._found_user(call.part("user")), secret=True))
+        return answer(self._user_row(self.found_user(call.part("user"))))
+
+    def _user_row(self, user: User) -> JsonRow:
+        return user_row(user, self._topology().limits_of_user(user.name), secret=True)
 
     async def _put_user(self, call: Call) -> web.Response:
         return done(await self.put_user({**await call.body(), "name": call.part("user")}))
 
     async def put_user(self, body: JsonRow) -> bool:
-        """Create a user, or change what is given; return whether it is new. Raises ApiError.
+        """Create a user, or change what is given; return whether it is new. Raises ApiError."""
+        created = await self._put_account(body)
+        limits = table_of(body, "limits")
+        if limits:
+            await self.change(SetUserLimits(text_of(body, "name"), limits))
+        return created
+
+    async def _put_account(self, body: JsonRow) -> bool:
+        """Create or change all but a user's limits.
 
         Topic filters, SCRAM keys and ``enabled`` are FluxMQ's own; RabbitMQ ignores them.
         """
@@ -282,7 +291,7 @@ class Administration:
         return stored.hash, stored.scram
 
     async def _delete_user(self, call: Call) -> web.Response:
-        name = self._found_user(call.part("user")).name
+        name = self.found_user(call.part("user")).name
         await self._change_users(USER_DELETE, UserDelete(name))
         return done()
 
@@ -306,10 +315,10 @@ class Administration:
         return answer(ListQuery(call).sorted(rows))
 
     async def _of_user(self, call: Call) -> web.Response:
-        return answer(permission_rows(self._found_user(call.part("user"))))
+        return answer(permission_rows(self.found_user(call.part("user"))))
 
     async def _topics_of_user(self, call: Call) -> web.Response:
-        return answer(topic_permission_rows(self._found_user(call.part("user"))))
+        return answer(topic_permission_rows(self.found_user(call.part("user"))))
 
     async def _of_vhost(self, call: Call) -> web.Response:
         self._found_vhost(call.vhost)
@@ -322,18 +331,18 @@ class Administration:
         return answer([row for row in rows if row["vhost"] == call.vhost])
 
     async def _permission(self, call: Call) -> web.Response:
-        rows = permission_rows(self._found_user(call.part("user")))
+        rows = permission_rows(self.found_user(call.part("user")))
         for row in rows:
             if row["vhost"] == call.vhost:
                 return answer(row)
         raise not_found("there are no such permissions")
 
     async def _topic_permission(self, call: Call) -> web.Response:
-        rows = topic_permission_rows(self._found_user(call.part("user")))
+        rows = topic_permission_rows(self.found_user(call.part("user")))
         return answer([row for row in rows if row["vhost"] == call.vhost])
 
     async def _permit(self, call: Call) -> web.Response:
-        user = self._found_user(call.part("user"))
+        user = self.found_user(call.part("user"))
         before = any(each.vhost == call.vhost for each in user.permissions)
         await self.permit({**await call.body(), "user": user.name, "vhost": call.vhost})
         return done(created=not before)
@@ -346,12 +355,12 @@ class Administration:
         await self._change_users(PERMISSION_SET, PermissionSet(text_of(body, "user"), permission))
 
     async def _forbid(self, call: Call) -> web.Response:
-        user = self._found_user(call.part("user")).name
+        user = self.found_user(call.part("user")).name
         await self._change_users(PERMISSION_CLEAR, PermissionClear(user, call.vhost))
         return done()
 
     async def _permit_topics(self, call: Call) -> web.Response:
-        user = self._found_user(call.part("user"))
+        user = self.found_user(call.part("user"))
         body = {**await call.body(), "user": user.name, "vhost": call.vhost}
         exchange = text_of(body, "exchange")
         known = {(each.vhost, each.exchange) for each in user.topic_permissions}
@@ -366,7 +375,7 @@ class Administration:
         await self._change_users(TOPIC_PERMISSION_SET, wanted)
 
     async def _forbid_topics(self, call: Call) -> web.Response:
-        user = self._found_user(call.part("user")).name
+        user = self.found_user(call.part("user")).name
         await self._change_users(TOPIC_PERMISSION_CLEAR, PermissionClear(user, call.vhost))
         return done()
 

@@ -31,6 +31,7 @@ from fluxmq.control.management.requests import (
     error_of,
     not_authorised,
 )
+from fluxmq.control.management.user_limits import UserLimitRoutes
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import Peer, RequestError
 from fluxmq.ipc.group_choice import group_for
@@ -76,12 +77,14 @@ class ManagementApi:
         self.definitions = Definitions(
             *(node.topology, users, administration, group_of, settings.amqp.product_version)
         )
+        limits = UserLimitRoutes(node.topology, administration)
         overview = Overview(node, objects, clients, caller, MessageRates(shards))
         self.routes: list[ApiRoute] = [
             *overview.routes(),
             *objects.routes(),
             *clients.routes(),
             *administration.routes(),
+            *limits.routes(),
             *self.definitions.routes(),
         ]
         self._said = RateLimited(_log, per_second=0.2, burst=5)

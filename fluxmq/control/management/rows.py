@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -115,8 +115,8 @@ def vhost_row(vhost: Vhost, nodes: Sequence[str], totals: JsonRow) -> JsonRow:
     }
 
 
-def user_row(user: User, *, secret: bool) -> JsonRow:
-    """Return a user; ``secret``: with the password's hash."""
+def user_row(user: User, limits: Mapping[str, Any], *, secret: bool) -> JsonRow:
+    """Return a user with its limits; ``secret``: with the password's hash."""
     algorithm = rabbitmq_algorithm(user.hash)
     stored: JsonRow = {
         "password_hash": user.hash.rpartition("$")[2] if algorithm else user.hash,
@@ -128,7 +128,7 @@ def user_row(user: User, *, secret: bool) -> JsonRow:
         "name": user.name,
         **(stored if secret else {}),
         "tags": list(user.tags),
-        "limits": {},
+        "limits": dict(limits),
         "enabled": user.enabled,
         "publish": list(user.publish),
         "subscribe": list(user.subscribe),

@@ -114,6 +114,22 @@ class SetVhostLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SetUserLimits:
+    """Set these limits of a user; others that it has stay."""
+
+    user: str
+    limits: Arguments = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClearUserLimits:
+    """Remove the limit ``name`` of a user, all of them without a name; a no-op if there is none."""
+
+    user: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DropOwner:
     """Delete the exclusive queues of a connection that ended."""
 
@@ -169,7 +185,7 @@ class FinishMigration:
 
 Change: TypeAlias = (
     "DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | Bind | Unbind | SetPolicy | ClearPolicy | AddVhost"
-    " | DeleteVhost | SetVhostLimits | DropOwner | DropGroup | QueueUnused | MigrateQueue | AbortMigration | FinishMigration"
+    " | DeleteVhost | SetVhostLimits | SetUserLimits | ClearUserLimits | DropOwner | DropGroup | QueueUnused | MigrateQueue | AbortMigration | FinishMigration"
 )
 
 _CHANGES: Final[dict[str, type[Any]]] = {
@@ -184,6 +200,8 @@ _CHANGES: Final[dict[str, type[Any]]] = {
     "add_vhost": AddVhost,
     "delete_vhost": DeleteVhost,
     "set_vhost_limits": SetVhostLimits,
+    "set_user_limits": SetUserLimits,
+    "clear_user_limits": ClearUserLimits,
     "drop_owner": DropOwner,
     "drop_group": DropGroup,
     "queue_unused": QueueUnused,

@@ -20,9 +20,11 @@ from fluxmq.routing.topology.records import (
     ORIGIN_SETTINGS,
     POLICY,
     QUEUE,
+    USER_LIMITS,
     Binding,
     Exchange,
     QueueRecord,
+    UserLimits,
     Vhost,
     kind_of,
 )
@@ -45,6 +47,8 @@ RECORDS_MAX: Final = 2_000_000
 kilobyte each."""
 LIMITS: Final = ("max-connections", "max-queues")
 """Limits that a vhost may have."""
+USER_LIMIT_NAMES: Final = ("max-connections", "max-channels")
+"""Limits that a user may have."""
 STANDARD_EXCHANGES: Final = (
     ("", arguments.DIRECT),
     ("amq.direct", arguments.DIRECT),
@@ -322,7 +326,7 @@ def _add_vhost(store: TopologyStore, change: changes.AddVhost) -> None:
         return
     if SEPARATOR in wanted.name or not wanted.name:
         raise precondition("a vhost's name is empty or has control characters")
-    _check_limits(wanted.limits)
+    _check_limits(wanted.limits, LIMITS)
     store.put(wanted)
     for name, kind in STANDARD_EXCHANGES:
         store.put(Exchange(wanted.name, name, kind, durable=True))
@@ -338,14 +342,37 @@ def _delete_vhost(store: TopologyStore, change: changes.DeleteVhost) -> None:
 
 def _set_vhost_limits(store: TopologyStore, change: changes.SetVhostLimits) -> None:
     vhost: Vhost = space_of(store, change.vhost).vhost
-    _check_limits(change.limits)
+    _check_limits(change.limits, LIMITS)
     if dict(vhost.limits) != dict(change.limits):
         store.put(replace(vhost, limits=dict(change.limits)))
 
 
-def _check_limits(limits: Any) -> None:
+def _set_user_limits(store: TopologyStore, change: changes.SetUserLimits) -> None:
+    _check_limits(change.limits, USER_LIMIT_NAMES)
+    known = store.user_limits.get(change.user)
+    before = {} if known is None else dict(known.limits)
+    _put_user_limits(store, change.user, before, {**before, **change.limits})
+
+
+def _clear_user_limits(store: TopologyStore, change: changes.ClearUserLimits) -> None:
+    known = store.user_limits.get(change.user)
+    before = {} if known is None else dict(known.limits)
+    kept = {name: each for name, each in before.items() if change.name and name != change.name}
+    _put_user_limits(store, change.user, before, kept)
+
+
+def _put_user_limits(
+    store: TopologyStore, user: str, before: dict[str, Any], limits: dict[str, Any]
+) -> None:
+    if not limits:
+        store.drop(USER_LIMITS, (user,))
+    elif limits != before:
+        store.put(UserLimits(user, limits))
+
+
+def _check_limits(limits: Any, known: tuple[str, ...]) -> None:
     for key, value in limits.items():
-        if key not in LIMITS:
+        if key not in known:
             raise precondition(
                 f"Unrecognised terms [{{{policies.term(key)},{policies.term(value)}}}] in limits"
             )
@@ -365,6 +392,8 @@ _RULES: Final[dict[type[Any], Callable[[TopologyStore, Any], None]]] = {
     changes.AddVhost: _add_vhost,
     changes.DeleteVhost: _delete_vhost,
     changes.SetVhostLimits: _set_vhost_limits,
+    changes.SetUserLimits: _set_user_limits,
+    changes.ClearUserLimits: _clear_user_limits,
     changes.DropOwner: _drop_owner,
     changes.DropGroup: _drop_group,
     changes.QueueUnused: _queue_unused,

@@ -247,6 +247,7 @@ class ChannelMethods:
             client.connection.ledgers.pop(channel.number, None)
         was_open, channel.state = self.is_open, ChannelState.CLOSED
         if was_open:
+            client.broker.user_limits.close_channel(client.info.user)
             self.consumers.release()
             self.getters.release()
             self.mark()

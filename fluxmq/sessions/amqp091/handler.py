@@ -115,6 +115,13 @@ class AmqpSession:
         if number not in self.channels and len(self.channels) >= most:
             text = f"number of channels opened ({most}) has reached the negotiated channel_max ({most})"
             raise HardError(ReplyCode.NOT_ALLOWED, text)
+        limit = client.broker.user_limits.open_channel(client.info.user)
+        if limit is not None:
+            text = (
+                f"number of channels opened for user '{client.info.user}' has reached the maximum"
+                f" allowed user limit of {limit}"
+            )
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
         opened = ChannelMethods(client, number, self.channels, handler.heads, handler.mark)
         self.channels[number] = opened
         if client.connection.ledgers is None:

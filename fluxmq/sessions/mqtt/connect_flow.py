@@ -75,6 +75,7 @@ def refuse(
         answered = bool(code)
         connection.append(code)
     client.stage = CLOSED
+    broker.user_limits.leave(client)
     broker.counts.client_error(client, reason, text)
     broker.counts.connection_closed("refused")
     broker.connections.close(connection, linger=answered)
@@ -297,6 +298,11 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AuthRes
         refuse(broker, client, LOGINS[result.outcome], "not authorised", connect.version)
         return
     client.username = result.username
+    limit = broker.user_limits.enter(client, client.username)
+    if limit is not None:
+        text = f"the user's connection limit ({limit}) is reached"
+        refuse(broker, client, Reason.QUOTA_EXCEEDED, text, connect.version)
+        return
     if not connect.client_id:
         connect.client_id = broker.takeover.new_client_id()
         client.assigned = True

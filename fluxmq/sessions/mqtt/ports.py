@@ -241,6 +241,16 @@ class AlarmPort(Protocol):
         """Count work refused for lack of memory."""
 
 
+class UserLimitPort(Protocol):
+    """Limits of users, whatever protocols they speak."""
+
+    def enter(self, connection: object, user: str, /) -> int | None:
+        """Count a connection of a user, or return the limit that is reached; without a user, None."""
+
+    def leave(self, connection: object, /) -> None:
+        """Count the end of a connection, if it was counted."""
+
+
 class CountPort(Protocol):
     """Counts for metrics; errors and refusals are also logged, at a bounded rate."""
 
@@ -322,6 +332,10 @@ class MqttBrokerPort(Protocol):
     @property
     def alarms(self) -> AlarmPort:
         """Shortage of memory."""
+
+    @property
+    def user_limits(self) -> UserLimitPort:
+        """Limits of users."""
 
     @property
     def counts(self) -> CountPort:

@@ -38,6 +38,7 @@ from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
     AmqpConsumerPort,
     AmqpLimits,
+    ChannelLimitPort,
     ConsumeRequest,
     PendingConfirm,
     QueueStatus,
@@ -47,8 +48,8 @@ from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.consumer_requests import consume, status_of
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
-from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.shared_counts import SharedCounts
 from fluxmq.shards.timers import DueTimes
 
 UNIQUE_BYTES = 16
@@ -79,6 +80,16 @@ class ShardHandler(AmqpConnectionHandler):
         super().protocol_header(connection, header)
 
 
+class AmqpCounts:
+    """Counts of connections opened and closed (by reason), errors (by code), methods (by name)."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.closed: Counter[str] = Counter()
+        self.errors: Counter[int] = Counter()
+        self.methods: Counter[str] = Counter()
+
+
 class AmqpBroker:
     """Implements the port of AMQP sessions on one shard."""
 
@@ -90,17 +101,14 @@ class AmqpBroker:
         client: TopologyClient,
         publishing: Publishing,
         replies: Replies,
-        vhost_connections: VhostConnections,
+        vhost_connections: SharedCounts,
         call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int],
     ) -> None:
         self.shard = queues.service.shard
         self._call_later = call_later
         self._clock = clock
-        self.opened = 0
-        self.closed: Counter[str] = Counter()
-        self.errors: Counter[int] = Counter()
-        self.methods: Counter[str] = Counter()
+        self.counted = AmqpCounts()
         self.timers: DueTimes[Connection] = DueTimes()
         self.log = RateLimited(_log, per_second=1, burst=10)
         self._broker = broker
@@ -112,6 +120,7 @@ class AmqpBroker:
         self._replies = replies
         self._marked = False
         self._vhost_connections = vhost_connections
+        self.user_limits: ChannelLimitPort = broker.user_limits
         self._known: dict[tuple[str, str], Permissions | None] = {}
         self._known_revision = (-1, -1)
         self.configure(settings)
@@ -183,14 +192,18 @@ class AmqpBroker:
             made = self._known[user, vhost] = permissions_of(authentication.user(user), vhost)
             return made
 
-    def enter(self, client: ConnectionInfo) -> int | None:
-        """Count a connection into its vhost, or return the vhost's limit if it is reached."""
+    def enter(self, client: ConnectionInfo) -> str:
+        """Count a connection into its vhost and for its user; return what refuses it, empty for
+        nothing."""
         vhost = self.topology.vhost(client.vhost)
         limit = vhost.limits.get("max-connections", -1) if vhost is not None else -1
         if 0 <= limit <= self._vhost_connections.count(client.vhost):
-            return int(limit)
+            return refusals.vhost_full(client.user, client.vhost, int(limit))
+        most = self._broker.user_limits.enter(client, client.user)
+        if most is not None:
+            return refusals.user_full(client.user, most)
         self._vhost_connections.enter(client.vhost)
-        return None
+        return ""
 
     # Topology
 
@@ -484,17 +497,18 @@ class AmqpBroker:
 
     def count_opened(self, client: ConnectionInfo) -> None:
         """Count a connection that has reached connection.open-ok."""
-        self.opened += 1
+        self.counted.opened += 1
         self.log_connection(logging.DEBUG, client, "opened", "connection opened")
 
     def count_closed(self, client: ConnectionInfo, reason: str) -> None:
         """Count the end of a connection."""
-        self.closed[reason] += 1
+        self.counted.closed[reason] += 1
         # Errors of a client were logged as such; a connection lost without one is logged here.
         level = logging.INFO if reason == "lost" and client.counted else logging.DEBUG
         self.log_connection(level, client, f"closed-{reason}", "connection closed: %s", reason)
         if client.counted:
             self._vhost_connections.leave(client.vhost)
+            self._broker.user_limits.leave(client)
 
     def log_connection(
         self, level: int, client: ConnectionInfo, key: str, message: str, *arguments: str
@@ -513,7 +527,7 @@ class AmqpBroker:
 
     def count_error(self, client: ConnectionInfo, code: int, text: str) -> None:
         """Count a protocol error and log some."""
-        self.errors[code] += 1
+        self.counted.errors[code] += 1
         self.log.event(
             logging.INFO,
             f"error-{code}",
@@ -530,7 +544,7 @@ class AmqpBroker:
 
     def count_method(self, name: str) -> None:
         """Count a method received off the hot path."""
-        self.methods[name] += 1
+        self.counted.methods[name] += 1
 
 
 def permissions_of(user: User | None, vhost: str) -> Permissions | None:

@@ -83,12 +83,12 @@ class AmqpReports:
         yield "fluxmq_amqp_channels", {}, count.channels
         yield "fluxmq_amqp_consumers", {}, count.consumers
         yield "fluxmq_amqp_unsettled_messages", {}, count.unsettled
-        yield "fluxmq_amqp_connections_opened_total", {}, broker.opened
-        for reason, number in broker.closed.items():
+        yield "fluxmq_amqp_connections_opened_total", {}, broker.counted.opened
+        for reason, number in broker.counted.closed.items():
             yield "fluxmq_amqp_connections_closed_total", {"reason": reason}, number
-        for code, number in broker.errors.items():
+        for code, number in broker.counted.errors.items():
             yield "fluxmq_amqp_errors_total", {"code": str(int(code))}, number
-        for name, number in broker.methods.items():
+        for name, number in broker.counted.methods.items():
             yield "fluxmq_amqp_methods_total", {"method": method_name(name)}, number
         yield from topology_samples(broker.topology)
         yield "fluxmq_topology_changes_waiting", {}, self._client.under_way

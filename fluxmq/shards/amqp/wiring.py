@@ -28,8 +28,8 @@ from fluxmq.shards.amqp.management_calls import ManagementCalls
 from fluxmq.shards.amqp.migrations import QueueMigrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
-from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.shared_counts import SharedCounts
 
 WIRE = 1
 """The reactor's protocol number of AMQP 0.9.1."""
@@ -44,7 +44,7 @@ class Amqp:
         broker: ShardBroker,
         queues: Queues,
         replies: Replies,
-        vhost_connections: VhostConnections,
+        vhost_connections: SharedCounts,
         call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int] = microseconds_now,
     ) -> None:
@@ -60,6 +60,7 @@ class Amqp:
             self._changed,
             first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{queues.service.shard}"))],
         )
+        broker.user_limits.topology = self.topology.topology
         self.vhost_connections = vhost_connections
         self.replies = replies
         publishing = Publishing(
@@ -141,6 +142,7 @@ class Amqp:
 
     def _changed(self, delta: Delta) -> None:
         """Follow a change of the topology."""
+        self._broker.user_limits.changed(delta)
         self.declared.changed(delta.rows)
         self.migrations.changed(delta.rows)
         topology = self.topology.topology
@@ -179,6 +181,7 @@ class Amqp:
         self.broker.run_timers()
         self.topology.tick()
         self.vhost_connections.tick()
+        self._broker.user_limits.tick()
         self.declared.housekeeping()
         self.migrations.step()
 

@@ -20,6 +20,7 @@ from fluxmq.sessions.mqtt.publishing import publish_will
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session, Will
 from fluxmq.sessions.mqtt.settlement import SettlementCommand
+from fluxmq.shards.user_limits import UserLimitChecks
 from fluxmq.shards.wills import LocalWills
 from tests.unit.variants import Hot
 
@@ -278,6 +279,7 @@ class Broker:
         self.counts = Counts(shard)
         self.queues = NoQueues()
         self.alarms = NoAlarms()
+        self.user_limits = UserLimitChecks({})
         self.wills = LocalWills(partial(publish_will, self))
 
     def now(self) -> float:

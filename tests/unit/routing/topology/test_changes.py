@@ -60,6 +60,8 @@ CHANGES: list[Change] = [
     changes.AddVhost(Vhost("v")),
     changes.DeleteVhost("v"),
     changes.SetVhostLimits("v", {"max-queues": 5}),
+    changes.SetUserLimits("u", {"max-channels": 5}),
+    changes.ClearUserLimits("u", "max-channels"),
     changes.DropOwner("me"),
     changes.DropGroup("memory-1"),
     changes.QueueUnused("/", "q"),
