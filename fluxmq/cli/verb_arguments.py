@@ -23,6 +23,7 @@ def add_verbs(commands: Commands) -> None:
     _permissions(commands)
     _vhosts(commands)
     _user_limits(commands)
+    _tracing(commands)
     _policies(commands)
     _lists(commands)
     _orders(commands)
@@ -183,6 +184,12 @@ def _user_limits(commands: Commands) -> None:
         help="of this user (default: %(default)s)",
     )
     one.add_argument("--global", dest="everywhere", action="store_true", help="of all users")
+
+
+def _tracing(commands: Commands) -> None:
+    text = "copy the messages of a virtual host to amq.rabbitmq.trace, until this node restarts"
+    _verb(commands, "trace_on", text, vhost=True)
+    _verb(commands, "trace_off", "copy the messages of a virtual host no longer", vhost=True)
 
 
 def _policies(commands: Commands) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from fluxmq.cli import limit_verbs, node_verbs, user_verbs
+from fluxmq.cli import limit_verbs, node_verbs, trace_verbs, user_verbs
 from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError, TargetNode
 from fluxmq.cli.user_verbs import said, table
 from fluxmq.control.columns import LISTS
@@ -249,6 +249,7 @@ _LISTS: Final = (
 VERBS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], list[str]]]] = {
     **user_verbs.VERBS,
     **node_verbs.VERBS,
+    **trace_verbs.VERBS,
     **dict.fromkeys(_LISTS, _list),
     "add_vhost": _add_vhost,
     "delete_vhost": _delete_vhost,

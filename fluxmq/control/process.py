@@ -39,6 +39,7 @@ from fluxmq.control.resources import NodeResources
 from fluxmq.control.scrape import Scraper
 from fluxmq.control.shutdown import END_SECONDS_MAX, end
 from fluxmq.control.topology_service import TopologyService
+from fluxmq.control.traces import Traces
 from fluxmq.control.user_requests import UserRequests
 from fluxmq.ipc import launch as launching
 from fluxmq.ipc import unix_socket
@@ -62,6 +63,7 @@ from fluxmq.ipc.record_messages import RECORD_CHANGE
 from fluxmq.ipc.retained_messages import RETAINED_CHANGE
 from fluxmq.ipc.table import ProcessTable, ProcessTableError
 from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE
+from fluxmq.ipc.trace_messages import TRACE
 from fluxmq.ipc.user_messages import Hashing, Users
 from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.rabbitmq_names import ScrapedNode
@@ -131,6 +133,7 @@ class ControlProcess:
             self._audit_meta,
         )
         self._retained: RetainedKeys | None = None
+        self._traces: Traces | None = None
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
             **dict.fromkeys(placements.KINDS, self._placing.answer),
             **dict.fromkeys(backups.KINDS, writer.answer),
@@ -204,6 +207,8 @@ class ControlProcess:
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
         of_users = UserRequests(self._directory.answer, topology_service)
         self._answers |= dict.fromkeys(USER_KINDS, of_users.answer)
+        self._traces = Traces(lambda: topology_service.topology, self._shards)
+        self._answers[TRACE] = self._traces.answer
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
         if self._meta is not None:
             self._meta.join(topology_service, self._directory)
@@ -479,6 +484,8 @@ class ControlProcess:
                 self._retained.greeted(peer)
             if self._topology is not None:
                 self._topology.greeted(peer)
+            if self._traces is not None:
+                self._traces.greeted(peer)
 
     def _gone(self, peer: Peer) -> None:
         _log.debug("control connection ended", extra={"peer": peer.name})

@@ -578,6 +578,19 @@ _DECLARED: Final = (
         " an AMQP connection's budget, and incomplete work of paused publishers.",
         ("what",),
     ),
+    # Firehose and events
+    Metric(
+        "fluxmq_broker_messages_total",
+        _C,
+        "Messages that the broker itself published: copies for the firehose, and events.",
+        ("exchange",),
+    ),
+    Metric(
+        "fluxmq_broker_messages_dropped_total",
+        _C,
+        "Such messages dropped because too many were waiting.",
+        ("exchange",),
+    ),
     # Limits of users
     Metric(
         "fluxmq_user_limit_refused_total",

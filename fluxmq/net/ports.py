@@ -56,6 +56,9 @@ class ReactorHost(Protocol):
     def hold_publisher(self, connection: Connection, /) -> object:
         """Stop reading a connection if it publishes, as the node is short of something."""
 
+    def trace(self, connection: Connection, run: PublishRun, /) -> object:
+        """Copy a client's run for the firehose (`Reactor.tracing`)."""
+
     def half_close(self, connection: Connection, /) -> object:
         """End a connection of which everything is written."""
 

@@ -97,6 +97,7 @@ class Reactor:
         self.inbound: list[Inbound] = []
         self.link_full = False
         self.alarm = False  # publishers are not read
+        self.tracing = False  # the host gets every run that is accepted
         self.ticking = False
         self.pending_ack: PendingAck | None = None
         self.unfinished = False
@@ -478,6 +479,9 @@ class Reactor:
         pending_ack: PendingAck | None
         if run.qos:
             connection.buffer()
+        if self.tracing and not run.control:
+            tracer: ReactorHost = self.host
+            tracer.trace(connection, run)
         if not run.control and self.publish_run(run) < 0:
             handler: MqttHandler = connection.handler
             handler.bad_topic(connection, run.topic)

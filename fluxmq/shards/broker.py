@@ -11,11 +11,13 @@ from functools import partial
 from fluxmq.net.reactor import PAUSED_LINK, Reactor
 from fluxmq.net.route import Route
 from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.sessions.mqtt.publishing import publish_will
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms
+from fluxmq.shards.amqp.firehose import Firehose
 from fluxmq.shards.connections import ClientConnections
 from fluxmq.shards.counts import MqttCounts
 from fluxmq.shards.durable.sessions import DurableSessions
@@ -122,6 +124,11 @@ class ShardBroker:
         return self._parts.retained
 
     @property
+    def firehose(self) -> Firehose:
+        """Copies of messages in traced virtual hosts."""
+        return self._parts.firehose
+
+    @property
     def user_limits(self) -> UserLimitChecks:
         """Limits of users."""
         return self._parts.user_limits
@@ -164,6 +171,10 @@ class ShardBroker:
     def hold_publisher(self, connection: Connection) -> None:
         """Stop reading a connection if it publishes: an alarm is in force."""
         self.alarms.hold_publisher(connection)
+
+    def trace(self, connection: Connection, run: PublishRun) -> None:
+        """Copy a client's run for the firehose."""
+        self._parts.firehose.published_by_mqtt(connection.identity, run)
 
     def half_close(self, connection: Connection) -> None:
         """Close a connection of which everything is written, once the client has read it."""

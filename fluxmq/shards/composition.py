@@ -17,6 +17,8 @@ from fluxmq.net.reactor import Reactor
 from fluxmq.routing.node_interest import NodeInterest
 from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
+from fluxmq.shards.amqp.firehose import Firehose
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
@@ -113,7 +115,9 @@ class Shard:
         user_limits = make_user_limits(switch)
         beside: list[StreamUser] = [self.node_questions, vhost_connections.nodes, replies, relay]
         beside += user_limits.nodes
-        parts = self._make_parts(settings, around, drops, switch, beside, user_limits)
+        messages = BrokerMessages()
+        watched = user_limits, Firehose(messages, settings.cluster.node_id)
+        parts = self._make_parts(settings, around, drops, switch, beside, watched)
         self.broker = self.reactor.host = ShardBroker(
             self.reactor, settings, around, parts, self.queues.elsewhere.explain
         )
@@ -137,6 +141,7 @@ class Shard:
         self.amqp = Amqp(
             *(settings, self.broker, self.queues, replies, vhost_connections),
             times.call_later,
+            messages,
             times.steady_us,
         )
         self.intake = Intake(
@@ -156,7 +161,7 @@ class Shard:
         drops: Drops,
         switch: Switch,
         beside: Sequence[StreamUser],
-        user_limits: UserLimitChecks,
+        watched: tuple[UserLimitChecks, Firehose],
     ) -> Parts:
         """Create what sessions use and other shards talk about. Raises StorageError."""
         times, links, limits = around.times, switch.links, settings.broker
@@ -214,7 +219,7 @@ class Shard:
             DurableLinks(links, durability, routes, groups),
             drops,
             nodes,
-            user_limits,
+            *watched,
         )
 
     def _tell_peers(self) -> None:

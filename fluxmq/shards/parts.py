@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fluxmq.engine.queue_links import QueueLinks
 from fluxmq.engine.wiring import Queues
+from fluxmq.shards.amqp.firehose import Firehose
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.counts import Drops
 from fluxmq.shards.durable.commit_waiter import CommitWaiter
@@ -34,3 +35,4 @@ class Parts:
     drops: Drops
     nodes: OtherNodes
     user_limits: UserLimitChecks
+    firehose: Firehose

@@ -37,7 +37,7 @@ class Node:
         self._open.append(pika.BlockingConnection(parameters))
         return self._open[-1]
 
-    def mqtt(self, user: str = "guest") -> MqttUser:
+    def mqtt(self, user: str) -> MqttUser:
         """An MQTT client, which has its CONNACK."""
         return MqttUser(self.broker.port, user)
 
@@ -76,7 +76,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     (port,) = free_ports(1)
     settings = {"server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}}}
     with running_broker(tmp_path_factory.mktemp("watched"), workers=2, settings=settings) as broker:
-        yield Node(broker, port)
+        node = Node(broker, port)
+        ann = {"password": "ann", "tags": "", "publish": ["#"]}
+        assert node.site.status("PUT", "users/ann", ann) == 201
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        assert node.site.status("PUT", "permissions/%2F/ann", everything) == 201
+        yield node
 
 
 @pytest.fixture
@@ -87,10 +92,6 @@ def node(shared: Node) -> Iterator[Node]:
 
 
 def test_a_users_connections_and_channels_are_limited(node: Node) -> None:
-    site = node.site
-    assert site.status("PUT", "users/ann", {"password": "ann", "tags": ""}) == 201
-    everything = {"configure": ".*", "write": ".*", "read": ".*"}
-    assert site.status("PUT", "permissions/%2F/ann", everything) == 201
     node.broker.control("set_user_limits", "ann", '{"max-connections": 2, "max-channels": 1}')
     first = node.connect("ann")
     mqtt = node.mqtt("ann")
@@ -106,5 +107,64 @@ def test_a_users_connections_and_channels_are_limited(node: Node) -> None:
     other.end()
     mqtt.end()
     second.close()
+    node.broker.control("clear_user_limits", "ann", "all")
     refused = node.broker.metrics("fluxmq_user_limit_refused_total")
     assert sum(refused.values()) == 3
+
+
+def taken(channel: Any, queue: str, count: int) -> list[tuple[Any, Any, bytes]]:
+    """Messages of a queue, in order of their routing keys."""
+    found: list[tuple[Any, Any, bytes]] = []
+
+    def take() -> bool:
+        message = channel.basic_get(queue, auto_ack=True)
+        if message[0] is not None:
+            found.append(message)
+        return len(found) >= count
+
+    eventually(take, f"{count} messages, not {found}")
+    return sorted(found, key=lambda each: str(each[0].routing_key))
+
+
+def test_the_firehose_copies_publishes_and_deliveries(node: Node) -> None:
+    here, there = node.connect().channel(), node.connect().channel()
+    here.queue_declare("traced", durable=True)
+    here.queue_declare("copies")
+    here.queue_bind("copies", "amq.rabbitmq.trace", "#")
+    node.broker.control("trace_on")
+    assert node.site.get("vhosts/%2F")["tracing"] is True
+    properties = pika.BasicProperties(
+        content_type="text/plain", headers={"a": 1}, timestamp=7, message_id="m"
+    )
+    here.basic_publish("", "traced", b"one", properties)
+    assert taken(there, "traced", 1)[0][2] == b"one"
+    delivered, published = taken(here, "copies", 2)
+    assert (delivered[0].routing_key, delivered[2]) == ("deliver.traced", b"one")
+    assert (published[0].routing_key, published[2]) == ("publish.", b"one")
+    about = published[1].headers
+    assert about["properties"] == {
+        "content_type": "text/plain",
+        "headers": {"a": 1},
+        "message_id": "m",
+        "timestamp": 7,
+    }
+    expected = {"exchange_name": "", "routing_keys": ["traced"], "vhost": "/", "user": "guest"}
+    assert {name: about[name] for name in expected} == expected
+    assert (about["channel"], about["routed_queues"]) == (1, ["traced"])
+    assert about["connection"].endswith(f":{node.port}")
+    assert about["node"] == node.site.get("overview")["node"]
+    about = delivered[1].headers
+    assert {name: about[name] for name in expected} == expected
+    assert (about["redelivered"], "routed_queues" in about) == (0, False)
+    mqtt = node.mqtt("ann")
+    mqtt.client.publish("m/x", b"two", qos=1).wait_for_publish(10)
+    mqtt.end()
+    (published,) = taken(here, "copies", 1)
+    assert (published[0].routing_key, published[2]) == ("publish.amq.topic", b"two")
+    assert published[1].headers["routing_keys"] == ["m.x"]
+    site = node.site
+    assert site.status("PUT", "vhosts/%2F", {"tracing": False}) == 204
+    assert site.get("vhosts")[0]["tracing"] is False
+    here.basic_publish("", "traced", b"three")
+    assert taken(here, "traced", 1)[0][2] == b"three"
+    assert here.basic_get("copies")[0] is None

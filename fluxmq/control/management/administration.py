@@ -61,6 +61,7 @@ from fluxmq.ipc.permission_messages import (
     UserTags,
 )
 from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE, TopologyChanged, change_body, pack_set
+from fluxmq.ipc.trace_messages import TRACE, TracedVhosts, TraceRequest
 from fluxmq.ipc.user_messages import UserAdd, UserDelete, UserEnable, UserPassword, UserPermit
 from fluxmq.routing.topology.changes import (
     AddVhost,
@@ -167,7 +168,9 @@ class Administration:
 
     async def _vhosts(self, call: Call) -> web.Response:
         seen = [each for each in self._topology().vhosts() if call.caller.sees(each.name)]
-        return answer(ListQuery(call).whole([vhost_row(each, self._nodes, {}) for each in seen]))
+        traced = await self._trace()
+        rows = [vhost_row(each, self._nodes, each.name in traced) for each in seen]
+        return answer(ListQuery(call).whole(rows))
 
     def _found_vhost(self, name: str) -> Vhost:
         found = self._topology().vhost(name)
@@ -176,7 +179,16 @@ class Administration:
         return found
 
     async def _vhost(self, call: Call) -> web.Response:
-        return answer(vhost_row(self._found_vhost(call.vhost), self._nodes, {}))
+        traced = call.vhost in await self._trace()
+        return answer(vhost_row(self._found_vhost(call.vhost), self._nodes, traced))
+
+    async def _trace(self, vhost: str = "", on: bool = False) -> tuple[str, ...]:
+        """Trace a virtual host or no longer; return those that are traced. Raises ApiError."""
+        try:
+            body = await self._ask(TRACE, TraceRequest(vhost, on).to_body())
+            return TracedVhosts.from_body(body).vhosts
+        except (RequestError, MessageError) as problem:
+            raise error_of(problem) from problem
 
     async def _add_vhost(self, call: Call) -> web.Response:
         """Create a virtual host, or change one; its creator gets permissions there, as in RabbitMQ."""
@@ -200,6 +212,8 @@ class Administration:
             description=str(described.get("description") or ""),
         )
         await self.change(AddVhost(vhost))
+        if "tracing" in body:
+            await self._trace(name, flag_of(body, "tracing"))
         return before is None
 
     async def _delete_vhost(self, call: Call) -> web.Response:

@@ -97,8 +97,8 @@ def policy_row(policy: Policy) -> JsonRow:
     }
 
 
-def vhost_row(vhost: Vhost, nodes: Sequence[str], totals: JsonRow) -> JsonRow:
-    """Return a virtual host."""
+def vhost_row(vhost: Vhost, nodes: Sequence[str], tracing: bool) -> JsonRow:
+    """Return a virtual host; ``tracing``: this node copies its messages to the firehose."""
     return {
         "name": vhost.name,
         "description": vhost.description,
@@ -109,9 +109,8 @@ def vhost_row(vhost: Vhost, nodes: Sequence[str], totals: JsonRow) -> JsonRow:
             "tags": list(vhost.tags),
             "default_queue_type": vhost.default_queue_type,
         },
-        "tracing": False,
+        "tracing": tracing,
         "cluster_state": dict.fromkeys(nodes, "running"),
-        **totals,
     }
 
 

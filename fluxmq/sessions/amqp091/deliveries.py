@@ -6,7 +6,7 @@ Neighbouring messages of a batch with the same key and properties are written at
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, Batch
 from fluxmq.model.properties import PropertyError
@@ -35,10 +35,29 @@ class DeliveryHead(NamedTuple):
     offset_at: int
 
 
+class DeliveryTap(Protocol):
+    """Looks at deliveries while it is ``on``."""
+
+    on: bool
+
+    def delivered(
+        self,
+        channel: Channel,
+        taker: Taker,
+        batch: Batch,
+        first: int,
+        count: int,
+        redelivered: bool,
+        head: DeliveryHead,
+    ) -> None:
+        """Note messages of a batch that were written to a channel."""
+
+
 class DeliveryHeads:
-    """Writes deliveries, and caches heads."""
+    """Writes deliveries, and caches heads. ``tap``: gets them as well, if there is one."""
 
     def __init__(self) -> None:
+        self.tap: DeliveryTap | None = None
         self._kept: dict[tuple[bytes, bytes, int, bool], DeliveryHead] = {}
 
     def head(self, block: bytes, key: bytes, redelivered: int, stream: bool) -> DeliveryHead:
@@ -94,6 +113,8 @@ class DeliveryHeads:
             )
             client.connection.append(frames)
             client.connection.tally.delivered(stop - index, len(frames), redelivered)
+            if self.tap is not None and self.tap.on:
+                self.tap.delivered(channel, consumer, batch, index, stop - index, redelivered, head)
             index = stop
 
     def write_get_ok(
@@ -127,6 +148,8 @@ class DeliveryHeads:
         client.connection.append(frames)
         client.connection.tally.delivered(1, len(frames), redelivered)
         client.connection.tally.amqp_got += 1
+        if self.tap is not None and self.tap.on:
+            self.tap.delivered(channel, getter, batch, index, 1, redelivered, head)
 
 
 def make_head(block: bytes, key: bytes, redelivered: int, stream: bool) -> DeliveryHead:

@@ -33,7 +33,7 @@ from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
-from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler
+from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler, AmqpSession
 from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
     AmqpConsumerPort,
@@ -121,10 +121,12 @@ class AmqpBroker:
         self._marked = False
         self._vhost_connections = vhost_connections
         self.user_limits: ChannelLimitPort = broker.user_limits
+        self.firehose = broker.firehose
         self._known: dict[tuple[str, str], Permissions | None] = {}
         self._known_revision = (-1, -1)
         self.configure(settings)
         self.handler = ShardHandler(self)
+        self.handler.heads.tap = self.firehose
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
@@ -395,6 +397,9 @@ class AmqpBroker:
         confirmation: PendingConfirm | None,
     ) -> int:
         """Route and store a run."""
+        if self.firehose.on:
+            session: AmqpSession = connection.identity
+            self.firehose.published(session.client.info, run, routing)
         routed = self._publishing.publish(run, routing, confirmation)
         if self._reactor.link_full:
             self._broker.link_full(connection)

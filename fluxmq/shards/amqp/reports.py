@@ -20,6 +20,7 @@ from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.handler import AmqpSession
 from fluxmq.shards.amqp.admin_queries import state_of
 from fluxmq.shards.amqp.broker import AmqpBroker
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
 
 CENSUS_STEP: Final = 2000
 """Connections and channels counted in one turn: a millisecond or two."""
@@ -67,9 +68,12 @@ class AmqpCensus:
 class AmqpReports:
     """Reads one shard's counts."""
 
-    def __init__(self, broker: AmqpBroker, client: TopologyClient) -> None:
+    def __init__(
+        self, broker: AmqpBroker, client: TopologyClient, messages: BrokerMessages
+    ) -> None:
         self._broker = broker
         self._client = client
+        self._messages = messages
         self.census = AmqpCensus(broker)
 
     def samples(self) -> Iterator[Sample]:
@@ -92,6 +96,7 @@ class AmqpReports:
             yield "fluxmq_amqp_methods_total", {"method": method_name(name)}, number
         yield from topology_samples(broker.topology)
         yield "fluxmq_topology_changes_waiting", {}, self._client.under_way
+        yield from self._messages.samples()
 
 
 def topology_samples(topology: Topology) -> Iterator[Sample]:

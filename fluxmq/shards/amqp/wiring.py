@@ -8,10 +8,12 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from fluxmq.engine.wiring import Queues, microseconds_now
-from fluxmq.ipc.conversation import RequestHandler
+from fluxmq.ipc.conversation import Answered, RequestHandler
+from fluxmq.ipc.messages import Body
 from fluxmq.ipc.row_messages import handlers_of
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.ipc.topology_messages import connection_id
+from fluxmq.ipc.trace_messages import TRACED, TracedVhosts
 from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import DropGroup
 from fluxmq.routing.topology.routing import route
@@ -23,6 +25,7 @@ from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import reason_of
 from fluxmq.shards.amqp.admin_queries import AdminQueries
 from fluxmq.shards.amqp.broker import AmqpBroker
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
 from fluxmq.shards.amqp.declared import DeclaredQueues
 from fluxmq.shards.amqp.management_calls import ManagementCalls
 from fluxmq.shards.amqp.migrations import QueueMigrations
@@ -46,6 +49,7 @@ class Amqp:
         replies: Replies,
         vhost_connections: SharedCounts,
         call_later: Callable[[float, Callable[[], None]], None],
+        messages: BrokerMessages,
         clock: Callable[[], int] = microseconds_now,
     ) -> None:
         self._shard = queues.service.shard
@@ -60,6 +64,7 @@ class Amqp:
             self._changed,
             first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{queues.service.shard}"))],
         )
+        self.messages = messages
         broker.user_limits.topology = self.topology.topology
         self.vhost_connections = vhost_connections
         self.replies = replies
@@ -105,7 +110,8 @@ class Amqp:
         )
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.target)
         queues.clients.bound = bindings.targets
-        queues.flush_others = self.broker.flush_marked
+        messages.join(self.topology.topology, publishing, queues.service.wake)
+        queues.flush_others = self._flush
         queues.service.dead_letters.route = self._dead_letter_route
 
     @property
@@ -115,7 +121,18 @@ class Amqp:
             **self.topology.commands,
             **handlers_of(self.queries),
             **self.management_calls.commands,
+            TRACED: self._traced,
         }
+
+    def _traced(self, body: Body, answered: Answered) -> None:
+        """Trace the virtual hosts that control names."""
+        self._broker.firehose.set(TracedVhosts.from_body(body).vhosts, self._reactor)
+        answered(body)
+
+    def _flush(self) -> None:
+        """Finish a tick's work before groups do theirs."""
+        self.broker.flush_marked()
+        self.messages.flush()
 
     @property
     def known(self) -> bool:
