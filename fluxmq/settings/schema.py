@@ -130,6 +130,8 @@ class AmqpSettings(Section):
     consumer_timeout: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 1800.0
     """Time after which messages that a consumer has not settled are redelivered to others;
     x-consumer-timeout overrides it."""
+    event_exchange: bool = False
+    """Publish events (queues, connections, users and more) to amq.rabbitmq.event of the default vhost."""
     max_consumers_per_channel: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Maximum number of consumers on one channel."""
     max_transaction_bytes: Annotated[Size, Field(ge=1024, le=4 << 30)] = 64 << 20

@@ -17,6 +17,7 @@ from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.sessions.mqtt.publishing import publish_will
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms
+from fluxmq.shards.amqp.events import BrokerEvents
 from fluxmq.shards.amqp.firehose import Firehose
 from fluxmq.shards.connections import ClientConnections
 from fluxmq.shards.counts import MqttCounts
@@ -122,6 +123,11 @@ class ShardBroker:
     def retained(self) -> RetainedMessages:
         """This shard's retained messages."""
         return self._parts.retained
+
+    @property
+    def events(self) -> BrokerEvents:
+        """Events for ``amq.rabbitmq.event``."""
+        return self._parts.events
 
     @property
     def firehose(self) -> Firehose:

@@ -18,6 +18,7 @@ from fluxmq.routing.node_interest import NodeInterest
 from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.broker_messages import BrokerMessages
+from fluxmq.shards.amqp.events import BrokerEvents
 from fluxmq.shards.amqp.firehose import Firehose
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.wiring import Amqp
@@ -116,7 +117,9 @@ class Shard:
         beside: list[StreamUser] = [self.node_questions, vhost_connections.nodes, replies, relay]
         beside += user_limits.nodes
         messages = BrokerMessages()
-        watched = user_limits, Firehose(messages, settings.cluster.node_id)
+        node = settings.cluster.node_id
+        events = BrokerEvents(messages, around.index, node, around.times.steady_us)
+        watched = user_limits, Firehose(messages, node), events
         parts = self._make_parts(settings, around, drops, switch, beside, watched)
         self.broker = self.reactor.host = ShardBroker(
             self.reactor, settings, around, parts, self.queues.elsewhere.explain
@@ -126,6 +129,7 @@ class Shard:
         )
         self.peers = self.broker.peers
         self.nodes = parts.nodes
+        events.connected = lambda: parts.nodes.connected
         if isinstance(parts.nodes, NodePeers):
             parts.nodes.runs.doubtful.settle = self.peers.settle
         self.publish_links: PublishLinks | None = None
@@ -161,7 +165,7 @@ class Shard:
         drops: Drops,
         switch: Switch,
         beside: Sequence[StreamUser],
-        watched: tuple[UserLimitChecks, Firehose],
+        watched: tuple[UserLimitChecks, Firehose, BrokerEvents],
     ) -> Parts:
         """Create what sessions use and other shards talk about. Raises StorageError."""
         times, links, limits = around.times, switch.links, settings.broker

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fluxmq.engine.queue_links import QueueLinks
 from fluxmq.engine.wiring import Queues
+from fluxmq.shards.amqp.events import BrokerEvents
 from fluxmq.shards.amqp.firehose import Firehose
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.counts import Drops
@@ -36,3 +37,4 @@ class Parts:
     nodes: OtherNodes
     user_limits: UserLimitChecks
     firehose: Firehose
+    events: BrokerEvents

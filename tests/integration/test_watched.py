@@ -74,7 +74,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     if external_broker() is not None:
         pytest.skip("needs a broker of its own")
     (port,) = free_ports(1)
-    settings = {"server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}}}
+    settings = {
+        "server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}},
+        "amqp": {"event_exchange": True},
+    }
     with running_broker(tmp_path_factory.mktemp("watched"), workers=2, settings=settings) as broker:
         node = Node(broker, port)
         ann = {"password": "ann", "tags": "", "publish": ["#"]}
@@ -168,3 +171,27 @@ def test_the_firehose_copies_publishes_and_deliveries(node: Node) -> None:
     here.basic_publish("", "traced", b"three")
     assert taken(here, "traced", 1)[0][2] == b"three"
     assert here.basic_get("copies")[0] is None
+
+
+def test_events_of_both_protocols_and_of_changes_are_published(node: Node) -> None:
+    here = node.connect().channel()
+    here.queue_declare("events")
+    here.queue_bind("events", "amq.rabbitmq.event", "#")
+    eventually(lambda: [*taken(here, "events", 0)] == [], "no event")
+    here.queue_declare("new", arguments={"x-max-length": 5})
+    node.site.ask("PUT", "users/bob", {"password": "bob", "tags": "monitoring"})
+    mqtt = node.mqtt("ann")
+    mqtt.end()
+    found = {}
+    for method, properties, body in taken(here, "events", 6):
+        assert (body, properties.delivery_mode) == (b"", 2)
+        assert properties.timestamp == properties.headers["timestamp_in_ms"] // 1000
+        found[method.routing_key] = properties.headers
+    assert found["queue.created"]["arguments"] == {"x-max-length": 5}
+    assert found["user.created"]["name"] == "bob"
+    assert found["user.tags.set"]["tags"] == ["monitoring"]
+    assert found["user.authentication.success"]["name"] == "ann"
+    created = found["connection.created"]
+    assert (created["protocol"], created["user"]) == ("MQTT 5.0", "ann")
+    assert created["client_properties"] == {"client_id": "watched-ann"}
+    assert found["connection.closed"]["name"] == created["name"]

@@ -106,6 +106,11 @@ class DeleteVhost:
 
 
 @dataclass(frozen=True, slots=True)
+class AddEventExchange:
+    """Create the exchange of events in the default vhost, unless it is there."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetVhostLimits:
     """Replace all limits of the vhost."""
 
@@ -185,7 +190,7 @@ class FinishMigration:
 
 Change: TypeAlias = (
     "DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | Bind | Unbind | SetPolicy | ClearPolicy | AddVhost"
-    " | DeleteVhost | SetVhostLimits | SetUserLimits | ClearUserLimits | DropOwner | DropGroup | QueueUnused | MigrateQueue | AbortMigration | FinishMigration"
+    " | DeleteVhost | AddEventExchange | SetVhostLimits | SetUserLimits | ClearUserLimits | DropOwner | DropGroup | QueueUnused | MigrateQueue | AbortMigration | FinishMigration"
 )
 
 _CHANGES: Final[dict[str, type[Any]]] = {
@@ -199,6 +204,7 @@ _CHANGES: Final[dict[str, type[Any]]] = {
     "clear_policy": ClearPolicy,
     "add_vhost": AddVhost,
     "delete_vhost": DeleteVhost,
+    "add_event_exchange": AddEventExchange,
     "set_vhost_limits": SetVhostLimits,
     "set_user_limits": SetUserLimits,
     "clear_user_limits": ClearUserLimits,

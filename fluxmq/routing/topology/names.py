@@ -16,6 +16,10 @@ NAME_BYTES_MAX: Final = 255
 """Maximum bytes of a name: AMQP's short strings have one byte of length."""
 RESERVED_PREFIX: Final = "amq."
 """Prefix of names that only the broker assigns."""
+TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
+EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
+"""Exchanges for the broker's own messages: copies of others in every vhost, and events in the
+default one."""
 
 
 def internal_name(vhost: str, name: str) -> str:

@@ -12,7 +12,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fluxmq.routing.topology import arguments, changes, checks, migrations, policies
-from fluxmq.routing.topology.names import RESERVED_PREFIX, SEPARATOR, is_reserved
+from fluxmq.routing.topology.names import (
+    DEFAULT_VHOST,
+    EVENT_EXCHANGE,
+    SEPARATOR,
+    TRACE_EXCHANGE,
+    is_reserved,
+)
 from fluxmq.routing.topology.records import (
     BINDING,
     EXCHANGE,
@@ -330,8 +336,15 @@ def _add_vhost(store: TopologyStore, change: changes.AddVhost) -> None:
     store.put(wanted)
     for name, kind in STANDARD_EXCHANGES:
         store.put(Exchange(wanted.name, name, kind, durable=True))
-    trace = f"{RESERVED_PREFIX}rabbitmq.trace"
-    store.put(Exchange(wanted.name, trace, arguments.TOPIC, durable=True, internal=True))
+    kind = arguments.TOPIC
+    store.put(Exchange(wanted.name, TRACE_EXCHANGE, kind, durable=True, internal=True))
+
+
+def _add_event_exchange(store: TopologyStore, _change: changes.AddEventExchange) -> None:
+    space = store.spaces.get(DEFAULT_VHOST)
+    if space is not None and EVENT_EXCHANGE not in space.exchanges:
+        kind = arguments.TOPIC
+        store.put(Exchange(DEFAULT_VHOST, EVENT_EXCHANGE, kind, durable=True, internal=True))
 
 
 def _delete_vhost(store: TopologyStore, change: changes.DeleteVhost) -> None:
@@ -391,6 +404,7 @@ _RULES: Final[dict[type[Any], Callable[[TopologyStore, Any], None]]] = {
     changes.ClearPolicy: _clear_policy,
     changes.AddVhost: _add_vhost,
     changes.DeleteVhost: _delete_vhost,
+    changes.AddEventExchange: _add_event_exchange,
     changes.SetVhostLimits: _set_vhost_limits,
     changes.SetUserLimits: _set_user_limits,
     changes.ClearUserLimits: _clear_user_limits,

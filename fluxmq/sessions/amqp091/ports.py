@@ -183,6 +183,24 @@ class ChannelLimitPort(Protocol):
         """Count the end of a channel."""
 
 
+class ChannelEventPort(Protocol):
+    """Events of channels and consumers."""
+
+    def channel_created(self, info: ConnectionInfo, number: int) -> None:
+        """Tell a channel that is open."""
+
+    def channel_closed(self, info: ConnectionInfo, number: int) -> None:
+        """Tell the end of a channel."""
+
+    def consumer_created(
+        self, info: ConnectionInfo, number: int, queue: str, tag: str, about: Mapping[str, Any]
+    ) -> None:
+        """Tell a consumer; ``about`` has what its deletion does not repeat."""
+
+    def consumer_deleted(self, info: ConnectionInfo, number: int, queue: str, tag: str) -> None:
+        """Tell the end of a consumer."""
+
+
 class AmqpBrokerPort(Protocol):
     """The shard as sessions see it."""
 
@@ -190,6 +208,7 @@ class AmqpBrokerPort(Protocol):
     """The shard's copy of the topology."""
     limits: AmqpLimits
     user_limits: ChannelLimitPort
+    events: ChannelEventPort
 
     def now(self) -> float:
         """Return monotonic seconds at the start of this tick."""

@@ -254,6 +254,7 @@ def scram_step(broker: MqttBrokerPort, client: MqttClient, data: bytes) -> None:
         final = exchange.receive_client_final(data)
     except ScramError as error:
         broker.authentication.scram_result(exchange.username, client.peer, False)
+        broker.events.mqtt_login(client, exchange.username, AuthResult(LoginOutcome.WRONG))
         fail_authentication(broker, client, Reason.NOT_AUTHORIZED, str(error))
         return
     if client.reauthenticating and exchange.username != client.username:
@@ -294,6 +295,8 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AuthRes
     connect = client.connect
     if client.stage is not AUTHENTICATING or connect is None:
         return  # the connection was lost meanwhile
+    if result.username or connect.username:
+        broker.events.mqtt_login(client, result.username or connect.username or "", result)
     if result.outcome is not LoginOutcome.ACCEPTED:
         refuse(broker, client, LOGINS[result.outcome], "not authorised", connect.version)
         return
@@ -409,6 +412,7 @@ def attach(
     session.delivery.attach(connection, window)
     # Needed for the answer only: an idle connection should cost little.
     client.connect = None
+    broker.events.mqtt_connected(client)
     broker.connections.resume(connection)
 
 

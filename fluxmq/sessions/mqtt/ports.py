@@ -251,6 +251,19 @@ class UserLimitPort(Protocol):
         """Count the end of a connection, if it was counted."""
 
 
+class EventPort(Protocol):
+    """Events of connections."""
+
+    def mqtt_login(self, client: MqttClient, user: str, result: AuthResult, /) -> None:
+        """Tell a login that was accepted or refused."""
+
+    def mqtt_connected(self, client: MqttClient, /) -> None:
+        """Tell a connection with a session."""
+
+    def mqtt_disconnected(self, client: MqttClient, /) -> None:
+        """Tell the end of a connection, if it had a session."""
+
+
 class CountPort(Protocol):
     """Counts for metrics; errors and refusals are also logged, at a bounded rate."""
 
@@ -336,6 +349,10 @@ class MqttBrokerPort(Protocol):
     @property
     def user_limits(self) -> UserLimitPort:
         """Limits of users."""
+
+    @property
+    def events(self) -> EventPort:
+        """Events of connections."""
 
     @property
     def counts(self) -> CountPort:

@@ -38,6 +38,7 @@ from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
     AmqpConsumerPort,
     AmqpLimits,
+    ChannelEventPort,
     ChannelLimitPort,
     ConsumeRequest,
     PendingConfirm,
@@ -122,6 +123,7 @@ class AmqpBroker:
         self._vhost_connections = vhost_connections
         self.user_limits: ChannelLimitPort = broker.user_limits
         self.firehose = broker.firehose
+        self.events: ChannelEventPort = broker.events
         self._known: dict[tuple[str, str], Permissions | None] = {}
         self._known_revision = (-1, -1)
         self.configure(settings)
@@ -172,10 +174,13 @@ class AmqpBroker:
         authentication = self._broker.authentication
         if mechanism == "EXTERNAL":
             name = client.certificate_name if user in ("", client.certificate_name) else ""
-            done(authentication.by_certificate(name, client.peer, user_needed=True))
+            result = authentication.by_certificate(name, client.peer, user_needed=True)
+            self._broker.events.login(client, user, result)
+            done(result)
             return
 
         def verified(result: AuthResult) -> None:
+            self._broker.events.login(client, user, result)
             done(result)
             self._broker.schedule()
 
@@ -503,6 +508,7 @@ class AmqpBroker:
     def count_opened(self, client: ConnectionInfo) -> None:
         """Count a connection that has reached connection.open-ok."""
         self.counted.opened += 1
+        self._broker.events.connection_created(client)
         self.log_connection(logging.DEBUG, client, "opened", "connection opened")
 
     def count_closed(self, client: ConnectionInfo, reason: str) -> None:
@@ -514,6 +520,7 @@ class AmqpBroker:
         if client.counted:
             self._vhost_connections.leave(client.vhost)
             self._broker.user_limits.leave(client)
+            self._broker.events.connection_closed(client)
 
     def log_connection(
         self, level: int, client: ConnectionInfo, key: str, message: str, *arguments: str

@@ -15,12 +15,11 @@ from fluxmq.metrics.registry import Sample
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
 from fluxmq.protocols.amqp091.message_properties import to_block
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
+from fluxmq.routing.topology.names import EVENT_EXCHANGE, TRACE_EXCHANGE
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.ports import Routing
 from fluxmq.shards.amqp.publishing import Publishing
 
-TRACE_EXCHANGE = "amq.rabbitmq.trace"
-EVENT_EXCHANGE = "amq.rabbitmq.event"
 EXCHANGES = (TRACE_EXCHANGE, EVENT_EXCHANGE)
 PENDING_MAX = 10_000
 PENDING_BYTES_MAX = 16 << 20

@@ -24,7 +24,7 @@ from fluxmq.protocols.amqp091.tables import FieldTableError
 from fluxmq.protocols.mqtt import message_properties as mqtt_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.protocols.mqtt.run import PublishRun
-from fluxmq.routing.topology.names import DEFAULT_VHOST
+from fluxmq.routing.topology.names import DEFAULT_VHOST, TRACE_EXCHANGE
 from fluxmq.routing.topology.routing import TOPIC_EXCHANGE, route
 from fluxmq.sessions.amqp091.channel import Channel
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
@@ -33,7 +33,6 @@ from fluxmq.sessions.amqp091.ports import Routing
 from fluxmq.sessions.amqp091.takers import Taker
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.shards.amqp.broker_messages import (
-    TRACE_EXCHANGE,
     BrokerMessages,
     one_message,
     with_headers,

@@ -15,7 +15,7 @@ from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.ipc.topology_messages import connection_id
 from fluxmq.ipc.trace_messages import TRACED, TracedVhosts
 from fluxmq.protocols.connection import Connection
-from fluxmq.routing.topology.changes import DropGroup
+from fluxmq.routing.topology.changes import AddEventExchange, DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
@@ -66,6 +66,7 @@ class Amqp:
         )
         self.messages = messages
         broker.user_limits.topology = self.topology.topology
+        self._enable_events(settings.amqp.event_exchange)
         self.vhost_connections = vhost_connections
         self.replies = replies
         publishing = Publishing(
@@ -84,6 +85,8 @@ class Amqp:
         )
         self.handler = self.broker.handler
         broker.alarms.on_change.append(self._alarms_changed)
+        broker.alarms.on_change.append(broker.events.alarms_changed)
+        self.topology.before = broker.events.topology_changes
         broker.alarms.on_relief.append(self.handler.give_up)
         self.declared = DeclaredQueues(
             queues,
@@ -212,6 +215,14 @@ class Amqp:
     def configure(self, settings: Settings) -> None:
         """Apply new settings."""
         self.broker.configure(settings)
+        self._enable_events(settings.amqp.event_exchange)
+
+    def _enable_events(self, enabled: bool) -> None:
+        """Publish events or no longer; their exchange is made by the first shard, and stays."""
+        events = self._broker.events
+        if enabled and not events.enabled and self._shard == 0:
+            self.topology.change([AddEventExchange()], lambda _refusal: None)
+        events.enabled = enabled
 
     def shut_down(self) -> None:
         """Tell every client that the node shuts down."""

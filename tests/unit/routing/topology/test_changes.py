@@ -59,6 +59,7 @@ CHANGES: list[Change] = [
     changes.ClearPolicy("/", "p", operator=True),
     changes.AddVhost(Vhost("v")),
     changes.DeleteVhost("v"),
+    changes.AddEventExchange(),
     changes.SetVhostLimits("v", {"max-queues": 5}),
     changes.SetUserLimits("u", {"max-channels": 5}),
     changes.ClearUserLimits("u", "max-channels"),

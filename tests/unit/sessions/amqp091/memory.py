@@ -31,12 +31,15 @@ from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
     AmqpConsumerPort,
     AmqpLimits,
+    ChannelEventPort,
     ChannelLimitPort,
     ConsumeRequest,
     PendingConfirm,
     QueueStatus,
     Routing,
 )
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
+from fluxmq.shards.amqp.events import BrokerEvents
 from fluxmq.shards.user_limits import UserLimitChecks
 from tests.unit.sessions.amqp091.memory_queues import MemoryHeld, MemoryQueue
 from tests.unit.sessions.amqp091.peer import Message, Peer
@@ -55,6 +58,7 @@ class MemoryBroker:
     def __post_init__(self) -> None:
         self.topology = Topology()
         self.user_limits: ChannelLimitPort = UserLimitChecks({})
+        self.events: ChannelEventPort = BrokerEvents(BrokerMessages(), 0, "n", self.now_us)
         for name in ("/", "other"):
             self.topology.apply(AddVhost(Vhost(name)))
         self.queues: dict[tuple[str, str], MemoryQueue] = {}

@@ -8,8 +8,9 @@ from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.messages import Body, Failure
 from fluxmq.ipc.trace_messages import TRACED, TracedVhosts
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
+from fluxmq.routing.topology.names import TRACE_EXCHANGE
 from fluxmq.shards.amqp import broker_messages
-from fluxmq.shards.amqp.broker_messages import TRACE_EXCHANGE, BrokerMessages
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
 from fluxmq.shards.amqp.firehose import properties_table
 from tests.unit.shards.amqp.support import AmqpClient, AmqpNode, contents, user
 
