@@ -159,7 +159,7 @@ def _vhosts(commands: Commands) -> None:
         help="queue type for declarations that name none (default: %(default)s)",
     )
     _verb(commands, "delete_vhost", "delete a virtual host with everything in it", name)
-    limits = ("limits", 'a JSON object: {"max-connections": 100, "max-queues": 1000}')
+    limits = ("limits", 'a JSON object: {"max-connections": 100, "max-publish-rate": 1000}')
     _verb(commands, "set_vhost_limits", "replace a virtual host's limits", limits, vhost=True)
     _verb(commands, "clear_vhost_limits", "remove a virtual host's limits", vhost=True)
     listing = _listing(commands, "list_vhost_limits", "vhost_limits", "list limits")

@@ -591,7 +591,14 @@ _DECLARED: Final = (
         "Such messages dropped because too many were waiting.",
         ("exchange",),
     ),
-    # Limits of users
+    # Limits on rates, and of users
+    Metric("fluxmq_publishers_slowed", _G, "Connections not read because they publish too fast."),
+    Metric(
+        "fluxmq_publishers_slowed_total",
+        _C,
+        "Times that a connection was not read because it, or its virtual host, published too fast.",
+        ("limit",),
+    ),
     Metric(
         "fluxmq_user_limit_refused_total",
         _C,

@@ -59,6 +59,10 @@ class ReactorHost(Protocol):
     def trace(self, connection: Connection, run: PublishRun, /) -> object:
         """Copy a client's run for the firehose (`Reactor.tracing`)."""
 
+    def charge(self, connection: Connection, count: int, size: int, /) -> object:
+        """Stop reading a connection that publishes faster than it may (`Reactor.limited`): it has
+        sent ``count`` messages, ``size`` bytes."""
+
     def half_close(self, connection: Connection, /) -> object:
         """End a connection of which everything is written."""
 

@@ -14,7 +14,7 @@ cdef class Reactor:
     cdef public list dirty, inbound
     cdef public Py_ssize_t routes_max, max_packet, max_first_packet
     cdef public int max_qos
-    cdef public bint link_full, alarm, tracing, ticking, unfinished
+    cdef public bint link_full, alarm, tracing, limited, ticking, unfinished
     cdef public double awaited
     cdef public bytearray buffer
     cdef public Scanner scanner

@@ -98,6 +98,7 @@ class Reactor:
         self.link_full = False
         self.alarm = False  # publishers are not read
         self.tracing = False  # the host gets every run that is accepted
+        self.limited = False  # the host is told of every run
         self.ticking = False
         self.pending_ack: PendingAck | None = None
         self.unfinished = False
@@ -451,6 +452,9 @@ class Reactor:
         handler: MqttHandler = connection.handler
         self.pending_ack = None
         self.tally.received(run.qos, count, size)
+        if self.limited:
+            host: ReactorHost = self.host
+            host.charge(connection, count, size)
         if run.qos > self.max_qos:
             handler.broken(connection, QOS_NOT_SUPPORTED)
             return 0

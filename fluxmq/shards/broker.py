@@ -12,6 +12,7 @@ from fluxmq.net.reactor import PAUSED_LINK, Reactor
 from fluxmq.net.route import Route
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.run import PublishRun
+from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.sessions.mqtt.publishing import publish_will
@@ -26,6 +27,7 @@ from fluxmq.shards.expected_sessions import ExpectedSessions
 from fluxmq.shards.limits import session_limits
 from fluxmq.shards.parts import Parts
 from fluxmq.shards.peers import Peers, Subjects
+from fluxmq.shards.publish_rates import PublishRates
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.session_ownership import SessionOwnership
 from fluxmq.shards.session_table import SessionTable
@@ -57,7 +59,11 @@ class ShardBroker:
         self.counts = MqttCounts(parts.drops)
         self.handler = MqttConnectionHandler(self, explain)
         self.connections = ClientConnections(
-            reactor, self.alarms, self.handler, around.schedule, around.times.call_later
+            reactor,
+            (self.alarms, parts.rates),
+            self.handler,
+            around.schedule,
+            around.times.call_later,
         )
         ownership = SessionOwnership(around.index, around.workers, parts.switch.links)
         durable = DurableSessions(
@@ -116,6 +122,7 @@ class ShardBroker:
         self.limits: SessionLimits = session_limits(settings, len(self.peers.links) + 1)
         self.sessions.configure(settings.session, self.limits.max_sessions)
         self.reactor.max_qos = settings.broker.max_qos
+        self.rates.configure(settings.ratelimit.publish)
 
     # For sessions and the shard's timer
 
@@ -135,6 +142,11 @@ class ShardBroker:
         return self._parts.firehose
 
     @property
+    def rates(self) -> PublishRates:
+        """Limits on the rates of publishers."""
+        return self._parts.rates
+
+    @property
     def user_limits(self) -> UserLimitChecks:
         """Limits of users."""
         return self._parts.user_limits
@@ -146,6 +158,7 @@ class ShardBroker:
     def run_timers(self) -> None:
         """Handle silence, expiries and wills that are due."""
         self.connections.run_timers()
+        self.rates.step(self.now())
         if self.authentication.revision >= 0:
             # Until users are known, wills cannot be authorised.
             self.sessions.run_timers()
@@ -181,6 +194,10 @@ class ShardBroker:
     def trace(self, connection: Connection, run: PublishRun) -> None:
         """Copy a client's run for the firehose."""
         self._parts.firehose.published_by_mqtt(connection.identity, run)
+
+    def charge(self, connection: Connection, count: int, size: int) -> None:
+        """Stop reading an MQTT client that publishes faster than it may."""
+        self._parts.rates.charge(connection, DEFAULT_VHOST, count, size)
 
     def half_close(self, connection: Connection) -> None:
         """Close a connection of which everything is written, once the client has read it."""

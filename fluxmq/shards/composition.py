@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.conversation import RequestHandler
@@ -39,6 +39,7 @@ from fluxmq.shards.node_peers import NO_NODES, BesideMessages, NodePeers, OtherN
 from fluxmq.shards.node_questions import NodeQuestions
 from fluxmq.shards.parts import Parts
 from fluxmq.shards.permissions import PermissionUpdates
+from fluxmq.shards.publish_rates import PublishRates
 from fluxmq.shards.records import Records
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.retained_commits import RetainedCommits
@@ -74,6 +75,16 @@ class ControlUser(Protocol):
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of its metrics."""
+
+
+class Watched(NamedTuple):
+    """Limits of users and rates, and the broker's own messages about its clients."""
+
+    messages: BrokerMessages
+    user_limits: UserLimitChecks
+    firehose: Firehose
+    events: BrokerEvents
+    rates: PublishRates
 
 
 class Shard:
@@ -113,13 +124,9 @@ class Shard:
         replies = make_replies(settings, around, switch)
         relay = HomeRelay(around.index, switch.links)
         switch.on_control(relay.link_handlers())
-        user_limits = make_user_limits(switch)
+        watched = make_watched(settings, around, self.reactor, switch)
         beside: list[StreamUser] = [self.node_questions, vhost_connections.nodes, replies, relay]
-        beside += user_limits.nodes
-        messages = BrokerMessages()
-        node = settings.cluster.node_id
-        events = BrokerEvents(messages, around.index, node, around.times.steady_us)
-        watched = user_limits, Firehose(messages, node), events
+        beside += (*watched.user_limits.nodes, watched.rates.nodes)
         parts = self._make_parts(settings, around, drops, switch, beside, watched)
         self.broker = self.reactor.host = ShardBroker(
             self.reactor, settings, around, parts, self.queues.elsewhere.explain
@@ -129,7 +136,7 @@ class Shard:
         )
         self.peers = self.broker.peers
         self.nodes = parts.nodes
-        events.connected = lambda: parts.nodes.connected
+        watched.events.connected = lambda: parts.nodes.connected
         if isinstance(parts.nodes, NodePeers):
             parts.nodes.runs.doubtful.settle = self.peers.settle
         self.publish_links: PublishLinks | None = None
@@ -145,7 +152,7 @@ class Shard:
         self.amqp = Amqp(
             *(settings, self.broker, self.queues, replies, vhost_connections),
             times.call_later,
-            messages,
+            watched.messages,
             times.steady_us,
         )
         self.intake = Intake(
@@ -165,7 +172,7 @@ class Shard:
         drops: Drops,
         switch: Switch,
         beside: Sequence[StreamUser],
-        watched: tuple[UserLimitChecks, Firehose, BrokerEvents],
+        watched: Watched,
     ) -> Parts:
         """Create what sessions use and other shards talk about. Raises StorageError."""
         times, links, limits = around.times, switch.links, settings.broker
@@ -223,7 +230,10 @@ class Shard:
             DurableLinks(links, durability, routes, groups),
             drops,
             nodes,
-            *watched,
+            watched.user_limits,
+            watched.firehose,
+            watched.events,
+            watched.rates,
         )
 
     def _tell_peers(self) -> None:
@@ -242,11 +252,18 @@ def make_replies(settings: Settings, around: Surroundings, switch: Switch) -> Re
     return replies
 
 
-def make_user_limits(switch: Switch) -> UserLimitChecks:
-    """Return a shard's checks of users' limits, connected with the node's other shards."""
-    made = UserLimitChecks(switch.links)
-    switch.on_control(made.handlers())
-    return made
+def make_watched(
+    settings: Settings, around: Surroundings, reactor: Reactor, switch: Switch
+) -> Watched:
+    """Return a shard's limits of users and rates, connected with the node's other shards, and its
+    firehose and events."""
+    messages, node = BrokerMessages(), settings.cluster.node_id
+    user_limits = UserLimitChecks(switch.links)
+    rates = PublishRates(reactor, switch.links)
+    for each in (user_limits, rates):
+        switch.on_control(each.handlers())
+    events = BrokerEvents(messages, around.index, node, around.times.steady_us)
+    return Watched(messages, user_limits, Firehose(messages, node), events, rates)
 
 
 def make_control_users(

@@ -14,6 +14,7 @@ from fluxmq.shards.durable.commit_waiter import CommitWaiter
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.node_peers import OtherNodes
+from fluxmq.shards.publish_rates import PublishRates
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.switch import Switch
@@ -38,3 +39,4 @@ class Parts:
     user_limits: UserLimitChecks
     firehose: Firehose
     events: BrokerEvents
+    rates: PublishRates

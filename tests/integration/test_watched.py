@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -110,9 +111,30 @@ def test_a_users_connections_and_channels_are_limited(node: Node) -> None:
     other.end()
     mqtt.end()
     second.close()
-    node.broker.control("clear_user_limits", "ann", "all")
+    for limit in ("max-connections", "max-channels"):
+        assert node.site.status("DELETE", f"user-limits/ann/{limit}") == 204
     refused = node.broker.metrics("fluxmq_user_limit_refused_total")
     assert sum(refused.values()) == 3
+
+
+def test_a_publisher_is_as_fast_as_its_virtual_host_may_be(node: Node) -> None:
+    limit = "vhost-limits/%2F/max-publish-rate"
+    assert node.site.status("PUT", limit, {"value": 50}) == 204
+    channel = node.connect().channel()
+    channel.queue_declare("rated")
+    mqtt = node.mqtt("ann")
+    begun = time.monotonic()
+    for number in range(60):
+        sent = mqtt.client.publish(f"rated/{number}", b"", qos=1)
+        channel.basic_publish("", "rated", b"%d" % number)
+    sent.wait_for_publish(10)
+    eventually(
+        lambda: channel.queue_declare("rated", passive=True).method.message_count == 60, "all"
+    )
+    assert time.monotonic() - begun > 0.9, "120 messages, of which 50 at once"
+    mqtt.end()
+    assert node.site.status("DELETE", limit) == 204
+    assert sum(node.broker.metrics("fluxmq_publishers_slowed_total").values()) > 0
 
 
 def taken(channel: Any, queue: str, count: int) -> list[tuple[Any, Any, bytes]]:

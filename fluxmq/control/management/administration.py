@@ -73,11 +73,11 @@ from fluxmq.routing.topology.changes import (
     SetVhostLimits,
 )
 from fluxmq.routing.topology.records import Policy, Vhost
+from fluxmq.routing.topology.rules import LIMITS as VHOST_LIMITS
 from fluxmq.routing.topology.topology import Topology
 
 RABBITMQ_HASHING: Final = "rabbit_password_hashing_sha256"
 """Algorithm of a hash in RabbitMQ's definitions that name none."""
-VHOST_LIMITS: Final = ("max-connections", "max-queues")
 UNUSABLE_BYTES: Final = 32
 """Random bytes of the password of a user that is created without one, and cannot log in with one."""
 

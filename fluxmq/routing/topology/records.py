@@ -50,7 +50,7 @@ class UserLimits:
 
 @dataclass(frozen=True, slots=True)
 class Vhost:
-    """A namespace. ``limits``: ``max-queues`` and ``max-connections``; negative is unlimited."""
+    """A namespace. ``limits``: by the names in `rules.LIMITS`; negative is unlimited."""
 
     name: str
     limits: Arguments = field(default_factory=dict, hash=False)

@@ -51,7 +51,11 @@ from fluxmq.routing.topology.store import Space, TopologyStore
 RECORDS_MAX: Final = 2_000_000
 """Maximum records of a node, of all kinds: every shard holds them all, at some hundred bytes to a
 kilobyte each."""
-LIMITS: Final = ("max-connections", "max-queues")
+MAX_PUBLISH_RATE: Final = "max-publish-rate"
+MAX_PUBLISH_BYTE_RATE: Final = "max-publish-byte-rate"
+"""Messages and bytes per second; unlike numbers, rates cannot be 0."""
+RATES: Final = (MAX_PUBLISH_RATE, MAX_PUBLISH_BYTE_RATE)
+LIMITS: Final = ("max-connections", "max-queues", *RATES)
 """Limits that a vhost may have."""
 USER_LIMIT_NAMES: Final = ("max-connections", "max-channels")
 """Limits that a user may have."""
@@ -391,6 +395,8 @@ def _check_limits(limits: Any, known: tuple[str, ...]) -> None:
             )
         if isinstance(value, bool) or not isinstance(value, int):
             raise precondition(f"{key} should be a number, actually was {policies.term(value)}")
+        if not value and key in RATES:
+            raise precondition(f"{key} should be at least 1, or negative for no limit")
 
 
 _RULES: Final[dict[type[Any], Callable[[TopologyStore, Any], None]]] = {

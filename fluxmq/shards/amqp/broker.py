@@ -405,6 +405,9 @@ class AmqpBroker:
         if self.firehose.on:
             session: AmqpSession = connection.identity
             self.firehose.published(session.client.info, run, routing)
+        if self._reactor.limited:
+            vhost = routing.exchange.vhost
+            self._broker.rates.charge(connection, vhost, run.count, run.payload_bytes)
         routed = self._publishing.publish(run, routing, confirmation)
         if self._reactor.link_full:
             self._broker.link_full(connection)
@@ -488,8 +491,9 @@ class AmqpBroker:
         self._broker.alarms.hold_publisher(connection)
 
     def release_publisher(self, connection: Connection) -> None:
-        """Read a publisher's connection despite alarms."""
+        """Read a publisher's connection despite alarms, or its rate."""
         self._broker.alarms.release(connection)
+        self._broker.rates.release(connection)
 
     @property
     def short_of_memory(self) -> bool:

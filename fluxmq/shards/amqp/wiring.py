@@ -65,7 +65,7 @@ class Amqp:
             first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{queues.service.shard}"))],
         )
         self.messages = messages
-        broker.user_limits.topology = self.topology.topology
+        broker.user_limits.topology = broker.rates.topology = self.topology.topology
         self._enable_events(settings.amqp.event_exchange)
         self.vhost_connections = vhost_connections
         self.replies = replies
@@ -163,6 +163,7 @@ class Amqp:
     def _changed(self, delta: Delta) -> None:
         """Follow a change of the topology."""
         self._broker.user_limits.changed(delta)
+        self._broker.rates.changed(delta)
         self.declared.changed(delta.rows)
         self.migrations.changed(delta.rows)
         topology = self.topology.topology
