@@ -78,7 +78,6 @@ from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from fluxmq.control.etcd.retained import RetainedKeys
     from fluxmq.control.management.api import ManagementApi
     from fluxmq.control.meta.service import Meta
 
@@ -104,6 +103,16 @@ class Serving(Protocol):
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of its metrics."""
+
+
+class Followed(Protocol):
+    """A part whose state shards follow."""
+
+    def greeted(self, shard: Peer) -> None:
+        """Tell a shard everything."""
+
+    def gone(self, shard: Peer) -> None:
+        """Forget a process whose connection has ended."""
 
 
 class ControlProcess:
@@ -132,8 +141,7 @@ class ControlProcess:
             self._forget_in_meta,
             self._audit_meta,
         )
-        self._retained: RetainedKeys | None = None
-        self._traces: Traces | None = None
+        self._followed: list[Followed] = []
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
             **dict.fromkeys(placements.KINDS, self._placing.answer),
             **dict.fromkeys(backups.KINDS, writer.answer),
@@ -207,8 +215,9 @@ class ControlProcess:
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
         of_users = UserRequests(self._directory.answer, topology_service)
         self._answers |= dict.fromkeys(USER_KINDS, of_users.answer)
-        self._traces = Traces(lambda: topology_service.topology, self._shards)
-        self._answers[TRACE] = self._traces.answer
+        traces = Traces(lambda: topology_service.topology, self._shards)
+        self._followed.append(traces)
+        self._answers[TRACE] = traces.answer
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
         if self._meta is not None:
             self._meta.join(topology_service, self._directory)
@@ -303,7 +312,8 @@ class ControlProcess:
         election = self._serving["the election"] = Election(clients[0], cluster.node_id)
         election.start()
         retained = RetainedKeys(clients[1], cluster.node_id, lambda: election.leads)
-        self._retained = self._serving["retained messages"] = retained
+        self._serving["retained messages"] = retained
+        self._followed.append(retained)
         self._answers[RETAINED_CHANGE] = retained.answer
         retained.start()
         for shard in self._shards():
@@ -480,17 +490,15 @@ class ControlProcess:
             if self._meta is None or self._meta.known:
                 self._directory.push(peer)
             self._placing.push(peer)
-            if self._retained is not None:
-                self._retained.greeted(peer)
             if self._topology is not None:
                 self._topology.greeted(peer)
-            if self._traces is not None:
-                self._traces.greeted(peer)
+            for part in self._followed:
+                part.greeted(peer)
 
     def _gone(self, peer: Peer) -> None:
         _log.debug("control connection ended", extra={"peer": peer.name})
-        if self._retained is not None:
-            self._retained.gone(peer)
+        for part in self._followed:
+            part.gone(peer)
 
     async def _answer(self, message: ControlMessage) -> Body:
         if message.kind == PING:

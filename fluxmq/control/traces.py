@@ -59,3 +59,6 @@ class Traces:
         task = asyncio.get_running_loop().create_task(asked)
         self._told.add(task)
         task.add_done_callback(self._told.discard)
+
+    def gone(self, shard: Peer) -> None:
+        """Ignore: nothing is kept for a shard."""

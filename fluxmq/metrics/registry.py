@@ -592,7 +592,7 @@ _DECLARED: Final = (
         ("exchange",),
     ),
     # Limits on rates, and of users
-    Metric("fluxmq_publishers_slowed", _G, "Connections not read because they publish too fast."),
+    Metric("fluxmq_publishers_held", _G, "Connections not read because they publish too fast."),
     Metric(
         "fluxmq_publishers_slowed_total",
         _C,

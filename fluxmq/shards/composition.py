@@ -77,10 +77,9 @@ class ControlUser(Protocol):
         """Yield the samples of its metrics."""
 
 
-class Watched(NamedTuple):
+class ClientWatch(NamedTuple):
     """Limits of users and rates, and the broker's own messages about its clients."""
 
-    messages: BrokerMessages
     user_limits: UserLimitChecks
     firehose: Firehose
     events: BrokerEvents
@@ -119,11 +118,10 @@ class Shard:
         if self.endpoint is not None and replicated:
             share(self.queues, self.endpoint)
         switch = Switch(lambda received, blocked: around.connect(self.reactor, received, blocked))
-        vhost_connections = SharedCounts(switch.links)
+        vhost_connections, relay = SharedCounts(switch.links), HomeRelay(around.index, switch.links)
         switch.on_control(vhost_connections.handlers())
-        replies = make_replies(settings, around, switch)
-        relay = HomeRelay(around.index, switch.links)
         switch.on_control(relay.link_handlers())
+        replies = make_replies(settings, around, switch)
         watched = make_watched(settings, around, self.reactor, switch)
         beside: list[StreamUser] = [self.node_questions, vhost_connections.nodes, replies, relay]
         beside += (*watched.user_limits.nodes, watched.rates.nodes)
@@ -148,12 +146,10 @@ class Shard:
             self.publish_links = PublishLinks(self.endpoint, parts.nodes, wake, replicated)
         self.durable = Durable(self.broker.sessions.durable, parts.durable_links)
         self.permissions = PermissionUpdates(self.reactor, self.broker, self.authentication)
-        times = around.times
         self.amqp = Amqp(
             *(settings, self.broker, self.queues, replies, vhost_connections),
-            times.call_later,
-            watched.messages,
-            times.steady_us,
+            around.times.call_later,
+            around.times.steady_us,
         )
         self.intake = Intake(
             around.handoff_fd,
@@ -172,7 +168,7 @@ class Shard:
         drops: Drops,
         switch: Switch,
         beside: Sequence[StreamUser],
-        watched: Watched,
+        watched: ClientWatch,
     ) -> Parts:
         """Create what sessions use and other shards talk about. Raises StorageError."""
         times, links, limits = around.times, switch.links, settings.broker
@@ -254,7 +250,7 @@ def make_replies(settings: Settings, around: Surroundings, switch: Switch) -> Re
 
 def make_watched(
     settings: Settings, around: Surroundings, reactor: Reactor, switch: Switch
-) -> Watched:
+) -> ClientWatch:
     """Return a shard's limits of users and rates, connected with the node's other shards, and its
     firehose and events."""
     messages, node = BrokerMessages(), settings.cluster.node_id
@@ -263,7 +259,7 @@ def make_watched(
     for each in (user_limits, rates):
         switch.on_control(each.handlers())
     events = BrokerEvents(messages, around.index, node, around.times.steady_us)
-    return Watched(messages, user_limits, Firehose(messages, node), events, rates)
+    return ClientWatch(user_limits, Firehose(messages, node), events, rates)
 
 
 def make_control_users(

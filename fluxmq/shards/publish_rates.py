@@ -19,7 +19,7 @@ from typing import NamedTuple
 from fluxmq.metrics.registry import Sample
 from fluxmq.model.token_bucket import TokenBucket
 from fluxmq.net.links import Link
-from fluxmq.net.reactor import Reactor
+from fluxmq.net.reactor import WATCH_RATES, Reactor
 from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.records import VHOST
 from fluxmq.routing.topology.rules import MAX_PUBLISH_BYTE_RATE, MAX_PUBLISH_RATE
@@ -124,7 +124,9 @@ class PublishRates:
         self._switch()
 
     def _switch(self) -> None:
-        self._reactor.limited = self._of_client != UNLIMITED or bool(self._vhosts)
+        others = self._reactor.watching & ~WATCH_RATES
+        limited = self._of_client != UNLIMITED or bool(self._vhosts)
+        self._reactor.watching = others | WATCH_RATES if limited else others
 
     def charge(self, connection: Connection, vhost: str, count: int, size: int) -> None:
         """Charge a run of messages; stop reading the connection if it has to wait."""
@@ -185,7 +187,7 @@ class PublishRates:
 
     def samples(self) -> Iterator[Sample]:
         """Yield this shard's metrics."""
-        yield "fluxmq_publishers_slowed", {}, len(self.held)
+        yield "fluxmq_publishers_held", {}, len(self.held)
         for owner in (CLIENT, OF_VHOST):
             yield "fluxmq_publishers_slowed_total", {"limit": owner}, self.slowed[owner]
 

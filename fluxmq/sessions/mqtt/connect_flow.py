@@ -54,9 +54,7 @@ KEEP_ALIVE_FACTOR = 1.5
 _CONNACK = b"\x20\x02\x00\x00"
 _CONNACK_PRESENT = b"\x20\x02\x01\x00"
 
-
 NO_ROOM = "the answer would be larger than the client's Maximum Packet Size"
-
 
 Explained = Connack | Disconnect | Puback | Pubrec
 """Packets that may carry a Reason String."""
@@ -295,8 +293,7 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AuthRes
     connect = client.connect
     if client.stage is not AUTHENTICATING or connect is None:
         return  # the connection was lost meanwhile
-    if result.username or connect.username:
-        broker.events.mqtt_login(client, result.username or connect.username or "", result)
+    broker.events.mqtt_login(client, result.username or connect.username or "", result)
     if result.outcome is not LoginOutcome.ACCEPTED:
         refuse(broker, client, LOGINS[result.outcome], "not authorised", connect.version)
         return

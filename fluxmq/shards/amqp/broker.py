@@ -24,6 +24,7 @@ from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
+from fluxmq.net.reactor import WATCH_RATES
 from fluxmq.net.tls import TlsStream
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import Connection
@@ -405,7 +406,7 @@ class AmqpBroker:
         if self.firehose.on:
             session: AmqpSession = connection.identity
             self.firehose.published(session.client.info, run, routing)
-        if self._reactor.limited:
+        if self._reactor.watching & WATCH_RATES:
             vhost = routing.exchange.vhost
             self._broker.rates.charge(connection, vhost, run.count, run.payload_bytes)
         routed = self._publishing.publish(run, routing, confirmation)

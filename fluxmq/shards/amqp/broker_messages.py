@@ -28,7 +28,7 @@ KEY_BYTES_MAX = 255
 """Bytes of a routing key; longer ones are cut, as the name in it may be as long itself."""
 
 
-class _Waiting(NamedTuple):
+class _OwnMessage(NamedTuple):
     vhost: str
     exchange: str
     key: str
@@ -45,7 +45,7 @@ class BrokerMessages:
         self.dropped: Counter[str] = Counter()
         self._publishing: Publishing | None = None
         self._wake: Callable[[], None] = _nothing
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_OwnMessage] = deque()
         self._bytes = 0
 
     def join(self, topology: Topology, publishing: Publishing, wake: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class BrokerMessages:
         if not self._waiting:
             self._wake()
         self._bytes += size
-        self._waiting.append(_Waiting(vhost, exchange, key, properties, payload))
+        self._waiting.append(_OwnMessage(vhost, exchange, key, properties, payload))
 
     def samples(self) -> Iterator[Sample]:
         """Yield this shard's metrics."""

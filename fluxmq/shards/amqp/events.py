@@ -39,7 +39,7 @@ DECIDED = {
 
 
 class BrokerEvents:
-    """Events of one shard. ``connected`` returns the names of the nodes that it is connected with."""
+    """Events of one shard, among its other ``messages``. ``connected`` returns the names of the nodes that it is connected with."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class BrokerEvents:
     ) -> None:
         self.enabled = False
         self.connected: Callable[[], Sequence[str]] = tuple
-        self._messages = messages
+        self.messages = messages
         self._first = shard == 0
         self._node = node
         self._now_us = now_us
@@ -59,7 +59,7 @@ class BrokerEvents:
     @property
     def wanted(self) -> bool:
         """Return whether events would reach a queue."""
-        return self.enabled and self._messages.leads_somewhere(DEFAULT_VHOST, EVENT_EXCHANGE)
+        return self.enabled and self.messages.leads_somewhere(DEFAULT_VHOST, EVENT_EXCHANGE)
 
     def _speaks(self) -> bool:
         """Return whether this shard tells what all shards of all nodes learn."""
@@ -77,7 +77,7 @@ class BrokerEvents:
             encoded = encode_properties(properties)
         except ValueError:
             return  # a client's property that no header can hold
-        self._messages.later(DEFAULT_VHOST, EVENT_EXCHANGE, key, encoded, b"")
+        self.messages.later(DEFAULT_VHOST, EVENT_EXCHANGE, key, encoded, b"")
 
     # What every shard learns
 
@@ -85,7 +85,7 @@ class BrokerEvents:
         """Tell a change that the topology has not taken yet."""
         if self.wanted and self._speaks():
             try:
-                events = list(topology_events(self._messages.topology, delta.rows))
+                events = list(topology_events(self.messages.topology, delta.rows))
             except ValueError:
                 return  # it will be refused
             for key, headers in events:
@@ -184,8 +184,8 @@ class BrokerEvents:
     # MQTT clients
 
     def mqtt_login(self, client: MqttClient, user: str, result: AuthResult) -> None:
-        """Tell an MQTT client's login that was accepted or refused."""
-        if result.outcome in DECIDED and self.wanted:
+        """Tell an MQTT client's login that was accepted or refused; not one without a user."""
+        if user and result.outcome in DECIDED and self.wanted:
             about = {
                 **_mqtt(client),
                 "connection_type": "network",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.properties import PropertyError
-from fluxmq.net.reactor import Reactor
+from fluxmq.net.reactor import WATCH_RUNS, Reactor
 from fluxmq.protocols.amqp091.content import NO_PROPERTIES, decode_properties
 from fluxmq.protocols.amqp091.errors import AmqpError
 from fluxmq.protocols.amqp091.message_properties import from_block, topic_to_routing_key
@@ -57,7 +57,9 @@ class Firehose:
         """Trace exactly these virtual hosts."""
         self.vhosts = frozenset(vhosts)
         self.on = bool(self.vhosts)
-        reactor.tracing = DEFAULT_VHOST in self.vhosts  # MQTT's only one
+        others = reactor.watching & ~WATCH_RUNS
+        traced = DEFAULT_VHOST in self.vhosts  # MQTT's only one
+        reactor.watching = others | WATCH_RUNS if traced else others
 
     def _wanted(self, vhost: str) -> bool:
         return vhost in self.vhosts and self._messages.leads_somewhere(vhost, TRACE_EXCHANGE)

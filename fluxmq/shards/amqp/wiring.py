@@ -49,7 +49,6 @@ class Amqp:
         replies: Replies,
         vhost_connections: SharedCounts,
         call_later: Callable[[float, Callable[[], None]], None],
-        messages: BrokerMessages,
         clock: Callable[[], int] = microseconds_now,
     ) -> None:
         self._shard = queues.service.shard
@@ -64,9 +63,7 @@ class Amqp:
             self._changed,
             first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{queues.service.shard}"))],
         )
-        self.messages = messages
         broker.user_limits.topology = broker.rates.topology = self.topology.topology
-        self._enable_events(settings.amqp.event_exchange)
         self.vhost_connections = vhost_connections
         self.replies = replies
         publishing = Publishing(
@@ -84,9 +81,7 @@ class Amqp:
             clock,
         )
         self.handler = self.broker.handler
-        broker.alarms.on_change.append(self._alarms_changed)
-        broker.alarms.on_change.append(broker.events.alarms_changed)
-        self.topology.before = broker.events.topology_changes
+        broker.alarms.on_change += (self._alarms_changed, broker.events.alarms_changed)
         broker.alarms.on_relief.append(self.handler.give_up)
         self.declared = DeclaredQueues(
             queues,
@@ -113,9 +108,21 @@ class Amqp:
         )
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.target)
         queues.clients.bound = bindings.targets
-        messages.join(self.topology.topology, publishing, queues.service.wake)
-        queues.flush_others = self._flush
+        self._join_messages(settings, publishing)
         queues.service.dead_letters.route = self._dead_letter_route
+
+    @property
+    def messages(self) -> BrokerMessages:
+        """The broker's own messages."""
+        return self._broker.events.messages
+
+    def _join_messages(self, settings: Settings, publishing: Publishing) -> None:
+        """Publish the broker's own messages from now on."""
+        topology, wake = self.topology.topology, self._queues.service.wake
+        self.messages.join(topology, publishing, wake)
+        self.topology.before = self._broker.events.topology_changes
+        self._enable_events(settings.amqp.event_exchange)
+        self._queues.flush_others = self._flush
 
     @property
     def commands(self) -> dict[str, RequestHandler]:

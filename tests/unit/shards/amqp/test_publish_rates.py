@@ -124,4 +124,4 @@ def test_a_rate_of_nothing_is_refused(make_amqp: MakeAmqp) -> None:
     with pytest.raises(Refusal, match="at least 1"):
         node.control.topology.apply(SetVhostLimits("/", {"max-publish-rate": 0}))
     node.control.change(SetVhostLimits("/", {"max-publish-rate": -1}))
-    assert not node[0].reactor.limited
+    assert not node[0].reactor.watching
