@@ -6,7 +6,7 @@ Neighbouring messages of a batch with the same key and properties are written at
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, Batch
 from fluxmq.model.properties import PropertyError
@@ -15,6 +15,7 @@ from fluxmq.protocols.amqp091.delivery import encode_deliveries, encode_get_ok
 from fluxmq.protocols.amqp091.message_properties import address_of, from_block, stream_properties
 from fluxmq.protocols.amqp091.tables import FieldTableError
 from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.delivery_tap import DeliveryHead, DeliveryTap
 from fluxmq.sessions.amqp091.takers import Taker
 
 HEADS_MAX: Final = 512
@@ -23,34 +24,6 @@ HEAD_BYTES_MAX: Final = 2048
 """Maximum bytes of key and properties of a cached head: all of them take a megabyte or two."""
 
 _DELIVERY_COUNT: Final = "x-delivery-count"
-
-
-class DeliveryHead(NamedTuple):
-    """Common part of similar deliveries. ``offset_at``: position of the offset in ``properties``,
-    or -1."""
-
-    exchange: bytes
-    routing_key: bytes
-    properties: bytes
-    offset_at: int
-
-
-class DeliveryTap(Protocol):
-    """Looks at deliveries while it is ``on``."""
-
-    on: bool
-
-    def delivered(
-        self,
-        channel: Channel,
-        taker: Taker,
-        batch: Batch,
-        first: int,
-        count: int,
-        redelivered: bool,
-        head: DeliveryHead,
-    ) -> None:
-        """Note messages of a batch that were written to a channel."""
 
 
 class DeliveryHeads:

@@ -28,7 +28,7 @@ from fluxmq.routing.topology.names import DEFAULT_VHOST, TRACE_EXCHANGE
 from fluxmq.routing.topology.routing import TOPIC_EXCHANGE, route
 from fluxmq.sessions.amqp091.channel import Channel
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
-from fluxmq.sessions.amqp091.deliveries import DeliveryHead
+from fluxmq.sessions.amqp091.delivery_tap import DeliveryHead
 from fluxmq.sessions.amqp091.ports import Routing
 from fluxmq.sessions.amqp091.takers import Taker
 from fluxmq.sessions.mqtt.session import MqttClient
