@@ -96,7 +96,7 @@ MUTATIONS = [
         "vhost_limit_per_node",
         "A vhost's limit of connections counts those of all nodes.",
         "SharedCounts.count",
-        "return here + self.nodes.count(vhost)",
+        "return here + self.nodes.count(name)",
         "return here",
         BESIDE + "test_connections_of_all_nodes_count",
     ),
