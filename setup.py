@@ -80,9 +80,9 @@ MYPYC_MODULES = {
         *("connection_info", "content", "deliveries", "direct_reply", "handler", "publish_checks"),
         *("publishing", "settlements", "takers", "transactions"),
     ),
+    "fluxmq/shards": ("shared_counts",),
     "fluxmq/shards/amqp": (
-        *("admin_queries", "broker", "consumer_requests", "publishing", "replies"),
-        *("vhost_connections", "wiring"),
+        *("admin_queries", "broker", "consumer_requests", "publishing", "replies", "wiring"),
     ),
 }
 """Modules for mypyc, by folder. Errors are left out: their classes are made to be derived from."""

@@ -25,6 +25,8 @@ def add_verbs(commands: Commands) -> None:
     _users(commands)
     _permissions(commands)
     _vhosts(commands)
+    _user_limits(commands)
+    _tracing(commands)
     _policies(commands)
     _lists(commands)
     _orders(commands)
@@ -233,13 +235,37 @@ def _vhosts(commands: Commands) -> None:
         help="queue type for declarations that name none (default: %(default)s)",
     )
     _verb(commands, "delete_vhost", "delete a virtual host with everything in it", name)
-    limits = ("limits", 'a JSON object: {"max-connections": 100, "max-queues": 1000}')
+    limits = ("limits", 'a JSON object: {"max-connections": 100, "max-publish-rate": 1000}')
     _verb(commands, "set_vhost_limits", "replace a virtual host's limits", limits, vhost=True)
     _verb(commands, "clear_vhost_limits", "remove a virtual host's limits", vhost=True)
     listing = _listing(commands, "list_vhost_limits", "vhost_limits", "list limits")
     listing.add_argument(
         "--global", dest="everywhere", action="store_true", help="of all virtual hosts"
     )
+
+
+def _user_limits(commands: Commands) -> None:
+    user = ("user", "the user's name")
+    limits = ("limits", 'a JSON object: {"max-connections": 10, "max-channels": 100}')
+    _verb(commands, "set_user_limits", "set limits of a user", user, limits)
+    limit = ("limit", "max-connections, max-channels or all")
+    _verb(commands, "clear_user_limits", "remove a limit of a user", user, limit)
+    listing = _listing(commands, "list_user_limits", "user_limits", "list limits of users")
+    one = listing.add_mutually_exclusive_group()
+    one.add_argument(
+        *("--user", "-u"),
+        dest="subject",
+        metavar="USER",
+        default="guest",
+        help="of this user (default: %(default)s)",
+    )
+    one.add_argument("--global", dest="everywhere", action="store_true", help="of all users")
+
+
+def _tracing(commands: Commands) -> None:
+    text = "copy the messages of a virtual host to amq.rabbitmq.trace, until this node restarts"
+    _verb(commands, "trace_on", text, vhost=True)
+    _verb(commands, "trace_off", "copy the messages of a virtual host no longer", vhost=True)
 
 
 def _policies(commands: Commands) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from fluxmq.cli import ban_verbs
+from fluxmq.cli import ban_verbs, limit_verbs, trace_verbs
 from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.cli.formats import said, table
 from fluxmq.cli.node import TargetNode
@@ -109,6 +109,15 @@ def _clear_vhost_limits(node: TargetNode, options: argparse.Namespace) -> list[s
     return said(options, f'Clearing vhost "{options.vhost}" limits ...')
 
 
+def _set_user_limits(node: TargetNode, options: argparse.Namespace) -> list[str]:
+    limits = _object(options.limits, "limits")
+    return limit_verbs.set_user_limits(node, options, limits, _change)
+
+
+def _clear_user_limits(node: TargetNode, options: argparse.Namespace) -> list[str]:
+    return limit_verbs.clear_user_limits(node, options, _change)
+
+
 def _set_policy(node: TargetNode, options: argparse.Namespace) -> list[str]:
     operator = options.command == "set_operator_policy"
     policy = Policy(
@@ -151,8 +160,8 @@ def _list(node: TargetNode, options: argparse.Namespace) -> list[str]:
         )
     vhost = options.vhost if listing.scoped and not options.everywhere else None
     if options.everywhere:
-        columns = ("vhost", *columns)
-    subject = getattr(options, "subject", "")
+        columns = (listing.columns[0], *columns)
+    subject = "" if options.everywhere else getattr(options, "subject", "")
     rows, missing = _rows(node, ListRequest(options.what, columns, vhost, (), subject))
     if missing:
         node.complaints.append(
@@ -236,6 +245,7 @@ _LISTS: Final = (
     "list_consumers",
     "list_vhosts",
     "list_vhost_limits",
+    "list_user_limits",
     "list_policies",
     "list_operator_policies",
     "explain-policy",
@@ -243,11 +253,14 @@ _LISTS: Final = (
 
 VERBS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], list[str]]]] = {
     **ban_verbs.VERBS,
+    **trace_verbs.VERBS,
     **dict.fromkeys(_LISTS, _list),
     "add_vhost": _add_vhost,
     "delete_vhost": _delete_vhost,
     "set_vhost_limits": _set_vhost_limits,
     "clear_vhost_limits": _clear_vhost_limits,
+    "set_user_limits": _set_user_limits,
+    "clear_user_limits": _clear_user_limits,
     "set_policy": _set_policy,
     "set_operator_policy": _set_policy,
     "clear_policy": _clear_policy,

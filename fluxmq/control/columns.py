@@ -203,6 +203,7 @@ LISTS: Final[dict[str, ListSpec]] = {
     "vhost_limits": ListSpec(
         ("vhost", "limits"), ("limits",), True, 'Listing limits for vhost "{vhost}" ...'
     ),
+    "user_limits": ListSpec(("user", "limits"), ("limits",), False, "Listing limits of users ..."),
     "policies": ListSpec(
         ("vhost", "name", "pattern", "apply-to", "definition", "priority"),
         ("vhost", "name", "pattern", "apply-to", "definition", "priority"),

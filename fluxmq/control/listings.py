@@ -53,7 +53,14 @@ from fluxmq.ipc.row_messages import (
 )
 from fluxmq.logs import get_logger
 from fluxmq.routing.topology.effective import Explained, explain, policy_definition, policy_of
-from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
+from fluxmq.routing.topology.records import (
+    Binding,
+    Exchange,
+    Policy,
+    QueueRecord,
+    UserLimits,
+    Vhost,
+)
 from fluxmq.routing.topology.topology import Topology
 
 _log = get_logger(__name__)
@@ -325,6 +332,11 @@ def _records(topology: Topology, wanted: ListRequest) -> Iterator[Record]:
     if wanted.what == "vhosts":
         yield from ((_vhost_row, each) for each in topology.vhosts())
         return
+    if wanted.what == "user_limits":
+        of_users = topology.user_limits()
+        wanted_ones = (each for each in of_users if wanted.subject in ("", each.user))
+        yield from ((_user_limits_row, each) for each in wanted_ones)
+        return
     vhosts = [each.name for each in topology.vhosts()] if wanted.vhost is None else [wanted.vhost]
     for vhost in vhosts:
         match wanted.what:
@@ -409,6 +421,10 @@ def _vhost_row(vhost: Vhost) -> TableRow:
 
 def _limits_row(vhost: Vhost) -> TableRow:
     return {"vhost": vhost.name, "limits": plain(vhost.limits)}
+
+
+def _user_limits_row(limits: UserLimits) -> TableRow:
+    return {"user": limits.user, "limits": plain(limits.limits)}
 
 
 def _explained(topology: Topology, vhost: str, wanted: ListRequest) -> list[Explained]:

@@ -56,6 +56,8 @@ from fluxmq.control.revision_barrier import confirmed
 from fluxmq.control.scrape import Scraper
 from fluxmq.control.shutdown import END_SECONDS_MAX, end
 from fluxmq.control.topology_service import TopologyService
+from fluxmq.control.traces import Traces
+from fluxmq.control.user_requests import UserRequests
 from fluxmq.ipc import launch as launching
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.control_frames import FramingError
@@ -79,6 +81,7 @@ from fluxmq.ipc.record_messages import RECORD_CHANGE
 from fluxmq.ipc.retained_messages import RETAINED_CHANGE
 from fluxmq.ipc.table import ProcessTable, ProcessTableError
 from fluxmq.ipc.topology_messages import TOPOLOGY, TOPOLOGY_CHANGE
+from fluxmq.ipc.trace_messages import TRACE
 from fluxmq.ipc.traffic_messages import NODE_RATES
 from fluxmq.ipc.user_messages import Confirmed, Hashing, Users
 from fluxmq.logs import configure, flush_all, get_logger
@@ -229,7 +232,8 @@ class ControlProcess:
         except StorageError as problem:
             raise BootError(f"storage.data_dir: {problem}") from problem
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
-        self._answers |= dict.fromkeys(USER_KINDS, self._directory.answer)
+        of_users = UserRequests(self._directory.answer, topology_service)
+        self._answers |= dict.fromkeys(USER_KINDS, of_users.answer)
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
         self._join(topology_service, self._directory)
         await self._load_bans()
@@ -257,7 +261,10 @@ class ControlProcess:
             await self._load_definitions(definitions, management)
 
     def _join(self, topology_service: TopologyService, directory: Directory) -> None:
-        """Connect the services of topology and users with the other nodes'."""
+        """Connect the services of topology and users with the other nodes', and with the firehose."""
+        traces = Traces(lambda: topology_service.topology, self._shards)
+        self._greeting.append(traces)
+        self._answers[TRACE] = traces.answer
         self._answers[REVISION_WANTED] = self._revised
         if self._shared is not None:
             self._shared.join(topology_service, directory)
@@ -551,10 +558,10 @@ class ControlProcess:
             if self._shared is None or self._shared.known:
                 self._directory.push(peer)
             self._placing.push(peer)
-            for user in self._greeting:
-                user.greeted(peer)
             if self._topology is not None:
                 self._topology.greeted(peer)
+            for user in self._greeting:
+                user.greeted(peer)
 
     def _gone(self, peer: Peer) -> None:
         _log.debug("control connection ended", extra={"peer": peer.name})

@@ -91,6 +91,8 @@ class TopologyClient:
         self.topology = Topology()
         self.known = False
         """True once control has sent the topology; before that the copy is empty."""
+        self.before: Callable[[Delta], None] | None = None
+        """Gets each difference before it is applied; not what a snapshot replaces."""
         self._now = now
         self._on_changed = on_changed
         self._requests: RequestSender | None = None
@@ -266,6 +268,8 @@ class TopologyClient:
     def _follow(self, delta: Delta) -> None:
         """Apply a delta. Raises OutOfStepError."""
         if delta.previous is not None:
+            if self.before is not None:
+                self.before(delta)
             self.topology.take(delta)
             self._on_changed(delta)
             return

@@ -575,6 +575,33 @@ _DECLARED: Final = (
         " an AMQP connection's budget, and incomplete work of paused publishers.",
         ("what",),
     ),
+    # Firehose and events
+    Metric(
+        "fluxmq_broker_messages_total",
+        _C,
+        "Messages that the broker itself published: copies for the firehose, and events.",
+        ("exchange",),
+    ),
+    Metric(
+        "fluxmq_broker_messages_dropped_total",
+        _C,
+        "Such messages dropped because too many were waiting.",
+        ("exchange",),
+    ),
+    # Limits on rates, and of users
+    Metric("fluxmq_publishers_held", _G, "Connections not read because they publish too fast."),
+    Metric(
+        "fluxmq_publishers_slowed_total",
+        _C,
+        "Times that a connection was not read because it, or its virtual host, published too fast.",
+        ("limit",),
+    ),
+    Metric(
+        "fluxmq_user_limit_refused_total",
+        _C,
+        "Connections and channels refused because their user's limit was reached.",
+        ("limit",),
+    ),
     # Acceptor
     Metric("fluxmq_acceptor_accepted_total", _C, "Connections accepted.", ("listener",), _ACCEPTOR),
     Metric(

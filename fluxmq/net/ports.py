@@ -56,6 +56,13 @@ class ReactorHost(Protocol):
     def hold_publisher(self, connection: Connection, /) -> object:
         """Stop reading a connection if it publishes, as the node is short of something."""
 
+    def trace(self, connection: Connection, run: PublishRun, /) -> object:
+        """Copy a client's run for the firehose (`WATCH_RUNS`)."""
+
+    def charge(self, connection: Connection, count: int, size: int, /) -> object:
+        """Stop reading a connection that publishes faster than it may (`WATCH_RATES`): it has
+        sent ``count`` messages, ``size`` bytes."""
+
     def half_close(self, connection: Connection, /) -> object:
         """End a connection of which everything is written."""
 

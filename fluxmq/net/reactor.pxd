@@ -13,8 +13,8 @@ cdef class Reactor:
     cdef public dict connections, others, routes
     cdef public list dirty, inbound
     cdef public Py_ssize_t routes_max, max_packet, max_first_packet
-    cdef public int max_qos
-    cdef public bint link_full, alarm, ticking, unfinished
+    cdef public int max_qos, watching
+    cdef public bint link_full, ticking, unfinished
     cdef public double awaited
     cdef public bytearray buffer
     cdef public Scanner scanner

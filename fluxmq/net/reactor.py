@@ -58,6 +58,12 @@ PAUSED_OUTPUT: Final = 4
 PAUSED_ALARM: Final = 32
 """Not reading: the connection publishes, and the node runs short of memory or disk space (other
 modules use 8 and 16)."""
+WATCH_ALARM: Final = 1
+"""The host stops publishers: an alarm is in force."""
+WATCH_RUNS: Final = 2
+"""The host copies every run that a client publishes."""
+WATCH_RATES: Final = 4
+"""The host charges every run, and stops publishers that are too fast."""
 ANSWERS_MAX: Final = 2 * 1024 * 1024
 """Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
 PROTOCOL_ERROR: Final = 0x82
@@ -96,7 +102,7 @@ class Reactor:
         self.amqp = AmqpParser(receive_bytes)
         self.inbound: list[Inbound] = []
         self.link_full = False
-        self.alarm = False  # publishers are not read
+        self.watching = 0  # what the host does with publishers, of the WATCH bits
         self.ticking = False
         self.pending_ack: PendingAck | None = None
         self.unfinished = False
@@ -207,7 +213,7 @@ class Reactor:
                 self.writable(connection)
             if mask & _IN:
                 if connection.fd >= 0:
-                    if self.alarm:
+                    if self.watching and self.watching & WATCH_ALARM:
                         host.hold_publisher(connection)
                     if connection.paused:
                         self.interest(connection)
@@ -390,7 +396,7 @@ class Reactor:
             if kind == 1 and connection.open:
                 connection.publishing = True
                 self.publish(connection, buffer)
-                if self.alarm:
+                if self.watching and self.watching & WATCH_ALARM:
                     host.hold_publisher(connection)
             elif kind == 2 and connection.open:
                 delivery = connection.delivery
@@ -450,6 +456,9 @@ class Reactor:
         handler: MqttHandler = connection.handler
         self.pending_ack = None
         self.tally.received(run.qos, count, size)
+        if self.watching and self.watching & WATCH_RATES:
+            host: ReactorHost = self.host
+            host.charge(connection, count, size)
         if run.qos > self.max_qos:
             handler.broken(connection, QOS_NOT_SUPPORTED)
             return 0
@@ -478,6 +487,9 @@ class Reactor:
         pending_ack: PendingAck | None
         if run.qos:
             connection.buffer()
+        if self.watching and self.watching & WATCH_RUNS and not run.control:
+            tracer: ReactorHost = self.host
+            tracer.trace(connection, run)
         if not run.control and self.publish_run(run) < 0:
             handler: MqttHandler = connection.handler
             handler.bad_topic(connection, run.topic)

@@ -130,6 +130,8 @@ class AmqpSettings(Section):
     consumer_timeout: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 1800.0
     """Time after which messages that a consumer has not settled are redelivered to others;
     x-consumer-timeout overrides it."""
+    event_exchange: bool = False
+    """Publish events (queues, connections, users and more) to amq.rabbitmq.event of the default vhost."""
     max_consumers_per_channel: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Maximum number of consumers on one channel."""
     max_transaction_bytes: Annotated[Size, Field(ge=1024, le=4 << 30)] = 64 << 20
@@ -217,11 +219,22 @@ class ConnectionRate(Section):
     """Exempt connections from this machine."""
 
 
+class PublishRate(Section):
+    """Limits on each client's publishes; a client above one is read more slowly."""
+
+    messages: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    """Messages per second of one connection, of MQTT or AMQP; 0 for no limit."""
+    bytes: Annotated[Size, Field(ge=0, le=1 << 40)] = 0
+    """Bytes per second of one connection: of MQTT packets, or of AMQP bodies; 0 for no limit."""
+
+
 class RateLimit(Section):
-    """Limits on the rate of new connections."""
+    """Limits on the rate of new connections, and of publishes."""
 
     connection: ConnectionRate = ConnectionRate()
     """New connections per client address."""
+    publish: PublishRate = PublishRate()
+    """Publishes per client."""
 
 
 class LogSettings(Section):
@@ -306,7 +319,7 @@ class Settings(Section):
     auth: AuthSettings = AuthSettings()
     """Authentication and access of clients."""
     ratelimit: RateLimit = RateLimit()
-    """Limits on the rate of new connections."""
+    """Limits on the rate of new connections, and of publishes."""
     log: LogSettings = LogSettings()
     """Log level and format."""
     memory: Memory = Memory()

@@ -32,7 +32,7 @@ from fluxmq.ipc.memory import SAMPLE_SECONDS, Watermark, Watermarks
 from fluxmq.ipc.table import ALARMS, DISK, MEMORY, ProcessTable
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
-from fluxmq.net.reactor import PAUSED_ALARM, Reactor
+from fluxmq.net.reactor import PAUSED_ALARM, WATCH_ALARM, Reactor
 from fluxmq.protocols.connection import WIRE_MQTT, Connection
 
 RELIEF_SECONDS = 10.0
@@ -75,7 +75,8 @@ class Alarms:
         if raised == self.raised:
             return
         self.raised = raised
-        self._reactor.alarm = MEMORY in raised
+        others = self._reactor.watching & ~WATCH_ALARM
+        self._reactor.watching = others | WATCH_ALARM if MEMORY in raised else others
         for told in self.on_change:
             told(raised)
         for connection in list(self.held):

@@ -11,11 +11,15 @@ from functools import partial
 from fluxmq.net.reactor import PAUSED_LINK, Reactor
 from fluxmq.net.route import Route
 from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.mqtt.run import PublishRun
+from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.sessions.mqtt.publishing import publish_will
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms
+from fluxmq.shards.amqp.events import BrokerEvents
+from fluxmq.shards.amqp.firehose import Firehose
 from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.connections import ClientConnections
 from fluxmq.shards.counts import MqttCounts
@@ -24,12 +28,14 @@ from fluxmq.shards.expected_sessions import ExpectedSessions
 from fluxmq.shards.limits import session_limits
 from fluxmq.shards.parts import Parts
 from fluxmq.shards.peers import Peers, Subjects
+from fluxmq.shards.publish_rates import PublishRates
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.session_ownership import SessionOwnership
 from fluxmq.shards.session_table import SessionTable
 from fluxmq.shards.session_takeover import SessionTakeover
 from fluxmq.shards.subscriptions import Subscriptions
 from fluxmq.shards.surroundings import Surroundings
+from fluxmq.shards.user_limits import UserLimitChecks
 from fluxmq.shards.wills import ClusterWills, LocalWills
 
 
@@ -54,7 +60,11 @@ class ShardBroker:
         self.counts = MqttCounts(parts.drops)
         self.handler = MqttConnectionHandler(self, explain)
         self.connections = ClientConnections(
-            reactor, self.alarms, self.handler, around.schedule, around.times.call_later
+            reactor,
+            (self.alarms, parts.rates),
+            self.handler,
+            around.schedule,
+            around.times.call_later,
         )
         ownership = SessionOwnership(around.index, around.workers, parts.switch.links)
         durable = DurableSessions(
@@ -113,6 +123,7 @@ class ShardBroker:
         self.limits: SessionLimits = session_limits(settings, len(self.peers.links) + 1)
         self.sessions.configure(settings.session, self.limits.max_sessions)
         self.reactor.max_qos = settings.broker.max_qos
+        self.rates.configure(settings.ratelimit.publish)
 
     # For sessions and the shard's timer
 
@@ -126,6 +137,26 @@ class ShardBroker:
         """The bans in force."""
         return self.authentication.bans
 
+    @property
+    def events(self) -> BrokerEvents:
+        """Events for ``amq.rabbitmq.event``."""
+        return self._parts.events
+
+    @property
+    def firehose(self) -> Firehose:
+        """Copies of messages in traced virtual hosts."""
+        return self._parts.firehose
+
+    @property
+    def rates(self) -> PublishRates:
+        """Limits on the rates of publishers."""
+        return self._parts.rates
+
+    @property
+    def user_limits(self) -> UserLimitChecks:
+        """Limits of users."""
+        return self._parts.user_limits
+
     def now(self) -> float:
         """Return monotonic seconds at the start of the tick."""
         return self.reactor.tally.now
@@ -133,6 +164,7 @@ class ShardBroker:
     def run_timers(self) -> None:
         """Handle silence, expiries and wills that are due."""
         self.connections.run_timers()
+        self.rates.step(self.now())
         if self.authentication.revision >= 0:
             # Until users are known, wills cannot be authorised.
             self.sessions.run_timers()
@@ -164,6 +196,14 @@ class ShardBroker:
     def hold_publisher(self, connection: Connection) -> None:
         """Stop reading a connection if it publishes: an alarm is in force."""
         self.alarms.hold_publisher(connection)
+
+    def trace(self, connection: Connection, run: PublishRun) -> None:
+        """Copy a client's run for the firehose."""
+        self._parts.firehose.published_by_mqtt(connection.identity, run)
+
+    def charge(self, connection: Connection, count: int, size: int) -> None:
+        """Stop reading an MQTT client that publishes faster than it may."""
+        self._parts.rates.charge(connection, DEFAULT_VHOST, count, size)
 
     def half_close(self, connection: Connection) -> None:
         """Close a connection of which everything is written, once the client has read it."""

@@ -4,8 +4,8 @@ hand."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fluxmq.engine.wiring import Queues
 from fluxmq.ipc.conversation import RequestHandler
@@ -17,8 +17,10 @@ from fluxmq.net.reactor import Reactor
 from fluxmq.routing.node_interest import NodeInterest
 from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
+from fluxmq.shards.amqp.events import BrokerEvents
+from fluxmq.shards.amqp.firehose import Firehose
 from fluxmq.shards.amqp.replies import Replies
-from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.bans import CurrentBans
@@ -38,14 +40,17 @@ from fluxmq.shards.node_peers import NO_NODES, BesideMessages, NodePeers, OtherN
 from fluxmq.shards.node_questions import NodeQuestions
 from fluxmq.shards.parts import Parts
 from fluxmq.shards.permissions import PermissionUpdates
+from fluxmq.shards.publish_rates import PublishRates
 from fluxmq.shards.records import Records
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.retained_commits import RetainedCommits
 from fluxmq.shards.retained_fetch import RetainedFetch
 from fluxmq.shards.retained_sync import RetainedSync
 from fluxmq.shards.routes import RouteTable
+from fluxmq.shards.shared_counts import SharedCounts
 from fluxmq.shards.surroundings import Surroundings
 from fluxmq.shards.switch import Switch
+from fluxmq.shards.user_limits import UserLimitChecks
 from fluxmq.shards.wills import ClusterWills
 
 if TYPE_CHECKING:
@@ -71,6 +76,15 @@ class ControlUser(Protocol):
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of its metrics."""
+
+
+class ClientWatch(NamedTuple):
+    """Limits of users and rates, and the broker's own messages about its clients."""
+
+    user_limits: UserLimitChecks
+    firehose: Firehose
+    events: BrokerEvents
+    rates: PublishRates
 
 
 class Shard:
@@ -106,13 +120,14 @@ class Shard:
         if self.endpoint is not None and replicated:
             share(self.queues, self.endpoint)
         switch = Switch(lambda received, blocked: around.connect(self.reactor, received, blocked))
-        vhost_connections = VhostConnections(switch.links)
+        vhost_connections, relay = SharedCounts(switch.links), HomeRelay(around.index, switch.links)
         switch.on_control(vhost_connections.handlers())
-        replies = make_replies(settings, around, switch)
-        relay = HomeRelay(around.index, switch.links)
         switch.on_control(relay.link_handlers())
-        beside = self.node_questions, vhost_connections.nodes, replies, relay
-        parts = self._make_parts(settings, around, drops, switch, beside)
+        replies = make_replies(settings, around, switch)
+        watched = make_watched(settings, around, self.reactor, switch)
+        beside: list[StreamUser] = [self.node_questions, vhost_connections.nodes, replies, relay]
+        beside += (*watched.user_limits.nodes, watched.rates.nodes)
+        parts = self._make_parts(settings, around, drops, switch, beside, watched)
         self.broker = self.reactor.host = ShardBroker(
             self.reactor, settings, around, parts, self.queues.elsewhere.explain
         )
@@ -121,6 +136,7 @@ class Shard:
         )
         self.peers = self.broker.peers
         self.nodes = parts.nodes
+        watched.events.connected = lambda: parts.nodes.connected
         if isinstance(parts.nodes, NodePeers):
             parts.nodes.runs.doubtful.settle = self.peers.settle
         self.publish_links: PublishLinks | None = None
@@ -132,11 +148,10 @@ class Shard:
             self.publish_links = PublishLinks(self.endpoint, parts.nodes, wake, replicated)
         self.durable = Durable(self.broker.sessions.durable, parts.durable_links)
         self.permissions = PermissionUpdates(self.reactor, self.broker, self.authentication)
-        times = around.times
         self.amqp = Amqp(
             *(settings, self.broker, self.queues, replies, vhost_connections),
-            times.call_later,
-            times.steady_us,
+            around.times.call_later,
+            around.times.steady_us,
         )
         self.intake = Intake(
             around.handoff_fd,
@@ -154,7 +169,8 @@ class Shard:
         around: Surroundings,
         drops: Drops,
         switch: Switch,
-        beside: tuple[StreamUser, ...],
+        beside: Sequence[StreamUser],
+        watched: ClientWatch,
     ) -> Parts:
         """Create what sessions use and other shards talk about. Raises StorageError."""
         times, links, limits = around.times, switch.links, settings.broker
@@ -212,6 +228,10 @@ class Shard:
             DurableLinks(links, durability, routes, groups),
             drops,
             nodes,
+            watched.user_limits,
+            watched.firehose,
+            watched.events,
+            watched.rates,
         )
 
     def _tell_peers(self) -> None:
@@ -228,6 +248,20 @@ def make_replies(settings: Settings, around: Surroundings, switch: Switch) -> Re
     switch.on_control(replies.handlers())
     switch.on_frame(replies.received, frames.REPLY)
     return replies
+
+
+def make_watched(
+    settings: Settings, around: Surroundings, reactor: Reactor, switch: Switch
+) -> ClientWatch:
+    """Return a shard's limits of users and rates, connected with the node's other shards, and its
+    firehose and events."""
+    messages, node = BrokerMessages(), settings.cluster.node_id
+    user_limits = UserLimitChecks(switch.links)
+    rates = PublishRates(reactor, switch.links)
+    for each in (user_limits, rates):
+        switch.on_control(each.handlers())
+    events = BrokerEvents(messages, around.index, node, around.times.steady_us)
+    return ClientWatch(user_limits, Firehose(messages, node), events, rates)
 
 
 def make_control_users(

@@ -15,6 +15,7 @@ from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import CONNECTED, MqttClient
 from fluxmq.shards.alarms import Alarms
+from fluxmq.shards.publish_rates import PublishRates
 from fluxmq.shards.timers import SilenceWheel
 
 LINGER_SECONDS = 2.0
@@ -27,13 +28,14 @@ class ClientConnections:
     def __init__(
         self,
         reactor: Reactor,
-        alarms: Alarms,
+        holders: tuple[Alarms, PublishRates],
         handler: MqttConnectionHandler,
         schedule: Callable[[], None],
         call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
-        """``schedule`` schedules a tick; ``call_later`` calls an action after that many seconds."""
+        """``holders`` stop publishers; ``schedule`` schedules a tick; ``call_later`` calls an action after that many seconds."""
         self._reactor = reactor
+        alarms, self._rates = holders
         self._alarms = alarms
         self._handler = handler
         self._schedule = schedule
@@ -135,6 +137,7 @@ class ClientConnections:
         if connection.fd >= 0:
             self.open_now[connection.listener] -= 1
             self._alarms.forget(connection)
+            self._rates.forget(connection)
             if connection.stream is not None:
                 connection.stream.release()
             self._reactor.discard(connection)

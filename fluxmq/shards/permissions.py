@@ -34,9 +34,12 @@ class PermissionUpdates:
         """Apply a new snapshot of users."""
         authentication = self._authentication
         before = {user.name: user for user in authentication.users()}
+        known = authentication.revision >= 0
         changed = authentication.set_users(revision, users)
         if not changed:
             return
+        if known:
+            self._broker.events.users_changed(before.values(), users)
         for client in self._clients():
             if name_of(client) in changed and client.stage is not CONNECTED:
                 # Still connecting, under rules that no longer hold: it may try again.

@@ -131,6 +131,8 @@ class Reports:
         yield from self._kept()
         yield from self._time()
         yield from self._broker.alarms.samples()
+        yield from self._broker.user_limits.samples()
+        yield from self._broker.rates.samples()
         yield from self._peers.nodes.samples()
         yield from self._queues.samples()
         yield from message_samples(self._reactor.tally)

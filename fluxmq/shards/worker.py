@@ -185,7 +185,7 @@ class Worker:
             self.shard.queues,
             self.store,
             self.clock,
-            AmqpReports(self.shard.amqp.broker, self.shard.amqp.topology),
+            AmqpReports(self.shard.amqp.broker, self.shard.amqp.topology, self.shard.amqp.messages),
         )
 
     def _make_watch(self) -> Watch:

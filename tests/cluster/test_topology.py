@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import pika  # type: ignore[import-untyped]
@@ -28,7 +29,10 @@ from tests.cluster.sides import Amqp, Mqtt
 from tests.conformance import wire
 from tests.conformance.client import Client, eventually, tcp
 
-SETTINGS: dict[str, Any] = {"queues": [{"name": "of-settings"}]}
+SETTINGS: dict[str, Any] = {
+    "queues": [{"name": "of-settings"}],
+    "amqp": {"event_exchange": True},
+}
 PATIENCE = 60
 AT_ONCE = 5.0
 """Seconds: half of what a node waits for a queue that is about to be there."""
@@ -44,6 +48,15 @@ def connected(node: Node, name: str = "guest") -> pika.BlockingConnection:
             blocked_connection_timeout=PATIENCE,
         )
     )
+
+
+def is_refused(node: Node) -> bool:
+    """Whether one more connection is refused."""
+    try:
+        connected(node).close()
+    except AMQPConnectionError:
+        return True
+    return False
 
 
 def declare(node: Node, name: str, **arguments: Any) -> None:
@@ -350,11 +363,15 @@ def test_connections_are_the_clusters(cluster: Cluster, capsys: pytest.CaptureFi
             assert where(node, "channels") == [first.name, second.name]
             (consumer,) = listed(node, "consumers", "node", "queue_name")
             assert consumer == {"node": second.name, "queue_name": "listed"}
-        assert control(third, "set_vhost_limits", "-p", "/", '{"max-connections": 2}') == 0
-        for node in cluster.nodes:
-            with pytest.raises(AMQPConnectionError):
-                connected(node)
-        assert control(third, "clear_vhost_limits", "-p", "/") == 0
+        for set_limits, clear_limits in (
+            (("set_vhost_limits", "-p", "/"), ("clear_vhost_limits", "-p", "/")),
+            (("set_user_limits", "guest"), ("clear_user_limits", "guest", "all")),
+        ):
+            assert control(third, *set_limits, '{"max-connections": 2}') == 0
+            for node in cluster.nodes:
+                # Connections of a user are counted by others once there is a limit.
+                eventually(partial(is_refused, node), "the limit is reached", PATIENCE)
+            assert control(third, *clear_limits) == 0
         (pid,) = (
             row["pid"]
             for row in listed(third, "connections", "pid", "node")
@@ -365,6 +382,29 @@ def test_connections_are_the_clusters(cluster: Cluster, capsys: pytest.CaptureFi
             other.process_data_events(PATIENCE)
         assert control(first, "close_session", "elsewhere") == 0
     eventually(lambda: not where(first, "connections"), "they have gone", PATIENCE)
+
+
+def test_events_of_all_nodes_come_once(cluster: Cluster) -> None:
+    first, second, third = cluster.nodes
+    with connected(second) as watching, connected(third) as other:
+        channel = watching.channel()
+        channel.queue_declare("events", exclusive=True)
+        for key in ("queue.created", "channel.created"):
+            channel.queue_bind("events", "amq.rabbitmq.event", key)
+        other.channel()
+        declare(first, "told")
+        other.channel().queue_declare("end", exclusive=True)
+        keys: list[str] = []
+
+        def ended() -> bool:
+            method, properties, _ = channel.basic_get("events", auto_ack=True)
+            if method is not None:
+                name = properties.headers["name"]
+                keys.append(name if method.routing_key == "queue.created" else "a channel")
+            return "end" in keys
+
+        eventually(ended, "the last event has come", PATIENCE)
+        assert sorted(keys) == ["a channel"] * 3 + ["end", "told"]
 
 
 def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(

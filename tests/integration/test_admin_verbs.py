@@ -163,6 +163,20 @@ def test_virtual_hosts_and_limits(ctl, shard):
     ctl("set_vhost_limits", "[]", code=2)
     ctl("set_vhost_limits", "{", code=2)
     ctl("set_vhost_limits", '{"max-cats": 1}', code=1)
+    ctl("set_user_limits", "ann", '{"max-channels": 1}', code=1)
+    ctl("add_user", "ann", "geheim")
+    ctl("set_user_limits", "ann", '{"max-channels": 1}')
+    ctl("set_user_limits", "ann", '{"max-connections": 2}')
+    both = {"max-channels": 1, "max-connections": 2}
+    assert ctl.rows("list_user_limits", "--user", "ann") == [{"limits": both}]
+    assert shard.topics.topology.limits_of_user("ann") == both
+    ctl("clear_user_limits", "ann", "max-channels")
+    assert ctl.rows("list_user_limits", "--global") == [
+        {"user": "ann", "limits": {"max-connections": 2}}
+    ]
+    ctl("set_user_limits", "ann", '{"max-queues": 1}', code=1)
+    ctl("delete_user", "ann")
+    assert ctl.rows("list_user_limits", "--global") == [], "limits go with their user"
     # What users were permitted there goes with it.
     ctl("add_user", "ann", "geheim")
     ctl("set_permissions", "-p", "b", "ann", ".*", ".*", ".*")

@@ -228,6 +228,17 @@ def test_policies_and_limits(site: Site) -> None:
     assert site.status("PUT", "vhost-limits/%2F/max-queues", {"value": 1000}) == 204
     assert site.get("vhost-limits/%2F") == [{"vhost": "/", "value": {"max-queues": 1000}}]
     assert site.status("DELETE", "vhost-limits/%2F/max-queues") == 204
+    assert site.status("PUT", "user-limits/nobody/max-channels", {"value": 3}) == 404
+    assert site.status("PUT", "user-limits/guest/max-cats", {"value": 3}) == 400
+    assert site.status("PUT", "user-limits/guest/max-channels", {"value": 300}) == 204
+    assert site.status("PUT", "user-limits/guest/max-connections", {"value": -1}) == 204
+    limits = {"max-channels": 300, "max-connections": -1}
+    assert site.get("user-limits") == [{"user": "guest", "value": limits}]
+    assert site.get("user-limits/guest") == [{"user": "guest", "value": limits}]
+    assert site.get("users/guest")["limits"] == limits
+    for name in limits:
+        assert site.status("DELETE", f"user-limits/guest/{name}") == 204
+    assert site.get("user-limits/guest") == []
     site.ask("DELETE", "queues/%2F/p1")
 
 
@@ -240,7 +251,7 @@ DEFINITIONS: dict[str, Any] = {
             "password_hash": HASHED,
             "hashing_algorithm": "rabbit_password_hashing_sha256",
             "tags": ["administrator"],
-            "limits": {},
+            "limits": {"max-channels": 7},
         }
     ],
     "vhosts": [{"name": "imported"}],

@@ -80,8 +80,8 @@ MUTATIONS = [
         "external_loopback",
         "Nor is it by AMQP (review finding 12).",
         "AmqpBroker.authenticate",
-        "done(authentication.by_certificate(name, client.peer, user_needed=True))",
-        "done(authentication.by_certificate(name, '127.0.0.1:1', user_needed=True))",
+        "authentication.by_certificate(name, client.peer, user_needed=True)",
+        "authentication.by_certificate(name, '127.0.0.1:1', user_needed=True)",
         "tests/unit/shards/amqp/test_wiring.py::test_a_certificate_honours_loopback_users",
     ),
     Mutation(

@@ -58,7 +58,7 @@ MUTATIONS = [
         "memory_publishers_stop",
         "While memory is short, a connection that has published is not read.",
         "Reactor.tick",
-        """if self.alarm:
+        """if self.watching and self.watching & WATCH_ALARM:
                         host.hold_publisher(connection)
                     if connection.paused:""",
         "if connection.paused:",
@@ -69,7 +69,7 @@ MUTATIONS = [
         "A new publisher stops at its first publish.",
         "Reactor.process",
         """self.publish(connection, buffer)
-                if self.alarm:
+                if self.watching and self.watching & WATCH_ALARM:
                     host.hold_publisher(connection)""",
         "self.publish(connection, buffer)",
         OF_ALARMS + "test_a_new_publisher_waits_from_its_first_publish_on",

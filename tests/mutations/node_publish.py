@@ -95,8 +95,8 @@ MUTATIONS = [
     Mutation(
         "vhost_limit_per_node",
         "A vhost's limit of connections counts those of all nodes.",
-        "VhostConnections.count",
-        "return here + self.nodes.count(vhost)",
+        "SharedCounts.count",
+        "return here + self.nodes.count(name)",
         "return here",
         BESIDE + "test_connections_of_all_nodes_count",
     ),

@@ -340,10 +340,10 @@ MUTATIONS = [
     Mutation(
         "vhost_limit_per_shard",
         "A vhost's limit of connections counts those of all shards.",
-        "VhostConnections.count",
-        "self._said_by(link).get(vhost, 0) for link in self._links.values() if link.up",
+        "SharedCounts.count",
+        "self._said_by(link).get(name, 0) for link in self._links.values() if link.up",
         "0 for link in self._links.values() if link.up",
-        "tests/unit/shards/amqp/test_vhost_connections.py::"
+        "tests/unit/shards/amqp/test_shared_counts.py::"
         "test_a_vhost_takes_so_many_connections_on_all_shards_together",
     ),
     Mutation(

@@ -61,6 +61,7 @@ from fluxmq.ipc.permission_messages import (
     UserTags,
 )
 from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE, TopologyChanged, change_body, pack_set
+from fluxmq.ipc.trace_messages import TRACE, TracedVhosts, TraceRequest
 from fluxmq.ipc.user_messages import UserAdd, UserDelete, UserEnable, UserPassword, UserPermit
 from fluxmq.routing.topology.changes import (
     AddVhost,
@@ -68,14 +69,15 @@ from fluxmq.routing.topology.changes import (
     ClearPolicy,
     DeleteVhost,
     SetPolicy,
+    SetUserLimits,
     SetVhostLimits,
 )
 from fluxmq.routing.topology.records import Policy, Vhost
+from fluxmq.routing.topology.rules import LIMITS as VHOST_LIMITS
 from fluxmq.routing.topology.topology import Topology
 
 RABBITMQ_HASHING: Final = "rabbit_password_hashing_sha256"
 """Algorithm of a hash in RabbitMQ's definitions that name none."""
-VHOST_LIMITS: Final = ("max-connections", "max-queues")
 UNUSABLE_BYTES: Final = 32
 """Random bytes of the password of a user that is created without one, and cannot log in with one."""
 
@@ -166,8 +168,12 @@ class Administration:
 
     async def _vhosts(self, call: Call) -> web.Response:
         seen = [each for each in self._topology().vhosts() if call.caller.sees(each.name)]
+        traced = await self._trace()
         totals = await self._objects.rates.of_vhosts([each.name for each in seen])
-        rows = [vhost_row(each, self._nodes, row) for each, row in zip(seen, totals, strict=True)]
+        rows = [
+            vhost_row(each, self._nodes, row, traced=each.name in traced)
+            for each, row in zip(seen, totals, strict=True)
+        ]
         return answer(ListQuery(call).whole(rows))
 
     def _found_vhost(self, name: str) -> Vhost:
@@ -178,8 +184,17 @@ class Administration:
 
     async def _vhost(self, call: Call) -> web.Response:
         found = self._found_vhost(call.vhost)
+        traced = call.vhost in await self._trace()
         (totals,) = await self._objects.rates.of_vhosts([found.name])
-        return answer(vhost_row(found, self._nodes, totals))
+        return answer(vhost_row(found, self._nodes, totals, traced=traced))
+
+    async def _trace(self, vhost: str = "", on: bool = False) -> tuple[str, ...]:
+        """Trace a virtual host or no longer; return those that are traced. Raises ApiError."""
+        try:
+            body = await self._ask(TRACE, TraceRequest(vhost, on).to_body())
+            return TracedVhosts.from_body(body).vhosts
+        except (RequestError, MessageError) as problem:
+            raise error_of(problem) from problem
 
     async def _add_vhost(self, call: Call) -> web.Response:
         """Create a virtual host, or change one; its creator gets permissions there, as in RabbitMQ."""
@@ -203,6 +218,8 @@ class Administration:
             description=str(described.get("description") or ""),
         )
         await self.change(AddVhost(vhost))
+        if "tracing" in body:
+            await self._trace(name, flag_of(body, "tracing"))
         return before is None
 
     async def _delete_vhost(self, call: Call) -> web.Response:
@@ -212,30 +229,38 @@ class Administration:
 
     # Users
 
-    def _found_user(self, name: str) -> User:
+    def found_user(self, name: str) -> User:
+        """Return a user. Raises ApiError 404."""
         found = next((each for each in self._users() if each.name == name), None)
         if found is None:
             raise not_found(f"there is no user {name!r}")
         return found
 
     async def _list_users(self, call: Call) -> web.Response:
-        return answer(
-            ListQuery(call).whole([user_row(each, secret=True) for each in self._users()])
-        )
+        return answer(ListQuery(call).whole([self._user_row(each) for each in self._users()]))
 
     async def _without(self, _call: Call) -> web.Response:
-        return answer(
-            [user_row(each, secret=True) for each in self._users() if not each.permissions]
-        )
+        return answer([self._user_row(each) for each in self._users() if not each.permissions])
 
     async def _user(self, call: Call) -> web.Response:
-        return answer(user_row(self._found_user(call.part("user")), secret=True))
+        return answer(self._user_row(self.found_user(call.part("user"))))
+
+    def _user_row(self, user: User) -> JsonRow:
+        return user_row(user, self._topology().limits_of_user(user.name), secret=True)
 
     async def _put_user(self, call: Call) -> web.Response:
         return done(await self.put_user({**await call.body(), "name": call.part("user")}))
 
     async def put_user(self, body: JsonRow) -> bool:
-        """Create a user, or change what is given; return whether it is new. Raises ApiError.
+        """Create a user, or change what is given; return whether it is new. Raises ApiError."""
+        created = await self._put_account(body)
+        limits = table_of(body, "limits")
+        if limits:
+            await self.change(SetUserLimits(text_of(body, "name"), limits))
+        return created
+
+    async def _put_account(self, body: JsonRow) -> bool:
+        """Create or change all but a user's limits.
 
         Topic filters, SCRAM keys and ``enabled`` are FluxMQ's own; RabbitMQ ignores them.
         """
@@ -286,7 +311,7 @@ class Administration:
         return stored.hash, stored.scram
 
     async def _delete_user(self, call: Call) -> web.Response:
-        name = self._found_user(call.part("user")).name
+        name = self.found_user(call.part("user")).name
         await self._change_users(USER_DELETE, UserDelete(name))
         return done()
 
@@ -310,10 +335,10 @@ class Administration:
         return answer(ListQuery(call).sorted(rows))
 
     async def _of_user(self, call: Call) -> web.Response:
-        return answer(permission_rows(self._found_user(call.part("user"))))
+        return answer(permission_rows(self.found_user(call.part("user"))))
 
     async def _topics_of_user(self, call: Call) -> web.Response:
-        return answer(topic_permission_rows(self._found_user(call.part("user"))))
+        return answer(topic_permission_rows(self.found_user(call.part("user"))))
 
     async def _of_vhost(self, call: Call) -> web.Response:
         self._found_vhost(call.vhost)
@@ -326,18 +351,18 @@ class Administration:
         return answer([row for row in rows if row["vhost"] == call.vhost])
 
     async def _permission(self, call: Call) -> web.Response:
-        rows = permission_rows(self._found_user(call.part("user")))
+        rows = permission_rows(self.found_user(call.part("user")))
         for row in rows:
             if row["vhost"] == call.vhost:
                 return answer(row)
         raise not_found("there are no such permissions")
 
     async def _topic_permission(self, call: Call) -> web.Response:
-        rows = topic_permission_rows(self._found_user(call.part("user")))
+        rows = topic_permission_rows(self.found_user(call.part("user")))
         return answer([row for row in rows if row["vhost"] == call.vhost])
 
     async def _permit(self, call: Call) -> web.Response:
-        user = self._found_user(call.part("user"))
+        user = self.found_user(call.part("user"))
         before = any(each.vhost == call.vhost for each in user.permissions)
         await self.permit({**await call.body(), "user": user.name, "vhost": call.vhost})
         return done(created=not before)
@@ -350,12 +375,12 @@ class Administration:
         await self._change_users(PERMISSION_SET, PermissionSet(text_of(body, "user"), permission))
 
     async def _forbid(self, call: Call) -> web.Response:
-        user = self._found_user(call.part("user")).name
+        user = self.found_user(call.part("user")).name
         await self._change_users(PERMISSION_CLEAR, PermissionClear(user, call.vhost))
         return done()
 
     async def _permit_topics(self, call: Call) -> web.Response:
-        user = self._found_user(call.part("user"))
+        user = self.found_user(call.part("user"))
         body = {**await call.body(), "user": user.name, "vhost": call.vhost}
         exchange = text_of(body, "exchange")
         known = {(each.vhost, each.exchange) for each in user.topic_permissions}
@@ -370,7 +395,7 @@ class Administration:
         await self._change_users(TOPIC_PERMISSION_SET, wanted)
 
     async def _forbid_topics(self, call: Call) -> web.Response:
-        user = self._found_user(call.part("user")).name
+        user = self.found_user(call.part("user")).name
         await self._change_users(TOPIC_PERMISSION_CLEAR, PermissionClear(user, call.vhost))
         return done()
 

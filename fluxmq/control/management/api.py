@@ -37,6 +37,7 @@ from fluxmq.control.management.requests import (
     error_of,
     not_authorised,
 )
+from fluxmq.control.management.user_limits import UserLimitRoutes
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import Peer, RequestError
@@ -86,12 +87,14 @@ class ManagementApi:
         self.definitions = Definitions(
             *(node.topology, users, administration, group_of, settings.amqp.product_version)
         )
+        limits = UserLimitRoutes(node.topology, administration)
         overview = Overview(node, objects, clients, caller, self.rates)
         self.routes: list[ApiRoute] = [
             *overview.routes(),
             *objects.routes(),
             *clients.routes(),
             *administration.routes(),
+            *limits.routes(),
             *self.definitions.routes(),
             *control_routes(node.ask),
             *GroupRoutes(node.ask, clustered=node.replicas is not None).routes(),

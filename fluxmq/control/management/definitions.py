@@ -105,7 +105,10 @@ class Definitions:
             "rabbitmq_version": self._version,
             "product_name": PRODUCT,
             "product_version": VERSION,
-            "users": [user_row(each, secret=True) for each in users],
+            "users": [
+                user_row(each, self._topology().limits_of_user(each.name), secret=True)
+                for each in users
+            ],
             "vhosts": [
                 {
                     "name": each.name,

@@ -49,8 +49,8 @@ ALIVENESS_QUEUE: Final = "aliveness-test"
 FLAGS: Final = ("quorum_queue", "stream_queue", "classic_mirrored_queue_version", "user_limits")
 """Feature flags that tools look for; everything is always enabled."""
 ABSENT: Final = (
-    *("parameters", "parameters/{component}", "global-parameters", "user-limits"),
-    *("user-limits/{user}", "federation-links", "shovels", "shovels/{vhost}"),
+    *("parameters", "parameters/{component}", "global-parameters", "federation-links"),
+    *("shovels", "shovels/{vhost}"),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -100,8 +100,9 @@ def policy_row(policy: Policy) -> JsonRow:
     }
 
 
-def vhost_row(vhost: Vhost, nodes: Sequence[str], totals: JsonRow) -> JsonRow:
-    """Return a virtual host."""
+def vhost_row(vhost: Vhost, nodes: Sequence[str], totals: JsonRow, *, traced: bool) -> JsonRow:
+    """Return a virtual host; ``totals``: its messages and their rates; ``traced``: this node copies
+    its messages to the firehose."""
     return {
         "name": vhost.name,
         "description": vhost.description,
@@ -112,14 +113,14 @@ def vhost_row(vhost: Vhost, nodes: Sequence[str], totals: JsonRow) -> JsonRow:
             "tags": list(vhost.tags),
             "default_queue_type": vhost.default_queue_type,
         },
-        "tracing": False,
+        "tracing": traced,
         "cluster_state": dict.fromkeys(nodes, "running"),
         **totals,
     }
 
 
-def user_row(user: User, *, secret: bool) -> JsonRow:
-    """Return a user; ``secret``: with the password's hash."""
+def user_row(user: User, limits: Mapping[str, Any], *, secret: bool) -> JsonRow:
+    """Return a user with its limits; ``secret``: with the password's hash."""
     algorithm = rabbitmq_algorithm(user.hash)
     stored: JsonRow = {
         "password_hash": user.hash.rpartition("$")[2] if algorithm else user.hash,
@@ -131,7 +132,7 @@ def user_row(user: User, *, secret: bool) -> JsonRow:
         "name": user.name,
         **(stored if secret else {}),
         "tags": list(user.tags),
-        "limits": {},
+        "limits": dict(limits),
         "enabled": user.enabled,
         "publish": list(user.publish),
         "subscribe": list(user.subscribe),

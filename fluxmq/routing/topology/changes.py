@@ -106,11 +106,32 @@ class DeleteVhost:
 
 
 @dataclass(frozen=True, slots=True)
+class AddEventExchange:
+    """Create the exchange of events in the default vhost, unless it is there."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetVhostLimits:
     """Replace all limits of the vhost."""
 
     vhost: str
     limits: Arguments = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SetUserLimits:
+    """Set these limits of a user; others that it has stay."""
+
+    user: str
+    limits: Arguments = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClearUserLimits:
+    """Remove the limit ``name`` of a user, all of them without a name; a no-op if there is none."""
+
+    user: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +190,7 @@ class FinishMigration:
 
 Change: TypeAlias = (
     "DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | Bind | Unbind | SetPolicy | ClearPolicy | AddVhost"
-    " | DeleteVhost | SetVhostLimits | DropOwner | DropGroup | QueueUnused | MigrateQueue | AbortMigration | FinishMigration"
+    " | DeleteVhost | AddEventExchange | SetVhostLimits | SetUserLimits | ClearUserLimits | DropOwner | DropGroup | QueueUnused | MigrateQueue | AbortMigration | FinishMigration"
 )
 
 _CHANGES: Final[dict[str, type[Any]]] = {
@@ -183,7 +204,10 @@ _CHANGES: Final[dict[str, type[Any]]] = {
     "clear_policy": ClearPolicy,
     "add_vhost": AddVhost,
     "delete_vhost": DeleteVhost,
+    "add_event_exchange": AddEventExchange,
     "set_vhost_limits": SetVhostLimits,
+    "set_user_limits": SetUserLimits,
+    "clear_user_limits": ClearUserLimits,
     "drop_owner": DropOwner,
     "drop_group": DropGroup,
     "queue_unused": QueueUnused,

@@ -78,6 +78,7 @@ def _priority(value: Any) -> int:
 _name = _text(NAME_BYTES_MAX)
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "vhost": _text(NAME_BYTES_MAX, empty=False),
+    "user": _text(NAME_BYTES_MAX, empty=False),
     **dict.fromkeys(
         (
             "name",

@@ -18,6 +18,10 @@ RESERVED_PREFIX: Final = "amq."
 """Prefix of names that only the broker assigns."""
 APPLY_TO: Final = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 """Kinds of objects that a policy applies to, the default first."""
+TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
+EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
+"""Exchanges for the broker's own messages: copies of others in every vhost, and events in the
+default one."""
 
 
 def internal_name(vhost: str, name: str) -> str:

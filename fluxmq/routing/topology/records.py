@@ -1,4 +1,4 @@
-"""Records: vhosts, exchanges, queues, bindings, policies. Values, each with its identifying key.
+"""Records: limits of users, vhosts, exchanges, queues, bindings, policies. Values, each with its identifying key.
 
 A record's key and row are plain values, for disk and for other processes. Records are checked when
 they are unpacked, and by the rules when they are declared, but not here.
@@ -18,12 +18,13 @@ Arguments: TypeAlias = "Mapping[str, Any]"
 Key: TypeAlias = "tuple[str | bytes, ...]"
 """Identity of a record among those of its kind."""
 
+USER_LIMITS: Final = "user_limits"
 VHOST: Final = "vhost"
 EXCHANGE: Final = "exchange"
 QUEUE: Final = "queue"
 BINDING: Final = "binding"
 POLICY: Final = "policy"
-KINDS: Final = (VHOST, EXCHANGE, QUEUE, POLICY, BINDING)
+KINDS: Final = (USER_LIMITS, VHOST, EXCHANGE, QUEUE, POLICY, BINDING)
 """Kinds of records, each after those it needs."""
 
 ORIGIN_CLIENT: Final = "client"
@@ -34,8 +35,22 @@ ORIGIN_SETTINGS: Final = "settings"
 
 
 @dataclass(frozen=True, slots=True)
+class UserLimits:
+    """Limits of a user in all vhosts: ``max-connections`` and ``max-channels``; negative is
+    unlimited."""
+
+    user: str
+    limits: Arguments = field(default_factory=dict, hash=False)
+
+    @property
+    def key(self) -> Key:
+        """The user's name."""
+        return (self.user,)
+
+
+@dataclass(frozen=True, slots=True)
 class Vhost:
-    """A namespace. ``limits``: ``max-queues`` and ``max-connections``; negative is unlimited."""
+    """A namespace. ``limits``: by the names in `rules.LIMITS`; negative is unlimited."""
 
     name: str
     limits: Arguments = field(default_factory=dict, hash=False)
@@ -148,8 +163,9 @@ class Policy:
         return (self.vhost, "operator_policy" if self.operator else "policy", self.name)
 
 
-Record: TypeAlias = "Vhost | Exchange | QueueRecord | Binding | Policy"
-RECORDS: Final[dict[str, type[Vhost | Exchange | QueueRecord | Binding | Policy]]] = {
+Record: TypeAlias = "UserLimits | Vhost | Exchange | QueueRecord | Binding | Policy"
+RECORDS: Final[dict[str, type[UserLimits | Vhost | Exchange | QueueRecord | Binding | Policy]]] = {
+    USER_LIMITS: UserLimits,
     VHOST: Vhost,
     EXCHANGE: Exchange,
     QUEUE: QueueRecord,

@@ -12,7 +12,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fluxmq.routing.topology import arguments, changes, checks, migrations, policies
-from fluxmq.routing.topology.names import RESERVED_PREFIX, SEPARATOR, is_reserved
+from fluxmq.routing.topology.names import (
+    DEFAULT_VHOST,
+    EVENT_EXCHANGE,
+    SEPARATOR,
+    TRACE_EXCHANGE,
+    is_reserved,
+)
 from fluxmq.routing.topology.records import (
     BINDING,
     EXCHANGE,
@@ -20,9 +26,11 @@ from fluxmq.routing.topology.records import (
     ORIGIN_SETTINGS,
     POLICY,
     QUEUE,
+    USER_LIMITS,
     Binding,
     Exchange,
     QueueRecord,
+    UserLimits,
     Vhost,
     kind_of,
 )
@@ -43,8 +51,14 @@ from fluxmq.routing.topology.store import Space, TopologyStore
 RECORDS_MAX: Final = 2_000_000
 """Maximum records of a node, of all kinds: every shard holds them all, at some hundred bytes to a
 kilobyte each."""
-LIMITS: Final = ("max-connections", "max-queues")
+MAX_PUBLISH_RATE: Final = "max-publish-rate"
+MAX_PUBLISH_BYTE_RATE: Final = "max-publish-byte-rate"
+"""Messages and bytes per second; unlike numbers, rates cannot be 0."""
+RATES: Final = (MAX_PUBLISH_RATE, MAX_PUBLISH_BYTE_RATE)
+LIMITS: Final = ("max-connections", "max-queues", *RATES)
 """Limits that a vhost may have."""
+USER_LIMIT_NAMES: Final = ("max-connections", "max-channels")
+"""Limits that a user may have."""
 STANDARD_EXCHANGES: Final = (
     ("", arguments.DIRECT),
     ("amq.direct", arguments.DIRECT),
@@ -322,12 +336,19 @@ def _add_vhost(store: TopologyStore, change: changes.AddVhost) -> None:
         return
     if SEPARATOR in wanted.name or not wanted.name:
         raise precondition("a vhost's name is empty or has control characters")
-    _check_limits(wanted.limits)
+    _check_limits(wanted.limits, LIMITS)
     store.put(wanted)
     for name, kind in STANDARD_EXCHANGES:
         store.put(Exchange(wanted.name, name, kind, durable=True))
-    trace = f"{RESERVED_PREFIX}rabbitmq.trace"
-    store.put(Exchange(wanted.name, trace, arguments.TOPIC, durable=True, internal=True))
+    kind = arguments.TOPIC
+    store.put(Exchange(wanted.name, TRACE_EXCHANGE, kind, durable=True, internal=True))
+
+
+def _add_event_exchange(store: TopologyStore, _change: changes.AddEventExchange) -> None:
+    space = store.spaces.get(DEFAULT_VHOST)
+    if space is not None and EVENT_EXCHANGE not in space.exchanges:
+        kind = arguments.TOPIC
+        store.put(Exchange(DEFAULT_VHOST, EVENT_EXCHANGE, kind, durable=True, internal=True))
 
 
 def _delete_vhost(store: TopologyStore, change: changes.DeleteVhost) -> None:
@@ -338,19 +359,44 @@ def _delete_vhost(store: TopologyStore, change: changes.DeleteVhost) -> None:
 
 def _set_vhost_limits(store: TopologyStore, change: changes.SetVhostLimits) -> None:
     vhost: Vhost = space_of(store, change.vhost).vhost
-    _check_limits(change.limits)
+    _check_limits(change.limits, LIMITS)
     if dict(vhost.limits) != dict(change.limits):
         store.put(replace(vhost, limits=dict(change.limits)))
 
 
-def _check_limits(limits: Any) -> None:
+def _set_user_limits(store: TopologyStore, change: changes.SetUserLimits) -> None:
+    _check_limits(change.limits, USER_LIMIT_NAMES)
+    known = store.user_limits.get(change.user)
+    before = {} if known is None else dict(known.limits)
+    _put_user_limits(store, change.user, before, {**before, **change.limits})
+
+
+def _clear_user_limits(store: TopologyStore, change: changes.ClearUserLimits) -> None:
+    known = store.user_limits.get(change.user)
+    before = {} if known is None else dict(known.limits)
+    kept = {name: each for name, each in before.items() if change.name and name != change.name}
+    _put_user_limits(store, change.user, before, kept)
+
+
+def _put_user_limits(
+    store: TopologyStore, user: str, before: dict[str, Any], limits: dict[str, Any]
+) -> None:
+    if not limits:
+        store.drop(USER_LIMITS, (user,))
+    elif limits != before:
+        store.put(UserLimits(user, limits))
+
+
+def _check_limits(limits: Any, known: tuple[str, ...]) -> None:
     for key, value in limits.items():
-        if key not in LIMITS:
+        if key not in known:
             raise precondition(
                 f"Unrecognised terms [{{{policies.term(key)},{policies.term(value)}}}] in limits"
             )
         if isinstance(value, bool) or not isinstance(value, int):
             raise precondition(f"{key} should be a number, actually was {policies.term(value)}")
+        if not value and key in RATES:
+            raise precondition(f"{key} should be at least 1, or negative for no limit")
 
 
 _RULES: Final[dict[type[Any], Callable[[TopologyStore, Any], None]]] = {
@@ -364,7 +410,10 @@ _RULES: Final[dict[type[Any], Callable[[TopologyStore, Any], None]]] = {
     changes.ClearPolicy: _clear_policy,
     changes.AddVhost: _add_vhost,
     changes.DeleteVhost: _delete_vhost,
+    changes.AddEventExchange: _add_event_exchange,
     changes.SetVhostLimits: _set_vhost_limits,
+    changes.SetUserLimits: _set_user_limits,
+    changes.ClearUserLimits: _clear_user_limits,
     changes.DropOwner: _drop_owner,
     changes.DropGroup: _drop_group,
     changes.QueueUnused: _queue_unused,

@@ -13,6 +13,7 @@ from fluxmq.routing.topology.records import (
     EXCHANGE,
     POLICY,
     QUEUE,
+    USER_LIMITS,
     VHOST,
     Binding,
     Exchange,
@@ -20,6 +21,7 @@ from fluxmq.routing.topology.records import (
     Policy,
     QueueRecord,
     Record,
+    UserLimits,
     Vhost,
     kind_of,
 )
@@ -88,6 +90,7 @@ class TopologyStore:
 
     def __init__(self) -> None:
         self.spaces: dict[str, Space] = {}
+        self.user_limits: dict[str, UserLimits] = {}
         self.owned: dict[str, dict[Key, QueueRecord]] = {}
         """Exclusive queues by their connection."""
         self.grouped: dict[str, dict[Key, QueueRecord]] = {}
@@ -97,6 +100,8 @@ class TopologyStore:
 
     def get(self, kind: str, key: Key) -> Record | None:
         """Return the record of this key; None when there is none."""
+        if kind == USER_LIMITS:
+            return self.user_limits.get(str(key[0]))
         space = self.spaces.get(str(key[0]))
         if space is None:
             return None
@@ -116,7 +121,9 @@ class TopologyStore:
         """
         kind, key = kind_of(record), record.key
         old = self.get(kind, key)
-        if isinstance(record, Vhost):
+        if isinstance(record, UserLimits):
+            self.user_limits[record.user] = record
+        elif isinstance(record, Vhost):
             self._put_vhost(record)
         elif isinstance(record, Exchange):
             self._put_exchange(self.spaces[record.vhost], record)
@@ -137,7 +144,9 @@ class TopologyStore:
         old = self.get(kind, key)
         if old is None:
             return
-        if isinstance(old, Vhost):
+        if isinstance(old, UserLimits):
+            del self.user_limits[old.user]
+        elif isinstance(old, Vhost):
             del self.spaces[old.name]
         elif isinstance(old, Exchange):
             self._drop_exchange(self.spaces[old.vhost], old)

@@ -7,7 +7,8 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fluxmq.model.errors import FluxmqError
@@ -24,6 +25,7 @@ from fluxmq.routing.topology.records import (
     Policy,
     QueueRecord,
     Record,
+    UserLimits,
     Vhost,
     kind_of,
     record_of,
@@ -169,11 +171,11 @@ class Topology:
 
     def snapshot(self) -> Delta:
         """Return everything, for an empty copy."""
-        rows = [
-            TopologyRow(kind_of(record), record.key, row_of(record))
-            for space in self._store.spaces.values()
-            for record in space.records()
-        ]
+        records = itertools.chain(
+            self._store.user_limits.values(),
+            *(space.records() for space in self._store.spaces.values()),
+        )
+        rows = [TopologyRow(kind_of(record), record.key, row_of(record)) for record in records]
         return Delta.of(self.revision, None, rows)
 
     def restore(self, rows: Iterable[TopologyRow], revision: int) -> list[TopologyRow]:
@@ -259,6 +261,15 @@ class Topology:
         space = self._store.spaces.get(name)
         return space.vhost if space is not None else None
 
+    def limits_of_user(self, name: str) -> Mapping[str, Any]:
+        """Return a user's limits by name; empty without any."""
+        found = self._store.user_limits.get(name)
+        return {} if found is None else found.limits
+
+    def user_limits(self) -> list[UserLimits]:
+        """Return the limits of all users that have some."""
+        return list(self._store.user_limits.values())
+
     def exchange(self, vhost: str, name: str) -> Exchange | None:
         """Return the exchange of this name, the default exchange included."""
         space = self._store.spaces.get(vhost)
@@ -316,14 +327,6 @@ class Topology:
         """Return all policies of a vhost, including operator policies."""
         space = self._store.spaces.get(vhost)
         return list(space.policies.values()) if space is not None else []
-
-    def owned_by(self, owner: str) -> list[QueueRecord]:
-        """Return a connection's exclusive queues."""
-        return list(self._store.owned.get(owner, {}).values())
-
-    def in_group(self, group: str) -> list[QueueRecord]:
-        """Return the queues that a replication group holds."""
-        return list(self._store.grouped.get(group, {}).values())
 
     def __len__(self) -> int:
         """Return the number of records of all kinds."""

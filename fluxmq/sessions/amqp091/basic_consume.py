@@ -266,6 +266,21 @@ class Consumers:
         consumer.handle = handle
         if not no_wait:
             self.channel.send(BasicConsumeOk(consumer.tag))
+        about = {
+            "exclusive": consumer.exclusive,
+            "ack_required": not consumer.automatic,
+            "prefetch_count": consumer.prefetch,
+            "arguments": dict(consumer.arguments),
+        }
+        self.broker.events.consumer_created(
+            self.client.info, self.channel.number, consumer.queue.name, consumer.tag, about
+        )
+
+    def _deleted(self, consumer: AmqpConsumer) -> None:
+        """Tell the end of a consumer."""
+        self.broker.events.consumer_deleted(
+            self.client.info, self.channel.number, consumer.queue.name, consumer.tag
+        )
 
     def _consume_replies(self, method: BasicConsume) -> None:
         """Start to consume direct replies."""
@@ -287,6 +302,7 @@ class Consumers:
         tag = method.consumer_tag
         consumer = self.by_tag.pop(tag, None)
         if consumer is not None:
+            self._deleted(consumer)
             self._stop(consumer)
         elif self.reply is not None and self.reply.tag == tag:
             self._close_replies()
@@ -326,6 +342,7 @@ class Consumers:
         if self.by_tag.get(consumer.tag) is not consumer:
             return
         del self.by_tag[consumer.tag]
+        self._deleted(consumer)
         if CANCEL_NOTIFY in self.client.info.capabilities:
             cancel = BasicCancel(consumer.tag, True)
             if entities.deleting and entities.deleting == consumer.queue.name:
@@ -346,6 +363,9 @@ class Consumers:
         self._pass_on()
         self.deferred.clear()
         consumers = [*self.by_tag.values(), *self.leaving]
+        for consumer in self.by_tag.values():
+            if consumer.handle is not None:
+                self._deleted(consumer)
         self.by_tag.clear()
         self.leaving.clear()
         for consumer in consumers:

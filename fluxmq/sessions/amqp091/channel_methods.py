@@ -247,8 +247,11 @@ class ChannelMethods:
             client.connection.ledgers.pop(channel.number, None)
         was_open, channel.state = self.is_open, ChannelState.CLOSED
         if was_open:
+            if client.info.is_client:
+                client.broker.user_limits.close_channel(client.info.user)
             self.consumers.release()
             self.getters.release()
+            client.broker.events.channel_closed(client.info, channel.number)
             self.mark()
         if self.content is not None:
             self.content.share.release()

@@ -33,6 +33,11 @@ class ConnectionInfo:
         self.counted = False
 
     @property
+    def is_client(self) -> bool:
+        """False for a session of the management interface."""
+        return self.listener >= 0
+
+    @property
     def name(self) -> str:
         """RabbitMQ's name of a connection."""
         return f"{self.peer} -> {self.local}"

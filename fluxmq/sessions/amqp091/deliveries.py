@@ -6,7 +6,7 @@ Neighbouring messages of a batch with the same key and properties are written at
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, Batch
 from fluxmq.model.properties import PropertyError
@@ -15,6 +15,7 @@ from fluxmq.protocols.amqp091.delivery import encode_deliveries, encode_get_ok
 from fluxmq.protocols.amqp091.message_properties import address_of, from_block, stream_properties
 from fluxmq.protocols.amqp091.tables import FieldTableError
 from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.delivery_tap import DeliveryHead, DeliveryTap
 from fluxmq.sessions.amqp091.takers import Taker
 
 HEADS_MAX: Final = 512
@@ -25,20 +26,11 @@ HEAD_BYTES_MAX: Final = 2048
 _DELIVERY_COUNT: Final = "x-delivery-count"
 
 
-class DeliveryHead(NamedTuple):
-    """Common part of similar deliveries. ``offset_at``: position of the offset in ``properties``,
-    or -1."""
-
-    exchange: bytes
-    routing_key: bytes
-    properties: bytes
-    offset_at: int
-
-
 class DeliveryHeads:
-    """Writes deliveries, and caches heads."""
+    """Writes deliveries, and caches heads. ``tap``: gets them as well, if there is one."""
 
     def __init__(self) -> None:
+        self.tap: DeliveryTap | None = None
         self._kept: dict[tuple[bytes, bytes, int, bool], DeliveryHead] = {}
 
     def head(self, block: bytes, key: bytes, redelivered: int, stream: bool) -> DeliveryHead:
@@ -94,6 +86,8 @@ class DeliveryHeads:
             )
             client.connection.append(frames)
             client.connection.tally.delivered(stop - index, len(frames), redelivered)
+            if self.tap is not None and self.tap.on:
+                self.tap.delivered(channel, consumer, batch, index, stop - index, redelivered, head)
             index = stop
 
     def write_get_ok(
@@ -127,6 +121,8 @@ class DeliveryHeads:
         client.connection.append(frames)
         client.connection.tally.delivered(1, len(frames), redelivered)
         client.connection.tally.amqp_got += 1
+        if self.tap is not None and self.tap.on:
+            self.tap.delivered(channel, getter, batch, index, 1, redelivered, head)
 
 
 def make_head(block: bytes, key: bytes, redelivered: int, stream: bool) -> DeliveryHead:

@@ -115,12 +115,21 @@ class AmqpSession:
         if number not in self.channels and len(self.channels) >= most:
             text = f"number of channels opened ({most}) has reached the negotiated channel_max ({most})"
             raise HardError(ReplyCode.NOT_ALLOWED, text)
+        info = client.info
+        limit = client.broker.user_limits.open_channel(info.user) if info.is_client else None
+        if limit is not None:
+            text = (
+                f"number of channels opened for user '{client.info.user}' has reached the maximum"
+                f" allowed user limit of {limit}"
+            )
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
         opened = ChannelMethods(client, number, self.channels, handler.heads, handler.mark)
         self.channels[number] = opened
         if client.connection.ledgers is None:
             client.connection.ledgers = {}
         client.connection.ledgers[number] = opened.channel.ledger
         opened.channel.send(ChannelOpenOk())
+        client.broker.events.channel_created(client.info, number)
 
     def closing_frame(self, kind: int, number: int, payload: bytes) -> None:
         """Handle a frame after our connection.close; only close-ok and close count."""

@@ -151,10 +151,9 @@ class Handshake:
         if broker.permissions(info.user, vhost) is None:
             raise HardError(ReplyCode.NOT_ALLOWED, refused)
         info.vhost = vhost
-        limit = broker.enter(info)
-        if limit is not None:
-            text = f"{refused}: connection limit ({limit}) is reached"
-            raise HardError(ReplyCode.NOT_ALLOWED, text)
+        full = broker.enter(info)
+        if full:
+            raise HardError(ReplyCode.NOT_ALLOWED, full)
         info.counted = True
         client.access = Access(broker, info.user, vhost)
         now = broker.now()

@@ -173,12 +173,42 @@ class PendingConfirm(Protocol):
         basic.ack."""
 
 
+class ChannelLimitPort(Protocol):
+    """Limits of users."""
+
+    def open_channel(self, user: str) -> int | None:
+        """Count a channel of a user, or return the limit that is reached."""
+
+    def close_channel(self, user: str) -> None:
+        """Count the end of a channel."""
+
+
+class ChannelEventPort(Protocol):
+    """Events of channels and consumers."""
+
+    def channel_created(self, info: ConnectionInfo, number: int) -> None:
+        """Tell a channel that is open."""
+
+    def channel_closed(self, info: ConnectionInfo, number: int) -> None:
+        """Tell the end of a channel."""
+
+    def consumer_created(
+        self, info: ConnectionInfo, number: int, queue: str, tag: str, about: Mapping[str, Any]
+    ) -> None:
+        """Tell a consumer; ``about`` has what its deletion does not repeat."""
+
+    def consumer_deleted(self, info: ConnectionInfo, number: int, queue: str, tag: str) -> None:
+        """Tell the end of a consumer."""
+
+
 class AmqpBrokerPort(Protocol):
     """The shard as sessions see it."""
 
     topology: Topology
     """The shard's copy of the topology."""
     limits: AmqpLimits
+    user_limits: ChannelLimitPort
+    events: ChannelEventPort
 
     def now(self) -> float:
         """Return monotonic seconds at the start of this tick."""
@@ -206,9 +236,9 @@ class AmqpBrokerPort(Protocol):
         """Return a user's current permissions; None: no access to the vhost. Cheap; the same object
         until changed."""
 
-    def enter(self, client: ConnectionInfo) -> int | None:
-        """Count an authenticated connection into ``client.vhost``; return the vhost's connection
-        limit if reached.
+    def enter(self, client: ConnectionInfo) -> str:
+        """Count an authenticated connection into ``client.vhost`` and for its user; return the text
+        of the refusal if a limit is reached, else an empty one.
 
         ``count_closed`` removes it again, if it was entered.
         """

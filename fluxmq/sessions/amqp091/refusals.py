@@ -48,6 +48,17 @@ def _named(queue: QueueRecord) -> str:
     return named(QUEUE, queue.name, queue.vhost)
 
 
+def vhost_full(user: str, vhost: str, limit: int) -> str:
+    """Return the text of 530 for a connection above the vhost's limit."""
+    refused = f"access to vhost '{vhost}' refused for user '{user}'"
+    return f"{refused}: connection limit ({limit}) is reached"
+
+
+def user_full(user: str, limit: int) -> str:
+    """Return the text of 530 for a connection above the user's limit."""
+    return f"connection refused for user '{user}': user connection limit ({limit}) is reached"
+
+
 def exclusive_use(queue: QueueRecord) -> Refusal:
     """Return 403: an exclusive consumer exists, or others prevent this exclusive one."""
     return Refusal(ReplyCode.ACCESS_REFUSED, f"{_named(queue)} in exclusive use")

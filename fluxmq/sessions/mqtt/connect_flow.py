@@ -54,9 +54,7 @@ KEEP_ALIVE_FACTOR = 1.5
 _CONNACK = b"\x20\x02\x00\x00"
 _CONNACK_PRESENT = b"\x20\x02\x01\x00"
 
-
 NO_ROOM = "the answer would be larger than the client's Maximum Packet Size"
-
 
 Explained = Connack | Disconnect | Puback | Pubrec
 """Packets that may carry a Reason String."""
@@ -75,6 +73,7 @@ def refuse(
         answered = bool(code)
         connection.append(code)
     client.stage = CLOSED
+    broker.user_limits.leave(client)
     broker.counts.client_error(client, reason, text)
     broker.counts.connection_closed("refused")
     broker.connections.close(connection, linger=answered)
@@ -256,6 +255,7 @@ def scram_step(broker: MqttBrokerPort, client: MqttClient, data: bytes) -> None:
         final = exchange.receive_client_final(data)
     except ScramError as error:
         broker.authentication.scram_result(exchange.username, client.peer, False)
+        broker.events.mqtt_login(client, exchange.username, AuthResult(LoginOutcome.WRONG))
         fail_authentication(broker, client, Reason.NOT_AUTHORIZED, str(error))
         return
     if client.reauthenticating and exchange.username != client.username:
@@ -300,10 +300,16 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AuthRes
     connect = client.connect
     if client.stage is not AUTHENTICATING or connect is None:
         return  # the connection was lost meanwhile
+    broker.events.mqtt_login(client, result.username or connect.username or "", result)
     if result.outcome is not LoginOutcome.ACCEPTED:
         refuse(broker, client, LOGINS[result.outcome], "not authorised", connect.version)
         return
     client.username = result.username
+    limit = broker.user_limits.enter(client, client.username)
+    if limit is not None:
+        text = f"the user's connection limit ({limit}) is reached"
+        refuse(broker, client, Reason.QUOTA_EXCEEDED, text, connect.version)
+        return
     if not connect.client_id:
         connect.client_id = broker.takeover.new_client_id()
         client.assigned = True
@@ -410,6 +416,7 @@ def attach(
     session.delivery.attach(connection, window)
     # Needed for the answer only: an idle connection should cost little.
     client.connect = None
+    broker.events.mqtt_connected(client)
     broker.connections.resume(connection)
 
 

@@ -241,6 +241,8 @@ class MqttConnectionHandler:
         client.stage = CLOSED
         client.feeds = None
         client.connection.feeding = False
+        self.broker.user_limits.leave(client)
+        self.broker.events.mqtt_disconnected(client)
         self._counts.connection_closed(reason)
         if session is not None and session.client is client:
             self.leave(session, with_will)

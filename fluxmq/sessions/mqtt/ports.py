@@ -249,6 +249,29 @@ class AlarmPort(Protocol):
         """Count work refused for lack of memory."""
 
 
+class UserLimitPort(Protocol):
+    """Limits of users, whatever protocols they speak."""
+
+    def enter(self, connection: object, user: str, /) -> int | None:
+        """Count a connection of a user, or return the limit that is reached; without a user, None."""
+
+    def leave(self, connection: object, /) -> None:
+        """Count the end of a connection, if it was counted."""
+
+
+class EventPort(Protocol):
+    """Events of connections."""
+
+    def mqtt_login(self, client: MqttClient, user: str, result: AuthResult, /) -> None:
+        """Tell a login that was accepted or refused."""
+
+    def mqtt_connected(self, client: MqttClient, /) -> None:
+        """Tell a connection with a session."""
+
+    def mqtt_disconnected(self, client: MqttClient, /) -> None:
+        """Tell the end of a connection, if it had a session."""
+
+
 class CountPort(Protocol):
     """Counts for metrics; errors and refusals are also logged, at a bounded rate."""
 
@@ -334,6 +357,14 @@ class MqttBrokerPort(Protocol):
     @property
     def alarms(self) -> AlarmPort:
         """Shortage of memory."""
+
+    @property
+    def user_limits(self) -> UserLimitPort:
+        """Limits of users."""
+
+    @property
+    def events(self) -> EventPort:
+        """Events of connections."""
 
     @property
     def counts(self) -> CountPort:

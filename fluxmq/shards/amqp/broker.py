@@ -24,6 +24,7 @@ from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
+from fluxmq.net.reactor import WATCH_RATES
 from fluxmq.net.tls import TlsStream
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import Connection
@@ -33,11 +34,13 @@ from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
-from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler
+from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler, AmqpSession
 from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
     AmqpConsumerPort,
     AmqpLimits,
+    ChannelEventPort,
+    ChannelLimitPort,
     ConsumeRequest,
     PendingConfirm,
     QueueStatus,
@@ -47,8 +50,8 @@ from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.consumer_requests import consume, status_of
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
-from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.shared_counts import SharedCounts
 from fluxmq.shards.timers import DueTimes
 
 UNIQUE_BYTES = 16
@@ -79,6 +82,16 @@ class ShardHandler(AmqpConnectionHandler):
         super().protocol_header(connection, header)
 
 
+class AmqpCounts:
+    """Counts of connections opened and closed (by reason), errors (by code), methods (by name)."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.closed: Counter[str] = Counter()
+        self.errors: Counter[int] = Counter()
+        self.methods: Counter[str] = Counter()
+
+
 class AmqpBroker:
     """Implements the port of AMQP sessions on one shard."""
 
@@ -90,17 +103,14 @@ class AmqpBroker:
         client: TopologyClient,
         publishing: Publishing,
         replies: Replies,
-        vhost_connections: VhostConnections,
+        vhost_connections: SharedCounts,
         call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int],
     ) -> None:
         self.shard = queues.service.shard
         self._call_later = call_later
         self._clock = clock
-        self.opened = 0
-        self.closed: Counter[str] = Counter()
-        self.errors: Counter[int] = Counter()
-        self.methods: Counter[str] = Counter()
+        self.counted = AmqpCounts()
         self.timers: DueTimes[Connection] = DueTimes()
         self.log = RateLimited(_log, per_second=1, burst=10)
         self._broker = broker
@@ -112,10 +122,14 @@ class AmqpBroker:
         self._replies = replies
         self._marked = False
         self._vhost_connections = vhost_connections
+        self.user_limits: ChannelLimitPort = broker.user_limits
+        self.firehose = broker.firehose
+        self.events: ChannelEventPort = broker.events
         self._known: dict[tuple[str, str], Permissions | None] = {}
         self._known_revision = (-1, -1)
         self.configure(settings)
         self.handler = ShardHandler(self)
+        self.handler.heads.tap = self.firehose
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
@@ -161,10 +175,13 @@ class AmqpBroker:
         authentication = self._broker.authentication
         if mechanism == "EXTERNAL":
             name = client.certificate_name if user in ("", client.certificate_name) else ""
-            done(authentication.by_certificate(name, client.peer, user_needed=True))
+            result = authentication.by_certificate(name, client.peer, user_needed=True)
+            self._broker.events.login(client, user, result)
+            done(result)
             return
 
         def verified(result: AuthResult) -> None:
+            self._broker.events.login(client, user, result)
             done(result)
             self._broker.schedule()
 
@@ -183,14 +200,18 @@ class AmqpBroker:
             made = self._known[user, vhost] = permissions_of(authentication.user(user), vhost)
             return made
 
-    def enter(self, client: ConnectionInfo) -> int | None:
-        """Count a connection into its vhost, or return the vhost's limit if it is reached."""
+    def enter(self, client: ConnectionInfo) -> str:
+        """Count a connection into its vhost and for its user; return what refuses it, empty for
+        nothing."""
         vhost = self.topology.vhost(client.vhost)
         limit = vhost.limits.get("max-connections", -1) if vhost is not None else -1
         if 0 <= limit <= self._vhost_connections.count(client.vhost):
-            return int(limit)
+            return refusals.vhost_full(client.user, client.vhost, int(limit))
+        most = self._broker.user_limits.enter(client, client.user)
+        if most is not None:
+            return refusals.user_full(client.user, most)
         self._vhost_connections.enter(client.vhost)
-        return None
+        return ""
 
     # Topology
 
@@ -382,6 +403,12 @@ class AmqpBroker:
         confirmation: PendingConfirm | None,
     ) -> int:
         """Route and store a run."""
+        if self.firehose.on:
+            session: AmqpSession = connection.identity
+            self.firehose.published(session.client.info, run, routing)
+        if self._reactor.watching & WATCH_RATES:
+            vhost = routing.exchange.vhost
+            self._broker.rates.charge(connection, vhost, run.count, run.payload_bytes)
         routed = self._publishing.publish(run, routing, confirmation)
         if self._reactor.link_full:
             self._broker.link_full(connection)
@@ -465,8 +492,9 @@ class AmqpBroker:
         self._broker.alarms.hold_publisher(connection)
 
     def release_publisher(self, connection: Connection) -> None:
-        """Read a publisher's connection despite alarms."""
+        """Read a publisher's connection despite alarms, or its rate."""
         self._broker.alarms.release(connection)
+        self._broker.rates.release(connection)
 
     @property
     def short_of_memory(self) -> bool:
@@ -484,17 +512,20 @@ class AmqpBroker:
 
     def count_opened(self, client: ConnectionInfo) -> None:
         """Count a connection that has reached connection.open-ok."""
-        self.opened += 1
+        self.counted.opened += 1
+        self._broker.events.connection_created(client)
         self.log_connection(logging.DEBUG, client, "opened", "connection opened")
 
     def count_closed(self, client: ConnectionInfo, reason: str) -> None:
         """Count the end of a connection."""
-        self.closed[reason] += 1
+        self.counted.closed[reason] += 1
         # Errors of a client were logged as such; a connection lost without one is logged here.
         level = logging.INFO if reason == "lost" and client.counted else logging.DEBUG
         self.log_connection(level, client, f"closed-{reason}", "connection closed: %s", reason)
         if client.counted:
             self._vhost_connections.leave(client.vhost)
+            self._broker.user_limits.leave(client)
+            self._broker.events.connection_closed(client)
 
     def log_connection(
         self, level: int, client: ConnectionInfo, key: str, message: str, *arguments: str
@@ -513,7 +544,7 @@ class AmqpBroker:
 
     def count_error(self, client: ConnectionInfo, code: int, text: str) -> None:
         """Count a protocol error and log some."""
-        self.errors[code] += 1
+        self.counted.errors[code] += 1
         self.log.event(
             logging.INFO,
             f"error-{code}",
@@ -530,7 +561,7 @@ class AmqpBroker:
 
     def count_method(self, name: str) -> None:
         """Count a method received off the hot path."""
-        self.methods[name] += 1
+        self.counted.methods[name] += 1
 
 
 def permissions_of(user: User | None, vhost: str) -> Permissions | None:

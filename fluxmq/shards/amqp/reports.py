@@ -20,6 +20,7 @@ from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.handler import AmqpSession
 from fluxmq.shards.amqp.admin_queries import state_of
 from fluxmq.shards.amqp.broker import AmqpBroker
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
 
 CENSUS_STEP: Final = 2000
 """Connections and channels counted in one turn: a millisecond or two."""
@@ -67,9 +68,12 @@ class AmqpCensus:
 class AmqpReports:
     """Reads one shard's counts."""
 
-    def __init__(self, broker: AmqpBroker, client: TopologyClient) -> None:
+    def __init__(
+        self, broker: AmqpBroker, client: TopologyClient, messages: BrokerMessages
+    ) -> None:
         self._broker = broker
         self._client = client
+        self._messages = messages
         self.census = AmqpCensus(broker)
 
     def samples(self) -> Iterator[Sample]:
@@ -83,15 +87,16 @@ class AmqpReports:
         yield "fluxmq_amqp_channels", {}, count.channels
         yield "fluxmq_amqp_consumers", {}, count.consumers
         yield "fluxmq_amqp_unsettled_messages", {}, count.unsettled
-        yield "fluxmq_amqp_connections_opened_total", {}, broker.opened
-        for reason, number in broker.closed.items():
+        yield "fluxmq_amqp_connections_opened_total", {}, broker.counted.opened
+        for reason, number in broker.counted.closed.items():
             yield "fluxmq_amqp_connections_closed_total", {"reason": reason}, number
-        for code, number in broker.errors.items():
+        for code, number in broker.counted.errors.items():
             yield "fluxmq_amqp_errors_total", {"code": str(int(code))}, number
-        for name, number in broker.methods.items():
+        for name, number in broker.counted.methods.items():
             yield "fluxmq_amqp_methods_total", {"method": method_name(name)}, number
         yield from topology_samples(broker.topology)
         yield "fluxmq_topology_changes_waiting", {}, self._client.under_way
+        yield from self._messages.samples()
 
 
 def topology_samples(topology: Topology) -> Iterator[Sample]:

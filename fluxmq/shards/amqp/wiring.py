@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fluxmq.engine.traffic_reports import TrafficReports
 from fluxmq.engine.wiring import Queues, microseconds_now
-from fluxmq.ipc.conversation import RequestHandler
+from fluxmq.ipc.conversation import Answered, RequestHandler
+from fluxmq.ipc.messages import Body
 from fluxmq.ipc.row_messages import handlers_of
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.ipc.topology_messages import connection_id
+from fluxmq.ipc.trace_messages import TRACED, TracedVhosts
 from fluxmq.protocols.connection import Connection
-from fluxmq.routing.topology.changes import DropGroup
+from fluxmq.routing.topology.changes import AddEventExchange, DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
@@ -24,14 +26,15 @@ from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import reason_of
 from fluxmq.shards.amqp.admin_queries import AdminQueries
 from fluxmq.shards.amqp.broker import AmqpBroker
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
 from fluxmq.shards.amqp.declared import DeclaredQueues
 from fluxmq.shards.amqp.management_calls import ManagementCalls
 from fluxmq.shards.amqp.migrations import QueueMigrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
-from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.mqtt_queries import MqttQueries
+from fluxmq.shards.shared_counts import SharedCounts
 
 WIRE = 1
 """The reactor's protocol number of AMQP 0.9.1."""
@@ -46,7 +49,7 @@ class Amqp:
         broker: ShardBroker,
         queues: Queues,
         replies: Replies,
-        vhost_connections: VhostConnections,
+        vhost_connections: SharedCounts,
         call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int] = microseconds_now,
     ) -> None:
@@ -61,6 +64,7 @@ class Amqp:
             self._changed,
             first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{queues.service.shard}"))],
         )
+        broker.user_limits.topology = broker.rates.topology = self.topology.topology
         self.vhost_connections = vhost_connections
         self.replies = replies
         publishing = Publishing(
@@ -78,7 +82,7 @@ class Amqp:
             clock,
         )
         self.handler = self.broker.handler
-        broker.alarms.on_change.append(self._alarms_changed)
+        broker.alarms.on_change += (self._alarms_changed, broker.events.alarms_changed)
         broker.alarms.on_relief.append(self.handler.give_up)
         self.traffic = TrafficReports(queues, self._reactor.tally, publishing.traffic)
         self.declared = DeclaredQueues(
@@ -107,8 +111,21 @@ class Amqp:
         )
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.target)
         queues.clients.bound = bindings.targets
-        queues.flush_others = self.broker.flush_marked
+        self._join_messages(settings, publishing)
         queues.service.dead_letters.route = self._dead_letter_route
+
+    @property
+    def messages(self) -> BrokerMessages:
+        """The broker's own messages."""
+        return self._broker.events.messages
+
+    def _join_messages(self, settings: Settings, publishing: Publishing) -> None:
+        """Publish the broker's own messages from now on."""
+        topology, wake = self.topology.topology, self._queues.service.wake
+        self.messages.join(topology, publishing, wake)
+        self.topology.before = self._broker.events.topology_changes
+        self._enable_events(settings.amqp.event_exchange)
+        self._queues.flush_others = self._flush
 
     @property
     def commands(self) -> dict[str, RequestHandler]:
@@ -119,7 +136,18 @@ class Amqp:
             **self.queries.mqtt.commands,
             **self.traffic.commands(),
             **self.management_calls.commands,
+            TRACED: self._traced,
         }
+
+    def _traced(self, body: Body, answered: Answered) -> None:
+        """Trace the virtual hosts that control names."""
+        self._broker.firehose.set(TracedVhosts.from_body(body).vhosts, self._reactor)
+        answered(body)
+
+    def _flush(self) -> None:
+        """Finish a tick's work before groups do theirs."""
+        self.broker.flush_marked()
+        self.messages.flush()
 
     @property
     def known(self) -> bool:
@@ -148,6 +176,8 @@ class Amqp:
 
     def _changed(self, delta: Delta) -> None:
         """Follow a change of the topology."""
+        self._broker.user_limits.changed(delta)
+        self._broker.rates.changed(delta)
         self.declared.changed(delta.rows)
         self.migrations.changed(delta.rows)
         topology = self.topology.topology
@@ -186,6 +216,7 @@ class Amqp:
         self.broker.run_timers()
         self.topology.tick()
         self.vhost_connections.tick()
+        self._broker.user_limits.tick()
         self.declared.housekeeping()
         self.migrations.step()
 
@@ -199,6 +230,14 @@ class Amqp:
     def configure(self, settings: Settings) -> None:
         """Apply new settings."""
         self.broker.configure(settings)
+        self._enable_events(settings.amqp.event_exchange)
+
+    def _enable_events(self, enabled: bool) -> None:
+        """Publish events or no longer; their exchange is made by the first shard, and stays."""
+        events = self._broker.events
+        if enabled and not events.enabled and self._queues.service.shard == 0:
+            self.topology.change([AddEventExchange()], lambda _refusal: None)
+        events.enabled = enabled
 
     def shut_down(self) -> None:
         """Tell every client that the node shuts down."""

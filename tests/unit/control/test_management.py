@@ -224,7 +224,7 @@ def test_hashes_of_rabbitmq_verify(kind: str) -> None:
     verifier = PasswordVerifier(PARAMETERS, b"d" * SALT_BYTES)
     assert verifier.verify(b"secret", stored)
     assert not verifier.verify(b"secre", stored)
-    row = user_row(user("u", stored=stored), secret=True)
+    row = user_row(user("u", stored=stored), {}, secret=True)
     assert (row["password_hash"], row["hashing_algorithm"]) == (
         text,
         f"rabbit_password_hashing_{kind}",

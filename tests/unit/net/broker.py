@@ -20,7 +20,10 @@ from fluxmq.sessions.mqtt.publishing import publish_will
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Grant, MqttClient, Session, Will
 from fluxmq.sessions.mqtt.settlement import SettlementCommand
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
+from fluxmq.shards.amqp.events import BrokerEvents
 from fluxmq.shards.bans import CurrentBans
+from fluxmq.shards.user_limits import UserLimitChecks
 from fluxmq.shards.wills import LocalWills
 from tests.unit.variants import Hot
 
@@ -280,6 +283,8 @@ class Broker:
         self.counts = Counts(shard)
         self.queues = NoQueues()
         self.alarms = NoAlarms()
+        self.user_limits = UserLimitChecks({})
+        self.events = BrokerEvents(BrokerMessages(), 0, "n", lambda: 0)
         self.wills = LocalWills(partial(publish_will, self))
 
     def now(self) -> float:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import fluxmq.net.reactor
+from tests.unit.shards.net_of_nodes import Net
 from tests.unit.shards.node import Clock, Node
 
 MakeNode = Callable[..., Node]
+MakeNet = Callable[..., Net]
 
 
 @pytest.fixture
@@ -43,3 +45,17 @@ def make_node(clock: Clock, loop: asyncio.AbstractEventLoop) -> Iterator[MakeNod
     yield make
     for node in made:
         node.close()
+
+
+@pytest.fixture
+def make_net(clock: Clock, loop: asyncio.AbstractEventLoop) -> Iterator[MakeNet]:
+    """Make clusters of nodes, each with so many shards."""
+    made: list[Net] = []
+
+    def make(*workers: int) -> Net:
+        made.append(Net(clock, loop, *workers))
+        return made[-1]
+
+    yield make
+    for net in made:
+        net.close()

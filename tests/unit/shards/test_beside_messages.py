@@ -3,9 +3,6 @@ questions of control processes."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from fluxmq.ipc.conversation import Answered
@@ -15,23 +12,8 @@ from fluxmq.ipc.row_messages import LIST, PURGE_QUEUE
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.shards.node_questions import ANSWER_SECONDS
 from tests.unit.shards.amqp.test_replies import NOTHING, Port
+from tests.unit.shards.conftest import MakeNet
 from tests.unit.shards.net_of_nodes import Net
-from tests.unit.shards.pipes import Clock
-
-MakeNet = Callable[..., Net]
-
-
-@pytest.fixture
-def make_net(clock: Clock, loop: asyncio.AbstractEventLoop) -> Iterator[MakeNet]:
-    made: list[Net] = []
-
-    def make(*workers: int) -> Net:
-        made.append(Net(clock, loop, *workers))
-        return made[-1]
-
-    yield make
-    for net in made:
-        net.close()
 
 
 def counts(net: Net, vhost: str = "/") -> list[list[int]]:

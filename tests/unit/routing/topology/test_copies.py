@@ -12,6 +12,7 @@ from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueReco
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta, Topology
+from tests.unit.routing.topology.indexes import in_group, owned_by
 
 # Few names, so that changes meet each other.
 _VHOST = st.sampled_from(["/", "/", "/", "v"])
@@ -148,10 +149,10 @@ class CopiesAgainstOriginal(RuleBasedStateMachine):
     def indexes_agree(self) -> None:
         for each in (self.original, self.copy):
             for name in ("me", "you"):
-                assert {q.key for q in each.owned_by(name)} == {
+                assert {q.key for q in owned_by(each, name)} == {
                     q.key for q in each.queues() if q.owner == name
                 }
-                assert {q.key for q in each.in_group(name)} == {
+                assert {q.key for q in in_group(each, name)} == {
                     q.key for q in each.queues() if q.group == name
                 }
 

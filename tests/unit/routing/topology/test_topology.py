@@ -25,6 +25,7 @@ from fluxmq.routing.topology.changes import (
 from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Delta, OutOfStepError, Topology, TopologyRow
+from tests.unit.routing.topology.indexes import in_group, owned_by
 
 LOCKED = (
     "cannot obtain exclusive access to locked queue 'mine' in vhost '/'. It could be originally declared on another "
@@ -77,7 +78,7 @@ def topology() -> Topology:
 
 def test_nothing_of_several_changes_stays_when_one_is_refused(topology: Topology) -> None:
     before = topology.snapshot()
-    owned, grouped = topology.owned_by("me"), topology.in_group("g")
+    owned, grouped = owned_by(topology, "me"), in_group(topology, "g")
     with pytest.raises(Refusal, match="no queue 'nq'"):
         topology.apply_all(
             [
@@ -95,7 +96,7 @@ def test_nothing_of_several_changes_stays_when_one_is_refused(topology: Topology
         )
     assert sorted(topology.snapshot().rows, key=repr) == sorted(before.rows, key=repr)
     assert topology.revision == before.revision
-    assert (topology.owned_by("me"), topology.in_group("g")) == (owned, grouped)
+    assert (owned_by(topology, "me"), in_group(topology, "g")) == (owned, grouped)
 
 
 def test_a_fault_of_our_own_leaves_nothing_either(topology: Topology) -> None:
@@ -274,8 +275,8 @@ def test_vhosts_come_with_their_exchanges_and_go_with_everything() -> None:
     copy.take(topology.snapshot())
     copy.take(topology.apply(DeleteVhost("v")))
     assert topology.vhosts() == copy.vhosts() == [Vhost("/")]
-    assert not topology.owned_by("me")
-    assert not topology.in_group("g")
+    assert not owned_by(topology, "me")
+    assert not in_group(topology, "g")
     assert len(topology) == len(copy) == len(only.rows) // 2
     assert topology.exchanges("v") == []
     assert topology.bindings("v") == []
@@ -289,8 +290,8 @@ def test_looking(topology: Topology) -> None:
     assert mine == QueueRecord("/", "mine", exclusive=True, owner="me")
     assert topology.queue_called("mine") == mine
     assert topology.queue_called("v\x1fmine") is None
-    assert topology.owned_by("me") == [mine]
-    assert [each.name for each in topology.in_group("g")] == ["file"]
+    assert owned_by(topology, "me") == [mine]
+    assert [each.name for each in in_group(topology, "g")] == ["file"]
     assert [each.name for each in topology.queues()] == ["q", "mine", "ttl", "big", "file"]
     assert topology.bindings_to("/", "queue", "mine") == [Binding("/", "e", "mine", "queue", "k")]
     assert len(topology.bindings_from("/", "e")) == len(topology.bindings("/")) == 2

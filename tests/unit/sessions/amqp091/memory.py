@@ -31,11 +31,16 @@ from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
     AmqpConsumerPort,
     AmqpLimits,
+    ChannelEventPort,
+    ChannelLimitPort,
     ConsumeRequest,
     PendingConfirm,
     QueueStatus,
     Routing,
 )
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
+from fluxmq.shards.amqp.events import BrokerEvents
+from fluxmq.shards.user_limits import UserLimitChecks
 from tests.unit.sessions.amqp091.memory_queues import MemoryHeld, MemoryQueue
 from tests.unit.sessions.amqp091.peer import Message, Peer
 
@@ -52,6 +57,8 @@ class MemoryBroker:
 
     def __post_init__(self) -> None:
         self.topology = Topology()
+        self.user_limits: ChannelLimitPort = UserLimitChecks({})
+        self.events: ChannelEventPort = BrokerEvents(BrokerMessages(), 0, "n", self.now_us)
         for name in ("/", "other"):
             self.topology.apply(AddVhost(Vhost(name)))
         self.queues: dict[tuple[str, str], MemoryQueue] = {}
@@ -182,11 +189,11 @@ class MemoryBroker:
     def permissions(self, user: str, vhost: str) -> Permissions | None:
         return self.grants.get((user, vhost))
 
-    def enter(self, client: ConnectionInfo) -> int | None:
+    def enter(self, client: ConnectionInfo) -> str:
         if self.connection_limit is not None and len(self.counted) >= self.connection_limit:
-            return self.connection_limit
+            return refusals.vhost_full(client.user, client.vhost, self.connection_limit)
         self.counted.append(client)
-        return None
+        return ""
 
     # Topology
 

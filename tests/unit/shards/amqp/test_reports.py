@@ -26,7 +26,8 @@ PEOPLE = (user(),)
 
 def told(node: AmqpNode) -> AmqpReports:
     """The reports of the first shard."""
-    return AmqpReports(node.amqp().broker, node.amqp().topology)
+    amqp = node.amqp()
+    return AmqpReports(amqp.broker, amqp.topology, amqp.messages)
 
 
 def values(samples: Iterable[Sample], name: str) -> dict[str, float]:
@@ -60,7 +61,7 @@ def test_every_metric_of_amqp_is_told_and_declared(make_amqp: MakeAmqp) -> None:
     client.send(0, "connection.close", reply_code=200, reply_text="")
     samples = [*told(node).samples(), *message_samples(node[0].reactor.tally)]
     names = is_declared(samples)
-    prefixes = ("fluxmq_amqp_", "fluxmq_topology_")
+    prefixes = ("fluxmq_amqp_", "fluxmq_topology_", "fluxmq_broker_messages_")
     assert names == {name for name in METRICS if name.startswith(prefixes)}
     exposition = Exposition()
     exposition.add(MetricSource(Scope.SHARD, samples, 0))

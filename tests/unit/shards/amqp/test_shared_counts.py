@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fluxmq.auth.users import VhostPermission
-from fluxmq.routing.topology.changes import AddVhost, SetVhostLimits
+from fluxmq.routing.topology.changes import AddVhost, SetUserLimits, SetVhostLimits
 from fluxmq.routing.topology.records import Vhost
 from tests.unit.shards.amqp.support import EVERYTHING, AmqpClient, AmqpNode, user
 
@@ -93,3 +93,26 @@ def test_connections_of_a_shard_that_died_do_not_count(make_amqp: MakeAmqp) -> N
     assert counts(node) == [1, 1], "a shard that has started is told what there is"
     AmqpClient(node, 0)
     assert_full(node, 2)
+
+
+def test_a_user_has_so_many_connections_and_channels(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2, (user(),))
+    node.control.change(SetUserLimits("anna", {"max-connections": 2, "max-channels": 1}))
+    first, second = AmqpClient(node, 0), AmqpClient(node, 1)
+    with pytest.raises(AssertionError, match=r"user connection limit \(2\) is reached"):
+        AmqpClient(node, 1)
+    first.send(1, "channel.open")
+    assert [each.name for each in first.read()] == ["channel.open-ok"]
+    second.send(1, "channel.open")
+    (closed,) = second.read()
+    assert (closed.name, closed.fields["reply_code"]) == ("connection.close", 530)
+    text = (
+        "number of channels opened for user 'anna' has reached the maximum allowed user limit of 1"
+    )
+    assert closed.fields["reply_text"] == f"NOT_ALLOWED - {text}"
+    first.send(1, "channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)
+    first.read()
+    end(second)
+    third = AmqpClient(node, 1)
+    third.send(1, "channel.open")
+    assert [each.name for each in third.read()] == ["channel.open-ok"]

@@ -1,0 +1,37 @@
+"""What similar deliveries have in common, and who looks at deliveries that were written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from fluxmq.model.batch_format import Batch
+from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.takers import Taker
+
+
+class DeliveryHead(NamedTuple):
+    """Common part of similar deliveries. ``offset_at``: position of the offset in ``properties``,
+    or -1."""
+
+    exchange: bytes
+    routing_key: bytes
+    properties: bytes
+    offset_at: int
+
+
+class DeliveryTap(Protocol):
+    """Looks at deliveries while it is ``on``."""
+
+    on: bool
+
+    def delivered(
+        self,
+        channel: Channel,
+        taker: Taker,
+        batch: Batch,
+        first: int,
+        count: int,
+        redelivered: bool,
+        head: DeliveryHead,
+    ) -> None:
+        """Note messages of a batch that were written to a channel."""

@@ -1,0 +1,265 @@
+"""Events, published to ``amq.rabbitmq.event`` of the default virtual host while a queue is bound to it.
+
+Each shard tells what happens to its own clients. What every shard of every node learns is told once:
+an alarm of a node by the node's first shard, a change of the topology or of users by that of the node
+with the lowest name among those that are connected. Events are published at most once; some may be
+missed while that shard restarts. Without a binding, an event costs two look-ups.
+
+Source: RabbitMQ's rabbitmq_event_exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from fluxmq.auth.logins import AuthResult, LoginOutcome
+from fluxmq.auth.user_events import user_events
+from fluxmq.auth.users import User
+from fluxmq.ipc.handoff import LISTENERS
+from fluxmq.model.properties import Timestamp
+from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
+from fluxmq.routing.topology.events import topology_events
+from fluxmq.routing.topology.names import DEFAULT_VHOST, EVENT_EXCHANGE
+from fluxmq.routing.topology.topology import Delta
+from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.mqtt.session import MqttClient
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
+
+PERSISTENT = 2
+TLS_LISTENERS = frozenset(number for number, name in enumerate(LISTENERS) if name.endswith("tls"))
+AMQP = "AMQP 0-9-1"
+MQTT = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}
+DECIDED = {
+    LoginOutcome.ACCEPTED: "success",
+    LoginOutcome.WRONG: "failure",
+    LoginOutcome.DENIED: "failure",
+}
+"""Outcomes of logins that are events; the others ask the client to try again."""
+
+
+class BrokerEvents:
+    """Events of one shard, among its other ``messages``. ``connected`` returns the names of the nodes that it is connected with."""
+
+    def __init__(
+        self,
+        messages: BrokerMessages,
+        shard: int,
+        node: str,
+        now_us: Callable[[], int],
+    ) -> None:
+        self.enabled = False
+        self.connected: Callable[[], Sequence[str]] = tuple
+        self.messages = messages
+        self._first = shard == 0
+        self._node = node
+        self._now_us = now_us
+        self._alarms: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether events would reach a queue."""
+        return self.enabled and self.messages.leads_somewhere(DEFAULT_VHOST, EVENT_EXCHANGE)
+
+    def _speaks(self) -> bool:
+        """Return whether this shard tells what all shards of all nodes learn."""
+        return self._first and all(self._node < each for each in self.connected())
+
+    def emit(self, key: str, headers: Mapping[str, Any]) -> None:
+        """Publish an event, for which the caller has looked at `wanted`."""
+        now_ms = self._now_us() // 1000
+        properties = BasicProperties(
+            headers={**headers, "timestamp_in_ms": now_ms},
+            delivery_mode=PERSISTENT,
+            timestamp=Timestamp(now_ms // 1000),
+        )
+        try:
+            encoded = encode_properties(properties)
+        except ValueError:
+            return  # a client's property that no header can hold
+        self.messages.later(DEFAULT_VHOST, EVENT_EXCHANGE, key, encoded, b"")
+
+    # What every shard learns
+
+    def topology_changes(self, delta: Delta) -> None:
+        """Tell a change that the topology has not taken yet."""
+        if self.wanted and self._speaks():
+            try:
+                events = list(topology_events(self.messages.topology, delta.rows))
+            except ValueError:
+                return  # it will be refused
+            for key, headers in events:
+                self.emit(key, headers)
+
+    def users_changed(self, before: Iterable[User], after: Iterable[User]) -> None:
+        """Tell a change of users or permissions."""
+        if self.wanted and self._speaks():
+            for key, headers in user_events(before, after):
+                self.emit(key, headers)
+
+    def alarms_changed(self, raised: tuple[str, ...]) -> None:
+        """Tell a change of the node's alarms."""
+        before, self._alarms = self._alarms, raised
+        if not self._first or not self.wanted:
+            return
+        for kind in raised:
+            if kind not in before:
+                self.emit("alarm.set", {"source": kind, "node": self._node})
+        for kind in before:
+            if kind not in raised:
+                self.emit("alarm.cleared", {"source": kind, "node": self._node})
+
+    # AMQP clients
+
+    def connection_created(self, info: ConnectionInfo) -> None:
+        """Tell a connection that is open."""
+        if self.wanted:
+            about = {
+                **_amqp(info),
+                "type": "network",
+                "pid": info.owner,
+                "name": info.name,
+                "user": info.user,
+                "vhost": info.vhost,
+                "timeout": info.heartbeat,
+                "channel_max": info.channel_max,
+                "client_properties": dict(info.properties),
+                "connected_at": info.connected_at,
+                "node": self._node,
+            }
+            self.emit("connection.created", about)
+
+    def connection_closed(self, info: ConnectionInfo) -> None:
+        """Tell the end of a connection."""
+        if self.wanted:
+            about = {
+                "name": info.name,
+                "pid": info.owner,
+                "node": self._node,
+                "client_properties": dict(info.properties),
+            }
+            self.emit("connection.closed", about)
+
+    def login(self, info: ConnectionInfo, user: str, result: AuthResult) -> None:
+        """Tell a login that was accepted or refused."""
+        if result.outcome in DECIDED and self.wanted:
+            about = {
+                **_amqp(info),
+                "connection_type": "network",
+                "name": user,
+                "connection_name": info.name,
+            }
+            self.emit(f"user.authentication.{DECIDED[result.outcome]}", about)
+
+    def channel_created(self, info: ConnectionInfo, number: int) -> None:
+        """Tell a channel that is open."""
+        if self.wanted:
+            about = {
+                "pid": _channel(info, number),
+                "name": f"{info.name} ({number})",
+                "connection": info.owner,
+                "number": number,
+                "user": info.user,
+                "vhost": info.vhost,
+            }
+            self.emit("channel.created", about)
+
+    def channel_closed(self, info: ConnectionInfo, number: int) -> None:
+        """Tell the end of a channel."""
+        if self.wanted:
+            self.emit("channel.closed", {"pid": _channel(info, number)})
+
+    def consumer_created(
+        self, info: ConnectionInfo, number: int, queue: str, tag: str, about: Mapping[str, Any]
+    ) -> None:
+        """Tell a consumer; ``about`` has what its deletion does not repeat."""
+        if self.wanted:
+            self.emit("consumer.created", {**_consumer(info, number, queue, tag), **about})
+
+    def consumer_deleted(self, info: ConnectionInfo, number: int, queue: str, tag: str) -> None:
+        """Tell the end of a consumer."""
+        if self.wanted:
+            self.emit("consumer.deleted", _consumer(info, number, queue, tag))
+
+    # MQTT clients
+
+    def mqtt_login(self, client: MqttClient, user: str, result: AuthResult) -> None:
+        """Tell an MQTT client's login that was accepted or refused; not one without a user."""
+        if user and result.outcome in DECIDED and self.wanted:
+            about = {
+                **_mqtt(client),
+                "connection_type": "network",
+                "name": user,
+                "connection_name": client.peer,
+            }
+            self.emit(f"user.authentication.{DECIDED[result.outcome]}", about)
+
+    def mqtt_connected(self, client: MqttClient) -> None:
+        """Tell an MQTT connection that is open."""
+        if self.wanted and client.session is not None:
+            about = {
+                **_mqtt(client),
+                **self._mqtt_name(client),
+                "type": "network",
+                "user": client.username,
+                "vhost": DEFAULT_VHOST,
+                "timeout": client.keep_alive,
+                "client_properties": {"client_id": client.session.client_id},
+                "connected_at": self._now_us() // 1000,
+            }
+            self.emit("connection.created", about)
+
+    def mqtt_disconnected(self, client: MqttClient) -> None:
+        """Tell the end of an MQTT connection."""
+        if self.wanted and client.session is not None:
+            properties = {"client_id": client.session.client_id}
+            about = {**self._mqtt_name(client), "client_properties": properties}
+            self.emit("connection.closed", about)
+
+    def _mqtt_name(self, client: MqttClient) -> dict[str, Any]:
+        assert client.session is not None
+        return {"name": client.peer, "pid": client.session.client_id, "node": self._node}
+
+
+def _amqp(info: ConnectionInfo) -> dict[str, Any]:
+    host, port = _split(info.local)
+    peer_host, peer_port = _split(info.peer)
+    return {
+        "host": host,
+        "port": port,
+        "peer_host": peer_host,
+        "peer_port": peer_port,
+        "protocol": AMQP,
+        "auth_mechanism": info.mechanism,
+        "ssl": info.listener in TLS_LISTENERS,
+        "peer_cert_subject": info.certificate_name,
+    }
+
+
+def _mqtt(client: MqttClient) -> dict[str, Any]:
+    peer_host, peer_port = _split(client.peer)
+    return {
+        "peer_host": peer_host,
+        "peer_port": peer_port,
+        "protocol": MQTT.get(client.connection.version, "MQTT"),
+        "ssl": client.listener in TLS_LISTENERS,
+        "peer_cert_subject": client.certificate_name,
+    }
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port) if port.isdecimal() else 0
+
+
+def _channel(info: ConnectionInfo, number: int) -> str:
+    return f"<{info.owner}.{number}>"  # as channels are listed
+
+
+def _consumer(info: ConnectionInfo, number: int, queue: str, tag: str) -> dict[str, Any]:
+    return {
+        "consumer_tag": tag,
+        "channel": _channel(info, number),
+        "queue": queue,
+        "vhost": info.vhost,
+    }

@@ -1,0 +1,119 @@
+"""Events that shards publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fluxmq.routing.topology.changes import SetUserLimits
+from fluxmq.routing.topology.names import EVENT_EXCHANGE
+from fluxmq.sessions.amqp091.ports import ConsumeRequest
+from tests.unit.shards.amqp.support import AmqpClient, AmqpNode, user
+
+MakeAmqp = Callable[..., AmqpNode]
+ON = {"amqp": {"event_exchange": True}}
+
+
+class Watcher:
+    """A queue with all events of a node."""
+
+    def __init__(self, node: AmqpNode, key: str = "#") -> None:
+        self.node = node
+        queue = node.queue("events")
+        node.bind(EVENT_EXCHANGE, "events", key)
+        node.settle()
+        self.keys: list[str] = []
+        wanted = ConsumeRequest(queue, "tag", "member", 1000, asker="some connection")
+        node.amqp().broker.consume(wanted, self, lambda _: None)
+        self.take()
+
+    def cancelled(self) -> None:
+        """The queue stays."""
+
+    def deliver(
+        self, batch: Any, first: int, count: int, attempts: int, committed: int = -1
+    ) -> None:
+        """Events come."""
+        self.keys += [batch.key(index).decode() for index in range(first, first + count)]
+
+    def take(self) -> list[str]:
+        """Keys of the events since the last call."""
+        self.node.settle()
+        keys, self.keys = self.keys, []
+        return keys
+
+
+def test_events_of_a_client_are_published(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2, (user(),), **ON)
+    watcher = Watcher(node)
+    client = AmqpClient(node, 1)
+    assert watcher.take() == ["user.authentication.success", "connection.created"]
+    client.send(1, "channel.open")
+    client.send(1, "queue.declare", queue="mine", durable=True)
+    client.send(1, "basic.consume", queue="mine", consumer_tag="c")
+    assert watcher.take() == ["channel.created", "queue.created", "consumer.created"]
+    client.send(1, "basic.cancel", consumer_tag="c")
+    client.send(1, "basic.consume", queue="mine", consumer_tag="d")
+    client.send(1, "queue.delete", queue="mine")
+    assert watcher.take() == [
+        *("consumer.deleted", "consumer.created"),
+        *("consumer.deleted", "queue.deleted"),
+    ]
+    client.send(0, "connection.close", reply_code=200, reply_text="")
+    assert watcher.take() == ["channel.closed", "connection.closed"]
+
+
+def test_what_all_shards_learn_is_told_once(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(3, (user(),), **ON)
+    watcher = Watcher(node)
+    node.control.change(SetUserLimits("anna", {"max-channels": 9}))
+    for shard in node:
+        shard.broker.alarms.set(("memory",))
+    for shard in node:
+        shard.broker.alarms.set(())
+    for shard in node:
+        shard.permissions.set_users(3, (user(), user("bob")))
+    keys = watcher.take()
+    assert keys == [
+        *("user.limits.set", "alarm.set", "alarm.cleared"),
+        *("user.created", "permission.created"),
+    ]
+
+
+@pytest.mark.parametrize(("others", "told"), [(["o"], True), (["a"], False), (["o", "a"], False)])
+def test_of_several_nodes_that_with_the_lowest_name_tells(
+    make_amqp: MakeAmqp, others: list[str], told: bool
+) -> None:
+    node = make_amqp(1, (user(),), cluster={"node_id": "n"}, **ON)
+    watcher = Watcher(node)
+    node[0].broker.events.connected = lambda: others
+    node.control.change(SetUserLimits("anna", {"max-channels": 9}))
+    assert watcher.take() == (["user.limits.set"] if told else [])
+
+
+def test_nothing_is_made_without_a_binding_or_when_switched_off(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(1, (user(),), **ON)
+    AmqpClient(node)
+    node.settle()
+    assert not node.amqp().messages.sent
+    assert node.control.topology.exchange("/", EVENT_EXCHANGE) is not None
+    other = make_amqp(1, (user(),))
+    assert other.control.topology.exchange("/", EVENT_EXCHANGE) is None
+
+
+def test_failed_logins_are_events(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(1, (user(),), **ON)
+    watcher = Watcher(node, "user.authentication.#")
+    with pytest.raises(AssertionError):
+        AmqpClient(node, 0, "nobody")
+    assert watcher.take() == ["user.authentication.failure"]
+
+
+def test_clients_may_not_publish_events(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(1, (user(),), **ON)
+    client = AmqpClient(node)
+    client.send(1, "channel.open")
+    client.publish(1, EVENT_EXCHANGE, "queue.created", b"")
+    assert [each.name for each in client.read()][-1] == "channel.close"
