@@ -135,6 +135,7 @@ def _rows() -> dict[str, Schema]:
         "TopicPermission": _names("user", "vhost", "exchange", "write", "read"),
         "User": _names("name", tags={"type": "array", "items": _TEXT}),
         "VhostLimits": _names("vhost", value=_TABLE),
+        "UserLimits": _names("user", value=_TABLE),
         "Policy": _names(
             "vhost", "name", "pattern", "apply-to", definition=_TABLE, priority=_COUNT
         ),

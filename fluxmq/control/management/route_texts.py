@@ -75,8 +75,10 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
         "List runtime parameters of a component: none", "Any[]"
     ),
     "GET global-parameters": RouteText("List global parameters: none", "Any[]"),
-    "GET user-limits": RouteText("List limits of users: none", "Any[]"),
-    "GET user-limits/{user}": RouteText("List limits of a user: none", "Any[]"),
+    "GET user-limits": RouteText("List the limits of users", "UserLimits[]"),
+    "GET user-limits/{user}": RouteText("List the limits of a user", "UserLimits[]"),
+    "PUT user-limits/{user}/{name}": RouteText("Set a limit of a user", "", "Limit"),
+    "DELETE user-limits/{user}/{name}": RouteText("Clear a limit of a user"),
     "GET federation-links": RouteText("List federation links: none", "Any[]"),
     "GET shovels": RouteText("List shovels: none", "Any[]"),
     "GET shovels/{vhost}": RouteText("List shovels of a virtual host: none", "Any[]"),

@@ -4,6 +4,8 @@ Steps, each of which may end the connection: decode, check the packet by itself,
 and password off the loop, or SCRAM by AUTH packets), claim the client id from its present owner,
 attach the session and answer. The connection is not read while an answer is awaited.
 
+Longer than 500 lines because the steps follow each other, and share what refuses a client.
+
 Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 """
 
