@@ -15,13 +15,15 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from fluxmq.auth.users import TopicPermission, User, VhostPermission
+from fluxmq.auth.users import KeyPermission, TopicPermission, User, VhostPermission
 from fluxmq.model.patterns import Pattern, PatternError, compile_pattern, quote
 
 ANSWERS_MAX: Final = 4096
 """Answers cached per user and virtual host; then the cache is cleared."""
 DEFAULT_EXCHANGE: Final = "amq.default"
 """Name of the default exchange in patterns."""
+EVERYTHING: Final = ".*"
+"""The usual pattern for all names."""
 
 _VARIABLE: Final = re.compile(r"\{(username|vhost|client_id)\}")
 
@@ -33,7 +35,7 @@ class Permissions:
     resource has.
     """
 
-    __slots__ = ("_answers", "_configure", "_read", "_topics", "_write")
+    __slots__ = ("_answers", "_configure", "_keys", "_read", "_topics", "_write", "allows_everything")
 
     def __init__(
         self,
@@ -41,8 +43,10 @@ class Permissions:
         permission: VhostPermission,
         topics: tuple[TopicPermission, ...] = (),
         client_id: str = "",
+        keys: KeyPermission | None = None,
     ) -> None:
-        """Take the records; `client_id` replaces ``{client_id}`` in topic patterns."""
+        """Take the records; `client_id` replaces ``{client_id}`` in topic patterns. `keys` takes the
+        place of `topics` where rights come from a token's scopes."""
         self._configure = _pattern(permission.configure)
         self._write = _pattern(permission.write)
         self._read = _pattern(permission.read)
@@ -55,7 +59,14 @@ class Permissions:
             for topic in topics
             if topic.vhost == permission.vhost
         }
+        self._keys = None if keys is None else (_pattern(keys.write), _pattern(keys.read))
         self._answers: dict[tuple[Pattern, str], bool] = {}
+        self.allows_everything = (
+            permission.write == permission.read == EVERYTHING
+            and not self._topics
+            and self._keys is None
+        )
+        """True when any message may be written and read."""
 
     def configure(self, name: str) -> bool:
         """Return whether the user may declare and delete the exchange or queue of this name."""
@@ -72,11 +83,15 @@ class Permissions:
 
     def topic_write(self, exchange: str, routing_key: str) -> bool:
         """Return whether the user may publish with this routing key to the topic exchange."""
+        if self._keys is not None:
+            return self._ask(self._keys[0], f"{exchange or DEFAULT_EXCHANGE}\0{routing_key}")
         patterns = self._topics.get(exchange or DEFAULT_EXCHANGE)
         return patterns is None or self._ask(patterns[0], routing_key)
 
     def topic_read(self, exchange: str, routing_key: str) -> bool:
         """Return whether the user may bind with this routing key to the topic exchange."""
+        if self._keys is not None:
+            return self._ask(self._keys[1], f"{exchange or DEFAULT_EXCHANGE}\0{routing_key}")
         patterns = self._topics.get(exchange or DEFAULT_EXCHANGE)
         return patterns is None or self._ask(patterns[1], routing_key)
 
