@@ -77,9 +77,7 @@ class BackendLogin:
         keys = next((each for each in self.keys if each.vhost == vhost), None)
         for permission in user.permissions:
             if permission.vhost == vhost:
-                return Permissions(
-                    user.name, permission, user.topic_permissions, client_id, keys
-                )
+                return Permissions(user.name, permission, user.topic_permissions, client_id, keys)
         return None
 
 

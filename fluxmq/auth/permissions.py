@@ -35,7 +35,15 @@ class Permissions:
     resource has.
     """
 
-    __slots__ = ("_answers", "_configure", "_keys", "_read", "_topics", "_write", "allows_everything")
+    __slots__ = (
+        "_answers",
+        "_configure",
+        "_keys",
+        "_read",
+        "_topics",
+        "_write",
+        "allows_everything",
+    )
 
     def __init__(
         self,

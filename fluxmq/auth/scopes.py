@@ -87,11 +87,8 @@ def own_scopes(
 
     Raises ScopesError.
     """
-    found: list[str] = []
-    for scope in scopes:
-        for each in aliases.get(scope, (scope,)):
-            if each.startswith(prefix):
-                found.append(each[len(prefix) :])
+    meant = (each for scope in scopes for each in aliases.get(scope, (scope,)))
+    found = [each[len(prefix) :] for each in meant if each.startswith(prefix)]
     if len(found) > SCOPES_MAX:
         raise ScopesError(f"the token has more than {SCOPES_MAX} scopes for this broker")
     return found
@@ -135,5 +132,7 @@ def _anchored(alternatives: Iterable[str]) -> str:
         return ""
     text = f"^(?s:{'|'.join(found)})$"
     if len(text.encode()) > PATTERN_BYTES_MAX:
-        raise ScopesError(f"the token's scopes take more than {PATTERN_BYTES_MAX} bytes as a pattern")
+        raise ScopesError(
+            f"the token's scopes take more than {PATTERN_BYTES_MAX} bytes as a pattern"
+        )
     return text

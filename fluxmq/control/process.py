@@ -76,6 +76,7 @@ from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.control.etcd.retained import RetainedKeys
+    from fluxmq.control.logins.service import LoginBackends
     from fluxmq.control.management.api import ManagementApi
     from fluxmq.control.meta.service import Meta
 
@@ -130,6 +131,7 @@ class ControlProcess:
             self._audit_meta,
         )
         self._retained: RetainedKeys | None = None
+        self._logins: LoginBackends | None = None
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
             **dict.fromkeys(placements.KINDS, self._placing.answer),
             **dict.fromkeys(backups.KINDS, writer.answer),
@@ -203,6 +205,7 @@ class ControlProcess:
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
         self._answers |= dict.fromkeys(USER_KINDS, self._directory.answer)
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
+        self._start_logins(topology_service)
         if self._meta is not None:
             self._meta.join(topology_service, self._directory)
         socket_path = self._launch.control_socket
@@ -224,6 +227,21 @@ class ControlProcess:
         definitions = self._settings.management.load_definitions
         if definitions is not None:
             await self._load_definitions(definitions, management)
+
+    def _start_logins(self, topology_service: TopologyService) -> None:
+        """Make the login backends beside the internal one. Raises BootError."""
+        from fluxmq.control.logins import service
+        from fluxmq.control.logins.backend import BackendSettingsError
+
+        def vhosts() -> list[str]:
+            return [vhost.name for vhost in topology_service.topology.vhosts()]
+
+        try:
+            logins = service.LoginBackends(self._settings.auth, vhosts)
+        except BackendSettingsError as problem:
+            raise BootError(str(problem)) from problem
+        self._logins = self._serving["login backends"] = logins
+        self._answers |= dict.fromkeys(service.KINDS, logins.answer)
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:
         """Read the metadata from disk, for a single node or as a member of a cluster."""
@@ -422,6 +440,8 @@ class ControlProcess:
             return
         self._settings = settings
         self._resources.configure(settings)
+        if self._logins is not None:
+            self._logins.configure(settings.auth)
         configure(settings.log.level, settings.log.format, self._launch.process_name)
         _log.info("settings reloaded")
 

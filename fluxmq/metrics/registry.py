@@ -408,7 +408,7 @@ _DECLARED: Final = (
         _G,
         "Time since the last contact with the node.",
         ("member",),
-        Scope.NODE,
+        _NODE,
     ),
     Metric(
         "fluxmq_raft_groups_not_shown",
@@ -562,6 +562,22 @@ _DECLARED: Final = (
         "Requests denied for lack of permission.",
         ("operation",),
     ),
+    Metric(
+        "fluxmq_login_backend_checks_total",
+        _C,
+        "Logins decided by another backend than the internal one: accepted, refused, unavailable or"
+        " busy.",
+        ("backend", "outcome"),
+        _NODE,
+    ),
+    Metric(
+        "fluxmq_login_backend_pending",
+        _G,
+        "Logins that wait for another backend.",
+        (),
+        _NODE,
+    ),
+    Metric("fluxmq_login_cache_entries", _G, "Answers of login backends remembered.", (), _NODE),
     Metric("fluxmq_users_revision", _G, "Revision of the users in use by this shard."),
     Metric("fluxmq_log_lines_suppressed_total", _C, "Log lines suppressed by rate limits."),
     Metric(

@@ -13,6 +13,7 @@ from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.routing.topology.records import EXCHANGE, Exchange
 
 if TYPE_CHECKING:
+    from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
     from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 TOPIC: Final = "topic"
@@ -22,16 +23,19 @@ TOPIC: Final = "topic"
 class Access:
     """A user's permissions in a virtual host. The checks raise SoftError 403."""
 
-    __slots__ = ("_broker", "_user", "_vhost")
+    __slots__ = ("_broker", "_info", "_vhost")
 
-    def __init__(self, broker: AmqpBrokerPort, user: str, vhost: str) -> None:
+    def __init__(self, broker: AmqpBrokerPort, info: ConnectionInfo, vhost: str) -> None:
         self._broker = broker
-        self._user = user
+        self._info = info
         self._vhost = vhost
 
     def permissions(self) -> Permissions | None:
         """Return the current permissions; None when even the vhost is no longer accessible."""
-        return self._broker.permissions(self._user, self._vhost)
+        login = self._info.login
+        if login is not None:
+            return login.permissions(self._vhost)
+        return self._broker.permissions(self._info.user, self._vhost)
 
     def configure(self, kind: str, name: str) -> None:
         """Check that the user may declare and delete an exchange or queue."""
@@ -68,5 +72,5 @@ class Access:
         return self._refused(f"topic '{routing_key}' in exchange '{exchange}'")
 
     def _refused(self, what: str) -> SoftError:
-        text = f"access to {what} in vhost '{self._vhost}' refused for user '{self._user}'"
+        text = f"access to {what} in vhost '{self._vhost}' refused for user '{self._info.user}'"
         return SoftError(ReplyCode.ACCESS_REFUSED, text)

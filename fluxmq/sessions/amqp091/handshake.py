@@ -109,6 +109,7 @@ class Handshake:
         client, info, limits = self.client, self.info, self.limits
         if result.outcome is LoginOutcome.ACCEPTED:
             info.user = result.username
+            info.login = result.login
             client.stage = AmqpStage.TUNE_OK
             client.send(ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
         elif result.outcome in (LoginOutcome.UNAVAILABLE, LoginOutcome.BUSY):
@@ -148,7 +149,8 @@ class Handshake:
         if broker.topology.vhost(vhost) is None:
             raise HardError(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
         refused = f"access to vhost '{vhost}' refused for user '{info.user}'"
-        if broker.permissions(info.user, vhost) is None:
+        access = Access(broker, info, vhost)
+        if access.permissions() is None:
             raise HardError(ReplyCode.NOT_ALLOWED, refused)
         info.vhost = vhost
         limit = broker.enter(info)
@@ -156,7 +158,7 @@ class Handshake:
             text = f"{refused}: connection limit ({limit}) is reached"
             raise HardError(ReplyCode.NOT_ALLOWED, text)
         info.counted = True
-        client.access = Access(broker, info.user, vhost)
+        client.access = access
         now = broker.now()
         client.stage = AmqpStage.RUNNING
         client.deadline = 0.0

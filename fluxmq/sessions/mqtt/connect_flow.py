@@ -123,7 +123,7 @@ def on_connect(broker: MqttBrokerPort, client: MqttClient, body: bytes) -> None:
         client.enhanced = True
         begin_scram(broker, client, method, connect.properties.authentication_data)
         return
-    if connect.username:
+    if connect.username or connect.password:
         broker.connections.pause(client.connection)  # while the password is verified
     broker.authentication.check(client, connect, partial(on_authenticated, broker, client))
 
@@ -297,10 +297,14 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AuthRes
         refuse(broker, client, LOGINS[result.outcome], "not authorised", connect.version)
         return
     client.username = result.username
+    client.login = login = result.login
     if not connect.client_id:
         connect.client_id = broker.takeover.new_client_id()
         client.assigned = True
-    client.policy = broker.authentication.policy(connect.client_id, client.username)
+    if login is not None:
+        client.policy = login.policy(connect.client_id)
+    else:
+        client.policy = broker.authentication.policy(connect.client_id, client.username)
     if connect.will is not None and not may_publish(client, connect.will.topic):
         refuse(
             broker,
@@ -347,7 +351,19 @@ def on_claimed(broker: MqttBrokerPort, client: MqttClient, session: Session | No
             refuse(broker, client, error.reason, error.text, connect.version)
             return
         session.principal = client.username
+    elif client.login is not None:
+        end_denied(broker, client, session)
     attach(broker, client, connect, session, present)
+
+
+def end_denied(broker: MqttBrokerPort, client: MqttClient, session: Session) -> None:
+    """End the subscriptions of a resumed session that the client's present login does not
+    permit: an earlier one may have granted more."""
+    assert client.policy is not None
+    for written in list(session.subscriptions):
+        if not client.policy.may_subscribe(written.decode()):
+            broker.subscriptions.unsubscribe(session, written)
+            del session.subscriptions[written]
 
 
 def new_session(broker: MqttBrokerPort, connect: Connect) -> Session:
@@ -387,7 +403,8 @@ def attach(
     session.will_at = 0.0
     former, session.will = session.will, prepare_will(connect.will)
     if session.will is not None:
-        session.will.without_user = broker.authentication.record(client.username) is None
+        known = client.login is not None or broker.authentication.record(client.username)
+        session.will.without_user = not known
     broker.wills.changed(session, former)
     connection.open = True
     connection.delivery = session.delivery
@@ -399,6 +416,8 @@ def attach(
     session.delivery.window = window
     broker.sessions.adopt(session)
     connection.append(answer(limits, client, connect, present))
+    if client.login is not None and client.login.expires_at:
+        broker.connections.end_at(client, client.login.expires_at)
     keep_alive(broker, client, connect)
     session.delivery.attach(connection, window)
     # Needed for the answer only: an idle connection should cost little.

@@ -20,6 +20,7 @@ class Cause(StrEnum):
     """Cause of a disconnect by the broker, as metrics name it."""
 
     ADMINISTRATOR = "administrator"
+    EXPIRED = "expired"
     LEASE_LOST = "lease_lost"
     MEMORY = "memory"
     PERMISSIONS = "permissions"
@@ -29,6 +30,7 @@ class Cause(StrEnum):
 
 DISCONNECTS: Final[Mapping[Cause, Reason]] = {
     Cause.ADMINISTRATOR: Reason.ADMINISTRATIVE_ACTION,
+    Cause.EXPIRED: Reason.MAXIMUM_CONNECT_TIME,
     Cause.LEASE_LOST: Reason.USE_ANOTHER_SERVER,
     Cause.MEMORY: Reason.SERVER_BUSY,
     Cause.PERMISSIONS: Reason.NOT_AUTHORIZED,

@@ -227,6 +227,9 @@ class ConnectionPort(Protocol):
     def watch(self, client: MqttClient, seconds: float) -> None:
         """Call the handler's ``expired`` after this long without input."""
 
+    def end_at(self, client: MqttClient, at: float) -> None:
+        """Disconnect the client at this monotonic time, when its login ends."""
+
     def feed_later(self, client: MqttClient) -> None:
         """Schedule a call of the handler's ``drained`` for this client."""
 

@@ -157,7 +157,7 @@ class Amqp:
         """Disconnect clients whose user no longer has access."""
         for client in list(self.handler.clients):
             info = client.info
-            if not info.user:
+            if not info.user or info.login is not None:
                 continue
             if self._broker.authentication.user(info.user) is None:
                 client.disconnect(f"user '{info.user}' is deleted or disabled")
