@@ -25,7 +25,7 @@ from fluxmq.auth.addresses import address_key, is_loopback_key
 from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
 from fluxmq.auth.login_steps import steps
 from fluxmq.auth.login_throttle import LoginThrottle, ThrottleLimits
-from fluxmq.auth.logins import INTERNAL
+from fluxmq.auth.logins import INTERNAL, OAUTH2
 from fluxmq.auth.users import NAME_BYTES_MAX, User
 from fluxmq.control.management.requests import ApiError, Ask, Caller, Right, not_authorised
 from fluxmq.ipc.login_messages import LOGIN, SECRET_BYTES_MAX, LoginAnswer, LoginQuestion
@@ -76,7 +76,7 @@ class ManagementAccess:
     async def caller(self, request: web.Request) -> Caller:
         """Return the user of a request. Raises ApiError 401, or 503 when no backend can say, or
         HTTPTooManyRequests."""
-        name, password = _credentials(request)
+        name, password = _credentials(request, bearer=OAUTH2 in self._settings().backends)
         LOGIN_OF_REQUEST.set(None)
         address = address_key(request.remote or "")
         wait = self._throttle.wait(name, address, self._now())
@@ -152,10 +152,11 @@ class ManagementAccess:
         return right and known is not None
 
 
-def _credentials(request: web.Request) -> tuple[str, bytes]:
-    """Return name and password; of a bearer no name, and the token. Raises ApiError 401."""
+def _credentials(request: web.Request, *, bearer: bool) -> tuple[str, bytes]:
+    """Return name and password; of a bearer, if it may be one, no name and the token. Raises
+    ApiError 401."""
     scheme, _, encoded = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
+    if bearer and scheme.lower() == "bearer":
         return "", encoded.strip().encode()
     if scheme.lower() != "basic":
         raise not_authorised("Login required")

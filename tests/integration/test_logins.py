@@ -1,0 +1,219 @@
+"""Logins with tokens, over MQTT, AMQP and the management interface of a running broker."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import paho.mqtt.client as paho
+import pika  # type: ignore[import-untyped]
+import pika.exceptions  # type: ignore[import-untyped]
+import pytest
+
+from tests.broker import HOST, Broker, external_broker, free_ports, running_broker
+from tests.conformance.client import eventually
+from tests.issuer import SigningKey, WebServer, document, signing_key, token, web_server
+from tests.management import ManagementSite
+
+DEADLINE = 15.0
+EVERYTHING = ("configure:*/*", "write:*/*/*", "read:*/*/*")
+MAXIMUM_CONNECT_TIME = 0xA0
+
+
+class Doors:
+    """A broker that lets in whom an issuer has given a token."""
+
+    def __init__(self, broker: Broker, amqp: int, issuer: WebServer, keys: list[SigningKey]):
+        self.broker = broker
+        self.site = ManagementSite(broker.http_port, amqp)
+        self.issuer = issuer
+        self.keys = keys
+
+    def mqtt(self, password: str, name: str | None = "any", version: int = 5) -> Mqtt:
+        """An MQTT client that has got an answer."""
+        return Mqtt(self.broker.port, password, name, version)
+
+    def amqp(self, password: str, name: str = "any") -> pika.BlockingConnection:
+        """An AMQP client."""
+        parameters = pika.ConnectionParameters(
+            HOST, self.site.amqp, credentials=pika.PlainCredentials(name, password)
+        )
+        return pika.BlockingConnection(parameters)
+
+
+class Mqtt:
+    """A paho client, its events turned into waits."""
+
+    def __init__(self, port: int, password: str, name: str | None, version: int) -> None:
+        kind = paho.MQTTv5 if version == 5 else paho.MQTTv311
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=kind)
+        self.client = client
+        self.messages: list[str] = []
+        self.codes: list[Any] = []
+        """Reason codes of CONNACK, SUBACK and PUBACK, in order."""
+        self.left: list[Any] = []
+        self._answered = threading.Condition()
+        client.on_connect = lambda _c, _u, _f, code, _p: self._note(self.codes, code)
+        client.on_subscribe = lambda _c, _u, _m, codes, _p: self._note(self.codes, *codes)
+        client.on_publish = lambda _c, _u, _m, code, _p: self._note(self.codes, code)
+        client.on_disconnect = lambda _c, _u, _f, code, _p: self._note(self.left, code)
+        client.on_message = lambda _c, _u, message: self._note(self.messages, message.topic)
+        client.username_pw_set(name or "", password)
+        client.connect(HOST, port)
+        client.loop_start()
+        self.wait(self.codes, 1)
+
+    def _note(self, where: list[Any], *values: Any) -> None:
+        with self._answered:
+            where += values
+            self._answered.notify_all()
+
+    def wait(self, where: list[Any], count: int) -> list[Any]:
+        """Wait until there are so many."""
+        with self._answered:
+            assert self._answered.wait_for(lambda: len(where) >= count, DEADLINE), where
+        return where
+
+    def asks(self, act: Callable[[], object]) -> int:
+        """The reason code that answers a request."""
+        before = len(self.codes)
+        act()
+        return int(self.wait(self.codes, before + 1)[before].value)
+
+    def publish(self, topic: str) -> int:
+        """Publish with QoS 1."""
+        return self.asks(lambda: self.client.publish(topic, b"x", qos=1))
+
+    def subscribe(self, topic_filter: str) -> int:
+        """Subscribe."""
+        return self.asks(lambda: self.client.subscribe(topic_filter, qos=1))
+
+    def end(self) -> None:
+        """Disconnect."""
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    """A broker of two shards, and an issuer."""
+    if external_broker() is not None:
+        pytest.skip("needs a broker of its own")
+    keys = [signing_key("first")]
+    (port,) = free_ports(1)
+    with web_server(lambda _path, _form: (200, document(*keys))) as issuer:
+        oauth2 = {
+            "resource_server_id": "fluxmq",
+            "jwks_url": f"{issuer.url}/keys",
+            "leeway": "0s",
+        }
+        settings = {
+            "server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}},
+            "auth": {"backends": ["internal", "oauth2"], "oauth2": oauth2},
+        }
+        folder = tmp_path_factory.mktemp("logins")
+        with running_broker(folder, workers=2, settings=settings) as broker:
+            yield Doors(broker, port, issuer, keys)
+
+
+def test_a_token_is_an_mqtt_password_and_its_scopes_are_rights(doors: Doors) -> None:
+    allowed = token(doors.keys[0], "write:%2F/amq.topic/a.*", "read:%2F/amq.topic/a.*")
+    for name in ("any", None):
+        client = doors.mqtt(allowed, name)
+        assert client.codes[0].value == 0
+        assert client.subscribe("a/#") == 1
+        assert client.subscribe("b/#") == 0x87
+        assert client.publish("b/x") == 0x87
+        client.publish("a/x")
+        assert client.wait(client.messages, 1) == ["a/x"]
+        client.end()
+    assert doors.mqtt(allowed[:-6] + "AAAAAA").codes[0].value == 0x86
+    assert doors.mqtt("no token").codes[0].value == 0x86
+
+
+def test_a_token_is_an_amqp_password(doors: Doors) -> None:
+    allowed = token(doors.keys[0], "configure:%2F/q*", "write:%2F/q*", "read:%2F/q*")
+    connection = doors.amqp(allowed)
+    channel = connection.channel()
+    channel.queue_declare("q1")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+        channel.queue_declare("other")
+    assert refused.value.reply_code == 403
+    assert "for user 'device'" in refused.value.reply_text
+    connection.close()
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        doors.amqp(token(doors.keys[0], *EVERYTHING, aud="another"))
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError):
+        doors.amqp(token(doors.keys[0], "read:other/*"))
+
+
+def test_a_bearer_uses_the_management_interface(doors: Doors) -> None:
+    def ask(secret: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        answer = doors.site.ask(method, path, body, headers={"Authorization": f"Bearer {secret}"})
+        return answer.status, answer.body
+
+    administrator = token(doors.keys[0], *EVERYTHING, "tag:administrator", sub="root")
+    status, found = ask(administrator, "GET", "whoami")
+    assert (status, found["name"], found["tags"]) == (200, "root", ["administrator"])
+    status, _ = ask(administrator, "PUT", "queues/%2F/made", {"durable": True})
+    assert status == 201
+    restricted = token(doors.keys[0], "read:%2F/x", "tag:management", sub="root")
+    assert ask(restricted, "PUT", "queues/%2F/other", {"durable": True})[0] in (401, 403)
+    assert ask(token(doors.keys[0], *EVERYTHING), "GET", "whoami")[0] == 401  # no tag
+    # The same in the place of a password, and users of the broker's own as ever.
+    assert doors.site.get("whoami", password=administrator)["name"] == "root"
+    assert doors.site.get("whoami")["name"] == "guest"
+
+
+def test_a_login_ends_with_its_token(doors: Doors) -> None:
+    key = doors.keys[0]
+    mqtt = doors.mqtt(token(key, *EVERYTHING, lasts=1.5))
+    old = doors.mqtt(token(key, *EVERYTHING, lasts=1.5), version=4)
+    ended = doors.amqp(token(key, *EVERYTHING, lasts=1.5))
+    renewed = doors.amqp(token(key, *EVERYTHING, lasts=1.5))
+    fresh = token(key, *EVERYTHING, lasts=60)
+    asked = threading.Event()
+    renewed._impl.update_secret(fresh, "renewed", lambda _frame: asked.set())
+    while not asked.is_set():
+        renewed.process_data_events(0.05)
+    assert mqtt.wait(mqtt.left, 1)[0].value == MAXIMUM_CONNECT_TIME
+    assert old.wait(old.left, 1)
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+        ended.process_data_events(DEADLINE)
+    assert closed.value.reply_code == 320
+    assert "expired" in closed.value.reply_text
+    renewed.process_data_events(0)
+    renewed.channel().queue_declare("renewed")
+    # A token that is no good ends the connection, as with RabbitMQ.
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as refused:
+        renewed._impl.update_secret(token(key, sub="somebody else"), "renewed")
+        renewed.process_data_events(DEADLINE)
+    assert refused.value.reply_code == 530
+    for each in (mqtt, old):
+        each.client.loop_stop()
+
+
+def test_a_new_key_counts_at_once_and_an_old_one_no_longer(doors: Doors) -> None:
+    first, second = doors.keys[0], signing_key("second", "EC")
+    doors.amqp(token(first, *EVERYTHING)).close()
+    doors.keys[:] = [second]
+    # The issuer is asked again for the unknown key, though at most once a second.
+    eventually(
+        lambda: doors.mqtt(token(second, *EVERYTHING)).codes[0].value == 0,
+        "the new key is known",
+    )
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        doors.amqp(token(first, *EVERYTHING, sub="late"))
+    assert [path for path, _ in doors.issuer.asked] == ["GET /keys"] * len(doors.issuer.asked)
+
+
+def test_logins_are_counted(doors: Doors) -> None:
+    time.sleep(0)
+    found = doors.broker.metrics("fluxmq_login_backend_checks_total")
+    outcomes = {dict(labels)["outcome"]: count for labels, count in found.items()}
+    assert outcomes["accepted"] > 0
+    assert outcomes["refused"] > 0
+    assert json.dumps(outcomes)
