@@ -88,14 +88,14 @@ class IssuerKeys:
         """
         if self._now() - self._fetched_at >= self._refresh_interval:
             await self._fetch()
+        if self._now() - self._fetched_at >= self._valid:
+            raise BackendError("the issuer's keys are not known")
         found = self._find(name)
-        if found is None:
+        if found is None and name:
             if self._now() - self._tried_at < REFETCH_SECONDS:
                 raise AskLaterError("the token's key is not known, and keys were fetched just now")
             await self._fetch()
             found = self._find(name)
-        if self._now() - self._fetched_at >= self._valid:
-            raise BackendError("the issuer's keys are not known")
         return found
 
     def _find(self, name: str) -> PyJWK | None:
