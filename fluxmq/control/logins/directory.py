@@ -10,16 +10,14 @@ Source: RFC 4511 (LDAP), RFC 4513 section 5.1 (simple bind), RFC 4514 and 4515 (
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import ssl
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
-
-import ldap3  # type: ignore[import-untyped]
-from ldap3.core.exceptions import LDAPException  # type: ignore[import-untyped]
-from ldap3.utils.conv import escape_filter_chars  # type: ignore[import-untyped]
-from ldap3.utils.dn import escape_rdn, safe_dn  # type: ignore[import-untyped]
 
 from fluxmq.auth.users import (
     PERMISSIONS_MAX,
@@ -32,16 +30,44 @@ from fluxmq.control.logins.backend import BackendError, BackendSettingsError, Gr
 from fluxmq.ipc.login_messages import LoginQuestion
 from fluxmq.settings.login_backends import Ldap, LdapGroup
 
+with warnings.catch_warnings():
+    # It asks pyasn1 for names that were renamed there.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import ldap3  # type: ignore[import-untyped]
+    from ldap3.core.exceptions import LDAPException  # type: ignore[import-untyped]
+    from ldap3.utils.conv import escape_filter_chars  # type: ignore[import-untyped]
+    from ldap3.utils.dn import escape_rdn, parse_dn  # type: ignore[import-untyped]
+
 GROUPS_MAX: Final = 1000
 """Groups read of one user."""
 REFUSED: Final = frozenset({32, 34, 48, 49, 53})
 """Results of a bind that are the user's: no such object, invalid name, inappropriate
 authentication, invalid credentials, unwilling (RFC 4511 appendix A)."""
 EVERYONE: Final = "*"
+_ESCAPED: Final = re.compile(r"(?:\\[0-9A-Fa-f]{2})+|\\.")
 
 
 class _RefusedBindError(Exception):
     """The directory does not let a user in."""
+
+
+class _VerifiedTls(ldap3.Tls):  # type: ignore[misc]
+    """Encrypts by the standard library, which verifies certificate and host name in the handshake.
+
+    The library itself compares names afterwards, by a function that Python has no longer.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(validate=ssl.CERT_REQUIRED)
+        self._context = context
+
+    def wrap_socket(self, connection: Any, do_handshake: bool = False) -> None:
+        """Encrypt a connection."""
+        connection.socket = self._context.wrap_socket(
+            connection.socket,
+            do_handshake_on_connect=do_handshake,
+            server_hostname=connection.server.host,
+        )
 
 
 class LdapBackend:
@@ -58,9 +84,7 @@ class LdapBackend:
                 raise BackendSettingsError(f"groups[{at}].dn: {problem}") from problem
             self._groups.append((name, group))
         try:
-            if settings.ca_file is not None:
-                ssl.create_default_context(cafile=settings.ca_file)
-            tls = ldap3.Tls(validate=ssl.CERT_REQUIRED, ca_certs_file=settings.ca_file)
+            tls = _VerifiedTls(ssl.create_default_context(cafile=settings.ca_file))
             self._server = ldap3.Server(
                 settings.url,
                 get_info=ldap3.NONE,
@@ -150,7 +174,7 @@ class LdapBackend:
             self._server,
             dn,
             password,
-            receive_timeout=self._settings.timeout,
+            receive_timeout=math.ceil(self._settings.timeout),  # a socket option of seconds
             auto_referrals=False,
         )
         try:
@@ -165,7 +189,10 @@ class LdapBackend:
                 raise BackendError(f"the directory answered {described}")
             yield connection
         finally:
-            connection.unbind()
+            with suppress(LDAPException, OSError):
+                connection.unbind()
+            if connection.socket is not None:
+                connection.socket.close()
 
     def _grant(self, name: str, dns: set[str]) -> Grant:
         groups = [group for dn, group in self._groups if dn == EVERYONE or dn in dns]
@@ -190,8 +217,19 @@ def _entries(connection: Any) -> list[dict[str, Any]]:
 def normal_dn(dn: str) -> str:
     """Return a form of a name in the directory by which names compare equal. Raises
     LDAPException."""
-    normal: str = safe_dn(dn).casefold()
-    return normal
+    parts = (
+        f"{kind.strip()}={_ESCAPED.sub(_plain, value.strip())}{separator}"
+        for kind, value, separator in parse_dn(dn, strip=True)
+    )
+    return "\0".join(parts).casefold()
+
+
+def _plain(escaped: re.Match[str]) -> str:
+    """Return the text of an escaped part of a name (RFC 4514 section 2.4)."""
+    text = escaped[0]
+    if len(text) == 2:
+        return text[1]
+    return bytes.fromhex(text.replace("\\", "")).decode("utf-8", "replace")
 
 
 def permissions_of_groups(groups: Iterable[LdapGroup]) -> tuple[VhostPermission, ...]:
