@@ -58,10 +58,14 @@ class Authentication:
     """Checks credentials for one shard."""
 
     def __init__(
-        self, settings: AuthSettings, loop: asyncio.AbstractEventLoop, certificates: bool = False
+        self,
+        settings: AuthSettings,
+        loop: asyncio.AbstractEventLoop,
+        certificates: bool = False,
+        now: Callable[[], float] | None = None,
     ) -> None:
         """`certificates`: whether a listener verifies client certificates, whose names need no
-        user."""
+        user. `now`: clock of connections, in monotonic seconds; by default the loop's."""
         self._loop = loop
         self._secret = os.urandom(SECRET_BYTES)
         self._digest_key = os.urandom(SECRET_BYTES)
@@ -77,7 +81,7 @@ class Authentication:
         )
         self.guessing = LoginThrottle(guessing_limits(settings.failed_logins))
         self._verifications = Verifications(settings, loop, self._begin, self._finish, self._refuse)
-        self.backends = BackendLogins(settings, loop, self._decided)
+        self.backends = BackendLogins(settings, now or loop.time, self._decided)
         self.configure(settings)
 
     def configure(self, settings: AuthSettings) -> None:

@@ -8,7 +8,6 @@ what outlives its connection: a will.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,15 +45,16 @@ class _Asked:
 
 
 class BackendLogins:
-    """Lives on the shard's loop. ``answered`` gets each login with its answer, at once or later."""
+    """Lives on the shard's loop. ``now`` returns monotonic seconds; ``answered`` gets each login with
+    its answer, at once or later."""
 
     def __init__(
         self,
         settings: AuthSettings,
-        loop: asyncio.AbstractEventLoop,
+        now: Callable[[], float],
         answered: Callable[[Login, LoginAnswer], None],
     ) -> None:
-        self._loop = loop
+        self._now = now
         self._answered = answered
         self._control: RequestSender | None = None
         self._waiting: FairQueue[_Asked] = FairQueue(0, 0)
@@ -114,7 +114,7 @@ class BackendLogins:
 
     def login(self, answer: LoginAnswer) -> BackendLogin:
         """Return an accepted login, and remember it."""
-        made = answer.login(self._loop.time())
+        made = answer.login(self._now())
         self._last[answer.name] = made
         self._last.move_to_end(answer.name)
         if len(self._last) > REMEMBERED_MAX:

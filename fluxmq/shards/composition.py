@@ -84,7 +84,9 @@ class Shard:
         """Connect the parts; ``share`` has replicated queues shared with other nodes. Raises
         StorageError, and errors of opening TLS listeners' certificates."""
         certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
-        self.authentication = Authentication(settings.auth, around.loop, certificates)
+        self.authentication = Authentication(
+            settings.auth, around.loop, certificates, around.times.monotonic
+        )
         self.reactor = make_reactor(settings, around)
         drops = Drops()
         self.queues = Queues(

@@ -33,8 +33,10 @@ class Chain:
         keys.write_bytes(document(KEY))
         url = self.server.url
         self.http: dict[str, Any] = {
-            "user_path": f"{url}/user", "vhost_path": f"{url}/vhost",
-            "read": "^r", "timeout": 1,
+            "user_path": f"{url}/user",
+            "vhost_path": f"{url}/vhost",
+            "read": "^r",
+            "timeout": 1,
         }
         self.oauth2 = {"resource_server_id": AUDIENCE, "jwks_file": str(keys), "leeway": 0}
 
