@@ -12,6 +12,7 @@ from enum import Enum
 
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.policy import TopicPolicy
+from fluxmq.auth.remote_rights import Decisions, RemoteRights
 from fluxmq.auth.topic_rights import VHOST, TopicRights
 from fluxmq.auth.users import KeyPermission, User
 
@@ -35,14 +36,25 @@ class LoginOutcome(Enum):
     """Too many logins are waiting, or too many failed: the client may try again."""
 
 
+@dataclass(slots=True, frozen=True)
+class RemoteDecisions:
+    """What a backend decides by the operation: permissions on exchanges and queues (``resources``),
+    and on routing keys of topic exchanges (``topics``)."""
+
+    decisions: Decisions
+    resources: bool
+    topics: bool
+
+
 class BackendLogin:
     """A user that another backend than the internal one has let in, on one connection.
 
     `user` has no password here. `keys` as in `KeyPermission`, empty where rights do not come from
-    scopes. `expires_at`: monotonic seconds at which the login ends, 0 for never.
+    scopes. `expires_at`: monotonic seconds at which the login ends, 0 for never. `remote`: what the
+    backend decides by the operation, None for nothing.
     """
 
-    __slots__ = ("_permissions", "backend", "expires_at", "keys", "user")
+    __slots__ = ("_generation", "_permissions", "backend", "expires_at", "keys", "remote", "user")
 
     def __init__(
         self,
@@ -50,15 +62,23 @@ class BackendLogin:
         user: User,
         keys: tuple[KeyPermission, ...] = (),
         expires_at: float = 0.0,
+        remote: RemoteDecisions | None = None,
     ) -> None:
         self.backend = backend
         self.user = user
         self.keys = keys
         self.expires_at = expires_at
+        self.remote = remote
+        self._generation = 0
         self._permissions: dict[str, Permissions | None] = {}
 
     def permissions(self, vhost: str) -> Permissions | None:
-        """Return the permissions in a virtual host, None for no access; always the same object."""
+        """Return the permissions in a virtual host, None for no access; the same object as long as
+        what was found out with it holds."""
+        remote = self.remote
+        if remote is not None and remote.decisions.generation != self._generation:
+            self._generation = remote.decisions.generation
+            self._permissions.clear()
         try:
             return self._permissions[vhost]
         except KeyError:
@@ -77,8 +97,18 @@ class BackendLogin:
         keys = next((each for each in self.keys if each.vhost == vhost), None)
         for permission in user.permissions:
             if permission.vhost == vhost:
-                return Permissions(user.name, permission, user.topic_permissions, client_id, keys)
+                rights = None if self.remote is None else self._remote_rights(self.remote, vhost)
+                return Permissions(
+                    user.name, permission, user.topic_permissions, client_id, keys, rights
+                )
         return None
+
+    def _remote_rights(self, remote: RemoteDecisions, vhost: str) -> RemoteRights:
+        user = self.user
+        return RemoteRights(
+            *(remote.decisions, self.backend, user.name, user.tags, vhost),
+            *(remote.resources, remote.topics),
+        )
 
 
 @dataclass(slots=True, frozen=True)

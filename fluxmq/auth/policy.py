@@ -71,6 +71,10 @@ class TopicGrants(Protocol):
     def allow_everything(self) -> bool:
         """True when every topic and filter not beginning with ``$`` is allowed."""
 
+    @property
+    def lasting(self) -> bool:
+        """True when answers hold as long as the client is connected."""
+
     def may_publish(self, topic: str, /) -> bool:
         """Return whether the client may publish to this topic name."""
 
@@ -110,6 +114,12 @@ class TopicPolicy:
         self.allows_everything = (("#",) in self._publish and ("#",) in self._subscribe) or (
             rights is not None and rights.allow_everything
         )
+
+    @property
+    def lasting(self) -> bool:
+        """True when answers hold as long as this policy is in use. Otherwise another backend is
+        asked, and the methods below may raise UndecidedError."""
+        return self._rights is None or self._rights.lasting
 
     def may_publish(self, topic: str) -> bool:
         """Return whether the client may publish to this topic name. A name with wildcards is never

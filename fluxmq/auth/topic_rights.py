@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 from fluxmq.auth.permissions import Permissions
+from fluxmq.auth.remote_rights import EXCHANGE as AN_EXCHANGE
+from fluxmq.auth.remote_rights import QUEUE
 
 VHOST: Final = "/"
 """The virtual host that MQTT clients use."""
@@ -36,11 +38,12 @@ def routing_key(topic: str) -> str:
 class TopicRights:
     """The rights of one client: its permissions in `VHOST`, None for none, and its tags."""
 
-    __slots__ = ("_monitors", "_permissions", "allow_everything")
+    __slots__ = ("_monitors", "_permissions", "allow_everything", "lasting")
 
     def __init__(self, permissions: Permissions | None, tags: tuple[str, ...]) -> None:
         self._permissions = permissions
         self._monitors = not MONITORS.isdisjoint(tags)
+        self.lasting = permissions is None or permissions.lasting
         self.allow_everything = permissions is not None and permissions.allows_everything
 
     def may_publish(self, topic: str) -> bool:
@@ -51,7 +54,7 @@ class TopicRights:
         if topic.startswith("$"):
             first, _, rest = topic.partition("/")
             queue = rest.partition("/")[0]
-            return first == QUEUES and bool(queue) and permissions.write(queue)
+            return first == QUEUES and bool(queue) and permissions.write(queue, QUEUE)
         return permissions.write(EXCHANGE) and permissions.topic_write(EXCHANGE, routing_key(topic))
 
     def may_subscribe(self, topic_filter: str) -> bool:
@@ -66,6 +69,6 @@ class TopicRights:
                 return False
             return self._permissions is not None and self._permissions.read(queue)
         permissions = self._permissions
-        if permissions is None or not permissions.read(EXCHANGE):
+        if permissions is None or not permissions.read(EXCHANGE, AN_EXCHANGE):
             return False
         return permissions.topic_read(EXCHANGE, routing_key(topic_filter))

@@ -571,6 +571,14 @@ _DECLARED: Final = (
         _NODE,
     ),
     Metric(
+        "fluxmq_login_backend_rights_total",
+        _C,
+        "Operations decided by another backend than the internal one: allowed, refused or"
+        " unavailable.",
+        ("backend", "outcome"),
+        _NODE,
+    ),
+    Metric(
         "fluxmq_login_backend_pending",
         _G,
         "Logins that wait for another backend.",

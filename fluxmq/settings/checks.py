@@ -16,7 +16,7 @@ from fluxmq.settings.cluster_checks import (
     plan_problems,
 )
 from fluxmq.settings.listen_addresses import ListenAddress, clash, listen_addresses
-from fluxmq.settings.login_checks import login_notes, login_problems, login_refusals
+from fluxmq.settings.login_checks import login_notes, login_problems
 from fluxmq.settings.problems import SettingsProblem
 from fluxmq.settings.queue_checks import queue_notes, queue_problems
 from fluxmq.settings.schema import Settings
@@ -53,7 +53,7 @@ def refusals(settings: Settings, workers: int = 0) -> list[str]:
             " server.mqtt.websocket, server.amqp.tcp and server.amqp.tls."
         )
     found += cluster_refusals(settings, workers)
-    return found + login_refusals(settings)
+    return found
 
 
 def notes(settings: Settings, workers: int = 0) -> list[str]:

@@ -91,21 +91,23 @@ class HttpBackend(Section):
     vhost_path: HttpUrl
     """Address that is asked whether the user may access a virtual host."""
     resource_path: HttpUrl | None = None
-    """Not supported: permissions within a virtual host are configure, write and read below."""
+    """Address that is asked whether the user may configure, write or read an exchange or queue;
+    without it, the patterns below count."""
     topic_path: HttpUrl | None = None
-    """Not supported: routing keys are not checked."""
+    """Address that is asked about routing keys of topic exchanges; without it, they are not
+    checked."""
     method: Literal["get", "post"] = "post"
     """Method of requests; get puts the password into the address."""
     ca_file: FilePath | None = None
     """Certificates that the server's is verified against, instead of the system's."""
     configure: str = ".*"
-    """Pattern of the names that users may declare and delete, in virtual hosts they may access."""
+    """Without resource_path, pattern of the names that users may declare and delete."""
     write: str = ".*"
-    """Pattern of the names that they may publish to, or bind."""
+    """Without resource_path, pattern of the names that they may publish to, or bind."""
     read: str = ".*"
-    """Pattern of the names that they may consume from, or bind to."""
+    """Without resource_path, pattern of the names that they may consume from, or bind to."""
     timeout: WaitTime = 2.0
-    """Time for an answer; without one the login is refused."""
+    """Time for an answer; without one, what was asked is refused."""
 
 
 class GroupPermission(Section):

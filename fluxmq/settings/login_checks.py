@@ -20,6 +20,11 @@ def login_problems(settings: Settings) -> Iterator[SettingsProblem]:
         yield from _oauth2(auth.oauth2)
     if auth.http is not None:
         yield from _patterns("auth.http", auth.http)
+        if auth.http.resource_path is not None:
+            for name in sorted(auth.http.model_fields_set & set(_PATTERNS)):
+                yield SettingsProblem(
+                    f"auth.http.{name}", "has no effect, since resource_path is given"
+                )
     if auth.ldap is not None:
         yield from _ldap(auth.ldap)
 
@@ -80,22 +85,6 @@ def _patterns(path: str, section: HttpBackend | GroupPermission) -> Iterator[Set
         problem = pattern_problem(getattr(section, name))
         if problem is not None:
             yield SettingsProblem(f"{path}.{name}", f"is not a usable pattern: {problem}")
-
-
-def login_refusals(settings: Settings) -> list[str]:
-    """Return a sentence for each thing that this version cannot do."""
-    http = settings.auth.http
-    if http is None:
-        return []
-    return [
-        f"auth.http.{name}: this version cannot ask a server at each operation; remove it, and say"
-        f" {instead}."
-        for name, path, instead in (
-            ("resource_path", http.resource_path, "in configure, write and read what users may do"),
-            ("topic_path", http.topic_path, "in write and read which exchanges users may use"),
-        )
-        if path is not None
-    ]
 
 
 def login_notes(settings: Settings) -> Iterator[str]:

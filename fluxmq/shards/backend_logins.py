@@ -22,6 +22,7 @@ from fluxmq.ipc.messages import Body, Failure, MessageError
 from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.settings.schema import AuthSettings
 from fluxmq.shards.password_verifications import Login
+from fluxmq.shards.rights_decisions import RightsDecisions
 
 ASKED_MAX: Final = 16
 """Logins that control is asked about at a time: less than `conversation.REQUESTS_MAX`, which other
@@ -60,16 +61,19 @@ class BackendLogins:
         self._waiting: FairQueue[_Asked] = FairQueue(0, 0)
         self._running = 0
         self._last: OrderedDict[str, BackendLogin] = OrderedDict()
+        self.decisions = RightsDecisions(settings.cache, now)
         self.configure(settings)
 
     def configure(self, settings: AuthSettings) -> None:
         """Apply new settings."""
+        self.decisions.configure(settings.cache)
         self._waiting.most = settings.max_pending_verifications
         self._waiting.most_per_key = settings.max_pending_per_address
 
     def connect(self, control: RequestSender) -> None:
         """Send requests through this client from now on."""
         self._control = control
+        self.decisions.connect(control)
 
     @property
     def pending(self) -> int:
@@ -114,7 +118,7 @@ class BackendLogins:
 
     def login(self, answer: LoginAnswer) -> BackendLogin:
         """Return an accepted login, and remember it."""
-        made = answer.login(self._now())
+        made = answer.login(self.decisions, self._now())
         self._last[answer.name] = made
         self._last.move_to_end(answer.name)
         if len(self._last) > REMEMBERED_MAX:

@@ -127,6 +127,7 @@ class ShardBroker:
     def run_timers(self) -> None:
         """Handle silence, expiries and wills that are due."""
         self.connections.run_timers()
+        self.authentication.backends.decisions.tick()
         if self.authentication.revision >= 0:
             # Until users are known, wills cannot be authorised.
             self.sessions.run_timers()

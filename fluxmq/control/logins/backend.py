@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fluxmq.auth.remote_rights import RightsQuestion
 from fluxmq.auth.users import VhostPermission
 from fluxmq.ipc.login_messages import LoginQuestion
 from fluxmq.model.errors import FluxmqError
@@ -26,13 +27,16 @@ class BackendSettingsError(FluxmqError):
 @dataclass(frozen=True, slots=True)
 class Grant:
     """An accepted login. ``scopes``: without prefix, where rights come from a token; otherwise
-    ``permissions`` counts. ``expires_at``: seconds since the epoch, 0 for never."""
+    ``permissions`` counts. ``expires_at``: seconds since the epoch, 0 for never.
+    ``resources``, ``topics``: whether the backend decides about them by the operation."""
 
     name: str
     tags: tuple[str, ...] = ()
     permissions: tuple[VhostPermission, ...] = ()
     scopes: tuple[str, ...] = ()
     expires_at: float = 0.0
+    resources: bool = False
+    topics: bool = False
 
 
 Verdict = Grant | str
@@ -44,6 +48,10 @@ class LoginBackend(Protocol):
 
     async def check(self, question: LoginQuestion, vhosts: Sequence[str]) -> Verdict:
         """Decide a login; ``vhosts``: the broker's virtual hosts. Raises BackendError."""
+
+    async def allows(self, question: RightsQuestion) -> bool:
+        """Decide about one operation of a user whom this backend has let in. Raises
+        BackendError."""
 
     async def stop(self) -> None:
         """Close connections and threads."""

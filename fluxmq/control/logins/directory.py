@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from fluxmq.auth.remote_rights import RightsQuestion
 from fluxmq.auth.users import (
     PERMISSIONS_MAX,
     TAGS_MAX,
@@ -200,6 +201,10 @@ class LdapBackend:
             tag for group in groups for tag in group.tags if tags_problem((tag,)) is None
         )
         return Grant(name, tuple(tags)[:TAGS_MAX], permissions_of_groups(groups))
+
+    async def allows(self, _question: RightsQuestion) -> bool:
+        """Decide nothing by the operation."""
+        return False
 
     async def stop(self) -> None:
         """Stop the threads; a login under way ends in its own time."""

@@ -1,10 +1,13 @@
 """The backend that asks an HTTP server, with the questions of RabbitMQ's rabbitmq_auth_backend_http.
 
-    user_path    username, password                 -> deny, or allow and the user's tags
-    vhost_path   username, vhost, ip, tags          -> deny, or allow
+    user_path      username, password                  answers deny, or allow and the user's tags
+    vhost_path     username, vhost, ip, tags           answers deny or allow, like the next ones
+    resource_path  username, vhost, resource, name, permission, tags
+    topic_path     username, vhost, resource, name, permission, routing_key, tags
 
-Both are asked when a client logs in, the second for each virtual host of the broker. In those that
-it may access, a user has the permissions of the settings. Any other answer, or none, refuses.
+The first two are asked when a client logs in, the second for each virtual host of the broker; the
+others at each operation, unless the settings lack them: then all users have the permissions of the
+settings. Any answer but allow, or none, refuses.
 
 Source: RabbitMQ's HTTP authentication backend (what must my web server do?).
 """
@@ -15,6 +18,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from fluxmq.auth.remote_rights import TOPIC, RightsQuestion
 from fluxmq.auth.users import (
     PERMISSIONS_MAX,
     TAGS_MAX,
@@ -69,12 +73,29 @@ class HttpLoginBackend:
 
         entered = await asyncio.gather(*map(enters, asked))
         settings = self._settings
+        asked_later = settings.resource_path is not None, settings.topic_path is not None
         permissions = tuple(
             VhostPermission(vhost, settings.configure, settings.write, settings.read)
             for vhost, may in zip(asked, entered, strict=True)
             if may
         )
-        return Grant(name, tags, permissions)
+        return Grant(name, tags, permissions, (), 0.0, *asked_later)
+
+    async def allows(self, question: RightsQuestion) -> bool:
+        """Ask about one operation. Raises BackendError."""
+        values = {
+            "username": question.user,
+            "vhost": question.vhost,
+            "resource": question.resource,
+            "name": question.name,
+            "permission": question.permission,
+            "tags": " ".join(question.tags),
+        }
+        path = self._settings.resource_path
+        if question.resource == TOPIC:
+            path = self._settings.topic_path
+            values["routing_key"] = question.routing_key
+        return path is not None and await self._allowed(path, values) is not None
 
     async def _allowed(self, path: str, values: dict[str, str]) -> tuple[str, ...] | None:
         """Return the tags beside allow, None for deny. Raises BackendError for anything else."""

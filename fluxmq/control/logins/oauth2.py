@@ -17,6 +17,7 @@ import jwt
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
+from fluxmq.auth.remote_rights import RightsQuestion
 from fluxmq.auth.scopes import ScopesError, own_scopes, tags_of
 from fluxmq.auth.users import name_problem
 from fluxmq.control.logins.backend import BackendError, Grant, Verdict
@@ -129,6 +130,10 @@ class OAuth2Backend:
         if len(document) > ANSWER_BYTES_MAX:
             raise BackendError(f"{path} is longer than {ANSWER_BYTES_MAX} bytes")
         return document
+
+    async def allows(self, _question: RightsQuestion) -> bool:
+        """Decide nothing by the operation."""
+        return False
 
     async def stop(self) -> None:
         """Close the connections."""

@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import Final
 
 from fluxmq.auth.logins import HTTP, LDAP, OAUTH2
+from fluxmq.auth.remote_rights import RightsQuestion
 from fluxmq.auth.scopes import Rights, ScopesError, rights_of
 from fluxmq.control.logins.backend import (
     AskLaterError,
@@ -27,13 +28,20 @@ from fluxmq.control.logins.backend import (
     LoginBackend,
     Verdict,
 )
-from fluxmq.ipc.login_messages import LOGIN, LoginAnswer, LoginQuestion
+from fluxmq.ipc.login_messages import (
+    LOGIN,
+    LOGIN_RIGHTS,
+    LoginAnswer,
+    LoginQuestion,
+    RightsAsked,
+    RightsDecided,
+)
 from fluxmq.ipc.messages import Body, ControlMessage
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.settings.schema import AuthSettings
 
-KINDS: Final = (LOGIN,)
+KINDS: Final = (LOGIN, LOGIN_RIGHTS)
 CHECKS_MAX: Final = 1024
 """Logins under way: each holds a token, and a connection to a backend."""
 FAILURES_IN_A_ROW: Final = 5
@@ -81,6 +89,8 @@ class LoginBackends:
         self._stopping: set[asyncio.Task[None]] = set()
         self._log = RateLimited(_log, per_second=0.1, burst=3)
         self.outcomes: Counter[tuple[str, str]] = Counter()
+        self.rights: Counter[tuple[str, str]] = Counter()
+        """Decisions about operations, by backend and outcome."""
         self.pending = 0
         self._configure(settings)
 
@@ -117,7 +127,38 @@ class LoginBackends:
 
     async def answer(self, message: ControlMessage) -> Body:
         """Answer a shard. Raises MessageError."""
+        if message.kind == LOGIN_RIGHTS:
+            question = RightsAsked.from_body(message.body).question
+            return (await self.decide(question)).to_body()
         return (await self.check(LoginQuestion.from_body(message.body))).to_body()
+
+    async def decide(self, question: RightsQuestion) -> RightsDecided:
+        """Have a backend decide about an operation; shards remember the answers."""
+        name = question.backend
+        slot = self._slots.get(name)
+        if slot is None or self.pending >= CHECKS_MAX or self._now() < slot.paused_until:
+            return RightsDecided(allowed=False, decided=False)
+        self.pending += 1
+        try:
+            allowed = await slot.backend.allows(question)
+        except BackendError as problem:
+            self._failed(name, slot, problem)
+            self.rights[name, "unavailable"] += 1
+            return RightsDecided(allowed=False, decided=False)
+        finally:
+            self.pending -= 1
+        slot.failures = 0
+        self.rights[name, "allowed" if allowed else "refused"] += 1
+        return RightsDecided(allowed)
+
+    def _failed(self, name: str, slot: _Slot, problem: BackendError) -> None:
+        """Note that a backend could not be asked."""
+        slot.failures += 1
+        if slot.failures >= FAILURES_IN_A_ROW:
+            slot.paused_until = self._now() + PAUSE_SECONDS
+        self._log.event(
+            logging.WARNING, f"away-{name}", "auth.%s cannot be asked: %s", name, problem
+        )
 
     async def check(self, question: LoginQuestion) -> LoginAnswer:
         """Decide a login."""
@@ -145,11 +186,8 @@ class LoginBackends:
                 self.outcomes[name, "busy"] += 1
                 failed = LoginAnswer("busy", name)
                 continue
-            except BackendError as problem:
+            except BackendError:
                 self.outcomes[name, "unavailable"] += 1
-                self._log.event(
-                    logging.WARNING, f"away-{name}", "auth.%s cannot be asked: %s", name, problem
-                )
                 failed = LoginAnswer("unavailable", name)
                 continue
             except (ScopesError, ExpiredError) as problem:
@@ -183,10 +221,8 @@ class LoginBackends:
             verdict = await slot.backend.check(question, self._vhosts())
         except AskLaterError:
             raise
-        except BackendError:
-            slot.failures += 1
-            if slot.failures >= FAILURES_IN_A_ROW:
-                slot.paused_until = self._now() + PAUSE_SECONDS
+        except BackendError as problem:
+            self._failed(name, slot, problem)
             raise
         slot.failures, slot.paused_until = 0, 0.0
         self._remember(key, verdict)
@@ -222,7 +258,8 @@ class LoginBackends:
         if grant.scopes:
             rights = rights_of(grant.scopes, self._vhosts())
         return LoginAnswer(
-            *("accepted", name, grant.name, grant.tags, rights.permissions, rights.keys, remaining)
+            *("accepted", name, grant.name, grant.tags, rights.permissions, rights.keys, remaining),
+            *(grant.resources, grant.topics),
         )
 
     def samples(self) -> Iterator[Sample]:
@@ -230,6 +267,9 @@ class LoginBackends:
         for (backend, outcome), count in self.outcomes.items():
             labels = {"backend": backend, "outcome": outcome}
             yield "fluxmq_login_backend_checks_total", labels, count
+        for (backend, outcome), count in self.rights.items():
+            labels = {"backend": backend, "outcome": outcome}
+            yield "fluxmq_login_backend_rights_total", labels, count
         yield "fluxmq_login_backend_pending", {}, self.pending
         yield "fluxmq_login_cache_entries", {}, len(self._known)
 

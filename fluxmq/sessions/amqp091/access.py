@@ -40,19 +40,19 @@ class Access:
     def configure(self, kind: str, name: str) -> None:
         """Check that the user may declare and delete an exchange or queue."""
         permissions = self.permissions()
-        if permissions is None or not permissions.configure(name):
+        if permissions is None or not permissions.configure(name, kind):
             raise self.refused(kind, name)
 
     def write(self, kind: str, name: str) -> None:
         """Check that the user may publish to it, or bind it as destination."""
         permissions = self.permissions()
-        if permissions is None or not permissions.write(name):
+        if permissions is None or not permissions.write(name, kind):
             raise self.refused(kind, name)
 
     def read(self, kind: str, name: str) -> None:
         """Check that the user may consume from it, or bind to it as source."""
         permissions = self.permissions()
-        if permissions is None or not permissions.read(name):
+        if permissions is None or not permissions.read(name, kind):
             raise self.refused(kind, name)
 
     def read_topic(self, exchange: Exchange, routing_key: str) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 
 from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.policy import TopicPolicy
+from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.auth.scram import ScramError
 from fluxmq.model.outcomes import Outcome
 from fluxmq.protocols.connection import Connection
@@ -305,7 +306,12 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AuthRes
         client.policy = login.policy(connect.client_id)
     else:
         client.policy = broker.authentication.policy(connect.client_id, client.username)
-    if connect.will is not None and not may_publish(client, connect.will.topic):
+    try:
+        permitted = connect.will is None or may_publish(client, connect.will.topic)
+    except UndecidedError as undecided:
+        undecided.ask(partial(on_authenticated, broker, client, result))
+        return
+    if not permitted:
         refuse(
             broker,
             client,
@@ -361,7 +367,11 @@ def end_denied(broker: MqttBrokerPort, client: MqttClient, session: Session) -> 
     permit: an earlier one may have granted more."""
     assert client.policy is not None
     for written in list(session.subscriptions):
-        if not client.policy.may_subscribe(written.decode()):
+        try:
+            permitted = client.policy.may_subscribe(written.decode())
+        except UndecidedError:
+            permitted = True  # decided when it was added
+        if not permitted:
             broker.subscriptions.unsubscribe(session, written)
             del session.subscriptions[written]
 

@@ -190,6 +190,9 @@ class QueuePort(Protocol):
 class PublishPort(Protocol):
     """Routing of messages."""
 
+    def accept(self, connection: Connection, run: PublishRun, /) -> int:
+        """Route and answer a run that a session has kept until it was permitted."""
+
     def publish_run(self, run: PublishRun, /) -> int:
         """Route a run; negative when its topic is not valid."""
 

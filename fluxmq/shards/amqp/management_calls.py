@@ -112,7 +112,7 @@ class ManagementCalls:
         if self._open >= CALLS_MAX:
             answered(Failure(ERROR_LIMIT, f"{CALLS_MAX} calls are under way: try again later"))
             return
-        login = None if asked.login is None else asked.login.login()
+        login = None if asked.login is None else asked.login.login(self._broker.decisions)
         if login is None:
             permissions = self._broker.permissions(asked.user, asked.vhost)
         else:
