@@ -132,9 +132,10 @@ class WebServer:
 
     def stop(self) -> None:
         """Answer nobody from now on."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
 
 
 def urllib_parse(encoded: str) -> list[tuple[str, str]]:
