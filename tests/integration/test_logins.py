@@ -32,17 +32,31 @@ class Doors:
         self.site = ManagementSite(broker.http_port, amqp)
         self.issuer = issuer
         self.keys = keys
+        self._clients: list[Mqtt] = []
+        self._connections: list[pika.BlockingConnection] = []
+
+    def end(self) -> None:
+        """Disconnect everybody."""
+        for client in self._clients:
+            client.end()
+        for connection in self._connections:
+            if connection.is_open:
+                connection.close()
 
     def mqtt(self, password: str, name: str | None = "any", version: int = 5) -> Mqtt:
         """An MQTT client that has got an answer."""
-        return Mqtt(self.broker.port, password, name, version)
+        client = Mqtt(self.broker.port, password, name, version)
+        self._clients.append(client)
+        return client
 
     def amqp(self, password: str, name: str = "any") -> pika.BlockingConnection:
         """An AMQP client."""
         parameters = pika.ConnectionParameters(
             HOST, self.site.amqp, credentials=pika.PlainCredentials(name, password)
         )
-        return pika.BlockingConnection(parameters)
+        connection = pika.BlockingConnection(parameters)
+        self._connections.append(connection)
+        return connection
 
 
 class Mqtt:
@@ -50,7 +64,9 @@ class Mqtt:
 
     def __init__(self, port: int, password: str, name: str | None, version: int) -> None:
         kind = paho.MQTTv5 if version == 5 else paho.MQTTv311
-        client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=kind)
+        client = paho.Client(
+            paho.CallbackAPIVersion.VERSION2, protocol=kind, reconnect_on_failure=False
+        )
         self.client = client
         self.messages: list[str] = []
         self.codes: list[Any] = []
@@ -117,7 +133,9 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
         }
         folder = tmp_path_factory.mktemp("logins")
         with running_broker(folder, workers=2, settings=settings) as broker:
-            yield Doors(broker, port, issuer, keys)
+            made = Doors(broker, port, issuer, keys)
+            yield made
+            made.end()
 
 
 def test_a_token_is_an_mqtt_password_and_its_scopes_are_rights(doors: Doors) -> None:
@@ -130,7 +148,6 @@ def test_a_token_is_an_mqtt_password_and_its_scopes_are_rights(doors: Doors) -> 
         assert client.publish("b/x") == 0x87
         client.publish("a/x")
         assert client.wait(client.messages, 1) == ["a/x"]
-        client.end()
     assert doors.mqtt(allowed[:-6] + "AAAAAA").codes[0].value == 0x86
     assert doors.mqtt("no token").codes[0].value == 0x86
 
@@ -193,8 +210,6 @@ def test_a_login_ends_with_its_token(doors: Doors) -> None:
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as refused:
         renewed.process_data_events(DEADLINE)
     assert refused.value.reply_code == 530
-    for each in (mqtt, old):
-        each.client.loop_stop()
 
 
 def test_a_new_key_counts_at_once_and_an_old_one_no_longer(doors: Doors) -> None:
@@ -284,6 +299,7 @@ def test_an_http_server_and_a_directory_decide(tmp_path: Path) -> None:
         settings = {"server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}}, "auth": auth}
         broker = stack.enter_context(running_broker(tmp_path, settings=settings))
         doors = Doors(broker, port, server, [])
+        stack.callback(doors.end)
         hanna, bert = doors.amqp("hanna's", "hanna"), doors.amqp("bert's", "bert")
         channel = hanna.channel()
         channel.confirm_delivery()
@@ -312,4 +328,3 @@ def test_an_http_server_and_a_directory_decide(tmp_path: Path) -> None:
         assert doors.mqtt("hanna's", "hanna").codes[0].value == 0x88
         assert doors.site.ask("GET", "whoami", user="hanna", password="hanna's").status == 503
         assert client.publish("a/c") == 0x87
-        client.end()
