@@ -37,7 +37,7 @@ def _chain(auth: AuthSettings) -> Iterator[SettingsProblem]:
             yield SettingsProblem(f"auth.backends[{at}]", f"names {name} a second time")
         elif sections.get(name, auth) is None:
             yield SettingsProblem(
-                f"auth.backends[{at}]", f"is {name}, and there is no section auth.{name}"
+                f"auth.backends[{at}]", f"is {name}, which needs a valid section auth.{name}"
             )
     for unused, section in sections.items():
         if section is not None and unused not in named:

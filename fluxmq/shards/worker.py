@@ -406,6 +406,7 @@ class Worker:
         self.shard.intake.configure(settings)
         self.shard.permissions.configure(settings.auth)
         self.shard.amqp.configure(settings)
+        self.shard.amqp.users_changed()
         self.resources.configure(Watermarks.of(settings.memory, memory.available()))
         logs.configure(settings.log.level, settings.log.format, self.launch.process_name)
 

@@ -12,6 +12,7 @@ import paho.mqtt.client as paho
 import pika  # type: ignore[import-untyped]
 import pika.exceptions  # type: ignore[import-untyped]
 import pytest
+import yaml
 
 from tests.broker import HOST, Broker, external_broker, free_ports, running_broker
 from tests.conformance.client import eventually
@@ -236,6 +237,24 @@ def test_logins_are_counted(doors: Doors) -> None:
     assert counted >= {("oauth2", "success"), ("oauth2", "failure")}
 
 
+def test_a_backend_that_is_removed_lets_nobody_stay(doors: Doors) -> None:
+    """By SIGHUP; and it can be added again, with another scope prefix."""
+    first = token(doors.keys[0], *EVERYTHING)
+    mqtt, amqp = doors.mqtt(first), doors.amqp(first)
+    current = yaml.safe_load(doors.broker.config.read_text())["auth"]["oauth2"]
+    doors.broker.reload({"auth": {"backends": ["internal"], "oauth2": None}})
+    assert mqtt.wait(mqtt.left, 1)[0].value == 0x87
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320"):
+        amqp.process_data_events(DEADLINE)
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        doors.amqp(first)
+    changed = {**current, "scope_prefix": "other."}
+    doors.broker.reload({"auth": {"backends": ["internal", "oauth2"], "oauth2": changed}})
+    other = token(doors.keys[0], scope="other.write:%2F/amq.topic/x")
+    eventually(lambda: doors.mqtt(other).codes[0].value == 0, "the backend is there again")
+    assert doors.mqtt(other).publish("x") in (0, 0x10)
+
+
 class Directory:
     """What an HTTP server says about users."""
 
@@ -279,7 +298,10 @@ def test_an_http_server_and_a_directory_decide(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(web_server(answers))
         ldap, _ = stack.enter_context(directory_server(ldap_folder))
-        paths = {f"{each}_path": f"{server.url}/{each}" for each in ("user", "vhost", "resource", "topic")}
+        paths = {
+            f"{each}_path": f"{server.url}/{each}"
+            for each in ("user", "vhost", "resource", "topic")
+        }
         writers = {
             "dn": f"cn=writers,ou=groups,{BASE}",
             "tags": ["monitoring"],
@@ -322,7 +344,9 @@ def test_an_http_server_and_a_directory_decide(tmp_path: Path) -> None:
             assert doors.mqtt(password, name).codes[0].value == 0x86
         assert doors.site.get("whoami", user="hanna", password="hanna's")["tags"] == ["management"]
         assert doors.site.get("nodes", user="bert", password="bert's")
-        made = doors.site.ask("PUT", "queues/%2F/q", {"durable": False}, user="hanna", password="hanna's")
+        made = doors.site.ask(
+            "PUT", "queues/%2F/q", {"durable": False}, user="hanna", password="hanna's"
+        )
         assert made.status == 204, "it is there"
         server.stop()
         assert doors.mqtt("hanna's", "hanna").codes[0].value == 0x88

@@ -154,12 +154,16 @@ class Amqp:
         self._reactor.routes.clear()
 
     def users_changed(self) -> None:
-        """Disconnect clients whose user no longer has access."""
+        """Disconnect clients whose user no longer has access, or whose login backend is no longer
+        asked."""
         for client in list(self.handler.clients):
             info = client.info
-            if not info.user or info.login is not None:
+            if not info.user:
                 continue
-            if self._broker.authentication.user(info.user) is None:
+            if info.login is not None:
+                if info.login.backend not in self._broker.authentication.settings.backends:
+                    client.disconnect(f"auth.{info.login.backend} is no login backend any more")
+            elif self._broker.authentication.user(info.user) is None:
                 client.disconnect(f"user '{info.user}' is deleted or disabled")
             elif info.counted and self.broker.permissions(info.user, info.vhost) is None:
                 client.disconnect(f"access to vhost '{info.vhost}' of user '{info.user}' ended")

@@ -28,8 +28,8 @@ from fluxmq.shards.rights_decisions import (
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.node import Node, drain, messages
-from tests.unit.shards.test_backend_logins import HTTP
 from tests.unit.shards.test_authentication import CHEAP
+from tests.unit.shards.test_backend_logins import HTTP
 
 NOT_AUTHORIZED = 0x87
 
@@ -107,7 +107,10 @@ def test_answers_count_for_their_time() -> None:
     assert known.ask("a") is True
     assert known.ask("b") is False
     known.wait(4)
-    assert (known.decisions.find(question("a")), known.decisions.find(question("b"))) == (True, False)
+    assert (known.decisions.find(question("a")), known.decisions.find(question("b"))) == (
+        True,
+        False,
+    )
     known.wait(2)
     assert known.decisions.find(question("b")) is None
     known.wait(25)
@@ -241,7 +244,8 @@ def test_subscriptions_wait_for_the_decision(doors: Doors) -> None:
     drain(client)
     server.slow, server.allowed = True, {"a.#", "a.1"}
     client.send(
-        wire.subscribe(5, 1, [wire.Filter("a/#", 1), wire.Filter("b/#", 1)]) + wire.publish(5, "a/1", b"x", qos=0)
+        wire.subscribe(5, 1, [wire.Filter("a/#", 1), wire.Filter("b/#", 1)])
+        + wire.publish(5, "a/1", b"x", qos=0)
     )
     while server.asked == [] or server.waiting:
         doors.node.run()
