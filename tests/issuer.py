@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import jwt
@@ -113,10 +113,11 @@ class WebServer:
                 form = dict(urllib_parse(encoded))
                 outer.asked.append((f"{self.command} {path}", form))
                 status, body = outer.answer(path, form)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                with suppress(ConnectionError):  # somebody did not wait
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
 
             def log_message(self, *_arguments: Any) -> None:
                 """Say nothing."""

@@ -90,7 +90,7 @@ class BackendLogin:
     def policy(self, client_id: str) -> TopicPolicy:
         """Return the permissions of an MQTT client."""
         rights = TopicRights(self._made(VHOST, client_id), self.user.tags)
-        return TopicPolicy((), (), client_id=client_id, username=self.user.name, rights=rights)
+        return TopicPolicy((), (), rights=rights, backend=self.backend, ends_at=self.expires_at)
 
     def _made(self, vhost: str, client_id: str) -> Permissions | None:
         user = self.user

@@ -90,7 +90,7 @@ class TopicPolicy:
     beginning with ``$`` is allowed without further checks. Lives in a shard, shared by nothing.
     """
 
-    __slots__ = ("_publish", "_rights", "_subscribe", "allows_everything")
+    __slots__ = ("_publish", "_rights", "_subscribe", "allows_everything", "backend", "ends_at")
 
     def __init__(
         self,
@@ -100,9 +100,14 @@ class TopicPolicy:
         client_id: str | None = None,
         username: str | None = None,
         rights: TopicGrants | None = None,
+        backend: str = "",
+        ends_at: float = 0.0,
     ) -> None:
         """Take the rules and the client's names. Malformed rules grant nothing. `rights` grant in
-        addition to rules."""
+        addition to rules. `backend`: that of a login by another backend than the internal one;
+        `ends_at`: monotonic seconds at which the login ends, 0 for never."""
+        self.backend = backend
+        self.ends_at = ends_at
         values = {"client_id": client_id, "username": username}
         self._publish = tuple(
             levels for rule in publish if (levels := _fill(rule, values)) is not None

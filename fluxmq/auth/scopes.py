@@ -40,7 +40,7 @@ class ScopesError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class TokenScope:
     """One scope: patterns (regular expressions, without anchors) for vhost, name and routing
     key."""
 
@@ -59,7 +59,7 @@ class Rights:
     keys: tuple[KeyPermission, ...] = ()
 
 
-def parse_scope(text: str) -> Scope | None:
+def parse_scope(text: str) -> TokenScope | None:
     """Return a scope for resources, or None if `text` is none."""
     kind, colon, path = text.partition(":")
     parts = path.split("/")
@@ -71,7 +71,7 @@ def parse_scope(text: str) -> Scope | None:
         vhost, name, key = map(_wildcard, (*parts, "*")[:3])
     except UnicodeDecodeError:
         return None
-    return Scope(kind, vhost, name, key)
+    return TokenScope(kind, vhost, name, key)
 
 
 def _wildcard(text: str) -> str:

@@ -76,7 +76,6 @@ from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.control.etcd.retained import RetainedKeys
-    from fluxmq.control.logins.service import LoginBackends
     from fluxmq.control.management.api import ManagementApi
     from fluxmq.control.meta.service import Meta
 
@@ -131,7 +130,6 @@ class ControlProcess:
             self._audit_meta,
         )
         self._retained: RetainedKeys | None = None
-        self._logins: LoginBackends | None = None
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
             **dict.fromkeys(placements.KINDS, self._placing.answer),
             **dict.fromkeys(backups.KINDS, writer.answer),
@@ -237,10 +235,10 @@ class ControlProcess:
             return [vhost.name for vhost in topology_service.topology.vhosts()]
 
         try:
-            logins = service.LoginBackends(self._settings.auth, vhosts)
+            logins = service.LoginBackends(lambda: self._settings.auth, vhosts)
         except BackendSettingsError as problem:
             raise BootError(str(problem)) from problem
-        self._logins = self._serving["login backends"] = logins
+        self._serving["login backends"] = logins
         self._answers |= dict.fromkeys(service.KINDS, logins.answer)
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:
@@ -440,8 +438,6 @@ class ControlProcess:
             return
         self._settings = settings
         self._resources.configure(settings)
-        if self._logins is not None:
-            self._logins.configure(settings.auth)
         configure(settings.log.level, settings.log.format, self._launch.process_name)
         _log.info("settings reloaded")
 

@@ -38,7 +38,7 @@ BUSY: Final = LoginAnswer("busy")
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingLogin:
     """A login, and the backends to ask about it."""
 
     login: Login
@@ -58,7 +58,7 @@ class BackendLogins:
         self._now = now
         self._answered = answered
         self._control: RequestSender | None = None
-        self._waiting: FairQueue[_Asked] = FairQueue(0, 0)
+        self._waiting: FairQueue[_PendingLogin] = FairQueue(0, 0)
         self._running = 0
         self._last: OrderedDict[str, BackendLogin] = OrderedDict()
         self.decisions = RightsDecisions(settings.cache, now)
@@ -87,7 +87,7 @@ class BackendLogins:
         if len(login.username) > NAME_CHARACTERS_MAX or len(login.password) > SECRET_BYTES_MAX:
             self._answered(login, WRONG)
             return
-        refused = self._waiting.add(login.address, _Asked(login, backends))
+        refused = self._waiting.add(login.address, _PendingLogin(login, backends))
         if refused is not None:
             self._answered(refused.login, BUSY)
         self._go_on()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from fluxmq.auth.logins import INTERNAL
 from fluxmq.auth.users import User
 from fluxmq.net.reactor import Reactor
-from fluxmq.sessions.mqtt.connect_flow import apply_policy
+from fluxmq.sessions.mqtt.connect_flow import apply_policy, of_backend
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import CONNECTED, MqttClient, Session
 from fluxmq.settings.schema import AuthSettings
@@ -64,7 +64,8 @@ class PermissionUpdates:
     def _end_logins(self, backends: tuple[str, ...]) -> None:
         """Disconnect users of backends that are no longer asked."""
         for client in self._clients():
-            if client.login is not None and client.login.backend not in backends:
+            backend = "" if client.policy is None else client.policy.backend
+            if backend and backend not in backends:
                 self._broker.handler.disconnect(client, Cause.PERMISSIONS)
         self._broker.schedule()
 
@@ -77,7 +78,7 @@ class PermissionUpdates:
         other backends keep the rights of their login."""
         authentication = self._authentication
         client = session.client
-        if client is not None and client.login is not None:
+        if client is not None and of_backend(client):
             return
         elsewhere = bool(session.principal) and authentication.settings.backends != (INTERNAL,)
         if before is None and elsewhere and authentication.record(session.principal) is None:

@@ -30,7 +30,7 @@ REFUSED_SECONDS_MIN: Final = 1.0
 
 _UNDECIDED: Final = RightsDecided(allowed=False, decided=False)
 
-Done = Callable[[], None]
+Callback = Callable[[], None]
 
 
 class RightsDecisions:
@@ -44,7 +44,7 @@ class RightsDecisions:
         self._older: dict[RightsQuestion, float] = {}
         self._turned_at = now()
         self._waiting: deque[RightsQuestion] = deque()
-        self._asked: dict[RightsQuestion, list[Done]] = {}
+        self._asked: dict[RightsQuestion, list[Callback]] = {}
         self._running = 0
         self.generation = 0
         self.configure(cache)
@@ -84,7 +84,7 @@ class RightsDecisions:
             return None
         return not until
 
-    def ask(self, question: RightsQuestion, done: Done) -> None:
+    def ask(self, question: RightsQuestion, done: Callback) -> None:
         """Have a question asked; ``done`` is called, at once or later, when `find` knows the
         answer. What cannot be asked is refused."""
         waiting = self._asked.get(question)

@@ -36,8 +36,8 @@ MUTATIONS = [
         "permissions_of_another_user",
         "What a user declares over HTTP is checked against its permissions.",
         "ManagementCalls._begin",
-        "info.user, info.vhost, info.channel_max = asked.user, asked.vhost, CHANNEL",
-        'info.user, info.vhost, info.channel_max = "guest", asked.vhost, CHANNEL',
+        "Access(self._broker, asked.user, asked.vhost, login)",
+        'Access(self._broker, "guest", "/")',
         OF_BROKER + "test_users_and_their_rights",
     ),
     Mutation(

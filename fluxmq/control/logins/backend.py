@@ -25,7 +25,7 @@ class BackendSettingsError(FluxmqError):
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class LoginGrant:
     """An accepted login. ``scopes``: without prefix, where rights come from a token; otherwise
     ``permissions`` counts. ``expires_at``: seconds since the epoch, 0 for never.
     ``resources``, ``topics``: whether the backend decides about them by the operation."""
@@ -39,7 +39,7 @@ class Grant:
     topics: bool = False
 
 
-Verdict = Grant | str
+Verdict = LoginGrant | str
 """A grant, or the reason for a refusal, for the log."""
 
 

@@ -27,7 +27,7 @@ from fluxmq.auth.users import (
     name_problem,
     tags_problem,
 )
-from fluxmq.control.logins.backend import BackendError, BackendSettingsError, Grant, Verdict
+from fluxmq.control.logins.backend import BackendError, BackendSettingsError, LoginGrant, Verdict
 from fluxmq.ipc.login_messages import LoginQuestion
 from fluxmq.settings.login_backends import Ldap, LdapGroup
 
@@ -195,12 +195,12 @@ class LdapBackend:
             if connection.socket is not None:
                 connection.socket.close()
 
-    def _grant(self, name: str, dns: set[str]) -> Grant:
+    def _grant(self, name: str, dns: set[str]) -> LoginGrant:
         groups = [group for dn, group in self._groups if dn == EVERYONE or dn in dns]
         tags = dict.fromkeys(
             tag for group in groups for tag in group.tags if tags_problem((tag,)) is None
         )
-        return Grant(name, tuple(tags)[:TAGS_MAX], permissions_of_groups(groups))
+        return LoginGrant(name, tuple(tags)[:TAGS_MAX], permissions_of_groups(groups))
 
     async def allows(self, _question: RightsQuestion) -> bool:
         """Decide nothing by the operation."""

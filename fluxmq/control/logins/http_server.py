@@ -26,7 +26,7 @@ from fluxmq.auth.users import (
     name_problem,
     tags_problem,
 )
-from fluxmq.control.logins.backend import BackendError, Grant, Verdict
+from fluxmq.control.logins.backend import BackendError, LoginGrant, Verdict
 from fluxmq.control.logins.web_client import WebClient
 from fluxmq.ipc.login_messages import LoginQuestion
 from fluxmq.settings.login_backends import HttpBackend
@@ -79,7 +79,7 @@ class HttpLoginBackend:
             for vhost, may in zip(asked, entered, strict=True)
             if may
         )
-        return Grant(name, tags, permissions, (), 0.0, *asked_later)
+        return LoginGrant(name, tags, permissions, (), 0.0, *asked_later)
 
     async def allows(self, question: RightsQuestion) -> bool:
         """Ask about one operation. Raises BackendError."""

@@ -20,7 +20,7 @@ from jwt.exceptions import PyJWTError
 from fluxmq.auth.remote_rights import RightsQuestion
 from fluxmq.auth.scopes import ScopesError, own_scopes, tags_of
 from fluxmq.auth.users import name_problem
-from fluxmq.control.logins.backend import BackendError, Grant, Verdict
+from fluxmq.control.logins.backend import BackendError, LoginGrant, Verdict
 from fluxmq.control.logins.keys import IssuerKeys
 from fluxmq.control.logins.web_client import ANSWER_BYTES_MAX, WebClient
 from fluxmq.ipc.login_messages import LoginQuestion
@@ -94,7 +94,7 @@ class OAuth2Backend:
             raise TokenError("it is not valid yet")
         return claims
 
-    def _grant(self, claims: Mapping[str, Any]) -> Grant:
+    def _grant(self, claims: Mapping[str, Any]) -> LoginGrant:
         settings = self._settings
         named = (
             claims.get(each) for each in (*settings.preferred_username_claims, *USERNAME_CLAIMS)
@@ -114,7 +114,7 @@ class OAuth2Backend:
         scopes = own_scopes(found, prefix, settings.scope_aliases)
         # The leeway counts at the end as well: it is the difference of the clocks.
         end = _seconds(claims, "exp") + settings.leeway
-        return Grant(name, tags_of(scopes), (), tuple(scopes), end)
+        return LoginGrant(name, tags_of(scopes), (), tuple(scopes), end)
 
     async def _read(self) -> bytes:
         """Return the set of keys. Raises BackendError."""

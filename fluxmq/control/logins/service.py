@@ -24,8 +24,8 @@ from fluxmq.control.logins.backend import (
     AskLaterError,
     BackendError,
     BackendSettingsError,
-    Grant,
     LoginBackend,
+    LoginGrant,
     Verdict,
 )
 from fluxmq.ipc.login_messages import (
@@ -69,23 +69,25 @@ class _Slot:
 
 
 class LoginBackends:
-    """The backends of one node. ``vhosts`` returns the names of its virtual hosts."""
+    """The backends of one node. ``current`` returns the settings in force, the same object until they
+    change; ``vhosts`` the names of virtual hosts."""
 
     def __init__(
         self,
-        settings: AuthSettings,
+        current: Callable[[], AuthSettings],
         vhosts: Callable[[], Sequence[str]],
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """Make the backends. Raises BackendSettingsError."""
+        self._current = current
         self._vhosts = vhosts
         self._now = now
         self._wall = wall
         self._secret = secrets.token_bytes(32)
         self._slots: dict[str, _Slot] = {}
         self._known: OrderedDict[bytes, tuple[Verdict, float]] = OrderedDict()
-        self._settings = settings
+        self._settings = settings = current()
         self._stopping: set[asyncio.Task[None]] = set()
         self._log = RateLimited(_log, per_second=0.1, burst=3)
         self.outcomes: Counter[tuple[str, str]] = Counter()
@@ -94,8 +96,12 @@ class LoginBackends:
         self.pending = 0
         self._configure(settings)
 
-    def configure(self, settings: AuthSettings) -> None:
-        """Apply changed settings, on the loop; the former ones stay if they cannot be."""
+    def _follow(self) -> None:
+        """Apply changed settings; the former ones stay if they cannot be."""
+        settings = self._current()
+        if settings is self._settings:
+            return
+        self._settings = settings
         try:
             former = self._configure(settings)
         except BackendSettingsError as problem:
@@ -121,7 +127,6 @@ class LoginBackends:
                 slots[name] = _Slot(_made(name, settings, self._now, self._wall), section)
         unused = [slot for slot in self._slots.values() if slot not in slots.values()]
         self._slots = slots
-        self._settings = settings
         self._known.clear()
         return unused
 
@@ -134,6 +139,7 @@ class LoginBackends:
 
     async def decide(self, question: RightsQuestion) -> RightsDecided:
         """Have a backend decide about an operation; shards remember the answers."""
+        self._follow()
         name = question.backend
         slot = self._slots.get(name)
         if slot is None or self.pending >= CHECKS_MAX or self._now() < slot.paused_until:
@@ -162,6 +168,7 @@ class LoginBackends:
 
     async def check(self, question: LoginQuestion) -> LoginAnswer:
         """Decide a login."""
+        self._follow()
         if self.pending >= CHECKS_MAX:
             return LoginAnswer("busy")
         self.pending += 1
@@ -178,7 +185,7 @@ class LoginBackends:
                 continue
             try:
                 verdict = await self._ask(name, slot, question)
-                if isinstance(verdict, Grant):
+                if isinstance(verdict, LoginGrant):
                     answer = self._granted(name, verdict)
                     self.outcomes[name, "accepted"] += 1
                     return answer
@@ -239,14 +246,14 @@ class LoginBackends:
 
     def _remember(self, key: bytes, verdict: Verdict) -> None:
         cache = self._settings.cache
-        seconds = cache.success if isinstance(verdict, Grant) else cache.failure
+        seconds = cache.success if isinstance(verdict, LoginGrant) else cache.failure
         if seconds:
             self._known[key] = verdict, self._now() + seconds
             self._known.move_to_end(key)
             while len(self._known) > cache.entries:
                 self._known.popitem(last=False)
 
-    def _granted(self, name: str, grant: Grant) -> LoginAnswer:
+    def _granted(self, name: str, grant: LoginGrant) -> LoginAnswer:
         """Return the answer for an accepted login, with the rights in the present virtual hosts.
         Raises ScopesError, or ExpiredError for a token that has expired since it was verified."""
         remaining = 0.0

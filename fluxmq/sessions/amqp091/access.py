@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from fluxmq.auth.logins import BackendLogin
 from fluxmq.auth.permissions import DEFAULT_EXCHANGE, Permissions
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.routing.topology.records import EXCHANGE, Exchange
 
 if TYPE_CHECKING:
-    from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
     from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 TOPIC: Final = "topic"
@@ -21,21 +21,26 @@ TOPIC: Final = "topic"
 
 
 class Access:
-    """A user's permissions in a virtual host. The checks raise SoftError 403."""
+    """A user's permissions in a virtual host. The checks raise SoftError 403, or UndecidedError.
 
-    __slots__ = ("_broker", "_info", "_vhost")
+    ``login``: of a user of another backend than the internal one.
+    """
 
-    def __init__(self, broker: AmqpBrokerPort, info: ConnectionInfo, vhost: str) -> None:
+    __slots__ = ("_broker", "_user", "_vhost", "login")
+
+    def __init__(
+        self, broker: AmqpBrokerPort, user: str, vhost: str, login: BackendLogin | None = None
+    ) -> None:
         self._broker = broker
-        self._info = info
+        self._user = user
         self._vhost = vhost
+        self.login = login
 
     def permissions(self) -> Permissions | None:
         """Return the current permissions; None when even the vhost is no longer accessible."""
-        login = self._info.login
-        if login is not None:
-            return login.permissions(self._vhost)
-        return self._broker.permissions(self._info.user, self._vhost)
+        if self.login is not None:
+            return self.login.permissions(self._vhost)
+        return self._broker.permissions(self._user, self._vhost)
 
     def configure(self, kind: str, name: str) -> None:
         """Check that the user may declare and delete an exchange or queue."""
@@ -72,5 +77,5 @@ class Access:
         return self._refused(f"topic '{routing_key}' in exchange '{exchange}'")
 
     def _refused(self, what: str) -> SoftError:
-        text = f"access to {what} in vhost '{self._vhost}' refused for user '{self._info.user}'"
+        text = f"access to {what} in vhost '{self._vhost}' refused for user '{self._user}'"
         return SoftError(ReplyCode.ACCESS_REFUSED, text)

@@ -120,11 +120,16 @@ class ChannelMethods:
         self,
         undecided: UndecidedError,
         method: Method | type[Method] | None,
-        again: Callable[[], None],
+        retry: Callable[[], None],
     ) -> None:
         """Have a permission decided, then try again."""
-        done = self.channel.later(BasicPublish if method is None else method, again)
-        self.client.broker.decide(undecided, done)
+        done = self.channel.later(BasicPublish if method is None else method, retry)
+
+        def decided() -> None:
+            done()
+            self.mark()  # what was answered is sent
+
+        undecided.ask(decided)
 
     def _handle(self, kind: int, payload: bytes) -> None:
         """Handle a frame whose turn has come."""

@@ -84,7 +84,7 @@ class AmqpClient:
         self.alarm = alarm
         self.on_release = on_release
         self.stage = AmqpStage.HEADER
-        self.access = Access(broker, info, "")
+        self.access = Access(broker, "", "")
         self.heartbeat_at = 0.0
         self.deadline = 0.0
         self.heard = 0.0
@@ -199,7 +199,7 @@ class AmqpClient:
 
     def reschedule(self) -> None:
         """Schedule a call for the next deadline."""
-        login = self.info.login
+        login = self.access.login
         ends_at = 0.0 if login is None else login.expires_at
         times = [at for at in (self.deadline, self.heartbeat_at, ends_at) if at]
         if self.stage is not AmqpStage.CLOSED and times:
@@ -213,7 +213,7 @@ class AmqpClient:
         if self.deadline and self.deadline <= now:
             self.end("close_timeout" if self.stage is AmqpStage.CLOSING else "handshake_timeout")
             return
-        login = self.info.login
+        login = self.access.login
         if login is not None and login.expires_at and login.expires_at <= now:
             login.expires_at = 0.0  # seen once
             text = f"the credentials of user '{self.info.user}' have expired"

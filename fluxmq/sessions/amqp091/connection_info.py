@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fluxmq.auth.logins import BackendLogin
-
 
 class ConnectionInfo:
     """A connection's addresses, its client, and what they agreed on.
@@ -14,8 +12,7 @@ class ConnectionInfo:
     its exclusive queues carry. ``certificate_name``: of a verified client certificate, else empty.
     ``properties`` and ``capabilities``: from connection.start-ok. ``heartbeat``: seconds, 0 for
     none. ``connected_at``: milliseconds since the epoch. ``exclusive``: it has declared exclusive
-    queues. ``counted``: counted into its vhost. ``login``: of a user of another backend than the
-    internal one.
+    queues. ``counted``: counted into its vhost.
     """
 
     def __init__(self, peer: str, local: str, listener: int, owner: str) -> None:
@@ -34,7 +31,6 @@ class ConnectionInfo:
         self.connected_at = 0
         self.exclusive = False
         self.counted = False
-        self.login: BackendLogin | None = None
 
     @property
     def name(self) -> str:

@@ -93,7 +93,7 @@ class AmqpSession:
         well.
         """
         client, info = self.client, self.client.info
-        if info.login is None:
+        if client.access.login is None:
             client.send(ConnectionUpdateSecretOk())
             return
 
@@ -106,7 +106,7 @@ class AmqpSession:
                 text = "New secret was refused by one of the backends"
                 client.fail(HardError(ReplyCode.NOT_ALLOWED, text), method)
                 return
-            info.login = result.login
+            client.access.login = result.login
             client.reschedule()
             client.send(ConnectionUpdateSecretOk())
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from fluxmq.auth.logins import AuthResult
     from fluxmq.auth.permissions import Permissions
-    from fluxmq.auth.remote_rights import UndecidedError
     from fluxmq.model.batch_format import Batch
     from fluxmq.protocols.amqp091.run import AmqpPublishRun
     from fluxmq.protocols.connection import Connection
@@ -206,10 +205,6 @@ class AmqpBrokerPort(Protocol):
     def permissions(self, user: str, vhost: str) -> Permissions | None:
         """Return a user's current permissions; None: no access to the vhost. Cheap; the same object
         until changed."""
-
-    def decide(self, undecided: UndecidedError, done: Callable[[], None]) -> None:
-        """Have another backend decide about an operation; ``done`` is called when the permissions
-        that could not decide can."""
 
     def enter(self, client: ConnectionInfo) -> int | None:
         """Count an authenticated connection into ``client.vhost``; return the vhost's connection

@@ -4,6 +4,8 @@ Steps, each of which may end the connection: decode, check the packet by itself,
 and password off the loop, or SCRAM by AUTH packets), claim the client id from its present owner,
 attach the session and answer. The connection is not read while an answer is awaited.
 
+Longer than 500 lines because each step continues the one before, and any of them may end all.
+
 Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 """
 
@@ -298,12 +300,11 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AuthRes
         refuse(broker, client, LOGINS[result.outcome], "not authorised", connect.version)
         return
     client.username = result.username
-    client.login = login = result.login
     if not connect.client_id:
         connect.client_id = broker.takeover.new_client_id()
         client.assigned = True
-    if login is not None:
-        client.policy = login.policy(connect.client_id)
+    if result.login is not None:
+        client.policy = result.login.policy(connect.client_id)
     else:
         client.policy = broker.authentication.policy(connect.client_id, client.username)
     try:
@@ -357,9 +358,14 @@ def on_claimed(broker: MqttBrokerPort, client: MqttClient, session: Session | No
             refuse(broker, client, error.reason, error.text, connect.version)
             return
         session.principal = client.username
-    elif client.login is not None:
+    elif of_backend(client):
         end_denied(broker, client, session)
     attach(broker, client, connect, session, present)
+
+
+def of_backend(client: MqttClient) -> bool:
+    """Return whether another login backend than the internal one has let the client in."""
+    return client.policy is not None and client.policy.backend != ""
 
 
 def end_denied(broker: MqttBrokerPort, client: MqttClient, session: Session) -> None:
@@ -413,7 +419,7 @@ def attach(
     session.will_at = 0.0
     former, session.will = session.will, prepare_will(connect.will)
     if session.will is not None:
-        known = client.login is not None or broker.authentication.record(client.username)
+        known = of_backend(client) or broker.authentication.record(client.username)
         session.will.without_user = not known
     broker.wills.changed(session, former)
     connection.open = True
@@ -426,8 +432,9 @@ def attach(
     session.delivery.window = window
     broker.sessions.adopt(session)
     connection.append(answer(limits, client, connect, present))
-    if client.login is not None and client.login.expires_at:
-        broker.connections.end_at(client, client.login.expires_at)
+    assert client.policy is not None
+    if client.policy.ends_at:
+        broker.connections.end_at(client, client.policy.ends_at)
     keep_alive(broker, client, connect)
     session.delivery.attach(connection, window)
     # Needed for the answer only: an idle connection should cost little.

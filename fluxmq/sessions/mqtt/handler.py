@@ -80,14 +80,14 @@ class MqttConnectionHandler:
             self._wait(client, undecided, partial(self._packet_again, client, first, body))
 
     def _wait(
-        self, client: MqttClient, undecided: UndecidedError, again: Callable[[], None]
+        self, client: MqttClient, undecided: UndecidedError, retry: Callable[[], None]
     ) -> None:
-        """Have another backend decide. The connection is not read until ``again`` resumes it, so
+        """Have another backend decide. The connection is not read until ``retry`` resumes it, so
         that what follows stays behind what waits."""
 
         def decided() -> None:
             if client.stage is CONNECTED:
-                again()
+                retry()
 
         self.broker.connections.pause(client.connection)
         undecided.ask(decided)

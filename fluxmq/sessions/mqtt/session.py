@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from fluxmq.auth.logins import BackendLogin
 from fluxmq.auth.origins import PageOrigin
 from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange
@@ -178,8 +177,7 @@ class MqttClient:
     ``addressed``: cache of queues it may publish to. ``aliases``: topic aliases the client has
     defined. ``assigned``: the broker generated its client id. ``page``: kind of web page, for
     clients in browsers. ``feeds``: retained messages being sent, by subscription. ``enhanced``:
-    CONNECT named an authentication method. ``login``: of a user of another backend than the
-    internal one. ``proof``: the server's last SCRAM message, for CONNACK.
+    CONNECT named an authentication method. ``proof``: the server's last SCRAM message, for CONNACK.
     """
 
     __slots__ = (
@@ -193,7 +191,6 @@ class MqttClient:
         "feeds",
         "keep_alive",
         "listener",
-        "login",
         "page",
         "peer",
         "policy",
@@ -214,7 +211,6 @@ class MqttClient:
         self.connect: Connect | None = None
         self.session: Session | None = None
         self.username = ""
-        self.login: BackendLogin | None = None
         self.certificate_name = ""
         self.page = PageOrigin.NONE
         self.policy: TopicPolicy | None = None

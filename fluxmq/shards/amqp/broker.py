@@ -17,7 +17,6 @@ from typing import Any
 
 from fluxmq.auth.logins import AuthResult
 from fluxmq.auth.permissions import Permissions
-from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.auth.users import User
 from fluxmq.engine.ports import GroupTarget, QueueStats, StatusCallback
 from fluxmq.engine.wiring import Queues
@@ -50,7 +49,6 @@ from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.amqp.vhost_connections import VhostConnections
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.rights_decisions import RightsDecisions
 from fluxmq.shards.timers import DueTimes
 
 UNIQUE_BYTES = 16
@@ -184,20 +182,6 @@ class AmqpBroker:
         except KeyError:
             made = self._known[user, vhost] = permissions_of(authentication.user(user), vhost)
             return made
-
-    @property
-    def decisions(self) -> RightsDecisions:
-        """What other backends have decided about operations."""
-        return self._broker.authentication.backends.decisions
-
-    def decide(self, undecided: UndecidedError, done: Callable[[], None]) -> None:
-        """Have another backend decide about an operation."""
-
-        def decided() -> None:
-            done()
-            self._broker.schedule()
-
-        undecided.ask(decided)
 
     def enter(self, client: ConnectionInfo) -> int | None:
         """Count a connection into its vhost, or return the vhost's limit if it is reached."""

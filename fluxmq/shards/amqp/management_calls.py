@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from fluxmq.auth.logins import BackendLogin
+from fluxmq.auth.remote_rights import Decisions
 from fluxmq.ipc.amqp_calls import (
     AMQP_CALL,
     CALL_SECONDS,
@@ -91,12 +92,14 @@ class ManagementCalls:
         shard: int,
         node: str,
         broker: AmqpBroker,
+        decisions: Decisions,
         tally: Tally,
         call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
         self._shard = shard
         self._node = node
         self._broker = broker
+        self._decisions = decisions
         self._tally = tally
         self._call_later = call_later
         self._number = 0
@@ -112,7 +115,7 @@ class ManagementCalls:
         if self._open >= CALLS_MAX:
             answered(Failure(ERROR_LIMIT, f"{CALLS_MAX} calls are under way: try again later"))
             return
-        login = None if asked.login is None else asked.login.login(self._broker.decisions)
+        login = None if asked.login is None else asked.login.login(self._decisions)
         if login is None:
             permissions = self._broker.permissions(asked.user, asked.vhost)
         else:
@@ -139,12 +142,11 @@ class ManagementCalls:
         owner = connection_id(self._shard, os.getpid(), -self._number, self._node)
         info = ConnectionInfo(name, NAME, -1, owner)
         info.user, info.vhost, info.channel_max = asked.user, asked.vhost, CHANNEL
-        info.login = login
         session = call.session = AmqpSession(handler, connection, info)
         connection.handler = handler
         connection.identity = session
         session.client.stage = AmqpStage.RUNNING
-        session.client.access = Access(self._broker, info, asked.vhost)
+        session.client.access = Access(self._broker, asked.user, asked.vhost, login)
         session.unopened_frame(CHANNEL, FRAME_METHOD, encode(ChannelOpen()))
         call.gather()
         call.output.clear()

@@ -100,7 +100,8 @@ class Amqp:
             self.broker, queues, self.migrations.progress, broker.takeover.close_session
         )
         self.management_calls = ManagementCalls(
-            self._shard, self._node, self.broker, self._reactor.tally, call_later
+            *(self._shard, self._node, self.broker, broker.authentication.backends.decisions),
+            *(self._reactor.tally, call_later),
         )
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.target)
         queues.clients.bound = bindings.targets
@@ -160,9 +161,10 @@ class Amqp:
             info = client.info
             if not info.user:
                 continue
-            if info.login is not None:
-                if info.login.backend not in self._broker.authentication.settings.backends:
-                    client.disconnect(f"auth.{info.login.backend} is no login backend any more")
+            login = client.access.login
+            if login is not None:
+                if login.backend not in self._broker.authentication.settings.backends:
+                    client.disconnect(f"auth.{login.backend} is no login backend any more")
             elif self._broker.authentication.user(info.user) is None:
                 client.disconnect(f"user '{info.user}' is deleted or disabled")
             elif info.counted and self.broker.permissions(info.user, info.vhost) is None:

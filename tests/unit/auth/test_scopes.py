@@ -17,7 +17,9 @@ from fluxmq.auth.scopes import (
 from fluxmq.auth.users import User
 
 
-def login(*scopes: str, vhosts: tuple[str, ...] = ("/",), tags: tuple[str, ...] = ()):
+def login(
+    *scopes: str, vhosts: tuple[str, ...] = ("/",), tags: tuple[str, ...] = ()
+) -> BackendLogin:
     """A user with these scopes."""
     rights = rights_of(scopes, vhosts)
     user = User("sub", "", None, (), (), True, tags, rights.permissions)

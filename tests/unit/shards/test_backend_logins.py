@@ -212,11 +212,11 @@ def test_logins_wait_in_turn_and_in_bounds(make: Make) -> None:
 def test_a_token_needs_no_name_and_an_unknown_name_is_not_anonymous(make: Make) -> None:
     authentication, control = make("oauth2")
     found = Outcome()
-    authentication.check(client(), Connect("c", 5, username=None, password=TOKEN), found)
+    authentication.check(client(), Connect("c", version=5, username=None, password=TOKEN), found)
     assert control.asked[0].username == ""
     authentication.set_users(0, ())
     unknown = Outcome()
-    authentication.check(client(), Connect("c", 5, username="x", password=b"p"), unknown)
+    authentication.check(client(), Connect("c", version=5, username="x", password=b"p"), unknown)
     assert unknown.outcome is LoginOutcome.WRONG
 
 

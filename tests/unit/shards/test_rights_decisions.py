@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -150,7 +151,7 @@ def test_the_same_question_is_asked_once_and_few_at_a_time() -> None:
     for number in range(ASKED_MAX + 5):
         for _ in range(3):
             name = str(number)
-            known.decisions.ask(question(name), lambda name=name: done.append(name))
+            known.decisions.ask(question(name), partial(done.append, name))
     assert len(known.server.asked) == ASKED_MAX
     assert known.decisions.pending == ASKED_MAX + 5
     known.server.answer()

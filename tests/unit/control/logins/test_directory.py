@@ -11,7 +11,7 @@ import pytest
 
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import VhostPermission
-from fluxmq.control.logins.backend import BackendError, BackendSettingsError, Grant, Verdict
+from fluxmq.control.logins.backend import BackendError, BackendSettingsError, LoginGrant, Verdict
 from fluxmq.control.logins.directory import LdapBackend, normal_dn, permissions_of_groups
 from fluxmq.ipc.login_messages import LoginQuestion
 from fluxmq.settings.login_backends import Ldap, LdapGroup
@@ -68,11 +68,11 @@ def test_the_directorys_password_lets_in(urls: tuple[str, str], way: dict[str, A
         way = {name: value for name, value in way.items() if name != "user_base"}
     settings = {"url": urls[0], **way, **IN_GROUPS}
     found = check(settings, "anna", "anna's")
-    assert isinstance(found, Grant)
+    assert isinstance(found, LoginGrant)
     assert (found.name, found.tags) == ("anna", ("administrator", "management"))
     assert [each.vhost for each in found.permissions] == ["/", "prod"]
     bert = check(settings, "bert", "bert's")
-    assert isinstance(bert, Grant)
+    assert isinstance(bert, LoginGrant)
     assert bert.tags == ("management",)
     for name, password in (("anna", "bert's"), ("nobody", "anna's"), ("anna", "anna's ")):
         assert isinstance(check(settings, name, password), str)
@@ -93,7 +93,7 @@ def test_a_name_is_a_name_whatever_its_characters(
 ) -> None:
     settings = {"url": urls[0], **way, **IN_GROUPS}
     found = check(settings, "a,b*(c)", "odd's")
-    assert isinstance(found, Grant)
+    assert isinstance(found, LoginGrant)
     assert found.tags == ("management",), "its groups are found as well"
     for name in ("*", "anna)(uid=*", "a*", "anna,ou=people", "uid=anna"):
         assert isinstance(check(settings, name, "anna's"), str)
@@ -103,17 +103,17 @@ def test_a_search_has_to_find_one_user(urls: tuple[str, str]) -> None:
     settings = {"url": urls[0], **BY_SEARCH}
     assert check(settings, "twin", "twin's") == "the directory has no such user, or several"
     narrow = settings | {"user_base": f"ou=people,{BASE}"}
-    assert isinstance(check(narrow, "twin", "twin's"), Grant)
+    assert isinstance(check(narrow, "twin", "twin's"), LoginGrant)
 
 
 def test_rights_without_groups_are_those_of_everybody(urls: tuple[str, str]) -> None:
     everybody = {"dn": "*", "tags": ["monitoring"], "permissions": [{"read": ".*"}]}
     settings = {"url": urls[0], **BY_PATTERN}
     found = check(settings | {"groups": [everybody]}, "bert", "bert's")
-    assert isinstance(found, Grant)
+    assert isinstance(found, LoginGrant)
     assert (found.tags, found.permissions[0].read) == (("monitoring",), ".*")
     bare = check(settings, "bert", "bert's")
-    assert bare == Grant("bert"), "no virtual host at all"
+    assert bare == LoginGrant("bert"), "no virtual host at all"
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -122,7 +122,7 @@ def test_the_connection_is_encrypted_and_the_server_verified(
 ) -> None:
     settings = {"url": urls[at], "start_tls": at == 0, **BY_PATTERN}
     trusted = settings | {"ca_file": str(CERTIFICATES / "ca.pem")}
-    assert isinstance(check(trusted, "anna", "anna's"), Grant)
+    assert isinstance(check(trusted, "anna", "anna's"), LoginGrant)
     with pytest.raises(BackendError):
         check(settings, "anna", "anna's")  # an authority that the system does not know
     named = trusted | {"url": urls[at].replace("127.0.0.1", "127.0.0.2")}

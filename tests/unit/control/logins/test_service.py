@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fluxmq.auth.remote_rights import RightsQuestion
 from fluxmq.control.logins import service
+from fluxmq.control.logins.backend import BackendSettingsError
 from fluxmq.control.logins.service import FAILURES_IN_A_ROW, PAUSE_SECONDS, LoginBackends
-from fluxmq.ipc.login_messages import LoginAnswer, LoginQuestion
+from fluxmq.ipc.login_messages import LoginAnswer, LoginQuestion, RightsDecided
 from fluxmq.settings.schema import AuthSettings
 from tests.issuer import AUDIENCE, Form, WebServer, document, signing_key, token
 
@@ -29,6 +33,7 @@ class Chain:
         self.entered = {"/", "prod"}
         self.status = 200
         self.now = 1000.0
+        self.current = AuthSettings()
         keys = folder / "keys.json"
         keys.write_bytes(document(KEY))
         url = self.server.url
@@ -58,9 +63,8 @@ class Chain:
         """Use the backends on a loop, then stop them."""
 
         async def used() -> Any:
-            made = LoginBackends(
-                self.settings(*(names or ("http",)), **more), lambda: self.vhosts, lambda: self.now
-            )
+            self.current = self.settings(*(names or ("http",)), **more)
+            made = LoginBackends(lambda: self.current, lambda: self.vhosts, lambda: self.now)
             try:
                 return await use(made)
             finally:
@@ -258,9 +262,11 @@ def test_a_remembered_token_ends_with_its_time(chain: Chain) -> None:
     made_at = [1_000_000.0]
     good = token(KEY, "read:*/*", exp=made_at[0] + 10)
 
+    settings = chain.settings("oauth2")
+
     async def used() -> tuple[str, str]:
         made = LoginBackends(
-            chain.settings("oauth2"), lambda: chain.vhosts, lambda: chain.now, lambda: made_at[0]
+            lambda: settings, lambda: chain.vhosts, lambda: chain.now, lambda: made_at[0]
         )
         before = await made.check(ask("any", good, ("oauth2",)))
         made_at[0] += 11
@@ -285,14 +291,83 @@ def test_other_settings_count_at_once_and_unusable_ones_do_not(chain: Chain) -> 
     async def use(made: LoginBackends) -> None:
         assert (await made.check(ask("anna"))).outcome == "accepted"
         chain.http["configure"] = "^only$"
-        made.configure(chain.settings("http"))
+        chain.current = chain.settings("http")
         answer = await made.check(ask("anna"))
         assert answer.permissions[0].configure == "^only$"
-        (Path(chain.oauth2["jwks_file"]).parent / "ca.pem").write_text("no certificate")
-        chain.http["ca_file"] = str(Path(chain.oauth2["jwks_file"]).parent / "ca.pem")
-        made.configure(chain.settings("http"))
+        (Path(str(chain.oauth2["jwks_file"])).parent / "ca.pem").write_text("no certificate")
+        chain.http["ca_file"] = str(Path(str(chain.oauth2["jwks_file"])).parent / "ca.pem")
+        chain.current = chain.settings("http")
         assert (await made.check(ask("anna"))).permissions[0].configure == "^only$"
-        made.configure(chain.settings("internal"))
+        chain.current = chain.settings("internal")
         assert (await made.check(ask("anna"))).outcome == "wrong"
 
     chain.run(use)
+
+
+def test_a_library_that_is_not_installed_is_named(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jwt", None)
+    for name in ("oauth2", "keys"):
+        monkeypatch.delitem(sys.modules, f"fluxmq.control.logins.{name}", raising=False)
+    settings = chain.settings("oauth2")
+    with pytest.raises(BackendSettingsError) as refused:
+        LoginBackends(lambda: settings, list)
+    assert str(refused.value) == (
+        "auth.oauth2: the module jwt is not installed: pip install 'fluxmq-broker[oauth2]'"
+    )
+
+
+def test_operations_are_decided_by_the_servers_paths(chain: Chain) -> None:
+    url = chain.server.url
+    chain.http |= {"resource_path": f"{url}/resource", "topic_path": f"{url}/topic"}
+    del chain.http["read"]
+    chain.entered |= {"q"}
+    said = {"configure": b"allow", "write": b"deny", "read": b"what?"}
+    respond = chain.respond
+    chain.server.answer = lambda path, form: (
+        (200, said[form["permission"]]) if path in ("/resource", "/topic") else respond(path, form)
+    )
+    queue = RightsQuestion("http", "anna", ("a", "b"), "/", "queue", "q", "configure")
+    topic = RightsQuestion("http", "anna", (), "/", "topic", "x", "write", "k.1")
+
+    async def use(made: LoginBackends) -> None:
+        answer = await made.check(ask("anna"))
+        assert (answer.resources, answer.topics) == (True, True)
+        chain.server.asked.clear()
+        assert await made.decide(queue) == RightsDecided(allowed=True)
+        assert await made.decide(topic) == RightsDecided(allowed=False)
+        unclear = replace(topic, permission="read")
+        undecided = RightsDecided(allowed=False, decided=False)
+        assert await made.decide(unclear) == undecided
+        assert await made.decide(replace(queue, backend="ldap")) == undecided
+        assert made.rights == {
+            ("http", "allowed"): 1,
+            ("http", "refused"): 1,
+            ("http", "unavailable"): 1,
+        }
+
+    chain.run(use)
+    assert chain.server.asked[0] == (
+        "POST /resource",
+        {
+            "username": "anna",
+            "vhost": "/",
+            "resource": "queue",
+            "name": "q",
+            "permission": "configure",
+            "tags": "a b",
+        },
+    )
+    assert chain.server.asked[1] == (
+        "POST /topic",
+        {
+            "username": "anna",
+            "vhost": "/",
+            "resource": "topic",
+            "name": "x",
+            "permission": "write",
+            "tags": "",
+            "routing_key": "k.1",
+        },
+    )

@@ -14,7 +14,6 @@ from typing import Any
 
 from fluxmq.auth.logins import AuthResult, BackendLogin, LoginOutcome
 from fluxmq.auth.permissions import Permissions
-from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.auth.users import TopicPermission, VhostPermission
 from fluxmq.model.batch_format import parse
 from fluxmq.protocols.amqp091.parser import AmqpParser
@@ -184,9 +183,6 @@ class MemoryBroker:
         else:
             result = AuthResult(LoginOutcome.WRONG)
         self.answer(lambda: done(result))
-
-    def decide(self, undecided: UndecidedError, done: Callable[[], None]) -> None:
-        undecided.ask(done)
 
     def permissions(self, user: str, vhost: str) -> Permissions | None:
         return self.grants.get((user, vhost))

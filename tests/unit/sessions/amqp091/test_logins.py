@@ -59,9 +59,9 @@ def test_the_connection_ends_with_the_login() -> None:
     broker.pass_time(99)
     peer.receive()
     broker.pass_time(2)
-    (closed,) = [each for each in peer.receive() if isinstance(each[1], ConnectionClose)]
-    assert closed[1].reply_code == 320
-    assert closed[1].reply_text.startswith("CONNECTION_FORCED - the credentials of user 'tom' have")
+    (closed,) = [each for _, each in peer.receive() if isinstance(each, ConnectionClose)]
+    assert closed.reply_code == 320
+    assert closed.reply_text.startswith("CONNECTION_FORCED - the credentials of user 'tom' have")
 
 
 @pytest.mark.parametrize("slow", [False, True])
