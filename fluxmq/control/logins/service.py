@@ -44,6 +44,8 @@ from fluxmq.settings.schema import AuthSettings
 KINDS: Final = (LOGIN, LOGIN_RIGHTS)
 CHECKS_MAX: Final = 1024
 """Logins under way: each holds a token, and a connection to a backend."""
+CHECK_SECONDS: Final = 10.0
+"""Time for a backend to decide a login, with all its questions: clients do not wait longer."""
 FAILURES_IN_A_ROW: Final = 5
 """Failures after which a backend is left alone."""
 PAUSE_SECONDS: Final = 2.0
@@ -225,9 +227,14 @@ class LoginBackends:
         if slot.failures >= FAILURES_IN_A_ROW:
             slot.paused_until = self._now() + PAUSE_SECONDS  # others wait for this one's result
         try:
-            verdict = await slot.backend.check(question, self._vhosts())
+            async with asyncio.timeout(CHECK_SECONDS):
+                verdict = await slot.backend.check(question, self._vhosts())
         except AskLaterError:
             raise
+        except TimeoutError as problem:
+            late = BackendError(f"no answer within {CHECK_SECONDS:g} s")
+            self._failed(name, slot, late)
+            raise late from problem
         except BackendError as problem:
             self._failed(name, slot, problem)
             raise

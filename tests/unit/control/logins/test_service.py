@@ -228,6 +228,28 @@ def test_a_slow_server_refuses_after_its_time(chain: Chain) -> None:
     answered.set()
 
 
+def test_a_login_with_many_questions_has_a_deadline(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "CHECK_SECONDS", 0.3)
+    chain.vhosts = [str(number) for number in range(200)]
+    respond = chain.respond
+    released = threading.Event()
+
+    def late(path: str, form: Form) -> tuple[int, bytes]:
+        released.wait(0.1)
+        return respond(path, form)
+
+    chain.server.answer = late
+
+    async def use(made: LoginBackends) -> str:
+        return (await made.check(ask("anna"))).outcome
+
+    assert chain.run(use) == "unavailable"
+    released.set()
+    assert len(chain.server.asked) < 100
+
+
 def test_the_next_backend_is_asked_after_a_refusal_or_a_failure(chain: Chain) -> None:
     good = token(KEY, "read:*/*", sub="tom")
     both = ("oauth2", "http")
