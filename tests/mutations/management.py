@@ -43,9 +43,9 @@ MUTATIONS = [
     Mutation(
         "loopback_users_from_anywhere",
         "Users with a well-known password are let in from this machine only.",
-        "ManagementAccess.caller",
-        "if name in self._loopback_users() and not is_loopback_key(address):",
-        "if False:",
+        "ManagementAccess._reachable",
+        "name not in self._settings().loopback_users",
+        "True",
         OF_API + "test_some_users_are_let_in_from_this_machine_only",
     ),
     Mutation(
