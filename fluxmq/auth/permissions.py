@@ -5,6 +5,9 @@ of exchanges and queues. Without a record for a host the user has no access. On 
 more patterns per exchange are searched for in routing keys; without them, routing keys are not
 checked.
 
+What another backend decides by the operation (`fluxmq.auth.remote_rights`) takes the place of
+patterns; then each method may raise UndecidedError.
+
 Pure. A `Permissions` is made once per user, virtual host and users' revision; its answers are
 cached.
 """
@@ -15,13 +18,24 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from fluxmq.auth.users import TopicPermission, User, VhostPermission
+from fluxmq.auth.remote_rights import (
+    CONFIGURE,
+    EXCHANGE,
+    QUEUE,
+    READ,
+    TOPIC,
+    WRITE,
+    RemoteRights,
+)
+from fluxmq.auth.users import KeyPermission, TopicPermission, User, VhostPermission
 from fluxmq.model.patterns import Pattern, PatternError, compile_pattern, quote
 
 ANSWERS_MAX: Final = 4096
 """Answers cached per user and virtual host; then the cache is cleared."""
 DEFAULT_EXCHANGE: Final = "amq.default"
 """Name of the default exchange in patterns."""
+EVERYTHING: Final = ".*"
+"""The usual pattern for all names."""
 
 _VARIABLE: Final = re.compile(r"\{(username|vhost|client_id)\}")
 
@@ -33,7 +47,16 @@ class Permissions:
     resource has.
     """
 
-    __slots__ = ("_answers", "_configure", "_read", "_topics", "_write")
+    __slots__ = (
+        "_answers",
+        "_configure",
+        "_keys",
+        "_read",
+        "_remote",
+        "_topics",
+        "_write",
+        "allows_everything",
+    )
 
     def __init__(
         self,
@@ -41,8 +64,12 @@ class Permissions:
         permission: VhostPermission,
         topics: tuple[TopicPermission, ...] = (),
         client_id: str = "",
+        keys: KeyPermission | None = None,
+        remote: RemoteRights | None = None,
     ) -> None:
-        """Take the records; `client_id` replaces ``{client_id}`` in topic patterns."""
+        """Take the records; `client_id` replaces ``{client_id}`` in topic patterns. `keys` takes the
+        place of `topics` where rights come from a token's scopes, and `remote` of what another
+        backend decides."""
         self._configure = _pattern(permission.configure)
         self._write = _pattern(permission.write)
         self._read = _pattern(permission.read)
@@ -55,32 +82,58 @@ class Permissions:
             for topic in topics
             if topic.vhost == permission.vhost
         }
+        self._keys = None if keys is None else (_pattern(keys.write), _pattern(keys.read))
+        self._remote = remote
         self._answers: dict[tuple[Pattern, str], bool] = {}
+        self.allows_everything = (
+            permission.write == permission.read == EVERYTHING
+            and not self._topics
+            and self._keys is None
+            and remote is None
+        )
+        """True when any message may be written and read."""
 
-    def configure(self, name: str) -> bool:
+    @property
+    def lasting(self) -> bool:
+        """True when answers hold as long as this object is in use."""
+        return self._remote is None
+
+    def configure(self, name: str, kind: str = QUEUE) -> bool:
         """Return whether the user may declare and delete the exchange or queue of this name."""
-        return self._ask(self._configure, name or DEFAULT_EXCHANGE)
+        return self._ask(self._configure, name or DEFAULT_EXCHANGE, kind, CONFIGURE)
 
-    def write(self, name: str) -> bool:
+    def write(self, name: str, kind: str = EXCHANGE) -> bool:
         """Return whether the user may publish to the exchange, or bind the queue (or exchange) as
         destination."""
-        return self._ask(self._write, name or DEFAULT_EXCHANGE)
+        return self._ask(self._write, name or DEFAULT_EXCHANGE, kind, WRITE)
 
-    def read(self, name: str) -> bool:
+    def read(self, name: str, kind: str = QUEUE) -> bool:
         """Return whether the user may consume from the queue, or bind to the exchange as source."""
-        return self._ask(self._read, name or DEFAULT_EXCHANGE)
+        return self._ask(self._read, name or DEFAULT_EXCHANGE, kind, READ)
 
     def topic_write(self, exchange: str, routing_key: str) -> bool:
         """Return whether the user may publish with this routing key to the topic exchange."""
-        patterns = self._topics.get(exchange or DEFAULT_EXCHANGE)
-        return patterns is None or self._ask(patterns[0], routing_key)
+        return self._topic(0, exchange or DEFAULT_EXCHANGE, routing_key)
 
     def topic_read(self, exchange: str, routing_key: str) -> bool:
         """Return whether the user may bind with this routing key to the topic exchange."""
-        patterns = self._topics.get(exchange or DEFAULT_EXCHANGE)
-        return patterns is None or self._ask(patterns[1], routing_key)
+        return self._topic(1, exchange or DEFAULT_EXCHANGE, routing_key)
 
-    def _ask(self, pattern: Pattern | None, name: str) -> bool:
+    def _topic(self, at: int, exchange: str, routing_key: str) -> bool:
+        """Return whether the routing key may be written (0) or read (1)."""
+        if self._remote is not None and self._remote.topics:
+            return self._remote.allow(TOPIC, exchange, (WRITE, READ)[at], routing_key)
+        if self._keys is not None:
+            return self._matches(self._keys[at], f"{exchange}\0{routing_key}")
+        patterns = self._topics.get(exchange)
+        return patterns is None or self._matches(patterns[at], routing_key)
+
+    def _ask(self, pattern: Pattern | None, name: str, kind: str, permission: str) -> bool:
+        if self._remote is not None and self._remote.resources:
+            return self._remote.allow(kind, name, permission)
+        return self._matches(pattern, name)
+
+    def _matches(self, pattern: Pattern | None, name: str) -> bool:
         if pattern is None:
             return False
         question = (pattern, name)

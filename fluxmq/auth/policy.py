@@ -9,12 +9,15 @@ itself looks like a placeholder stays text.
 Publishing needs a rule that *matches* the topic. Subscribing needs one rule that *covers* the
 filter: a partial match is not enough, and two rules are never combined. Wildcards at the start of a
 rule do not reach topics beginning with ``$``; such topics must be granted by name (``$SYS/#``).
+
+Users of other login backends have no rules but rights (`fluxmq.auth.topic_rights`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Protocol
 
 from fluxmq.auth.filters import SHARE, covers, filter_problem, matches, shared_filter
 
@@ -61,6 +64,24 @@ def _fill(rule: str, values: dict[str, str | None]) -> tuple[str, ...] | None:
     return tuple(filled.split("/"))
 
 
+class TopicGrants(Protocol):
+    """Rights on topics that do not come from rules."""
+
+    @property
+    def allow_everything(self) -> bool:
+        """True when every topic and filter not beginning with ``$`` is allowed."""
+
+    @property
+    def lasting(self) -> bool:
+        """True when answers hold as long as the client is connected."""
+
+    def may_publish(self, topic: str, /) -> bool:
+        """Return whether the client may publish to this topic name."""
+
+    def may_subscribe(self, topic_filter: str, /) -> bool:
+        """Return whether the client may subscribe to this filter."""
+
+
 class TopicPolicy:
     """The permissions of one connected client; immutable, cheap to ask, made once per connection
     and users' revision.
@@ -69,7 +90,7 @@ class TopicPolicy:
     beginning with ``$`` is allowed without further checks. Lives in a shard, shared by nothing.
     """
 
-    __slots__ = ("_publish", "_subscribe", "allows_everything")
+    __slots__ = ("_publish", "_rights", "_subscribe", "allows_everything", "backend", "ends_at")
 
     def __init__(
         self,
@@ -78,8 +99,15 @@ class TopicPolicy:
         *,
         client_id: str | None = None,
         username: str | None = None,
+        rights: TopicGrants | None = None,
+        backend: str = "",
+        ends_at: float = 0.0,
     ) -> None:
-        """Take the rules and the client's names. Malformed rules grant nothing."""
+        """Take the rules and the client's names. Malformed rules grant nothing. `rights` grant in
+        addition to rules. `backend`: that of a login by another backend than the internal one;
+        `ends_at`: monotonic seconds at which the login ends, 0 for never."""
+        self.backend = backend
+        self.ends_at = ends_at
         values = {"client_id": client_id, "username": username}
         self._publish = tuple(
             levels for rule in publish if (levels := _fill(rule, values)) is not None
@@ -87,7 +115,16 @@ class TopicPolicy:
         self._subscribe = tuple(
             levels for rule in subscribe if (levels := _fill(rule, values)) is not None
         )
-        self.allows_everything = ("#",) in self._publish and ("#",) in self._subscribe
+        self._rights = rights
+        self.allows_everything = (("#",) in self._publish and ("#",) in self._subscribe) or (
+            rights is not None and rights.allow_everything
+        )
+
+    @property
+    def lasting(self) -> bool:
+        """True when answers hold as long as this policy is in use. Otherwise another backend is
+        asked, and the methods below may raise UndecidedError."""
+        return self._rights is None or self._rights.lasting
 
     def may_publish(self, topic: str) -> bool:
         """Return whether the client may publish to this topic name. A name with wildcards is never
@@ -95,7 +132,9 @@ class TopicPolicy:
         if not topic or "+" in topic or "#" in topic:
             return False
         levels = topic.split("/")
-        return any(matches(rule, levels) for rule in self._publish)
+        if any(matches(rule, levels) for rule in self._publish):
+            return True
+        return self._rights is not None and self._rights.may_publish(topic)
 
     def may_subscribe(self, topic_filter: str) -> bool:
         """Return whether one rule covers the whole filter; in ``$share/<group>/<filter>`` the
@@ -111,4 +150,6 @@ class TopicPolicy:
         if filter_problem(topic_filter) is not None:
             return False
         levels = topic_filter.split("/")
-        return any(covers(rule, levels) for rule in self._subscribe)
+        if any(covers(rule, levels) for rule in self._subscribe):
+            return True
+        return self._rights is not None and self._rights.may_subscribe(topic_filter)

@@ -72,6 +72,19 @@ TopicPermissions = Annotated[tuple[TopicPermission, ...], Meta(max_length=PERMIS
 
 
 @dataclass(frozen=True, slots=True)
+class KeyPermission:
+    """Topic exchanges and routing keys that a token's holder may write and read: patterns for the
+    exchange's name, a NUL and the routing key. Nothing else is granted in the virtual host."""
+
+    vhost: VhostName
+    write: Pattern
+    read: Pattern
+
+
+KeyPermissions = Annotated[tuple[KeyPermission, ...], Meta(max_length=PERMISSIONS_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
 class User:
     """One user as shards know it: `hash` is argon2id text, `scram` the keys for SCRAM-SHA-256
     (None: password only).

@@ -41,7 +41,7 @@ from fluxmq.model.errors import FluxmqError
 # 256 shards, the acceptor, and people; more connections are closed at once.
 CONNECTIONS_MAX: Final = 512
 # Unanswered requests of one peer; fluxmqctl sends one at a time.
-REQUESTS_MAX: Final = 16
+REQUESTS_MAX: Final = 80
 # Two snapshots of users: a peer that lets more pile up does not read.
 OUTPUT_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
 # Own open questions to one peer.

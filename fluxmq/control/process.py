@@ -235,6 +235,7 @@ class ControlProcess:
         of_users = UserRequests(self._directory.answer, topology_service)
         self._answers |= dict.fromkeys(USER_KINDS, of_users.answer)
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
+        self._start_logins(topology_service)
         self._join(topology_service, self._directory)
         await self._load_bans()
         socket_path = self._launch.control_socket
@@ -283,6 +284,21 @@ class ControlProcess:
         self._answers |= dict.fromkeys(REQUESTS, bans.answer)
         self._serving["bans"] = bans
         self._greeting.append(bans)
+
+    def _start_logins(self, topology_service: TopologyService) -> None:
+        """Make the login backends beside the internal one. Raises BootError."""
+        from fluxmq.control.logins import service
+        from fluxmq.control.logins.backend import BackendSettingsError
+
+        def vhosts() -> list[str]:
+            return [vhost.name for vhost in topology_service.topology.vhosts()]
+
+        try:
+            logins = service.LoginBackends(lambda: self._settings.auth, vhosts)
+        except BackendSettingsError as problem:
+            raise BootError(str(problem)) from problem
+        self._serving["login backends"] = logins
+        self._answers |= dict.fromkeys(service.KINDS, logins.answer)
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:
         """Read the metadata from disk, for a single node or as a member of a cluster."""

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from fluxmq.auth.users import UserName, VhostName
 from fluxmq.ipc.control_frames import FRAME_BYTES_MAX
+from fluxmq.ipc.login_messages import LoginAnswer
 from fluxmq.ipc.messages import MessageBody
 
 AMQP_CALL: Final = "amqp_call"
@@ -39,7 +40,7 @@ MethodId = tuple[int, int]
 class AmqpCall(MessageBody, frozen=True):
     """Execute ``frames``, then wait for so many ``answers`` of the methods ``until`` (class and method
     number); then execute the frames ``after`` and end. A close of the channel or connection ends it
-    as well."""
+    as well. ``login``: of a user of another backend than the internal one."""
 
     user: UserName
     vhost: VhostName
@@ -47,6 +48,7 @@ class AmqpCall(MessageBody, frozen=True):
     until: Annotated[tuple[MethodId, ...], Meta(max_length=8)]
     answers: Annotated[int, Meta(ge=1, le=ANSWERS_MAX)] = 1
     after: AmqpFrames = ()
+    login: LoginAnswer | None = None
 
 
 class AmqpAnswer(MessageBody, frozen=True):

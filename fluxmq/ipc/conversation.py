@@ -47,7 +47,7 @@ EARLY_ATTEMPTS: Final = 25
 # an absent control process worth a log line.
 REPORTED_ATTEMPT: Final = 31
 
-REQUESTS_MAX: Final = 8
+REQUESTS_MAX: Final = 40
 """Own unanswered requests: half of what control takes from one process."""
 
 _HELLO_ID: Final = 1

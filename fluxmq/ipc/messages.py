@@ -7,7 +7,7 @@ version gets an error with the code ``version`` and is disconnected.
     shard, acceptor -> control   hello
     control -> shard             users (after hello and at each change), collect, status
     control -> acceptor          collect, status
-    shard -> control             topology_change
+    shard -> control             topology_change, login
     fluxmqctl -> control         status, hashing, user_list, user_add, user_password, user_permit,
                                  user_enable, user_delete, and those of `permission_messages`,
                                  `topology_messages`, `row_messages` and `placements`

@@ -559,6 +559,30 @@ _DECLARED: Final = (
         "Requests denied for lack of permission.",
         ("operation",),
     ),
+    Metric(
+        "fluxmq_login_backend_checks_total",
+        _C,
+        "Logins decided by another backend than the internal one: accepted, refused, unavailable or"
+        " busy.",
+        ("backend", "outcome"),
+        _NODE,
+    ),
+    Metric(
+        "fluxmq_login_backend_rights_total",
+        _C,
+        "Operations decided by another backend than the internal one: allowed, refused or"
+        " unavailable.",
+        ("backend", "outcome"),
+        _NODE,
+    ),
+    Metric(
+        "fluxmq_login_backend_pending",
+        _G,
+        "Logins that wait for another backend.",
+        (),
+        _NODE,
+    ),
+    Metric("fluxmq_login_cache_entries", _G, "Answers of login backends remembered.", (), _NODE),
     Metric("fluxmq_users_revision", _G, "Revision of the users in use by this shard."),
     Metric("fluxmq_log_lines_suppressed_total", _C, "Log lines suppressed by rate limits."),
     Metric(

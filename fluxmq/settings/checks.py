@@ -17,6 +17,7 @@ from fluxmq.settings.cluster_checks import (
 )
 from fluxmq.settings.listen_addresses import ListenAddress, clash, listen_addresses
 from fluxmq.settings.listeners import SNI_CERTIFICATES_MAX, AnyTlsListener
+from fluxmq.settings.login_checks import login_notes, login_problems
 from fluxmq.settings.problems import SettingsProblem
 from fluxmq.settings.queue_checks import queue_notes, queue_problems
 from fluxmq.settings.schema import Settings
@@ -33,6 +34,7 @@ def check(settings: Settings) -> list[SettingsProblem]:
         *_session(settings),
         *_amqp(settings),
         *_argon2(settings),
+        *login_problems(settings),
         *cluster_problems(settings),
         *_storage(settings),
         *queue_problems(settings),
@@ -60,6 +62,7 @@ def notes(settings: Settings, workers: int = 0) -> list[str]:
     shards, 0 when unknown."""
     found = list(cluster_notes(settings, workers))
     found += queue_notes(settings)
+    found += login_notes(settings)
     exposed = [path for path, endpoint in settings.listeners() if not endpoint.loopback]
     if exposed and settings.auth.anonymous.allow == "always":
         found.append(

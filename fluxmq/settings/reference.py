@@ -119,7 +119,7 @@ def _expected(shape: Shape) -> str:
         return ", ".join(f"`{choice}`" for choice in choices)
     below = shape.below("*")
     if below is not None:
-        of = "address" if _is_mapping(shape) else below.kind or "string"
+        of = below.kind or ("string" if below.type is str else "list of strings")
         return f"mapping of name to {of}" if _is_mapping(shape) else f"list of {of}s"
     names = {
         int: "whole number",

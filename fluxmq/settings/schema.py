@@ -26,6 +26,7 @@ from fluxmq.settings.listeners import (
     Server,
     TcpListener,
 )
+from fluxmq.settings.login_backends import BackendName, HttpBackend, Ldap, LoginCache, OAuth2
 from fluxmq.settings.queues import QueueManager, QueueSettings
 from fluxmq.settings.section import Section
 from fluxmq.settings.values import Announced, Duration, Size, TopicFilter, Version
@@ -187,6 +188,17 @@ class AuthSettings(Section):
 
     anonymous: AnonymousAccess = AnonymousAccess()
     """Clients that name no user."""
+    backends: Annotated[tuple[BackendName, ...], Field(min_length=1)] = ("internal",)
+    """Where users are looked up, in this order: internal, oauth2, http, ldap; each but internal
+    has a section below."""
+    oauth2: OAuth2 | None = None
+    """Logins with a signed token."""
+    http: HttpBackend | None = None
+    """Logins that an HTTP server decides."""
+    ldap: Ldap | None = None
+    """Logins by an LDAP directory."""
+    cache: LoginCache = LoginCache()
+    """Answers of backends that are remembered."""
     loopback_users: tuple[str, ...] = ("guest",)
     """Users that may connect from this machine only, over any protocol."""
     argon2: Argon2 = Argon2()

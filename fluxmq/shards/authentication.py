@@ -2,7 +2,8 @@
 
 Users come from the control process as whole snapshots with a revision. A few threads verify
 passwords (`password_verifications`); the queue is bounded, and beyond it clients get "server busy".
-An unknown user costs as much as a known one. Failed logins delay the next ones (`guessing`).
+An unknown user costs as much as a known one. Failed logins delay the next ones (`guessing`). Other
+backends are asked through the control process (`backend_logins`), in the order of the settings.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from collections.abc import Callable
 from ipaddress import ip_address
 
 from fluxmq.auth.addresses import key_of_peer
+from fluxmq.auth.login_steps import looks_like_token, steps
 from fluxmq.auth.login_throttle import LoginThrottle, guessing_limits
-from fluxmq.auth.logins import AuthResult, LoginOutcome
+from fluxmq.auth.logins import INTERNAL, OAUTH2, AuthResult, LoginOutcome
 from fluxmq.auth.origins import PageOrigin
 from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
+from fluxmq.ipc.login_messages import LoginAnswer
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net.secure_websocket import SecureWebSocketStream
 from fluxmq.net.tls import TlsStream
@@ -30,6 +33,7 @@ from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.settings.schema import AuthSettings
+from fluxmq.shards.backend_logins import BackendLogins
 from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.password_verifications import Login, Verifications
 
@@ -62,9 +66,10 @@ class Authentication:
         loop: asyncio.AbstractEventLoop,
         certificates: bool = False,
         bans: CurrentBans | None = None,
+        now: Callable[[], float] | None = None,
     ) -> None:
         """`certificates`: whether a listener verifies client certificates, whose names need no
-        user."""
+        user. `now`: clock of connections, in monotonic seconds; by default the loop's."""
         self._loop = loop
         self._secret = os.urandom(SECRET_BYTES)
         self._digest_key = os.urandom(SECRET_BYTES)
@@ -81,6 +86,7 @@ class Authentication:
         )
         self.guessing = LoginThrottle(guessing_limits(settings.failed_logins))
         self._verifications = Verifications(settings, loop, self._begin, self._finish, self._refuse)
+        self.backends = BackendLogins(settings, now or loop.time, self._decided)
         self.configure(settings)
 
     def configure(self, settings: AuthSettings) -> None:
@@ -89,6 +95,7 @@ class Authentication:
         self._anonymous: TopicPolicy | None = None
         """The policy of all anonymous clients, if it does not depend on the client."""
         self._verifications.configure(settings)
+        self.backends.configure(settings)
         self.guessing.limits = guessing_limits(settings.failed_logins)
 
     def close(self) -> None:
@@ -98,7 +105,7 @@ class Authentication:
     @property
     def pending(self) -> int:
         """Number of passwords that wait for verification or are being verified."""
-        return self._verifications.pending
+        return self._verifications.pending + self.backends.pending
 
     def set_users(self, revision: int, users: tuple[User, ...]) -> set[str]:
         """Apply a snapshot; return the names whose record changed or was deleted."""
@@ -130,10 +137,13 @@ class Authentication:
     ) -> None:
         """Authenticate a client; ``done`` is called now or after the password was verified."""
         identify(client)
-        if not connect.username or self._nobody_yet(client, connect.username):
+        name, password = connect.username or "", connect.password or b""
+        # A token says whose it is.
+        named = name or (OAUTH2 in self.settings.backends and looks_like_token(password))
+        if not named or self._nobody_yet(client, name):
             done(self.without_name(client))
             return
-        self.verify(connect.username, connect.password or b"", client.peer, done)
+        self.verify(name, password, client.peer, done)
 
     def _nobody_yet(self, client: MqttClient, username: str) -> bool:
         """Return whether to ignore an unknown name: no user was ever added, and none is needed.
@@ -142,7 +152,8 @@ class Authentication:
         given none.
         """
         return (
-            0 <= self.revision <= INITIAL_REVISION
+            self.settings.backends == (INTERNAL,)
+            and 0 <= self.revision <= INITIAL_REVISION
             and username not in self._users
             and self._users.keys() <= INITIAL_USERS
             and not client.certificate_name
@@ -156,7 +167,7 @@ class Authentication:
         peer: str,
         done: Callable[[AuthResult], None],
     ) -> None:
-        """Verify a user's password; ``done`` is called now or after the verification.
+        """Verify a user's password, or token; ``done`` is called now or after the verification.
 
         A user restricted to this machine does not exist elsewhere, and costs as much as an unknown
         one. Neither a flood of logins nor others' failures hold up the password that was verified
@@ -174,8 +185,11 @@ class Authentication:
         if self.guessing.wait_of_user(username, address, now):
             self._delayed("password", done)
             return
+        asked = steps(self.settings.backends, username in self._users, password)
         reachable = self.reachable(username, peer)
-        remembered = self._remembers(username, password) if reachable else None
+        remembered = None
+        if reachable and asked[:1] == (INTERNAL,):
+            remembered = self._remembers(username, password)
         if remembered:
             self._accept(username, address, done)
             return
@@ -185,7 +199,44 @@ class Authentication:
                 self._failed(username, address)
             self._delayed("password", done)
             return
-        self._verifications.add(Login(username, password, address, reachable, done))
+        self._next(Login(username, password, peer, address, reachable, done, asked))
+
+    def _next(self, login: Login) -> None:
+        """Have the next backend decide a login; it fails if there is none."""
+        if not login.steps:
+            self._fail(login)
+        elif login.steps[0] == INTERNAL:
+            login.steps = login.steps[1:]
+            self._verifications.add(login)
+        else:
+            self.backends.ask(login)
+
+    def _fail(self, login: Login, method: str = "password") -> None:
+        """Refuse a login that no backend has accepted."""
+        if login.later is not None:
+            self.results[method, "busy"] += 1
+            login.done(AuthResult(login.later))
+            return
+        self.results[method, "failure"] += 1
+        self._failed(login.username, login.address)
+        login.done(AuthResult(LoginOutcome.WRONG))
+
+    def _decided(self, login: Login, answer: LoginAnswer) -> None:
+        """Continue with what other backends have decided."""
+        if answer.outcome == "accepted" and self.reachable(answer.name, login.peer):
+            self.results[answer.backend, "success"] += 1
+            self.guessing.succeeded(login.username, login.address, self._loop.time())
+            made = self.backends.login(answer)
+            login.done(AuthResult(LoginOutcome.ACCEPTED, answer.name, made))
+            return
+        if answer.outcome == "busy":
+            login.later = LoginOutcome.BUSY
+        elif answer.outcome == "unavailable":
+            login.later = LoginOutcome.UNAVAILABLE
+        if login.steps:
+            self._next(login)
+        else:
+            self._fail(login, answer.backend or "backend")
 
     def _delayed(self, method: str, done: Callable[[AuthResult], None]) -> None:
         self.results[method, "delayed"] += 1
@@ -270,9 +321,7 @@ class Authentication:
         username = login.username
         user = self.user(username)
         if not matches or user is None or user.hash != login.stored:
-            self.results["password", "failure"] += 1
-            self._failed(username, login.address)
-            login.done(AuthResult(LoginOutcome.WRONG))
+            self._next(login)
             return
         if len(self._verified_before) >= REMEMBERED_MAX:
             self._verified_before.clear()
@@ -296,11 +345,13 @@ class Authentication:
     def may_return(self, principal: str) -> bool:
         """Return whether a principal may still log in: until then its session is kept for it.
 
-        A name that is not a user's may be a certificate's, if clients present certificates.
+        A name that is not a user's may be a certificate's, if clients present certificates, or
+        known to another backend.
         """
         if not principal:
             return self.settings.anonymous.allow != "never"
-        return principal in self._users or self.revision < 0 or self._certificates
+        elsewhere = self._certificates or self.settings.backends != (INTERNAL,)
+        return principal in self._users or self.revision < 0 or elsewhere
 
     def policy(self, client_id: str, username: str) -> TopicPolicy:
         """Return a client's permissions; a certificate holder who is not a user gets anonymous
@@ -324,9 +375,14 @@ class Authentication:
         """Return the permissions of a possibly absent client; None if it could not connect now.
 
         ``without_user``: it was not a known user when it connected. Otherwise a missing record
-        means that the user was deleted, which does not make it anonymous.
+        means that the user was deleted, which does not make it anonymous. A user of another backend
+        has the rights of the last login.
         """
         user = self._users.get(username) if username else None
+        login = self.backends.last(username) if user is None else None
+        if login is not None and not without_user:
+            # What was decided by the operation was decided when the client connected.
+            return login.policy(client_id) if login.remote is None else TopicPolicy(("#",), ())
         if user is not None:
             allowed = user.enabled
         elif username:

@@ -165,6 +165,7 @@ class ShardBroker:
         """Handle silence, expiries and wills that are due."""
         self.connections.run_timers()
         self.rates.step(self.now())
+        self.authentication.backends.decisions.tick()
         if self.authentication.revision >= 0:
             # Until users are known, wills cannot be authorised.
             self.sessions.run_timers()

@@ -100,7 +100,9 @@ class Shard:
         StorageError, and errors of opening TLS listeners' certificates."""
         certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
         bans = CurrentBans(around.times.wall_seconds)
-        self.authentication = Authentication(settings.auth, around.loop, certificates, bans)
+        self.authentication = Authentication(
+            settings.auth, around.loop, certificates, bans, around.times.monotonic
+        )
         self.reactor = make_reactor(settings, around)
         drops = Drops()
         self.queues = Queues(

@@ -16,7 +16,7 @@ from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import CONNECTED, MqttClient
 from fluxmq.shards.alarms import Alarms
 from fluxmq.shards.publish_rates import PublishRates
-from fluxmq.shards.timers import SilenceWheel
+from fluxmq.shards.timers import DueTimes, SilenceWheel
 
 LINGER_SECONDS = 2.0
 """Time for a client to read the reason for a disconnect before the socket is closed."""
@@ -43,6 +43,8 @@ class ClientConnections:
         self.wheel = SilenceWheel()
         self.open_now = [0] * len(LISTENERS)
         """Number of connections by listener."""
+        self._ends: DueTimes[MqttClient] = DueTimes()
+        """Times at which logins end."""
         self._unfed: dict[MqttClient, None] = {}
         alarms.on_relief.append(self._give_up_incomplete)
 
@@ -66,6 +68,10 @@ class ClientConnections:
         """Close the connection unless CONNECT is complete by then."""
         self.wheel.watch_connect(client, seconds, self._reactor.tally.now)
 
+    def end_at(self, client: MqttClient, at: float) -> None:
+        """Disconnect the client when its login ends."""
+        self._ends.set(client, at)
+
     def feed_later(self, client: MqttClient) -> None:
         """Continue with the client's retained messages soon, whatever is pending."""
         self._unfed[client] = None
@@ -74,10 +80,15 @@ class ClientConnections:
         """Handle silence, and feed clients; called every tenth of a second."""
         for client in self.wheel.expired(self._reactor.tally.now):
             self._handler.expired(client)
+        self._ends.due(self._reactor.tally.now, self._expired)
         unfed, self._unfed = self._unfed, {}
         for client in unfed:
             if client.stage is CONNECTED:
                 self._handler.drained(client.connection)
+
+    def _expired(self, client: MqttClient) -> None:
+        self._handler.disconnect(client, Cause.EXPIRED)
+        self._schedule()
 
     def _give_up_incomplete(self) -> None:
         """Disconnect stopped clients in the middle of a large packet: the memory alarm lasts."""
@@ -96,6 +107,7 @@ class ClientConnections:
         connection.delivery = None
         connection.open = False
         self.wheel.forget(connection.identity)
+        self._ends.cancel(connection.identity)
         if not linger:
             if connection.size or connection.stream is not None:
                 # Send this tick's answers, as far as the socket accepts them.

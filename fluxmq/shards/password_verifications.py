@@ -17,7 +17,7 @@ from functools import partial
 
 from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
 from fluxmq.auth.fair_queue import FairQueue
-from fluxmq.auth.logins import AuthResult
+from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.settings.schema import AuthSettings
 
 VERIFY_NICENESS = 5
@@ -28,15 +28,20 @@ out."""
 
 @dataclass(slots=True)
 class Login:
-    """A login with a password. ``address``: a key of `addresses`; ``reachable``: whether the user
-    may log in from there; ``stored``: the hash to compare with, None for an unknown user."""
+    """A login with a password. ``peer``: the client's address and port, ``address`` their key of
+    `addresses`; ``reachable``: whether the user may log in from there; ``steps``: backends still to
+    be asked; ``stored``: the hash to compare with, None for an unknown user; ``later``: a backend
+    could not decide, for this reason."""
 
     username: str
     password: bytes
+    peer: str
     address: str
     reachable: bool
     done: Callable[[AuthResult], None]
+    steps: tuple[str, ...] = ()
     stored: str | None = None
+    later: LoginOutcome | None = None
 
 
 class Verifications:

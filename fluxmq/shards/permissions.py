@@ -8,9 +8,10 @@ allowed: it must not accumulate messages. A disabled user's session waits.
 
 from __future__ import annotations
 
+from fluxmq.auth.logins import INTERNAL
 from fluxmq.auth.users import User
 from fluxmq.net.reactor import Reactor
-from fluxmq.sessions.mqtt.connect_flow import apply_policy
+from fluxmq.sessions.mqtt.connect_flow import apply_policy, of_backend
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import CONNECTED, MqttClient, Session
 from fluxmq.settings.schema import AuthSettings
@@ -53,7 +54,10 @@ class PermissionUpdates:
         """Apply new authentication settings."""
         authentication = self._authentication
         anonymous = authentication.settings.anonymous
+        former = authentication.settings.backends
         authentication.configure(settings)
+        if settings.backends != former:
+            self._end_logins(settings.backends)
         if settings.anonymous == anonymous:
             return
         users = {user.name for user in authentication.users()}
@@ -62,18 +66,32 @@ class PermissionUpdates:
                 self._apply(session, None)
         self._broker.schedule()
 
+    def _end_logins(self, backends: tuple[str, ...]) -> None:
+        """Disconnect users of backends that are no longer asked."""
+        for client in self._clients():
+            backend = "" if client.policy is None else client.policy.backend
+            if backend and backend not in backends:
+                self._broker.handler.disconnect(client, Cause.PERMISSIONS)
+        self._broker.schedule()
+
     def _clients(self) -> list[MqttClient]:
         connections = self._reactor.connections.values()
         return [each.identity for each in connections if isinstance(each.identity, MqttClient)]
 
     def _apply(self, session: Session, before: User | None) -> None:
-        """Apply the current rules to a session; ``before``: its user's former record."""
+        """Apply the current rules to a session; ``before``: its user's former record. Users of
+        other backends keep the rights of their login."""
         authentication = self._authentication
+        client = session.client
+        if client is not None and of_backend(client):
+            return
+        elsewhere = bool(session.principal) and authentication.settings.backends != (INTERNAL,)
+        if before is None and elsewhere and authentication.record(session.principal) is None:
+            return
         user = authentication.record(session.principal)
         policy = authentication.policy(session.client_id, session.principal)
         gone = user is None and before is not None
         wanted = all(policy.may_subscribe(written.decode()) for written in session.subscriptions)
-        client = session.client
         if client is not None:
             if gone or not wanted or not self._may_stay(client, user, before):
                 self._broker.handler.disconnect(client, Cause.PERMISSIONS)

@@ -340,6 +340,7 @@ class Worker:
         )
         self.shard.amqp.topology.connect(self.control)
         self.shard.node_questions.connect(self.control)
+        self.shard.authentication.backends.connect(self.control)
         for user in self.shard.control_users:
             user.connect(self.control)
         self._control_task = self.loop.create_task(self.control.run())
@@ -408,6 +409,7 @@ class Worker:
         self.shard.intake.configure(settings)
         self.shard.permissions.configure(settings.auth)
         self.shard.amqp.configure(settings)
+        self.shard.amqp.users_changed()
         self.resources.configure(Watermarks.of(settings.memory, memory.available()))
         logs.configure(settings.log.level, settings.log.format, self.launch.process_name)
 

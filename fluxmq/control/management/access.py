@@ -1,4 +1,9 @@
-"""Access to the management interface: users and passwords, by HTTP's Basic authentication (RFC 7617)."""
+"""Access to the management interface: users and passwords, by HTTP's Basic authentication (RFC
+7617), and tokens, as bearer (RFC 6750) or in the place of a password.
+
+Login backends are asked in the order of the settings, as for clients: the internal one here, others
+by the message that shards send.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,23 @@ import binascii
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextvars import ContextVar
 from hashlib import blake2b
+from itertools import groupby
 from typing import Final
 
 from aiohttp import web
 
 from fluxmq.auth.addresses import address_key, is_loopback_key
 from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
+from fluxmq.auth.login_steps import steps
 from fluxmq.auth.login_throttle import LoginThrottle, ThrottleLimits
-from fluxmq.auth.users import User
-from fluxmq.control.management.requests import Caller, Right, not_authorised
+from fluxmq.auth.logins import INTERNAL, OAUTH2
+from fluxmq.auth.users import NAME_BYTES_MAX, User
+from fluxmq.control.management.requests import ApiError, Ask, Caller, Right, not_authorised
+from fluxmq.ipc.login_messages import LOGIN, SECRET_BYTES_MAX, LoginAnswer, LoginQuestion
+from fluxmq.settings.schema import AuthSettings
 
 REALM: Final = 'Basic realm="FluxMQ Management", charset="UTF-8"'
 VERIFIED_SECONDS: Final = 60.0
@@ -30,23 +41,29 @@ VERIFYING_MAX: Final = 2
 WAITING_MAX: Final = 64
 """Requests that wait for their turn; others are refused."""
 
+LOGIN_OF_REQUEST: ContextVar[LoginAnswer | None] = ContextVar("login", default=None)
+"""What another backend granted the user of the request that the present task serves; None for a
+user of the internal one."""
+
 
 class ManagementAccess:
-    """Identifies users. ``users`` returns the node's; ``limits`` of failed logins; ``loopback_users``
-    those that are let in from this machine only."""
+    """Identifies users. ``users`` returns those of the internal backend; ``limits`` of failed
+    logins; ``settings`` returns those in force; ``ask`` sends requests to the control process."""
 
     def __init__(
         self,
         users: Callable[[], tuple[User, ...]],
         parameters: Callable[[], HashParameters],
         limits: ThrottleLimits,
-        loopback_users: Callable[[], Sequence[str]],
+        settings: Callable[[], AuthSettings],
+        ask: Ask,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._users = users
         self._parameters = parameters
         self._throttle = LoginThrottle(limits)
-        self._loopback_users = loopback_users
+        self._settings = settings
+        self._ask = ask
         self._now = now
         self._verified: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """Digests of names and passwords that were right: the hash, and until when."""
@@ -57,25 +74,58 @@ class ManagementAccess:
         """Number of logins that failed."""
 
     async def caller(self, request: web.Request) -> Caller:
-        """Return the user of a request. Raises ApiError 401, or HTTPTooManyRequests."""
-        name, password = _credentials(request)
+        """Return the user of a request. Raises ApiError 401, or 503 when no backend can say, or
+        HTTPTooManyRequests."""
+        name, password = _credentials(request, bearer=OAUTH2 in self._settings().backends)
+        LOGIN_OF_REQUEST.set(None)
         address = address_key(request.remote or "")
         wait = self._throttle.wait(name, address, self._now())
         if wait > 0:
             raise web.HTTPTooManyRequests(headers={"Retry-After": str(int(wait) + 1)})
-        user = next((each for each in self._users() if each.name == name), None)
-        if name in self._loopback_users() and not is_loopback_key(address):
-            user = None
-        if not await self._is_right(user, name, password):
+        user = await self._user(name, password, request.remote or "")
+        if user is None:
             self.failures += 1
             self._throttle.failed(name, address, self._now())
             raise not_authorised("Login failed")
-        assert user is not None
         self._throttle.succeeded(name, address, self._now())
         caller = Caller(user)
         if not caller.has(Right.MANAGEMENT):
             raise not_authorised("Not management user")
         return caller
+
+    async def _user(self, name: str, password: bytes, remote: str) -> User | None:
+        """Return the user whom the first backend lets in, None if none does. Raises ApiError 503
+        when one that might could not be asked."""
+        record = next((each for each in self._users() if each.name == name), None)
+        asked = steps(self._settings().backends, record is not None, password)
+        later = False
+        for internal, names in groupby(asked, lambda each: each == INTERNAL):
+            if internal:
+                known = record if self._reachable(name, remote) else None
+                if await self._is_right(known, name, password):
+                    return known
+                continue
+            answer = await self._elsewhere(name, password, remote, tuple(names))
+            if answer.outcome == "accepted" and self._reachable(answer.name, remote):
+                LOGIN_OF_REQUEST.set(answer)
+                return answer.user()
+            later = later or answer.outcome in ("busy", "unavailable")
+        if later:
+            raise ApiError(503, "service_unavailable", "the login cannot be checked now")
+        return None
+
+    def _reachable(self, name: str, remote: str) -> bool:
+        """Return whether a user may log in from this address."""
+        return name not in self._settings().loopback_users or is_loopback_key(address_key(remote))
+
+    async def _elsewhere(
+        self, name: str, password: bytes, remote: str, backends: tuple[str, ...]
+    ) -> LoginAnswer:
+        """Return what other backends decide."""
+        if len(name.encode()) > NAME_BYTES_MAX or len(password) > SECRET_BYTES_MAX:
+            return LoginAnswer("wrong")
+        question = LoginQuestion(name, password, remote[:64], backends)
+        return LoginAnswer.from_body(await self._ask(LOGIN, question.to_body()))
 
     async def _is_right(self, user: User | None, name: str, password: bytes) -> bool:
         known = user if user is not None and user.enabled else None
@@ -102,9 +152,12 @@ class ManagementAccess:
         return right and known is not None
 
 
-def _credentials(request: web.Request) -> tuple[str, bytes]:
-    """Return name and password. Raises ApiError 401."""
+def _credentials(request: web.Request, *, bearer: bool) -> tuple[str, bytes]:
+    """Return name and password; of a bearer, if it may be one, no name and the token. Raises
+    ApiError 401."""
     scheme, _, encoded = request.headers.get("Authorization", "").partition(" ")
+    if bearer and scheme.lower() == "bearer":
+        return "", encoded.strip().encode()
     if scheme.lower() != "basic":
         raise not_authorised("Login required")
     try:

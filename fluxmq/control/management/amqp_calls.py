@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import structs
+
+from fluxmq.control.management.access import LOGIN_OF_REQUEST
 from fluxmq.control.management.requests import (
     ApiError,
     bad_request,
@@ -107,6 +110,7 @@ class AmqpCaller:
         if not shards:
             raise ApiError(503, "service_unavailable", "no shard is connected")
         shard = min(shards, key=lambda each: each.name)
+        call = structs.replace(call, login=LOGIN_OF_REQUEST.get())
         try:
             body = await forwarded(shard, AMQP_CALL, call.to_body(), CALL_SECONDS)
             found = list(contents_of(AmqpAnswer.from_body(body).output))

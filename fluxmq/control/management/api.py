@@ -70,7 +70,8 @@ class ManagementApi:
             users,
             lambda: parameters_of(current()),
             guessing_limits(settings.auth.failed_logins),
-            lambda: current().auth.loopback_users,
+            lambda: current().auth,
+            node.ask,
         )
         caller = AmqpCaller(shards)
         self.sampler = TrafficSampler(shards)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from fluxmq.auth.logins import BackendLogin
 from fluxmq.auth.permissions import DEFAULT_EXCHANGE, Permissions
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import SoftError
@@ -20,35 +21,43 @@ TOPIC: Final = "topic"
 
 
 class Access:
-    """A user's permissions in a virtual host. The checks raise SoftError 403."""
+    """A user's permissions in a virtual host. The checks raise SoftError 403, or UndecidedError.
 
-    __slots__ = ("_broker", "_user", "_vhost")
+    ``login``: of a user of another backend than the internal one.
+    """
 
-    def __init__(self, broker: AmqpBrokerPort, user: str, vhost: str) -> None:
+    __slots__ = ("_broker", "_user", "_vhost", "login")
+
+    def __init__(
+        self, broker: AmqpBrokerPort, user: str, vhost: str, login: BackendLogin | None = None
+    ) -> None:
         self._broker = broker
         self._user = user
         self._vhost = vhost
+        self.login = login
 
     def permissions(self) -> Permissions | None:
         """Return the current permissions; None when even the vhost is no longer accessible."""
+        if self.login is not None:
+            return self.login.permissions(self._vhost)
         return self._broker.permissions(self._user, self._vhost)
 
     def configure(self, kind: str, name: str) -> None:
         """Check that the user may declare and delete an exchange or queue."""
         permissions = self.permissions()
-        if permissions is None or not permissions.configure(name):
+        if permissions is None or not permissions.configure(name, kind):
             raise self.refused(kind, name)
 
     def write(self, kind: str, name: str) -> None:
         """Check that the user may publish to it, or bind it as destination."""
         permissions = self.permissions()
-        if permissions is None or not permissions.write(name):
+        if permissions is None or not permissions.write(name, kind):
             raise self.refused(kind, name)
 
     def read(self, kind: str, name: str) -> None:
         """Check that the user may consume from it, or bind to it as source."""
         permissions = self.permissions()
-        if permissions is None or not permissions.read(name):
+        if permissions is None or not permissions.read(name, kind):
             raise self.refused(kind, name)
 
     def read_topic(self, exchange: Exchange, routing_key: str) -> None:

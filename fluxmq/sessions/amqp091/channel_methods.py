@@ -1,7 +1,8 @@
 """One channel's methods: their order, and the parts that execute them.
 
 Methods of a channel are executed in order. A method whose answer takes time leaves the channel
-``waiting``, and later frames stay in its backlog; when that is full, the connection is not read.
+``waiting``, and later frames stay in its backlog; when that is full, the connection is not read. A
+method whose permission another backend has to decide is executed again once it has.
 
 Source: AMQP 0-9-1 sections 1.5 to 1.9 (classes channel, exchange, queue, basic, tx).
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.protocols.amqp091 import methods
 from fluxmq.protocols.amqp091.constants import FRAME_METHOD, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError
@@ -101,9 +104,32 @@ class ChannelMethods:
         try:
             if self.content is not None:
                 self.content.add(FRAME_METHOD, b"", 0)
-            self.publisher.publish(run)
+            self._publish_run(run)
         except AmqpError as error:
             self.fail(error, BasicPublish)
+
+    def _publish_run(self, run: AmqpPublishRun) -> None:
+        """Publish, at once or when it is decided whether the user may. Raises AmqpError."""
+        try:
+            self.publisher.publish(run)
+        except UndecidedError as undecided:
+            run.detach()
+            self._wait(undecided, BasicPublish, partial(self._publish_run, run))
+
+    def _wait(
+        self,
+        undecided: UndecidedError,
+        method: Method | type[Method] | None,
+        retry: Callable[[], None],
+    ) -> None:
+        """Have a permission decided, then try again."""
+        done = self.channel.later(BasicPublish if method is None else method, retry)
+
+        def decided() -> None:
+            done()
+            self.mark()  # what was answered is sent
+
+        undecided.ask(decided)
 
     def _handle(self, kind: int, payload: bytes) -> None:
         """Handle a frame whose turn has come."""
@@ -117,7 +143,7 @@ class ChannelMethods:
                     content.share.release()
                     self.put_in_order()
                     method = BasicPublish
-                    self.publisher.publish(content.run(self.channel.number))
+                    self._publish_run(content.run(self.channel.number))
                 return
             check_method_due(kind)
             method = decode(payload)
@@ -131,9 +157,16 @@ class ChannelMethods:
             execute = _METHODS.get(type(method))
             if execute is None:
                 raise HardError(ReplyCode.COMMAND_INVALID, "unimplemented method")
-            execute(self, method)
+            self._execute(execute, method)
         except AmqpError as error:
             self.fail(error, method)
+
+    def _execute(self, execute: Callable[[ChannelMethods, Any], None], method: Method) -> None:
+        """Execute a method, at once or when it is decided whether the user may. Raises AmqpError."""
+        try:
+            execute(self, method)
+        except UndecidedError as undecided:
+            self._wait(undecided, method, partial(self._execute, execute, method))
 
     def _keep(self, item: Waiting, size: int) -> None:
         """Queue input behind the method in progress."""
@@ -178,6 +211,9 @@ class ChannelMethods:
         self.channel.waiting = False
         try:
             then(*answers)
+        except UndecidedError as undecided:
+            self._wait(undecided, method, partial(then, *answers))
+            return
         except AmqpError as error:
             self.fail(error, method)
             return

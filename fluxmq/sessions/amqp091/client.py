@@ -199,7 +199,9 @@ class AmqpClient:
 
     def reschedule(self) -> None:
         """Schedule a call for the next deadline."""
-        times = [at for at in (self.deadline, self.heartbeat_at) if at]
+        login = self.access.login
+        ends_at = 0.0 if login is None else login.expires_at
+        times = [at for at in (self.deadline, self.heartbeat_at, ends_at) if at]
         if self.stage is not AmqpStage.CLOSED and times:
             self.broker.schedule(self.connection, min(times))
 
@@ -211,6 +213,12 @@ class AmqpClient:
         if self.deadline and self.deadline <= now:
             self.end("close_timeout" if self.stage is AmqpStage.CLOSING else "handshake_timeout")
             return
+        login = self.access.login
+        if login is not None and login.expires_at and login.expires_at <= now:
+            login.expires_at = 0.0  # seen once
+            text = f"the credentials of user '{self.info.user}' have expired"
+            self.broker.count_error(self.info, ReplyCode.CONNECTION_FORCED, text)
+            self.disconnect(text)
         if self.heartbeat_at and self.heartbeat_at <= now:
             self._heartbeat(now)
         self.reschedule()

@@ -84,6 +84,7 @@ class Entities:
         self.last_queue = ""
         self.deleting = ""
         self.cancels: list[Method] = []
+        self._generated = ""
 
     # --- names, checks and changes ---
 
@@ -176,7 +177,8 @@ class Entities:
             if asked_for in (QUORUM, STREAM):
                 text = f"Cannot declare a server-named queue for type rabbit_{asked_for}_queue"
                 raise precondition(text)
-            name = f"amq.gen-{broker.unique()}"
+            # The same name again, if it has to be decided whether the user may declare it.
+            name = self._generated = self._generated or f"amq.gen-{broker.unique()}"
         elif is_reserved(name):
             raise error_from(reserved(QUEUE, name))
         access.configure(QUEUE, name)
@@ -207,6 +209,7 @@ class Entities:
         if isinstance(exchange, str) and not known:
             access.read(QUEUE, name)
             access.write(EXCHANGE, exchange)
+        self._generated = ""
         if method.exclusive:
             info.exclusive = True
         answer = partial(self._declared, method, name)

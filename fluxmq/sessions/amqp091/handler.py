@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from fluxmq.auth.logins import AuthResult
 from fluxmq.protocols.amqp091.constants import FRAME_METHOD, PROTOCOL_HEADER, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, octets
 from fluxmq.protocols.amqp091.method_codec import decode
@@ -30,6 +31,7 @@ from fluxmq.protocols.amqp091.methods import (
     Method,
 )
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
+from fluxmq.protocols.amqp091.sasl import PLAIN
 from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import DropOwner
 from fluxmq.routing.topology.refusals import Refusal
@@ -78,13 +80,38 @@ class AmqpSession:
         if isinstance(method, ConnectionClose):
             self.client.closed_by_client()
         elif isinstance(method, ConnectionUpdateSecret):
-            # For backends with expiring credentials; a verified password needs no renewal, and
-            # RabbitMQ's internal backend ignores the new one as well. The client's secret is not
-            # stored.
-            self.client.send(ConnectionUpdateSecretOk())
+            self._update_secret(method)
         else:
             text = "unexpected method in connection state running"
             raise HardError(ReplyCode.CHANNEL_ERROR, text)
+
+    def _update_secret(self, method: ConnectionUpdateSecret) -> None:
+        """Renew the login of a user of another backend; a connection that is open is not read
+        meanwhile, and is closed with 530 if the backend refuses, as in RabbitMQ.
+
+        A verified password needs no renewal, and RabbitMQ's internal backend ignores the new one as
+        well.
+        """
+        client, info = self.client, self.client.info
+        if client.access.login is None:
+            client.send(ConnectionUpdateSecretOk())
+            return
+
+        def done(result: AuthResult) -> None:
+            if client.stage is not AmqpStage.RUNNING:
+                return
+            client.resume()
+            # Nobody becomes another user.
+            if result.login is None or result.username != info.user:
+                text = "New secret was refused by one of the backends"
+                client.fail(HardError(ReplyCode.NOT_ALLOWED, text), method)
+                return
+            client.access.login = result.login
+            client.reschedule()
+            client.send(ConnectionUpdateSecretOk())
+
+        client.pause()
+        client.broker.authenticate(info, PLAIN, info.user, method.new_secret, done)
 
     def unopened_frame(self, number: int, kind: int, payload: bytes) -> None:
         """Handle a frame on a closed channel: channel.open, or one that crossed our close."""

@@ -109,6 +109,7 @@ class Handshake:
         client, info, limits = self.client, self.info, self.limits
         if result.outcome is LoginOutcome.ACCEPTED:
             info.user = result.username
+            client.access = Access(self.broker, info.user, "", result.login)
             client.stage = AmqpStage.TUNE_OK
             client.send(ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
         elif result.outcome in (LoginOutcome.UNAVAILABLE, LoginOutcome.BUSY):
@@ -148,14 +149,15 @@ class Handshake:
         if broker.topology.vhost(vhost) is None:
             raise HardError(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
         refused = f"access to vhost '{vhost}' refused for user '{info.user}'"
-        if broker.permissions(info.user, vhost) is None:
+        access = Access(broker, info.user, vhost, client.access.login)
+        if access.permissions() is None:
             raise HardError(ReplyCode.NOT_ALLOWED, refused)
         info.vhost = vhost
         full = broker.enter(info)
         if full:
             raise HardError(ReplyCode.NOT_ALLOWED, full)
         info.counted = True
-        client.access = Access(broker, info.user, vhost)
+        client.access = access
         now = broker.now()
         client.stage = AmqpStage.RUNNING
         client.deadline = 0.0

@@ -15,6 +15,7 @@ from functools import partial
 
 from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.policy import TopicPolicy
+from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.auth.scram import ScramError
 from fluxmq.model.outcomes import Outcome
 from fluxmq.protocols.connection import Connection
@@ -127,7 +128,7 @@ def on_connect(broker: MqttBrokerPort, client: MqttClient, body: bytes) -> None:
         client.enhanced = True
         begin_scram(broker, client, method, connect.properties.authentication_data)
         return
-    if connect.username:
+    if connect.username or connect.password:
         broker.connections.pause(client.connection)  # while the password is verified
     broker.authentication.check(client, connect, partial(on_authenticated, broker, client))
 
@@ -315,8 +316,16 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AuthRes
     if not connect.client_id:
         connect.client_id = broker.takeover.new_client_id()
         client.assigned = True
-    client.policy = broker.authentication.policy(connect.client_id, client.username)
-    if connect.will is not None and not may_publish(client, connect.will.topic):
+    if result.login is not None:
+        client.policy = result.login.policy(connect.client_id)
+    else:
+        client.policy = broker.authentication.policy(connect.client_id, client.username)
+    try:
+        permitted = connect.will is None or may_publish(client, connect.will.topic)
+    except UndecidedError as undecided:
+        undecided.ask(partial(on_authenticated, broker, client, result))
+        return
+    if not permitted:
         refuse(
             broker,
             client,
@@ -362,7 +371,28 @@ def on_claimed(broker: MqttBrokerPort, client: MqttClient, session: Session | No
             refuse(broker, client, error.reason, error.text, connect.version)
             return
         session.principal = client.username
+    elif of_backend(client):
+        end_denied(broker, client, session)
     attach(broker, client, connect, session, present)
+
+
+def of_backend(client: MqttClient) -> bool:
+    """Return whether another login backend than the internal one has let the client in."""
+    return client.policy is not None and client.policy.backend != ""
+
+
+def end_denied(broker: MqttBrokerPort, client: MqttClient, session: Session) -> None:
+    """End the subscriptions of a resumed session that the client's present login does not
+    permit: an earlier one may have granted more."""
+    assert client.policy is not None
+    for written in list(session.subscriptions):
+        try:
+            permitted = client.policy.may_subscribe(written.decode())
+        except UndecidedError:
+            permitted = True  # decided when it was added
+        if not permitted:
+            broker.subscriptions.unsubscribe(session, written)
+            del session.subscriptions[written]
 
 
 def new_session(broker: MqttBrokerPort, connect: Connect) -> Session:
@@ -402,7 +432,8 @@ def attach(
     session.will_at = 0.0
     former, session.will = session.will, prepare_will(connect.will)
     if session.will is not None:
-        session.will.without_user = broker.authentication.record(client.username) is None
+        known = of_backend(client) or broker.authentication.record(client.username)
+        session.will.without_user = not known
     broker.wills.changed(session, former)
     connection.open = True
     connection.delivery = session.delivery
@@ -414,6 +445,9 @@ def attach(
     session.delivery.window = window
     broker.sessions.adopt(session)
     connection.append(answer(limits, client, connect, present))
+    assert client.policy is not None
+    if client.policy.ends_at:
+        broker.connections.end_at(client, client.policy.ends_at)
     keep_alive(broker, client, connect)
     session.delivery.attach(connection, window)
     # Needed for the answer only: an idle connection should cost little.

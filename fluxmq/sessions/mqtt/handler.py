@@ -10,7 +10,9 @@ Source: MQTT 3.1.1 and 5.0 chapter 3, sections 4.3 and 4.13.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.model.outcomes import REFUSED_MIN
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import decode
@@ -63,6 +65,32 @@ class MqttConnectionHandler:
             self.dispatch(client, first, body)
         except ProtocolError as error:
             self.fail(client, error.reason, error.text)
+        except UndecidedError as undecided:
+            self._wait(client, undecided, partial(self._packet_again, client, first, body))
+
+    def _packet_again(self, client: MqttClient, first: int, body: bytes) -> None:
+        """Handle SUBSCRIBE once it is decided what is permitted; its answer resumes the
+        connection."""
+        try:
+            limits = self.broker.limits.packets
+            self.connected(client, decode(first, body, client.connection.version, limits=limits))
+        except ProtocolError as error:
+            self.fail(client, error.reason, error.text)
+        except UndecidedError as undecided:
+            self._wait(client, undecided, partial(self._packet_again, client, first, body))
+
+    def _wait(
+        self, client: MqttClient, undecided: UndecidedError, retry: Callable[[], None]
+    ) -> None:
+        """Have another backend decide. The connection is not read until ``retry`` resumes it, so
+        that what follows stays behind what waits."""
+
+        def decided() -> None:
+            if client.stage is CONNECTED:
+                retry()
+
+        self.broker.connections.pause(client.connection)
+        undecided.ask(decided)
 
     def dispatch(self, client: MqttClient, first: int, body: bytes) -> None:
         """Handle one packet. Raises ProtocolError."""
@@ -149,6 +177,23 @@ class MqttConnectionHandler:
         except ProtocolError as error:
             self.fail(client, error.reason, error.text)
             return False
+        except UndecidedError as undecided:
+            run.detach()
+            self._wait(client, undecided, partial(self._publish_again, connection, run, raw))
+            return False
+
+    def _publish_again(self, connection: Connection, run: PublishRun, raw: bytes) -> None:
+        """Handle a kept run once it is decided whether the client may publish it."""
+        client: MqttClient = connection.identity
+        try:
+            if publishing.on_publish(self.broker, client, run, raw):
+                self.broker.reactor.accept(connection, run)
+        except ProtocolError as error:
+            self.fail(client, error.reason, error.text)
+        except UndecidedError as undecided:
+            self._wait(client, undecided, partial(self._publish_again, connection, run, raw))
+        else:
+            self.broker.connections.resume(connection)
 
     def refused(self, connection: Connection, answers: bytes, outcome: int) -> None:
         """Report the outcome of publishes that failed: ``answers`` are the acknowledgements they

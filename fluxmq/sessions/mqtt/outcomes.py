@@ -21,6 +21,7 @@ class Cause(StrEnum):
 
     ADMINISTRATOR = "administrator"
     BANNED = "banned"
+    EXPIRED = "expired"
     LEASE_LOST = "lease_lost"
     MEMORY = "memory"
     PERMISSIONS = "permissions"
@@ -31,6 +32,7 @@ class Cause(StrEnum):
 DISCONNECTS: Final[Mapping[Cause, Reason]] = {
     Cause.ADMINISTRATOR: Reason.ADMINISTRATIVE_ACTION,
     Cause.BANNED: Reason.ADMINISTRATIVE_ACTION,
+    Cause.EXPIRED: Reason.MAXIMUM_CONNECT_TIME,
     Cause.LEASE_LOST: Reason.USE_ANOTHER_SERVER,
     Cause.MEMORY: Reason.SERVER_BUSY,
     Cause.PERMISSIONS: Reason.NOT_AUTHORIZED,

@@ -198,6 +198,9 @@ class QueuePort(Protocol):
 class PublishPort(Protocol):
     """Routing of messages."""
 
+    def accept(self, connection: Connection, run: PublishRun, /) -> int:
+        """Route and answer a run that a session has kept until it was permitted."""
+
     def publish_run(self, run: PublishRun, /) -> int:
         """Route a run; negative when its topic is not valid."""
 
@@ -234,6 +237,9 @@ class ConnectionPort(Protocol):
 
     def watch(self, client: MqttClient, seconds: float) -> None:
         """Call the handler's ``expired`` after this long without input."""
+
+    def end_at(self, client: MqttClient, at: float) -> None:
+        """Disconnect the client at this monotonic time, when its login ends."""
 
     def feed_later(self, client: MqttClient) -> None:
         """Schedule a call of the handler's ``drained`` for this client."""

@@ -32,7 +32,7 @@ NOT_PERMITTED = "publish is not permitted"
 
 def on_publish(broker: MqttBrokerPort, client: MqttClient, run: PublishRun, raw: bytes) -> bool:
     """Check a run that is not plain. True: route and answer it (a ``control`` run: answer it).
-    Raises ProtocolError."""
+    Raises ProtocolError, and UndecidedError before anything is done."""
     session = client.session
     assert session is not None
     if raw:
@@ -87,7 +87,8 @@ def queue_publish(
             run.options = queue_options(run.properties)
             if known is None:
                 known = client.addressed = Addressed()
-            known.add(run.topic, client.policy, broker.limits)
+            if client.policy is not None and client.policy.lasting:
+                known.add(run.topic, client.policy, broker.limits)
         else:
             settlement = parse_settlement(address, run.properties)
     except MalformedAddressError as error:
@@ -152,7 +153,7 @@ def apply_properties(
 
 def permitted(limits: SessionLimits, client: MqttClient, run: PublishRun) -> bool:
     """Return whether the client may publish to the run's topic. Raises ProtocolError for a bad
-    topic."""
+    topic, and UndecidedError."""
     connection = client.connection
     topic = run.topic
     if connection.allowed is None:
@@ -163,7 +164,8 @@ def permitted(limits: SessionLimits, client: MqttClient, run: PublishRun) -> boo
     check_topic(limits, topic)
     if not may_publish(client, topic):
         return False
-    if connection.allowed is not None and len(topic) <= ALLOWED_BYTES_MAX:
+    lasting = client.policy is not None and client.policy.lasting
+    if lasting and connection.allowed is not None and len(topic) <= ALLOWED_BYTES_MAX:
         if len(connection.allowed) >= ALLOWED_MAX:
             connection.allowed.clear()
         connection.allowed.add(topic)

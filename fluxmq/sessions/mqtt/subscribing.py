@@ -34,10 +34,14 @@ FEED_STEP = 256
 
 
 def on_subscribe(broker: MqttBrokerPort, client: MqttClient, packet: Subscribe) -> None:
-    """Add subscriptions and answer when they are known everywhere."""
+    """Add subscriptions and answer when they are known everywhere. Raises ProtocolError, and
+    UndecidedError before anything is done."""
     session = client.session
     assert session is not None
     check_answer(client, len(packet.subscriptions))
+    if client.policy is not None and not client.policy.lasting:
+        for wanted in packet.subscriptions:
+            may_subscribe(client, wanted.filter)
     if client.connection.version == 4:
         # A bad filter ends the connection here, before any of the others is added.
         for wanted in packet.subscriptions:

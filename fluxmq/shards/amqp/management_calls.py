@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from fluxmq.auth.logins import BackendLogin
+from fluxmq.auth.remote_rights import Decisions
 from fluxmq.ipc.amqp_calls import (
     AMQP_CALL,
     CALL_SECONDS,
@@ -90,12 +92,14 @@ class ManagementCalls:
         shard: int,
         node: str,
         broker: AmqpBroker,
+        decisions: Decisions,
         tally: Tally,
         call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
         self._shard = shard
         self._node = node
         self._broker = broker
+        self._decisions = decisions
         self._tally = tally
         self._call_later = call_later
         self._number = 0
@@ -111,7 +115,12 @@ class ManagementCalls:
         if self._open >= CALLS_MAX:
             answered(Failure(ERROR_LIMIT, f"{CALLS_MAX} calls are under way: try again later"))
             return
-        if self._broker.permissions(asked.user, asked.vhost) is None:
+        login = None if asked.login is None else asked.login.login(self._decisions)
+        if login is None:
+            permissions = self._broker.permissions(asked.user, asked.vhost)
+        else:
+            permissions = login.permissions(asked.vhost)
+        if permissions is None:
             text = f"access to vhost '{asked.vhost}' refused for user '{asked.user}'"
             answered(Failure(ERROR_REFUSED, text))
             return
@@ -120,11 +129,11 @@ class ManagementCalls:
             answered(Failure(ERROR_FAILED, f"publishers are blocked: {alarm}"))
             return
         self._open += 1
-        call = self._begin(asked)
+        call = self._begin(asked, login)
         call.feed(asked.frames)
         self._look(call, answered, self._tally.now + CALL_SECONDS)
 
-    def _begin(self, asked: AmqpCall) -> _Call:
+    def _begin(self, asked: AmqpCall, login: BackendLogin | None) -> _Call:
         """Open a session with the user's permissions, and its channel."""
         self._number += 1
         call = _Call(asked, self._tally)
@@ -137,7 +146,7 @@ class ManagementCalls:
         connection.handler = handler
         connection.identity = session
         session.client.stage = AmqpStage.RUNNING
-        session.client.access = Access(self._broker, asked.user, asked.vhost)
+        session.client.access = Access(self._broker, asked.user, asked.vhost, login)
         session.unopened_frame(CHANNEL, FRAME_METHOD, encode(ChannelOpen()))
         call.gather()
         call.output.clear()

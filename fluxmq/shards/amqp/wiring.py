@@ -107,7 +107,13 @@ class Amqp:
             MqttQueries(broker, queues),
         )
         self.management_calls = ManagementCalls(
-            self._queues.service.shard, self._node, self.broker, self._reactor.tally, call_later
+            *(
+                self._queues.service.shard,
+                self._node,
+                self.broker,
+                broker.authentication.backends.decisions,
+            ),
+            *(self._reactor.tally, call_later),
         )
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.target)
         queues.clients.bound = bindings.targets
@@ -191,12 +197,17 @@ class Amqp:
         self._reactor.routes.clear()
 
     def users_changed(self) -> None:
-        """Disconnect clients whose user no longer has access."""
+        """Disconnect clients whose user no longer has access, or whose login backend is no longer
+        asked."""
         for client in list(self.handler.clients):
             info = client.info
             if not info.user:
                 continue
-            if self._broker.authentication.user(info.user) is None:
+            login = client.access.login
+            if login is not None:
+                if login.backend not in self._broker.authentication.settings.backends:
+                    client.disconnect(f"auth.{login.backend} is no login backend any more")
+            elif self._broker.authentication.user(info.user) is None:
                 client.disconnect(f"user '{info.user}' is deleted or disabled")
             elif info.counted and self.broker.permissions(info.user, info.vhost) is None:
                 client.disconnect(f"access to vhost '{info.vhost}' of user '{info.user}' ended")

@@ -25,12 +25,15 @@ from fluxmq.control.management.amqp_calls import contents_of
 from fluxmq.control.management.api import check_rights
 from fluxmq.control.management.definition_file import DefinitionFile
 from fluxmq.control.management.list_query import ListQuery, cut
-from fluxmq.control.management.requests import ApiError, ApiRoute, Call, Caller, Right
+from fluxmq.control.management.requests import ApiError, ApiRoute, Ask, Call, Caller, Right
 from fluxmq.control.management.rows import properties_key, user_row
+from fluxmq.ipc.login_messages import LOGIN, LoginAnswer, LoginQuestion
+from fluxmq.ipc.messages import Body
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties, frames_of_content
 from fluxmq.protocols.amqp091.method_codec import frame
 from fluxmq.protocols.amqp091.methods import BasicGetEmpty, BasicGetOk
 from fluxmq.routing.topology.records import Binding
+from fluxmq.settings.schema import AuthSettings
 from tests.unit.control.management import make_api, user
 
 PARAMETERS = HashParameters(time_cost=1, memory_cost_kib=8)
@@ -161,14 +164,23 @@ def test_messages_are_read_from_a_sessions_output() -> None:
 # Logging in
 
 
-def access(*, loopback: tuple[str, ...] = ()) -> tuple[ManagementAccess, list[float]]:
+async def nobody(kind: str, _body: Body) -> Body:
+    """Control, which is asked about users of no other backend."""
+    raise AssertionError(kind)
+
+
+def access(
+    *, loopback: tuple[str, ...] = (), ask: Ask = nobody, **auth: Any
+) -> tuple[ManagementAccess, list[float]]:
     """Access for alice (management, "right"), bob (no tag) and a clock."""
+    settings = AuthSettings.model_validate({"loopback_users": loopback, **auth})
     stored = hash_password("right", b"s" * SALT_BYTES, PARAMETERS)
     users = (user("alice", "management", stored=stored), user("bob", stored=stored))
     now = [1000.0]
     limits = ThrottleLimits(3, 50, 10.0, 60.0, 600.0)
     made = ManagementAccess(
-        lambda: users, lambda: PARAMETERS, limits, lambda: loopback, lambda: now[0]
+        *(lambda: users, lambda: PARAMETERS, limits, lambda: settings, ask),
+        lambda: now[0],
     )
     return made, now
 
@@ -196,6 +208,48 @@ def test_a_password_lets_a_user_with_a_tag_in() -> None:
     assert log_in(made, "", "", "Bearer x") == "401 Login required"
     assert log_in(made, "", "", "Basic !") == "401 Login failed"
     assert made.failures == 2
+
+
+SIGNED = "eyJh.e30.c2ln"
+OAUTH2 = {"resource_server_id": "mq", "jwks_url": "https://issuer/keys"}
+
+
+def elsewhere(**answer: Any) -> tuple[ManagementAccess, list[LoginQuestion]]:
+    """Access where tokens are accepted, or else what `answer` says."""
+    asked: list[LoginQuestion] = []
+
+    async def ask(kind: str, body: Body) -> Body:
+        assert kind == LOGIN
+        asked.append(LoginQuestion.from_body(body))
+        granted = {"outcome": "accepted", "backend": "oauth2", "name": "tom"}
+        return LoginAnswer(**granted | {"tags": ("management",)} | answer).to_body()
+
+    made, _ = access(loopback=("guest",), ask=ask, backends=("internal", "oauth2"), oauth2=OAUTH2)
+    return made, asked
+
+
+def test_a_bearer_and_a_password_may_be_a_token() -> None:
+    made, asked = elsewhere()
+    assert log_in(made, "", "", f"Bearer {SIGNED}") == "tom"
+    assert log_in(made, "alice", SIGNED) == "tom"
+    assert log_in(made, "alice", "right") == "alice"
+    assert [each.password.decode() for each in asked] == [SIGNED, SIGNED]
+    assert {each.backends for each in asked} == {("oauth2",)}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"outcome": "wrong"}, "401 Login failed"),
+        ({"outcome": "unavailable"}, "503 the login cannot be checked now"),
+        ({"outcome": "busy"}, "503 the login cannot be checked now"),
+        ({"tags": ()}, "401 Not management user"),
+        ({"name": "guest"}, "401 Login failed"),  # from this machine only
+    ],
+)
+def test_what_other_backends_decide(answer: dict[str, Any], told: str) -> None:
+    made, _ = elsewhere(**answer)
+    assert log_in(made, "", "", f"Bearer {SIGNED}") == told
 
 
 def test_guessing_is_delayed() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fluxmq.auth.logins import AuthResult, LoginOutcome
+from fluxmq.auth.logins import AuthResult, BackendLogin, LoginOutcome
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import TopicPermission, VhostPermission
 from fluxmq.model.batch_format import parse
@@ -68,6 +68,8 @@ class MemoryBroker:
         self.time = 1000.0
         self.names = 0
         self.users = {"guest": b"guest", "bob": b"bob", "eve": b"eve"}
+        self.logins: dict[bytes, BackendLogin] = {}
+        """Users of another backend, by what they give for a password."""
         self.grants: dict[tuple[str, str], Permissions] = {}
         for vhost in ("/", "other"):
             self.grant("guest", VhostPermission(vhost, ".*", ".*", ".*"))
@@ -180,6 +182,9 @@ class MemoryBroker:
             result = AuthResult(LoginOutcome.BUSY)
         elif mechanism == "EXTERNAL":
             result = AuthResult(LoginOutcome.ACCEPTED, client.certificate_name)
+        elif password in self.logins:
+            login = self.logins[password]
+            result = AuthResult(LoginOutcome.ACCEPTED, login.user.name, login)
         elif self.users.get(user) == password:
             result = AuthResult(LoginOutcome.ACCEPTED, user)
         else:

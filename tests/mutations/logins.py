@@ -1,0 +1,86 @@
+"""Rules of logins by other backends than the internal one."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+OF_TOKENS = "tests/unit/control/logins/test_oauth2.py::"
+OF_CHAIN = "tests/unit/control/logins/test_service.py::"
+OF_SHARD = "tests/unit/shards/test_backend_logins.py::"
+OF_RIGHTS = "tests/unit/shards/test_rights_decisions.py::"
+OF_AMQP = "tests/unit/sessions/amqp091/test_logins.py::"
+
+MUTATIONS = [
+    Mutation(
+        "any_algorithm",
+        "Only algorithms of the settings count, and none with a shared secret.",
+        "OAuth2Backend.check",
+        "algorithm not in self._settings.algorithms",
+        "False",
+        OF_TOKENS + "test_only_the_algorithms_of_the_settings",
+    ),
+    Mutation(
+        "expired_tokens",
+        "A token that has expired lets nobody in.",
+        "OAuth2Backend._claims",
+        '_seconds(claims, "exp") + leeway <= now',
+        "False",
+        OF_TOKENS + "test_a_token_ends_with_its_time_and_the_leeway",
+    ),
+    Mutation(
+        "expired_tokens_remembered",
+        "Nor does one that has expired since it was remembered.",
+        "LoginBackends._granted",
+        "if remaining <= 0:",
+        "if False:",
+        OF_CHAIN + "test_a_remembered_token_ends_with_its_time",
+    ),
+    Mutation(
+        "wrong_for_unavailable",
+        "A backend that cannot be asked makes no password wrong.",
+        "LoginBackends._check",
+        'failed = LoginAnswer("unavailable", name)',
+        "pass",
+        OF_CHAIN + "test_the_next_backend_is_asked_after_a_refusal_or_a_failure",
+    ),
+    Mutation(
+        "remote_guest",
+        "A user of this machine is one whichever backend knows the name.",
+        "Authentication._decided",
+        "and self.reachable(answer.name, login.peer)",
+        "",
+        OF_SHARD + "test_a_user_of_this_machine_stays_one_of_it",
+    ),
+    Mutation(
+        "earlier_rights_stay",
+        "A resumed session has no subscription that the new login does not permit.",
+        "end_denied",
+        "if not permitted:",
+        "if False:",
+        OF_SHARD + "test_a_resumed_session_keeps_what_the_new_login_permits",
+    ),
+    Mutation(
+        "endless_logins",
+        "A connection ends with its login.",
+        "AmqpClient.reschedule",
+        "(self.deadline, self.heartbeat_at, ends_at)",
+        "(self.deadline, self.heartbeat_at)",
+        OF_AMQP + "test_the_connection_ends_with_the_login",
+    ),
+    Mutation(
+        "another_user_by_renewal",
+        "A renewed login is of the same user.",
+        "AmqpSession._update_secret.done",
+        "or result.username != info.user",
+        "",
+        OF_AMQP + "test_a_renewal_that_is_refused_closes_the_connection",
+    ),
+    Mutation(
+        "permitted_for_ever",
+        "What another backend has decided is asked again.",
+        "permitted",
+        "if lasting and connection.allowed",
+        "if connection.allowed",
+        OF_RIGHTS + "test_a_permission_that_is_revoked_is_noticed",
+    ),
+]
