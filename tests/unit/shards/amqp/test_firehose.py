@@ -18,7 +18,7 @@ MakeAmqp = Callable[..., AmqpNode]
 
 
 def trace(node: AmqpNode, *vhosts: str) -> None:
-    """What control tells every shard."""
+    """Have control tell every shard."""
     answers: list[Body | Failure] = []
     answered: Answered = answers.append
     for shard in node:
