@@ -119,7 +119,7 @@ class Amqp:
     def _join_messages(self, settings: Settings, publishing: Publishing) -> None:
         """Publish the broker's own messages from now on."""
         topology, wake = self.topology.topology, self._queues.service.wake
-        self.messages.join(topology, publishing, wake)
+        self.messages.join(topology, publishing, self._reactor, wake)
         self.topology.before = self._broker.events.topology_changes
         self._broker.events.enabled = settings.amqp.event_exchange
         self._queues.flush_others = self._flush
