@@ -1,7 +1,7 @@
 """Requests about users: to the directory, and to the topology for their limits.
 
-Limits are rows of the topology, which knows no users. They go with their user; what a crash between
-the two left behind goes when a user of that name is added.
+Limits are rows of the topology, which knows no users. They go with their user; those that a crash
+left behind go when a user of that name is added.
 """
 
 from __future__ import annotations

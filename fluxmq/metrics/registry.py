@@ -609,7 +609,7 @@ _DECLARED: Final = (
     Metric(
         "fluxmq_broker_messages_dropped_total",
         _C,
-        "Such messages dropped because too many were waiting.",
+        "Such messages dropped because too many were waiting, or a queue had no room.",
         ("exchange",),
     ),
     # Limits on rates, and of users

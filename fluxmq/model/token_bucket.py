@@ -1,7 +1,6 @@
 """A token bucket: how much may happen per second, and how long to wait for more.
 
-What is taken may exceed what is there, so that a whole batch is one question; the debt is waited
-for. Time comes from the caller.
+More may be taken than there is, so that a whole batch is one question; the debt is waited for. Time comes from the caller.
 """
 
 from __future__ import annotations

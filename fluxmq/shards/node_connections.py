@@ -1,7 +1,8 @@
 """Counts of other nodes, such as connections per vhost: a limit is the vhost's, not the node's.
 
-A shard tells its counterparts on other nodes the counts of its whole node, when they have changed. What it knows of other nodes is a fraction of a second old: connections opened on several
-nodes at the same moment may exceed the limit by one per node, as in a RabbitMQ cluster. Those of a
+A shard tells its counterparts on other nodes the counts of its whole node, when they have changed.
+Its knowledge of other nodes is a fraction of a second old: connections opened on several nodes at the
+same moment may exceed the limit by one per node, as in a RabbitMQ cluster. Those of a
 node that cannot be reached do not count.
 """
 

@@ -1,7 +1,7 @@
 """Limits on the rates of publishers: messages and bytes per second of a connection, and of a vhost.
 
 A connection above its rate is not read until it has paid for what it has sent, so that its client is
-slowed down by TCP. What it had sent at once is handled at once, and waited for afterwards: a run of
+slowed down by TCP. Messages that were sent at once are handled at once, and waited for afterwards: a run of
 messages is charged as a whole. Connections are looked at ten times a second.
 
 A vhost's limit is for the whole cluster. Each shard has the share of it that its publishers are among
@@ -47,7 +47,7 @@ UNLIMITED = _Rates(0, 0)
 
 
 class _Buckets:
-    """What one connection, or the publishers of a vhost on this shard, may publish."""
+    """The buckets of one connection, or of a vhost's publishers on this shard."""
 
     __slots__ = ("_bytes", "_messages")
 

@@ -80,7 +80,8 @@ class SharedCounts:
         for peer, link in self._links.items():
             if link.up and self._told.get(peer) != link.epoch:
                 self._told[peer] = link.epoch
-                link.send_control(self._frame, dict(self._own), True)
+                if self._own:  # otherwise the peer knows of none anyway
+                    link.send_control(self._frame, dict(self._own), True)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames by name."""

@@ -34,7 +34,7 @@ MUTATIONS = [
     ),
     Mutation(
         "events_by_all_shards",
-        "What every shard learns is told by one.",
+        "Changes that every shard learns of are told by one.",
         "BrokerEvents._speaks",
         "return self._first and all(self._node < each for each in self.connected())",
         "return all(self._node < each for each in self.connected())",

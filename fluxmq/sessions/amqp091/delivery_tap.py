@@ -1,4 +1,4 @@
-"""What similar deliveries have in common, and who looks at deliveries that were written."""
+"""The common part of similar deliveries, and the port of those who look at written ones."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 They are published at most once, without confirms, to exchanges that clients cannot publish to.
 Messages that arise while queues deliver wait for the end of the tick, in a bounded buffer; beyond it
-they are dropped and counted.
+they are dropped and counted, as are messages to queues without room.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from fluxmq.metrics.registry import Sample
+from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
 from fluxmq.protocols.amqp091.message_properties import to_block
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
@@ -24,6 +25,8 @@ EXCHANGES = (TRACE_EXCHANGE, EVENT_EXCHANGE)
 PENDING_MAX = 10_000
 PENDING_BYTES_MAX = 16 << 20
 """Messages, and bytes of their payloads and properties, that wait for the end of a tick."""
+FULL_SECONDS = 1.0
+"""Time for which messages are dropped after one for which a queue had no room."""
 KEY_BYTES_MAX = 255
 """Bytes of a routing key; longer ones are cut, as the name in it may be as long itself."""
 
@@ -44,15 +47,24 @@ class BrokerMessages:
         self.sent: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self._publishing: Publishing | None = None
+        self._reactor: Reactor | None = None
+        self._full_until = 0.0
         self._wake: Callable[[], None] = _nothing
         self._waiting: deque[_OwnMessage] = deque()
         self._bytes = 0
 
-    def join(self, topology: Topology, publishing: Publishing, wake: Callable[[], None]) -> None:
-        """Publish through this part of the shard; ``wake`` has `flush` called before the tick ends,
-        or in the next one."""
+    def join(
+        self,
+        topology: Topology,
+        publishing: Publishing,
+        reactor: Reactor,
+        wake: Callable[[], None],
+    ) -> None:
+        """Publish through these parts of the shard; ``wake`` has `flush` called before the tick
+        ends, or in the next one."""
         self.topology = topology
         self._publishing = publishing
+        self._reactor = reactor
         self._wake = wake
 
     def leads_somewhere(self, vhost: str, exchange: str) -> bool:
@@ -64,13 +76,21 @@ class BrokerMessages:
         self, vhost: str, exchange: str, key: str, properties: bytes, run: AmqpPublishRun
     ) -> None:
         """Publish a run's payloads with these key and properties at once."""
-        found = self.topology.exchange(vhost, exchange)
-        if found is None or self._publishing is None:
+        found, reactor = self.topology.exchange(vhost, exchange), self._reactor
+        if found is None or self._publishing is None or reactor is None:
             return
+        if reactor.tally.now < self._full_until:
+            self.dropped[exchange] += run.count
+            return
+        full_before = reactor.link_full
         block = to_block(properties, exchange, "")
         routing = Routing(found, block, (cut(key),))
         self._publishing.publish(run, routing, None)
         self.sent[exchange] += run.count
+        if reactor.link_full and not full_before:
+            # A queue has no room: that is no reason to stop the client that is reported on.
+            reactor.link_full = False
+            self._full_until = reactor.tally.now + FULL_SECONDS
 
     def later(self, vhost: str, exchange: str, key: str, properties: bytes, payload: bytes) -> None:
         """Publish a message before the tick ends, or in the next one."""

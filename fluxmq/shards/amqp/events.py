@@ -1,7 +1,7 @@
 """Events, published to ``amq.rabbitmq.event`` of the default virtual host while a queue is bound to it.
 
-Each shard tells what happens to its own clients. What every shard of every node learns is told once:
-an alarm of a node by the node's first shard, a change of the topology or of users by that of the node
+Each shard tells what happens to its own clients. Changes that every shard of every node learns of are
+told once: an alarm of a node by the node's first shard, a change of the topology or of users by that of the node
 with the lowest name among those that are connected. Events are published at most once; some may be
 missed while that shard restarts. Without a binding, an event costs two look-ups.
 
@@ -27,6 +27,8 @@ from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.shards.amqp.broker_messages import BrokerMessages
 
 PERSISTENT = 2
+AGAIN_SECONDS = 5.0
+"""Time until the exchange is declared again, as while a cluster has no leader."""
 TLS_LISTENERS = frozenset(number for number, name in enumerate(LISTENERS) if name.endswith("tls"))
 AMQP = "AMQP 0-9-1"
 MQTT = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}
@@ -55,11 +57,20 @@ class BrokerEvents:
         self._node = node
         self._now_us = now_us
         self._alarms: tuple[str, ...] = ()
+        self._again_at = 0.0
 
     @property
     def wanted(self) -> bool:
         """Return whether events would reach a queue."""
         return self.enabled and self.messages.leads_somewhere(DEFAULT_VHOST, EVENT_EXCHANGE)
+
+    def lacks_exchange(self, now: float) -> bool:
+        """Return whether this shard has to create the exchange; at most once in `AGAIN_SECONDS`."""
+        exchange = self.messages.topology.exchange(DEFAULT_VHOST, EVENT_EXCHANGE)
+        if not self.enabled or not self._first or exchange is not None or now < self._again_at:
+            return False
+        self._again_at = now + AGAIN_SECONDS
+        return True
 
     def _speaks(self) -> bool:
         """Return whether this shard tells what all shards of all nodes learn."""
@@ -79,7 +90,7 @@ class BrokerEvents:
             return  # a client's property that no header can hold
         self.messages.later(DEFAULT_VHOST, EVENT_EXCHANGE, key, encoded, b"")
 
-    # What every shard learns
+    # Changes that every shard learns of
 
     def topology_changes(self, delta: Delta) -> None:
         """Tell a change that the topology has not taken yet."""

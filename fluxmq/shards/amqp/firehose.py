@@ -2,8 +2,8 @@
 ``amq.rabbitmq.trace``.
 
 Traced are publishes of clients, over AMQP and MQTT, and deliveries to AMQP clients; copies are not.
-A copy has the original's payload, and headers about it. Which virtual hosts are traced is the state
-of the node: its control process tells it, and a restart forgets it. While none is traced, one flag
+A copy has the original's payload, and headers about it. The traced virtual hosts are the state
+of the node: its control process tells them, and a restart forgets them. While none is traced, one flag
 is looked at per run of publishes and per batch of deliveries.
 
 Source: RabbitMQ's firehose (rabbit_trace).

@@ -128,9 +128,9 @@ class Amqp:
     def _join_messages(self, settings: Settings, publishing: Publishing) -> None:
         """Publish the broker's own messages from now on."""
         topology, wake = self.topology.topology, self._queues.service.wake
-        self.messages.join(topology, publishing, wake)
+        self.messages.join(topology, publishing, self._reactor, wake)
         self.topology.before = self._broker.events.topology_changes
-        self._enable_events(settings.amqp.event_exchange)
+        self._broker.events.enabled = settings.amqp.event_exchange
         self._queues.flush_others = self._flush
 
     @property
@@ -228,6 +228,8 @@ class Amqp:
         self.topology.tick()
         self.vhost_connections.tick()
         self._broker.user_limits.tick()
+        if self.topology.known and self._broker.events.lacks_exchange(self._reactor.tally.now):
+            self.topology.change([AddEventExchange()], lambda _refusal: None)
         self.declared.housekeeping()
         self.migrations.step()
 
@@ -241,14 +243,7 @@ class Amqp:
     def configure(self, settings: Settings) -> None:
         """Apply new settings."""
         self.broker.configure(settings)
-        self._enable_events(settings.amqp.event_exchange)
-
-    def _enable_events(self, enabled: bool) -> None:
-        """Publish events or no longer; their exchange is made by the first shard, and stays."""
-        events = self._broker.events
-        if enabled and not events.enabled and self._queues.service.shard == 0:
-            self.topology.change([AddEventExchange()], lambda _refusal: None)
-        events.enabled = enabled
+        self._broker.events.enabled = settings.amqp.event_exchange
 
     def shut_down(self) -> None:
         """Tell every client that the node shuts down."""

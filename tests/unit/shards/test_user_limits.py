@@ -14,7 +14,7 @@ def checks(net: Net) -> list[UserLimitChecks]:
 
 
 def apply(net: Net, change: Change) -> None:
-    """What every shard's copy of the topology learns."""
+    """Change every shard's copy of the topology."""
     for each in checks(net):
         delta = each.topology.apply(change)
         each.changed(delta)

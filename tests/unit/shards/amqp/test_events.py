@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from fluxmq.routing.topology.changes import SetUserLimits
+from fluxmq.routing.topology.changes import AddEventExchange, AddVhost, SetUserLimits
 from fluxmq.routing.topology.names import EVENT_EXCHANGE
+from fluxmq.routing.topology.records import Vhost
 from fluxmq.sessions.amqp091.ports import ConsumeRequest
+from fluxmq.shards.amqp.broker_messages import BrokerMessages
+from fluxmq.shards.amqp.events import AGAIN_SECONDS, BrokerEvents
 from tests.unit.shards.amqp.support import AmqpClient, AmqpNode, user
 
 MakeAmqp = Callable[..., AmqpNode]
@@ -117,3 +120,15 @@ def test_clients_may_not_publish_events(make_amqp: MakeAmqp) -> None:
     client.send(1, "channel.open")
     client.publish(1, EVENT_EXCHANGE, "queue.created", b"")
     assert [each.name for each in client.read()][-1] == "channel.close"
+
+
+def test_the_first_shard_asks_for_the_exchange_until_it_is_there() -> None:
+    messages = BrokerMessages()
+    first, second = (BrokerEvents(messages, shard, "n", lambda: 0) for shard in range(2))
+    assert not first.lacks_exchange(1), "it is not wanted"
+    first.enabled = second.enabled = True
+    moments = (1, 2, 1 + AGAIN_SECONDS)
+    assert [first.lacks_exchange(now) for now in moments] == [True, False, True]
+    assert not second.lacks_exchange(1)
+    messages.topology.apply_all([AddVhost(Vhost("/")), AddEventExchange()])
+    assert not first.lacks_exchange(100)

@@ -18,7 +18,7 @@ MakeAmqp = Callable[..., AmqpNode]
 
 
 def trace(node: AmqpNode, *vhosts: str) -> None:
-    """What control tells every shard."""
+    """Have control tell every shard."""
     answers: list[Body | Failure] = []
     answered: Answered = answers.append
     for shard in node:
@@ -97,3 +97,26 @@ def test_properties_become_a_table() -> None:
 def test_long_names_make_no_key_too_long() -> None:
     key = broker_messages.cut("publish." + "ü" * 200)
     assert (len(key.encode()), key) == (254, "publish." + "ü" * 123)
+
+
+def test_copies_for_a_queue_without_room_are_dropped_and_stop_nobody(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2, (user(),))
+    copies = node.queue("copies", shard=1, durable=False)
+    node.bind(TRACE_EXCHANGE, "copies", "#")
+    client = AmqpClient(node)
+    client.send(1, "channel.open")
+    trace(node, "/")
+    node.settle()
+    node.hold()
+    node.pipes[0, 1].room = 1_000_000
+    messages, reactor = node.amqp().messages, node[0].reactor
+    for _ in range(40):
+        client.publish(1, "amq.fanout", "", bytes(100_000))
+    assert messages.dropped[TRACE_EXCHANGE] > 0
+    assert reactor.tally.amqp_published == 40, "the client is read"
+    sent = messages.sent[TRACE_EXCHANGE]
+    node.pipes[0, 1].room = None
+    node.release()
+    node.advance(1.1)
+    client.publish(1, "amq.fanout", "", b"again")
+    assert len(contents(node, copies, 1)) == sent + 1
