@@ -1,7 +1,8 @@
 """``python -m perf resting``: what three nodes cost while nothing happens, with and without etcd, and with more groups.
 
 The processor time of all processes of the nodes, members of etcd included, is counted over some seconds in which no client
-is connected; then their memory (proportional set size). Groups beside ``default`` have three copies each.
+is connected; then their memory (proportional set size). Groups beside ``default`` have three copies each. ``--groups`` measures
+nodes without etcd and with that many groups beside ``default`` instead.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     command.add_argument("--seconds", type=float, default=SECONDS)
     command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--settle", type=float, default=SETTLE_S, help="seconds before counting")
+    command.add_argument("--groups", type=int, nargs="+", help="groups beside default, several times")
     command.add_argument("--name", default="resting", help="of the files written")
     command.add_argument("--results", type=Path, default=report.RESULTS, help="folder for files")
 
@@ -52,10 +55,13 @@ def rest(shape: Shape, settle: float, seconds: float) -> dict[str, float]:
 
 def main(options: argparse.Namespace) -> int:
     """Measure, write the figures and show them: medians, and the range."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in SHAPES}
+    shapes = SHAPES
+    if options.groups:
+        shapes = {f"{count} groups more": Shape(queues=0, groups=count) for count in options.groups}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in shapes}
     for _ in range(options.rounds):
-        for name, shape in SHAPES.items():
-            found[name].append(rest(shape, SETTLE_S, options.seconds))
+        for name, shape in shapes.items():
+            found[name].append(rest(shape, options.settle, options.seconds))
     about = {"time": report.now(), **report.machine()}
     record: dict[str, Any] = {"about": about, "seconds": options.seconds, **found}
     report.write_json(options.results / f"{options.name}.json", record)
