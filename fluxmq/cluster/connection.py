@@ -25,7 +25,8 @@ class StreamHello(NamedTuple):
     ``node``: cluster.node_id. ``shard``: the node's process. ``workers``: how many shards it has.
     ``epoch``: random 63-bit number of the process's life. ``purpose``: one of those at a shard's
     address (`fluxmq.cluster.shard_endpoint`), or "group:" and the name of a replication group.
-    ``tells_time``: whether it understands clock readings.
+    ``tells_time``: whether it understands clock readings. ``combines``: whether it understands
+    heartbeats of many groups in one frame.
     """
 
     node: str
@@ -34,6 +35,7 @@ class StreamHello(NamedTuple):
     epoch: int
     purpose: str
     tells_time: bool = False
+    combines: bool = False
 
 
 class StreamListener(Protocol):

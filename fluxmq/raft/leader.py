@@ -13,7 +13,7 @@ are committed with it. A group of one commits what its own disk has, whatever th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from fluxmq.raft.errors import Compacted
@@ -305,6 +305,24 @@ class Leadership:
         for progress in self.peers.values():
             progress.active = False
         return active > len(voters) // 2
+
+    @property
+    def idle(self) -> bool:
+        """True if no read, transfer or snapshot is under way, and this term is known here and
+        committed."""
+        return (
+            self.term_durable
+            and self._state.log.commit >= self.first_index
+            and not (self.transferee or self._reads_asked or self._rounds or self.reads)
+            and not self.snapshot_wanted
+        )
+
+    def resume(self, heard: Collection[int]) -> None:
+        """Go on after a time without ticks, with heartbeats at the next one; only the peers in
+        ``heard`` count as heard since the last check of the quorum."""
+        self._heartbeat_elapsed = self._state.config.heartbeat_ticks
+        for peer, progress in self.peers.items():
+            progress.active = peer in heard
 
     # Answers
 

@@ -1,0 +1,199 @@
+"""Combined heartbeats of a shard's groups: their timer, and their frames over the links to other
+nodes' shards. See `fluxmq.replication.heartbeats`.
+
+A member is at a shard if the group's own stream to it leads there, to the same life of that
+process, and the member is believed: the frames of that shard's link then speak for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fluxmq.cluster.node_links import NodeLink
+from fluxmq.raft.quiescence import Quiescence
+from fluxmq.replication.heartbeats import (
+    ANSWER,
+    BEAT,
+    CombinedHeartbeats,
+    Lease,
+    beat_seconds,
+)
+from fluxmq.replication.replica import Replica, tick_seconds
+from fluxmq.replication.shard_links import ShardLinks
+
+PATIENCE = 1.25
+"""Time without any change after which a group rests, in election timeouts: between two rests its
+leader checks its quorum."""
+
+
+class RestingReplica:
+    """A replicated group on this shard, as one that may rest; implements ``RestingGroup``."""
+
+    def __init__(self, replica: Replica, links: HeartbeatLinks, wake: Callable[[], None]) -> None:
+        self.name = replica.plan.name
+        self.leases: dict[int, Lease] = {}
+        self.replica = replica
+        self._links = links
+        self._wake = wake
+
+    @property
+    def quiescence(self) -> Quiescence:
+        """The state of its Raft node."""
+        return self.replica.hosted.driver.node.quiescence
+
+    @property
+    def working(self) -> bool:
+        """True if it takes part in the group, and does not move to another shard."""
+        hosted, replica = self.replica.hosted, self.replica
+        group = hosted.group
+        return (
+            not (group.failed or group.leaving or hosted.driver.halted)
+            and replica.resting is not None
+        )
+
+    @property
+    def patience(self) -> int:
+        """Beats without any change after which it may rest."""
+        return int(PATIENCE * self.replica.plan.election_timeout / self._links.interval) + 1
+
+    def peer_of(self, member: int) -> int | None:
+        """Return the shard where a member is; 0 without a stream, None if it cannot rest."""
+        stream = self.replica.raft_transport.stream(member)
+        if stream is None:
+            return 0
+        if not self.replica.acquaintances.believed(member):
+            return None
+        hello = stream.hello
+        return self._links.peer_of(hello.node, hello.shard, hello.epoch)
+
+    def ticks(self, beats: int) -> int:
+        """Return the ticks of its clock in so many beats."""
+        return int(beats * self._links.interval / tick_seconds(self.replica.plan))
+
+    def settle(self) -> None:
+        """Apply what was left for the next tick."""
+        self.replica.hosted.driver.catch_up(at_once=True)
+
+    def slept(self) -> None:
+        """Stop the group's clock."""
+        self.replica.rest()
+
+    def woke(self, leases: Mapping[int, Lease]) -> None:
+        """Start the group's clock again."""
+        heard = self.replica.raft_transport.heard
+        for member, lease in leases.items():
+            heard[member] = max(heard.get(member, 0.0), self._links.heard.get(lease.peer, 0.0))
+        self.replica.resume(self._wake)
+
+
+class HeartbeatLinks:
+    """The combined heartbeats of a shard. ``wake`` schedules the end of a tick. ``interval``:
+    seconds between beats. ``heard``: when each shard's last frame came."""
+
+    def __init__(
+        self, links: ShardLinks, wake: Callable[[], None], now: Callable[[], float]
+    ) -> None:
+        self.combined = CombinedHeartbeats(self._send)
+        self.interval = 1.0
+        self.heard: dict[int, float] = {}
+        self._links = links
+        self._wake = wake
+        self._now = now
+        self._groups: dict[str, RestingReplica] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return the handlers of control frames by name."""
+        return {BEAT: self._on_beat, ANSWER: self._on_answer}
+
+    # Groups
+
+    def add(self, replica: Replica) -> None:
+        """Take a group that was opened."""
+        group = self._groups[replica.plan.name] = RestingReplica(replica, self, self._wake)
+        self.combined.add(group)
+        self._measure()
+
+    def remove(self, name: str) -> None:
+        """Forget a group that is no longer here."""
+        group = self._groups.pop(name, None)
+        if group is not None:
+            self.combined.remove(group)
+            self._measure()
+
+    def _measure(self) -> None:
+        plans = [group.replica.plan for group in self._groups.values()]
+        timings = {(plan.heartbeat_timeout, plan.election_timeout) for plan in plans}
+        if timings:
+            self.interval, self.combined.silence_max = beat_seconds(timings)
+
+    def rests(self, name: str) -> bool:
+        """Return whether a group rests here."""
+        group = self._groups.get(name)
+        return group is not None and bool(group.leases)
+
+    def stirred(self, name: str) -> None:
+        """Wake a group: something is about to happen in it."""
+        group = self._groups.get(name)
+        if group is not None and group.leases:
+            self.combined.wake(group)
+
+    def heard_of(self, name: str, member: int) -> float:
+        """Return when the shard of a resting group's member was last heard; 0.0 otherwise."""
+        group = self._groups.get(name)
+        lease = None if group is None else group.leases.get(member)
+        return 0.0 if lease is None else self.heard.get(lease.peer, 0.0)
+
+    # Time
+
+    def start(self) -> None:
+        """Begin beats."""
+        self._timer = asyncio.get_running_loop().call_later(self.interval, self._beat)
+
+    def stop(self) -> None:
+        """End beats."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _beat(self) -> None:
+        """Count one beat, however long the shard was held up."""
+        self.start()
+        self.combined.beat()
+
+    # Links
+
+    def peer_of(self, node: str, shard: int, epoch: int) -> int | None:
+        """Return the number of a shard of another node, in that life of it, if there is a link to
+        it and it understands combined heartbeats; None otherwise."""
+        for peer, link in self._links.abroad.items():
+            if (link.node, link.shard, link.epoch) == (node, shard, epoch):
+                return peer if link.up and link.combines else None
+        return None
+
+    def came(self, link: NodeLink) -> None:
+        """Handle a new stream to a shard."""
+        if link.combines:
+            self.combined.came(link.peer)
+
+    def gone(self, link: NodeLink) -> None:
+        """Handle the loss of a stream."""
+        self.combined.gone(link.peer)
+
+    def _send(self, peer: int, what: str, *arguments: Any) -> None:
+        self._links.abroad[peer].send_control(what, *arguments)
+
+    def _on_beat(
+        self,
+        link: NodeLink,
+        number: int,
+        added: Sequence[tuple[str, int, int]],
+        removed: Sequence[str],
+    ) -> None:
+        self.heard[link.peer] = self._now()
+        self.combined.on_beat(link.peer, number, added, removed)
+
+    def _on_answer(self, link: NodeLink, number: int, woken: Sequence[str]) -> None:
+        self.heard[link.peer] = self._now()
+        self.combined.on_answer(link.peer, number, woken)
