@@ -66,6 +66,9 @@ class StreamOutput(Protocol):
     def end(self) -> None:
         """Stop sending and receiving."""
 
+    def rest(self, on: bool) -> None:
+        """Look seldom whether the other side is there, or as often as usual again."""
+
 
 class NodeStream:
     """A stream. ``hello``: the other side's introduction. ``outgoing``: dialled by this side.
@@ -143,6 +146,11 @@ class NodeStream:
     def close(self) -> None:
         """End the stream; waiting frames are dropped. ``lost`` follows."""
         self._end("closed")
+
+    def rest(self, on: bool) -> None:
+        """Look seldom whether the other side is there, because the caller looks whether its process
+        is; or as often as usual again."""
+        self._wire.rest(on)
 
     def broken(self, why: str) -> None:
         """End the stream because of a problem. ``lost`` follows."""

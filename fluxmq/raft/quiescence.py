@@ -14,7 +14,7 @@ from collections.abc import Collection
 from fluxmq.raft.leader import Leadership
 from fluxmq.raft.progress import Progress
 from fluxmq.raft.state import NodeState
-from fluxmq.raft.types import ReplicationMode, Role
+from fluxmq.raft.types import Membership, ReplicationMode, Role
 
 
 class Quiescence:
@@ -31,6 +31,11 @@ class Quiescence:
         """The node's term, and the last index of its log."""
         state = self._state
         return state.term, state.log.last_index
+
+    @property
+    def membership(self) -> Membership:
+        """The membership in effect."""
+        return self._state.memberships.current
 
     @property
     def members(self) -> tuple[int, ...]:

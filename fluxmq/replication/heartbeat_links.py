@@ -79,12 +79,14 @@ class RestingReplica:
     def slept(self) -> None:
         """Stop the group's clock."""
         self.replica.rest()
+        self.replica.raft_transport.rest(True)
 
     def woke(self, leases: Mapping[int, Lease]) -> None:
         """Start the group's clock again."""
         heard = self.replica.raft_transport.heard
         for member, lease in leases.items():
             heard[member] = max(heard.get(member, 0.0), self._links.heard.get(lease.peer, 0.0))
+        self.replica.raft_transport.rest(False)
         self.replica.resume(self._wake)
 
 

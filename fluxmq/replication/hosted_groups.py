@@ -30,6 +30,11 @@ BEGIN_SECONDS: Final = 0.02
 """Time budget for beginning checkpoints, per tenth of a second: each takes some microseconds per
 queue, during which the shard serves nobody."""
 
+GROUPS_PER_TURN: Final = 100
+"""Groups that are checked for a due checkpoint every tenth of a second; more are checked less often,
+but at least once in `TURNS_MAX`."""
+TURNS_MAX: Final = 10
+
 _log = get_logger("fluxmq.queues")
 
 
@@ -77,6 +82,7 @@ class HostedGroups(Generic[Made]):
         self._cache = BatchCache(settings.queue_manager.cache_bytes)
         self._segments = OpenSegments(OpenFiles(self._files, disk.places))
         self._tally = reactor.tally
+        self._turn = 0
         self.checkpoints = Checkpoints(
             self._files, self._paths, executor, lambda: reactor.tally.now, wake
         )
@@ -193,6 +199,14 @@ class HostedGroups(Generic[Made]):
     def housekeeping(self) -> None:
         """Begin the checkpoints that are due, and write out segments; runs every tenth of a
         second."""
+        self._turn += 1
+        if self._turn % min(1 + len(self.groups) // GROUPS_PER_TURN, TURNS_MAX) == 0:
+            self._begin_checkpoints()
+        self.checkpoints.look(self.groups.values())
+        self.checkpoints.relieve(self._segments.table)
+        self.logs.sync_later(self._tally.now, self._executor)
+
+    def _begin_checkpoints(self) -> None:
         lagging = self.lagging()
         began = time.perf_counter()
         for hosted in self.checkpoints.due(
@@ -203,9 +217,6 @@ class HostedGroups(Generic[Made]):
             self.checkpoints.begin(hosted)
             if time.perf_counter() - began > BEGIN_SECONDS:
                 break  # groups with very many queues begin one after another
-        self.checkpoints.look(self.groups.values())
-        self.checkpoints.relieve(self._segments.table)
-        self.logs.sync_later(self._tally.now, self._executor)
 
     def lagging(self) -> list[AnyHosted]:
         """Return the groups that hold back too many files of the logs."""

@@ -165,6 +165,11 @@ class RaftTransport:
         """Return whether there is a stream to a member."""
         return member in self._connections
 
+    def rest(self, on: bool) -> None:
+        """Look seldom whether the members are there, or as often as usual again."""
+        for stream in self._connections.values():
+            stream.rest(on)
+
     def stream(self, member: int) -> NodeStream | None:
         """Return the stream to a member."""
         return self._connections.get(member)

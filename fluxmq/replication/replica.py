@@ -56,7 +56,7 @@ class Replica:
         """True while the clock stands still, because nothing happens in the group; None before it
         is started."""
         self.settled = False
-        """True if a resting group needs no look at its members."""
+        """True if no member is to be told or promoted, so that a resting group needs no look."""
         self.next_tell = 0.0
         """Next time to tell nodes that they are members, or were removed."""
         self._news = news
