@@ -259,7 +259,7 @@ class Checkpoints:
             or _has_many_entries(each, now)
         ]
         rest = sorted(
-            (each for each in found if each not in due),
+            set(found).difference(due),
             key=lambda each: each.entries_behind,
             reverse=True,
         )

@@ -35,23 +35,20 @@ class RestingReplica:
         self.name = replica.plan.name
         self.leases: dict[int, Lease] = {}
         self.replica = replica
+        self._group = replica.hosted.group
+        self._driver = replica.hosted.driver
         self._links = links
         self._wake = wake
 
     @property
     def quiescence(self) -> Quiescence:
         """The state of its Raft node."""
-        return self.replica.hosted.driver.node.quiescence
+        return self._driver.node.quiescence
 
     @property
     def working(self) -> bool:
-        """True if it takes part in the group, and does not move to another shard."""
-        hosted, replica = self.replica.hosted, self.replica
-        group = hosted.group
-        return (
-            not (group.failed or group.leaving or hosted.driver.halted)
-            and replica.resting is not None
-        )
+        """True if it takes part in the group."""
+        return not (self._group.failed or self._driver.halted)
 
     @property
     def patience(self) -> int:
@@ -74,7 +71,7 @@ class RestingReplica:
 
     def settle(self) -> None:
         """Apply what was left for the next tick."""
-        self.replica.hosted.driver.catch_up(at_once=True)
+        self._driver.catch_up(at_once=True)
 
     def slept(self) -> None:
         """Stop the group's clock."""

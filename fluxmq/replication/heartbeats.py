@@ -59,7 +59,7 @@ class RestingGroup(Protocol):
 
     @property
     def working(self) -> bool:
-        """True if it takes part in the group: it has started, and not failed."""
+        """True if it takes part in the group: it has not failed, nor left it for now."""
 
     @property
     def patience(self) -> int:

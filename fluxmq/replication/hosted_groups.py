@@ -207,12 +207,12 @@ class HostedGroups(Generic[Made]):
         self.logs.sync_later(self._tally.now, self._executor)
 
     def _begin_checkpoints(self) -> None:
-        lagging = self.lagging()
+        lagging = set(self.lagging())
         began = time.perf_counter()
         for hosted in self.checkpoints.due(
             self.groups.values(),
             self._settings.storage.checkpoint_interval,
-            lambda each: each in lagging,
+            lagging.__contains__,
         ):
             self.checkpoints.begin(hosted)
             if time.perf_counter() - began > BEGIN_SECONDS:

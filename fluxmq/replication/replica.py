@@ -52,9 +52,8 @@ class Replica:
         self.starting: asyncio.Task[None] | None = None
         self.caught_up: dict[int, float] = {}
         """On the leader: the time since when learners are close to the log's end."""
-        self.resting: bool | None = None
-        """True while the clock stands still, because nothing happens in the group; None before it
-        is started."""
+        self.resting = False
+        """True while the clock stands still, because nothing happens in the group."""
         self.settled = False
         """True if no member is to be told or promoted, so that a resting group needs no look."""
         self.next_tell = 0.0

@@ -403,6 +403,7 @@ class ReplicatedGroups:
         replicas, now = list(self.replicas.values()), self.now()
         for replica in replicas[:GROUP_SERIES_MAX]:
             yield from group_samples(replica, self.damages.found[replica.plan.name], now)
+        yield "fluxmq_raft_groups_at_rest", {}, self.heartbeats.combined.resting
         yield "fluxmq_raft_groups_not_shown", {}, max(0, len(replicas) - GROUP_SERIES_MAX)
         malformed = self.links.malformed.events
         malformed += sum(replica.raft_transport.malformed.events for replica in replicas)
