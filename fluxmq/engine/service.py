@@ -347,12 +347,10 @@ class QueueService:
 
     def _set_timer(self, groups: Iterable[ReplicationGroup]) -> None:
         """Schedule a wake-up for the first of the groups' timers."""
-        due: int | None = None
-        for group in groups:
-            at = group.next_due
-            if at is not None and (due is None or at < due):
-                due = at
-        now = self._clock()
+        dues = [at for group in groups if (at := group.next_due) is not None]
+        self._wake_at(min(dues, default=None), self._clock())
+
+    def _wake_at(self, due: int | None, now: int) -> None:
         if due is None or due > now + TIMER_AHEAD_US or now < self._timer_at <= due:
             return
         self._timer_at = due
@@ -361,12 +359,16 @@ class QueueService:
     def _timers(self) -> None:
         self._timer_at = 0
         now = self._clock()
-        groups = self._all()
-        for group in groups:
+        first: int | None = None
+        for group in self._all():
             due = group.next_due
-            if due is not None and due <= now:
+            if due is None:
+                continue
+            if due <= now:
                 self.mark(group)
-        self._set_timer(group for group in groups if (group.next_due or 0) > now)
+            elif first is None or due < first:
+                first = due
+        self._wake_at(first, now)
 
     def _all(self) -> list[ReplicationGroup]:
         return [self.ephemeral, *(hosted.group for hosted in self.groups.values())]

@@ -57,11 +57,15 @@ class Quiescence:
         end = log.last_index
         if not log.commit == log.persisted == log.handed == end:
             return False
-        voters = state.memberships.current.voters
-        present = sum([node == state.id or node in peers for node in voters])
-        if state.id not in voters or present <= len(voters) // 2:
+        if state.id not in state.memberships.current.voters or not self.suffice(peers):
             return False
         return all([self._is_quiet(leadership.peers.get(peer), end) for peer in peers])
+
+    def suffice(self, peers: Collection[int]) -> bool:
+        """Return whether these peers and this node are a majority of the voters."""
+        voters = self._state.memberships.current.voters
+        present = sum([node == self._state.id or node in peers for node in voters])
+        return present > len(voters) // 2
 
     @staticmethod
     def _is_quiet(progress: Progress | None, end: int) -> bool:

@@ -23,10 +23,6 @@ from fluxmq.replication.heartbeats import (
 from fluxmq.replication.replica import Replica, tick_seconds
 from fluxmq.replication.shard_links import ShardLinks
 
-PATIENCE = 1.25
-"""Time without any change after which a group rests, in election timeouts: between two rests its
-leader checks its quorum."""
-
 
 class RestingReplica:
     """A replicated group on this shard, as one that may rest; implements ``RestingGroup``."""
@@ -49,11 +45,6 @@ class RestingReplica:
     def working(self) -> bool:
         """True if it takes part in the group."""
         return not (self._group.failed or self._driver.halted)
-
-    @property
-    def patience(self) -> int:
-        """Beats without any change after which it may rest."""
-        return int(PATIENCE * self.replica.plan.election_timeout / self._links.interval) + 1
 
     def peer_of(self, member: int) -> int | None:
         """Return the shard where a member is; 0 without a stream, None if it cannot rest."""
@@ -102,6 +93,7 @@ class HeartbeatLinks:
         self._now = now
         self._groups: dict[str, RestingReplica] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._measured = True
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames by name."""
@@ -113,16 +105,18 @@ class HeartbeatLinks:
         """Take a group that was opened."""
         group = self._groups[replica.plan.name] = RestingReplica(replica, self, self._wake)
         self.combined.add(group)
-        self._measure()
+        self._measured = False
 
     def remove(self, name: str) -> None:
         """Forget a group that is no longer here."""
         group = self._groups.pop(name, None)
         if group is not None:
             self.combined.remove(group)
-            self._measure()
+            self._measured = False
 
     def _measure(self) -> None:
+        """Take the interval from the groups' timeouts."""
+        self._measured = True
         plans = [group.replica.plan for group in self._groups.values()]
         timings = {(plan.heartbeat_timeout, plan.election_timeout) for plan in plans}
         if timings:
@@ -149,6 +143,8 @@ class HeartbeatLinks:
 
     def start(self) -> None:
         """Begin beats."""
+        if not self._measured:
+            self._measure()
         self._timer = asyncio.get_running_loop().call_later(self.interval, self._beat)
 
     def stop(self) -> None:

@@ -15,11 +15,14 @@ the stream ends, none does. Whatever happens to a member wakes it: a message to 
 loss of a stream, a failure. It then has its own ticks and heartbeats again, and says so in its
 shard's next frame, upon which the others wake as well.
 
-A shard that is silent for too long, though less than half an election timeout, wakes all groups that
-rest with it. A follower then continues its election timeout from the last frame, and a leader does
-not count that shard's members as heard: elections begin when they would have begun, and a leader
-that has lost its majority steps down within the same time. An answer counts only for groups that
-were at rest in the frame it answers.
+When a shard is silent for three quarters of an election timeout, the groups that it leads wake at
+their followers, and those that it follows wake at their leaders if the others are no majority. A
+follower then continues its election timeout from the last frame, and a leader does not count that
+shard's members as heard: elections begin when they would have begun, and a leader that has lost its
+majority steps down within two election timeouts. An answer counts only for groups that were at rest
+in the frame it answers. If the silent shard was only slow, its next frame puts the followers that
+nothing else has happened to back to rest, so that one slow process does not wake all groups of a
+cluster for long.
 
 Time is counted in beats; streams, clocks and groups are behind ports.
 """
@@ -37,6 +40,11 @@ ANSWER: Final = "beaten"
 
 BEATS_PER_ELECTION: Final = 4
 """Least number of beats in the shortest election timeout of the groups."""
+CALM_BEATS: Final = 3
+"""Beats without a new term or entry after which a group rests: more than it takes followers to learn
+that the last entry is committed."""
+SILENCE: Final = 0.75
+"""Time after which a shard counts as silent, in the shortest election timeouts of the groups."""
 
 
 class Lease(NamedTuple):
@@ -60,10 +68,6 @@ class RestingGroup(Protocol):
     @property
     def working(self) -> bool:
         """True if it takes part in the group: it has not failed, nor left it for now."""
-
-    @property
-    def patience(self) -> int:
-        """Beats without any change after which it may rest, above those in an election timeout."""
 
     def peer_of(self, member: int) -> int | None:
         """Return the shard where a member is, by the stream to it; 0 without a stream, and None if
@@ -90,6 +94,7 @@ class _Peer:
         "added",
         "answered",
         "followed",
+        "lapsed",
         "led",
         "missed",
         "number",
@@ -114,6 +119,8 @@ class _Peer:
         """Groups led there that rest here."""
         self.missed = 0
         """Beats since its last frame."""
+        self.lapsed: dict[str, tuple[int, int]] = {}
+        """Groups led there that woke because it was silent, each with term and end of its log."""
         self.woken: dict[str, None] = {}
         """Groups that do not rest here (any more), for the next answer."""
 
@@ -204,11 +211,10 @@ class CombinedHeartbeats:
         self._wake_all([name for name, group in self._resting.items() if not group.working])
         for peer in self._peers.values():
             if peer.silent >= self.silence_max:
-                self._wake_all(list(peer.led))
-            if peer.followed:
-                peer.missed += 1
-                if peer.missed > self.silence_max:
-                    self._wake_all(list(peer.followed))
+                self._wake_all([name for name in peer.led if not self._has_majority(name)])
+            peer.missed += 1
+            if peer.followed and peer.missed > self.silence_max:
+                self._lapse(peer)
         for calm in list(self._awake.values()):
             if calm.group.quiescence.leadership is not None and self._is_calm(calm):
                 self._rest(calm.group)
@@ -219,6 +225,25 @@ class CombinedHeartbeats:
                 added, peer.added = peer.added, []
                 removed, peer.removed = peer.removed, []
                 self._send(number, BEAT, peer.number, added, removed)
+
+    def _has_majority(self, name: str) -> bool:
+        """Return whether a resting group led here has a majority without the silent shards."""
+        group = self._resting[name]
+        present = [
+            member
+            for member, lease in group.leases.items()
+            if self._peers[lease.peer].silent < self.silence_max
+        ]
+        return group.quiescence.suffice(present)
+
+    def _lapse(self, peer: _Peer) -> None:
+        """Wake the groups that a silent shard leads, until it is heard again."""
+        for name in list(peer.followed):
+            group = self._resting[name]
+            lapsed = group.quiescence.end
+            self.wake(group)
+            del peer.woken[name]
+            peer.lapsed[name] = lapsed
 
     def _wake_all(self, names: Collection[str]) -> None:
         for name in names:
@@ -233,7 +258,7 @@ class CombinedHeartbeats:
             calm.end, calm.beats = end, 0
             return False
         calm.beats += 1
-        return calm.beats >= calm.group.patience
+        return calm.beats >= CALM_BEATS
 
     def _rest(self, group: RestingGroup) -> None:
         """Rest a group led here, if all its members that can be reached can rest and are a
@@ -280,6 +305,11 @@ class CombinedHeartbeats:
         self._wake_all([name for name in removed if name in each.followed])
         for name in removed:
             each.woken.pop(name, None)  # its leader knows
+            each.lapsed.pop(name, None)
+        lapsed, each.lapsed = each.lapsed, {}
+        for name, (term, index) in lapsed.items():
+            if not self._follow(peer, name, term, index):
+                each.woken[name] = None
         for name, term, index in added:
             if not self._follow(peer, name, term, index):
                 each.woken[name] = None
@@ -321,4 +351,4 @@ def beat_seconds(timings: Collection[tuple[float, float]]) -> tuple[float, int]:
     heartbeat and election timeouts in seconds."""
     elections = min(election for _, election in timings)
     interval = min(elections / BEATS_PER_ELECTION, min(heartbeat for heartbeat, _ in timings))
-    return interval, max(1, int(elections / 2 / interval))
+    return interval, int(SILENCE * elections / interval)
