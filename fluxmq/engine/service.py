@@ -200,6 +200,12 @@ class QueueService:
 
     # Events of groups
 
+    def is_inactive(self, group: ReplicationGroup) -> bool:
+        """Return whether a group has no timers, and nothing to write or to answer."""
+        writes = group.writes
+        waits = writes.waiting or writes.refused or writes.held or group.full
+        return not waits and group.next_due is None and group.idle and not group.machine.changed
+
     def leads(self, group: ReplicationGroup) -> None:
         """Declare the configured queues of a group that this node now leads."""
         if isinstance(group, EphemeralGroup):
@@ -254,7 +260,7 @@ class QueueService:
     @property
     def full(self) -> bool:
         """True while a group here rejects appends for lack of space, or would."""
-        return self.low or any(hosted.group.full for hosted in self.groups.values())
+        return self.low or any(hosted.group.full for hosted in self.durable.attended.values())
 
     def all_groups(self) -> list[ReplicationGroup]:
         """Return all groups of this shard, including the in-memory one."""
@@ -360,7 +366,7 @@ class QueueService:
         self._timer_at = 0
         now = self._clock()
         first: int | None = None
-        for group in self._all():
+        for group in self._attended():
             due = group.next_due
             if due is None:
                 continue
@@ -369,6 +375,9 @@ class QueueService:
             elif first is None or due < first:
                 first = due
         self._wake_at(first, now)
+
+    def _attended(self) -> list[ReplicationGroup]:
+        return [self.ephemeral, *(hosted.group for hosted in self.durable.attended.values())]
 
     def _all(self) -> list[ReplicationGroup]:
         return [self.ephemeral, *(hosted.group for hosted in self.groups.values())]
@@ -399,7 +408,7 @@ class QueueService:
         now = self._reactor.tally.now
         self._timers()
         self.durable.begin_housekeeping()
-        self.group_files.housekeeping(self.groups, now)
+        self.group_files.housekeeping(self.durable.attended, now)
         if now >= self._next_look:
             self._next_look = now + ROOM_SECONDS
             self._look_for_room()
@@ -413,7 +422,7 @@ class QueueService:
         for log in self.logs.all():
             if log.wal.buffered_bytes and not log.failed:
                 self.wake()
-        for group in self._all():
+        for group in self._attended():
             if group.asked:
                 self.mark(group)
 

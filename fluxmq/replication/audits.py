@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from fluxmq.ipc.clusters import AUDIT, HASH
 from fluxmq.net.links import FrameLink
@@ -16,8 +16,6 @@ from fluxmq.replication.shard_links import ShardLinks
 
 AUDIT_SECONDS = 1.0
 """Interval between two comparisons of a group."""
-RESTING_ROUNDS = 5
-"""Comparisons of a group in which nothing happens any more: the next could find nothing else."""
 
 
 class Audits:
@@ -39,8 +37,6 @@ class Audits:
         self._links = links
         self._refetch = refetch
         self._next = 0.0
-        self._rounds: dict[str, int] = {}
-        """Comparisons of each resting group since it rests."""
         ordered = RequestedAudits(replicas, links, commands, self.of, now)
         commands.serve(AUDIT, ordered.audit)
         commands.serve_member(HASH, ordered.hash)
@@ -58,18 +54,20 @@ class Audits:
     def remove(self, group: str) -> None:
         """Stop auditing a group that is no longer hosted here."""
         self.of.pop(group, None)
-        self._rounds.pop(group, None)
 
-    def housekeeping(self, now: float) -> None:
-        """Compare groups led here and report hashes to other leaders; called every tenth of a
-        second.
+    def housekeeping(self, now: float, attended: Collection[str]) -> None:
+        """Compare groups led here and report hashes to other leaders, of the groups ``attended``;
+        called every tenth of a second.
         """
         if now < self._next:
             return
         self._next = now + AUDIT_SECONDS
-        for name, audit in list(self.of.items()):
+        for name in list(attended):
+            audit = self.of.get(name)
+            if audit is None:
+                continue
             replica = self._replicas.get(name)
-            if replica is None or replica.hosted.group.failed or self._is_done(name, replica):
+            if replica is None or replica.hosted.group.failed:
                 continue
             if replica.hosted.driver.leading:
                 audit.compare(replica.hosted.driver.node.status().membership.voters)
@@ -78,17 +76,6 @@ class Audits:
             link = None if leader.peer is None else self._links.abroad.get(leader.peer)
             if link is not None and link.up:
                 audit.tell(link)
-
-    def _is_done(self, name: str, replica: Replica) -> bool:
-        """Return whether a group rests and was compared since."""
-        rounds = self._rounds.get(name, 0)
-        if not replica.resting:
-            if rounds:
-                del self._rounds[name]
-            return False
-        if rounds < RESTING_ROUNDS:
-            self._rounds[name] = rounds + 1
-        return rounds >= RESTING_ROUNDS
 
     def _on_audit(self, link: FrameLink, group: str, member: int, index: int, rolling: int) -> None:
         audit, replica = self.of.get(group), self._replicas.get(group)

@@ -20,21 +20,30 @@ from fluxmq.replication.heartbeats import (
     Lease,
     beat_seconds,
 )
+from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.replica import Replica, tick_seconds
 from fluxmq.replication.shard_links import ShardLinks
+
+LOOK_SECONDS = 1.0
+"""Interval between two looks for groups that need no periodic work."""
+ATTENDED_SECONDS = 10.0
+"""Time for which a group at rest is still looked at: its members are told what they have to know, its
+copies compared, its queues with the topology."""
 
 
 class RestingReplica:
     """A replicated group on this shard, as one that may rest; implements ``RestingGroup``."""
 
-    def __init__(self, replica: Replica, links: HeartbeatLinks, wake: Callable[[], None]) -> None:
+    def __init__(self, replica: Replica, links: HeartbeatLinks, hosting: AnyHostedGroups) -> None:
         self.name = replica.plan.name
         self.leases: dict[int, Lease] = {}
+        self.rested_at = 0.0
+        """When it last went to rest, in monotonic seconds."""
         self.replica = replica
         self._group = replica.hosted.group
         self._driver = replica.hosted.driver
         self._links = links
-        self._wake = wake
+        self._hosting = hosting
 
     @property
     def quiescence(self) -> Quiescence:
@@ -66,6 +75,7 @@ class RestingReplica:
 
     def slept(self) -> None:
         """Stop the group's clock."""
+        self.rested_at = self._links.now()
         self.replica.rest()
         self.replica.raft_transport.rest(True)
 
@@ -75,22 +85,24 @@ class RestingReplica:
         for member, lease in leases.items():
             heard[member] = max(heard.get(member, 0.0), self._links.heard.get(lease.peer, 0.0))
         self.replica.raft_transport.rest(False)
-        self.replica.resume(self._wake)
+        self.replica.resume(self._hosting.wake)
+        self._hosting.attend(self.name)
 
 
 class HeartbeatLinks:
-    """The combined heartbeats of a shard. ``wake`` schedules the end of a tick. ``interval``:
-    seconds between beats. ``heard``: when each shard's last frame came."""
+    """The combined heartbeats of a shard. ``interval``: seconds between beats. ``heard``: when each
+    shard's last frame came."""
 
     def __init__(
-        self, links: ShardLinks, wake: Callable[[], None], now: Callable[[], float]
+        self, links: ShardLinks, hosting: AnyHostedGroups, now: Callable[[], float]
     ) -> None:
         self.combined = CombinedHeartbeats(self._send)
         self.interval = 1.0
         self.heard: dict[int, float] = {}
         self._links = links
-        self._wake = wake
-        self._now = now
+        self._hosting = hosting
+        self.now = now
+        self._next_look = 0.0
         self._groups: dict[str, RestingReplica] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._measured = True
@@ -103,7 +115,7 @@ class HeartbeatLinks:
 
     def add(self, replica: Replica) -> None:
         """Take a group that was opened."""
-        group = self._groups[replica.plan.name] = RestingReplica(replica, self, self._wake)
+        group = self._groups[replica.plan.name] = RestingReplica(replica, self, self._hosting)
         self.combined.add(group)
         self._measured = False
 
@@ -156,6 +168,18 @@ class HeartbeatLinks:
         """Count one beat, however long the shard was held up."""
         self.start()
         self.combined.beat()
+        now = self.now()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            self._dismiss(now)
+
+    def _dismiss(self, now: float) -> None:
+        """Leave groups out of periodic work that have rested for a while."""
+        for name in list(self._hosting.attended):
+            group = self._groups.get(name)
+            if group is not None and group.leases and group.replica.settled:
+                if group.rested_at + ATTENDED_SECONDS <= now:
+                    self._hosting.dismiss(name)
 
     # Links
 
@@ -186,9 +210,9 @@ class HeartbeatLinks:
         added: Sequence[tuple[str, int, int]],
         removed: Sequence[str],
     ) -> None:
-        self.heard[link.peer] = self._now()
+        self.heard[link.peer] = self.now()
         self.combined.on_beat(link.peer, number, added, removed)
 
     def _on_answer(self, link: NodeLink, number: int, woken: Sequence[str]) -> None:
-        self.heard[link.peer] = self._now()
+        self.heard[link.peer] = self.now()
         self.combined.on_answer(link.peer, number, woken)

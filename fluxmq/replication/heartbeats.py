@@ -40,6 +40,8 @@ ANSWER: Final = "beaten"
 
 BEATS_PER_ELECTION: Final = 4
 """Least number of beats in the shortest election timeout of the groups."""
+BEATS_PER_LOOK: Final = 3
+"""Beats between two looks for groups that have failed at rest, of which nothing tells."""
 CALM_BEATS: Final = 3
 """Beats without a new term or entry after which a group rests: more than it takes followers to learn
 that the last entry is committed."""
@@ -145,6 +147,7 @@ class CombinedHeartbeats:
         self._peers: dict[int, _Peer] = {}
         self._awake: dict[str, _Calm] = {}
         self._resting: dict[str, RestingGroup] = {}
+        self._beats = 0
         self.silence_max = 2
         """Beats without a frame or an answer after which a shard counts as silent."""
 
@@ -208,7 +211,9 @@ class CombinedHeartbeats:
     def beat(self) -> None:
         """Let one beat pass: rest groups in which nothing happens, wake those whose other members
         are silent, and send each shard its frame."""
-        self._wake_all([name for name, group in self._resting.items() if not group.working])
+        self._beats += 1
+        if self._beats % BEATS_PER_LOOK == 0:
+            self._wake_all([name for name, group in self._resting.items() if not group.working])
         for peer in self._peers.values():
             if peer.silent >= self.silence_max:
                 self._wake_all([name for name in peer.led if not self._has_majority(name)])

@@ -50,6 +50,9 @@ class Machines(Protocol[Made]):
     def closed(self, hosted: OpenGroup[Made]) -> None:
         """Note a group that this shard no longer hosts; its files are still open."""
 
+    def is_inactive(self, group: Made) -> bool:
+        """Return whether a group has no timers, and nothing to write or to answer."""
+
 
 class HostedGroups(Generic[Made]):
     """The durable groups of one shard. ``wake`` schedules the end of a tick; ``is_awaited``
@@ -67,6 +70,8 @@ class HostedGroups(Generic[Made]):
         is_awaited: Callable[[], bool],
     ) -> None:
         self.groups: dict[str, OpenGroup[Made]] = {}
+        self.attended: dict[str, OpenGroup[Made]] = {}
+        """Groups that periodic work looks at: all but those that rest with nothing left to do."""
         self.broken: dict[str, str] = {}
         """Groups assigned to this shard that could not be opened, with the reason."""
         self.replacing: set[str] = set()
@@ -120,7 +125,7 @@ class HostedGroups(Generic[Made]):
             raise
         hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
         hosted.checkpointed_at = self._tally.now
-        self.groups[name] = hosted
+        self.groups[name] = self.attended[name] = hosted
         self.nodes.opened(hosted)
         self._machines.opened(hosted)
         hosted.driver.start()
@@ -140,6 +145,7 @@ class HostedGroups(Generic[Made]):
         """Stop hosting a group and close its files. Its log entries stay until
         `forget_orphaned_groups`."""
         hosted = self.groups.pop(name)
+        self.attended.pop(name, None)
         self.nodes.closed(hosted)
         hosted.group.fail("the group has moved to another shard")
         hosted.shared.leave(hosted.driver)
@@ -193,16 +199,16 @@ class HostedGroups(Generic[Made]):
         table.attended = True  # set at the first run: groups are recovered before
         if self.groups:
             table.keep_spares()
-        for hosted in self.groups.values():
+        for hosted in self.attended.values():
             hosted.group.flush()
 
     def housekeeping(self) -> None:
         """Begin the checkpoints that are due, and write out segments; runs every tenth of a
         second."""
         self._turn += 1
-        if self._turn % min(1 + len(self.groups) // GROUPS_PER_TURN, TURNS_MAX) == 0:
+        if self._turn % min(1 + len(self.attended) // GROUPS_PER_TURN, TURNS_MAX) == 0:
             self._begin_checkpoints()
-        self.checkpoints.look(self.groups.values())
+        self.checkpoints.look(self.attended.values())
         self.checkpoints.relieve(self._segments.table)
         self.logs.sync_later(self._tally.now, self._executor)
 
@@ -210,7 +216,7 @@ class HostedGroups(Generic[Made]):
         lagging = set(self.lagging())
         began = time.perf_counter()
         for hosted in self.checkpoints.due(
-            self.groups.values(),
+            self.attended.values(),
             self._settings.storage.checkpoint_interval,
             lagging.__contains__,
         ):
@@ -224,8 +230,26 @@ class HostedGroups(Generic[Made]):
         files = max(storage.checkpoint_bytes // storage.wal_file_bytes, 2)
         numbers = {log: set(log.wal.lagging(files)) for log in self.logs.all()}
         return [
-            hosted for hosted in self.groups.values() if hosted.log.number in numbers[hosted.shared]
+            hosted
+            for hosted in self.attended.values()
+            if hosted.log.number in numbers[hosted.shared]
         ]
+
+    def dismiss(self, name: str) -> None:
+        """Leave a group that rests out of periodic work, unless something is left to do."""
+        hosted = self.attended[name]
+        if (
+            not (hosted.entries_behind or hosted.checkpointing or hosted.keep_behind)
+            and not hosted.mending
+            and self._machines.is_inactive(hosted.group)
+        ):
+            del self.attended[name]
+
+    def attend(self, name: str) -> None:
+        """Look at a group again."""
+        hosted = self.groups.get(name)
+        if hosted is not None:
+            self.attended[name] = hosted
 
     async def checkpoint_all(self) -> None:
         """Checkpoint every group, after those in progress."""

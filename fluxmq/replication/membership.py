@@ -201,8 +201,9 @@ class GroupMembers:
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        for replica in list(self._replicas.values()):
-            if not (replica.resting and replica.settled) and not replica.hosted.group.failed:
+        for name in list(self._hosting.attended):
+            replica = self._replicas.get(name)
+            if replica is not None and not replica.hosted.group.failed:
                 self._look(replica, now)
 
     def _look(self, replica: Replica, now: float) -> None:

@@ -199,7 +199,7 @@ class ReplicatedGroups:
         self.scrub = Scrub(replicas, self.damages.met, files, now)
         self.audits = Audits(replicas, self.leaders, shards, self.orders_here, refetch, now)
         self.spread = LeaderSpread(replicas, self.leaders, shards, self.plans)
-        self.heartbeats = HeartbeatLinks(shards, hosting.wake, now)
+        self.heartbeats = HeartbeatLinks(shards, hosting, now)
 
     # Joining
 
@@ -388,7 +388,7 @@ class ReplicatedGroups:
         self.clocks.housekeeping()
         self.orders_here.housekeeping()
         self.members.housekeeping()
-        self.audits.housekeeping(now)
+        self.audits.housekeeping(now, self._hosting.attended)
         self.offers.housekeeping()
         self.snapshots.housekeeping()
         self.spread.housekeeping(now)

@@ -28,6 +28,9 @@ after a failure, and while nodes start one after another, leaders stay where the
 """
 LOOK_SECONDS: Final = 1.0
 """Interval between two checks."""
+GROUPS_PER_SECOND: Final = 200
+LOOK_SECONDS_MAX: Final = 5.0
+"""With many groups the interval is longer, by a second for each so many, up to that."""
 LAG_ENTRIES_MAX: Final = 64
 """Maximum lag in committed entries of a voter that counts as up to date: what is in flight in a few
 ticks.
@@ -145,7 +148,8 @@ class LeaderSpread:
         """Look for groups to hand over, when due; called every tenth of a second."""
         if now < self._next_look:
             return
-        self._next_look = now + LOOK_SECONDS
+        many = min(len(self._replicas) / GROUPS_PER_SECOND, LOOK_SECONDS_MAX - LOOK_SECONDS)
+        self._next_look = now + LOOK_SECONDS + many
         self._begin_new()
         leaders = self._leaders()
         voters = {group: self._voters(group) for group in leaders}
@@ -217,7 +221,8 @@ class LeaderSpread:
         new = [
             replica
             for replica in self._replicas.values()
-            if not (replica.hosted.driver.node.term or replica.hosted.group.failed)
+            if not replica.resting
+            and not (replica.hosted.driver.node.term or replica.hosted.group.failed)
         ]
         if new:
             configured = self._first_leaders()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fluxmq.raft.types import Role
-from fluxmq.replication.heartbeats import CALM_BEATS, SILENCE as SILENCE_PART, beat_seconds
+from fluxmq.replication.heartbeats import BEATS_PER_LOOK, CALM_BEATS, beat_seconds
+from fluxmq.replication.heartbeats import SILENCE as SILENCE_PART
 from tests.unit.replication.shards_at_rest import (
     ELECTION,
     SILENCE,
@@ -131,7 +132,7 @@ def test_a_group_that_the_shard_does_not_have_is_refused(shards: Shards, named: 
 
 def test_an_answer_does_not_count_for_a_group_that_does_not_rest_there(shards: Shards) -> None:
     group(shards, 2).working = False  # it has failed, and would not answer heartbeats of its own
-    shards.beat()
+    shards.beat(BEATS_PER_LOOK + 1)
     assert not group(shards, 1).leases, "the leader knows"
     assert group(shards, 1, "g1").leases
 
@@ -165,7 +166,7 @@ def test_a_late_answer_does_not_wake_a_group_that_rests_again(shards: Shards) ->
 
 def test_a_follower_wakes_when_its_leader_no_longer_leads(shards: Shards) -> None:
     group(shards, 1).working = False  # it says nothing any more
-    shards.beat()
+    shards.beat(BEATS_PER_LOOK)
     assert shards.resting() == [GROUPS - 1] * 3
     shards.beat(2 * BEATS_PER_ELECTION)
     assert shards.leaders()["g1"] == 1
