@@ -93,7 +93,8 @@ class Quiescence:
         has lately heard from the peers in ``heard``, and begins a check of its quorum with that.
         """
         state = self._state
-        state.elapsed = elapsed
         if self.leadership is not None:
             state.elapsed = 0
             self.leadership.resume(heard)
+        elif state.role is Role.FOLLOWER:
+            state.elapsed = elapsed
