@@ -48,6 +48,8 @@ NODE_PORTS = TRANSPORT_PORTS + OTHER_PORTS + GROUPS_MAX
 """With so many groups; a shape with more of them takes more."""
 
 START_S = 60.0
+START_OF_GROUP_S = 0.3
+"""Longest start, and what each group adds."""
 STOP_S = 30.0
 LEADERS_S = 30.0
 TRANSFER_S = 10.0
@@ -384,7 +386,8 @@ class Nodes:
         for node in self.nodes:
             node.start(self.shape)
         try:
-            self.await_ready(self.nodes, START_S)
+            groups = len(self.shape.group_names())
+            self.await_ready(self.nodes, START_S + groups * START_OF_GROUP_S)
         except BrokerError:
             self.stop()
             raise

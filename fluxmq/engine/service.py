@@ -204,7 +204,8 @@ class QueueService:
         """Return whether a group has no timers, and nothing to write or to answer."""
         writes = group.writes
         waits = writes.waiting or writes.refused or writes.held or group.full
-        return not waits and group.next_due is None and group.idle and not group.machine.changed
+        changes = group.machine.changed or group.machine.closed
+        return not (waits or changes) and group.next_due is None and group.idle
 
     def leads(self, group: ReplicationGroup) -> None:
         """Declare the configured queues of a group that this node now leads."""

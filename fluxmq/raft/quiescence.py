@@ -59,7 +59,7 @@ class Quiescence:
             return False
         if state.id not in state.memberships.current.voters or not self.suffice(peers):
             return False
-        return all([self._is_quiet(leadership.peers.get(peer), end) for peer in peers])
+        return all(self._is_quiet(leadership.peers.get(peer), end) for peer in peers)
 
     def suffice(self, peers: Collection[int]) -> bool:
         """Return whether these peers and this node are a majority of the voters."""

@@ -331,9 +331,7 @@ class CombinedHeartbeats:
         if calm is None or not calm.group.working:
             return False
         group = calm.group
-        leader = next(
-            (each for each in group.quiescence.members if group.peer_of(each) == peer), 0
-        )
+        leader = next((each for each in group.quiescence.members if group.peer_of(each) == peer), 0)
         group.settle()
         if not group.quiescence.follows_quietly(leader, term, index):
             return False
@@ -346,7 +344,9 @@ class CombinedHeartbeats:
         """Handle the answer of a shard that follows groups."""
         each = self._peers[peer]
         if not each.answered < number <= each.number:
-            raise ValueError(f"an answer to beat {number}, between {each.answered} and {each.number}")
+            raise ValueError(
+                f"an answer to beat {number}, between {each.answered} and {each.number}"
+            )
         each.answered = number
         each.silent = 0
         for name in woken:
@@ -359,5 +359,5 @@ def beat_seconds(timings: Collection[tuple[float, float]]) -> tuple[float, int]:
     """Return the interval between beats, and the beats of silence to bear, from the groups'
     heartbeat and election timeouts in seconds."""
     elections = min(election for _, election in timings)
-    interval = min(elections / BEATS_PER_ELECTION, min(heartbeat for heartbeat, _ in timings))
+    interval = min(elections / BEATS_PER_ELECTION, *(heartbeat for heartbeat, _ in timings))
     return interval, int(SILENCE * elections / interval)

@@ -116,7 +116,7 @@ class GroupTraffic:
         before it went to rest, or answers to them."""
         if self._heartbeats.rests(self._name):
             term = self._hosted.driver.node.term
-            if not all([each.term == term and each.kind in _HEARTBEATS for each in messages]):
+            if not all(each.term == term and each.kind in _HEARTBEATS for each in messages):
                 self.stirred()
         self._step(self._hosted, messages)
 

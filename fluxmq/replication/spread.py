@@ -86,7 +86,9 @@ class Spreading:
             for group, pause in self._pauses.items()
             if now - pause.began < pause.seconds + BACK_OFF_SECONDS_MAX
         }
-        if now - self._changed < QUIET_SECONDS or _is_even(leaders, voters):
+        if now - self._changed < QUIET_SECONDS:
+            return []
+        if _is_even(leaders, voters):
             return []
         placed = {
             group: LeaderPlacement(

@@ -31,7 +31,8 @@ def test_a_leader_and_its_followers_are_quiet_when_everything_is_committed(
     cluster: Cluster,
 ) -> None:
     assert cluster[1].node.quiescence.leads_quietly(PEERS)
-    assert follows(cluster, 2) and follows(cluster, 3)
+    assert follows(cluster, 2)
+    assert follows(cluster, 3)
     assert not cluster[2].node.quiescence.leads_quietly(PEERS)
 
 

@@ -151,7 +151,7 @@ class Shards:
 
     def carry(self) -> None:
         """Deliver frames until there are none; those of and to a stopped shard wait."""
-        while any([self._carry(shard) for shard in self.shards.values()]):
+        while any(self._carry(shard) for shard in self.shards.values()):
             pass
 
     def _carry(self, shard: Shard) -> bool:

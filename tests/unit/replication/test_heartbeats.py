@@ -177,9 +177,10 @@ def test_a_higher_term_wakes_a_leader_at_rest(shards: Shards) -> None:
     assert cluster[1].node.transfer_leadership(3)
     cluster.settle()
     assert shards.leaders()["g0"] == 3
-    assert not group(shards, 1).leases and not group(shards, 2).leases
+    assert not group(shards, 1).leases
+    assert not group(shards, 2).leases
     shards.beat(BEATS_TO_REST)
-    assert [each for each in group(shards, 1).leases] == [3]
+    assert list(group(shards, 1).leases) == [3]
     assert shards.resting() == [GROUPS] * 3
 
 
@@ -220,9 +221,7 @@ def test_an_answer_to_no_frame_is_refused(shards: Shards) -> None:
         ([(0.15, 1.0), (0.01, 0.1), (5.0, 60.0)], 0.01),
     ],
 )
-def test_beats_suit_the_fastest_group(
-    timings: list[tuple[float, float]], interval: float
-) -> None:
+def test_beats_suit_the_fastest_group(timings: list[tuple[float, float]], interval: float) -> None:
     found, silence = beat_seconds(timings)
     assert found == interval
     shortest = min(election for _, election in timings)
