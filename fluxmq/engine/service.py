@@ -127,6 +127,7 @@ class QueueService:
             self.wake,
             lambda: bool(self._blocked),
         )
+        self.durable.attended.is_inactive = _is_inactive
         self.groups = self.durable.groups
         self.logs = self.durable.logs
         self._paths = DataPaths(settings.storage.data_dir)
@@ -200,13 +201,6 @@ class QueueService:
 
     # Events of groups
 
-    def is_inactive(self, group: ReplicationGroup) -> bool:
-        """Return whether a group has no timers, and nothing to write or to answer."""
-        writes = group.writes
-        waits = writes.waiting or writes.refused or writes.held or group.full
-        changes = group.machine.changed or group.machine.closed
-        return not (waits or changes) and group.next_due is None and group.idle
-
     def leads(self, group: ReplicationGroup) -> None:
         """Declare the configured queues of a group that this node now leads."""
         if isinstance(group, EphemeralGroup):
@@ -261,7 +255,9 @@ class QueueService:
     @property
     def full(self) -> bool:
         """True while a group here rejects appends for lack of space, or would."""
-        return self.low or any(hosted.group.full for hosted in self.durable.attended.values())
+        return self.low or any(
+            hosted.group.full for hosted in self.durable.attended.groups.values()
+        )
 
     def all_groups(self) -> list[ReplicationGroup]:
         """Return all groups of this shard, including the in-memory one."""
@@ -378,7 +374,7 @@ class QueueService:
         self._wake_at(first, now)
 
     def _attended(self) -> list[ReplicationGroup]:
-        return [self.ephemeral, *(hosted.group for hosted in self.durable.attended.values())]
+        return [self.ephemeral, *(hosted.group for hosted in self.durable.attended.groups.values())]
 
     def _all(self) -> list[ReplicationGroup]:
         return [self.ephemeral, *(hosted.group for hosted in self.groups.values())]
@@ -409,7 +405,7 @@ class QueueService:
         now = self._reactor.tally.now
         self._timers()
         self.durable.begin_housekeeping()
-        self.group_files.housekeeping(self.durable.attended, now)
+        self.group_files.housekeeping(self.durable.attended.groups, now)
         if now >= self._next_look:
             self._next_look = now + ROOM_SECONDS
             self._look_for_room()
@@ -462,3 +458,10 @@ class QueueService:
     def idle(self) -> bool:
         """True while nothing is in flight in any group."""
         return all(group.idle for group in self._all() if not group.failed)
+
+
+def _is_inactive(group: ReplicationGroup) -> bool:
+    """Return whether a group has no timers, and nothing to write or to answer."""
+    changes = group.machine.changed or group.machine.closed
+    waits = group.full or not group.idle or not group.flush()
+    return not (changes or waits) and group.next_due is None

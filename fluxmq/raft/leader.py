@@ -306,17 +306,6 @@ class Leadership:
             progress.active = False
         return active > len(voters) // 2
 
-    @property
-    def idle(self) -> bool:
-        """True if no read, transfer or snapshot is under way, and this term is known here and
-        committed."""
-        return (
-            self.term_durable
-            and self._state.log.commit >= self.first_index
-            and not (self.transferee or self._reads_asked or self._rounds or self.reads)
-            and not self.snapshot_wanted
-        )
-
     def resume(self, heard: Collection[int]) -> None:
         """Go on after a time without ticks, with heartbeats at the next one; only the peers in
         ``heard`` count as heard since the last check of the quorum."""

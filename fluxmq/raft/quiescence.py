@@ -51,11 +51,11 @@ class Quiescence:
         peers, and committed; no read, transfer or snapshot is under way.
         """
         leadership, state = self.leadership, self._state
-        if leadership is None or not leadership.idle:
+        if leadership is None or leadership.transferee or leadership.reads_open():
             return False
         log = state.log
         end = log.last_index
-        if not log.commit == log.persisted == log.handed == end:
+        if not leadership.first_index <= end == log.commit == log.persisted == log.handed:
             return False
         if state.id not in state.memberships.current.voters or not self.suffice(peers):
             return False

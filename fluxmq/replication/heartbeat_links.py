@@ -55,6 +55,11 @@ class RestingReplica:
         """True if it takes part in the group."""
         return not (self._group.failed or self._driver.halted)
 
+    def has_rested(self, now: float) -> bool:
+        """Return whether it has been at rest for so long that all is told and compared."""
+        settled = bool(self.leases) and self.replica.settled
+        return settled and self.rested_at + ATTENDED_SECONDS <= now
+
     def peer_of(self, member: int) -> int | None:
         """Return the shard where a member is; 0 without a stream, None if it cannot rest."""
         stream = self.replica.raft_transport.stream(member)
@@ -86,7 +91,7 @@ class RestingReplica:
             heard[member] = max(heard.get(member, 0.0), self._links.heard.get(lease.peer, 0.0))
         self.replica.raft_transport.rest(False)
         self.replica.resume(self._hosting.wake)
-        self._hosting.attend(self.name)
+        self._hosting.attended.add(self.replica.hosted)
 
 
 class HeartbeatLinks:
@@ -175,11 +180,10 @@ class HeartbeatLinks:
 
     def _dismiss(self, now: float) -> None:
         """Leave groups out of periodic work that have rested for a while."""
-        for name in list(self._hosting.attended):
+        for name in list(self._hosting.attended.groups):
             group = self._groups.get(name)
-            if group is not None and group.leases and group.replica.settled:
-                if group.rested_at + ATTENDED_SECONDS <= now:
-                    self._hosting.dismiss(name)
+            if group is not None and group.has_rested(now):
+                self._hosting.attended.dismiss(name)
 
     # Links
 

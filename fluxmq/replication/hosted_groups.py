@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, Protocol
 
 from fluxmq.logs import get_logger
 from fluxmq.net.reactor import Reactor
+from fluxmq.replication.attended_groups import AttendedGroups
 from fluxmq.replication.checkpoints import Checkpoints, snapshot_rule
 from fluxmq.replication.disk import Disk
 from fluxmq.replication.nodes import Nodes, SingleNode
@@ -34,6 +35,7 @@ GROUPS_PER_TURN: Final = 100
 """Groups that are checked for a due checkpoint every tenth of a second; more are checked less often,
 but at least once in `TURNS_MAX`."""
 TURNS_MAX: Final = 10
+TURN_SECONDS: Final = 0.1
 
 _log = get_logger("fluxmq.queues")
 
@@ -49,9 +51,6 @@ class Machines(Protocol[Made]):
 
     def closed(self, hosted: OpenGroup[Made]) -> None:
         """Note a group that this shard no longer hosts; its files are still open."""
-
-    def is_inactive(self, group: Made) -> bool:
-        """Return whether a group has no timers, and nothing to write or to answer."""
 
 
 class HostedGroups(Generic[Made]):
@@ -70,8 +69,7 @@ class HostedGroups(Generic[Made]):
         is_awaited: Callable[[], bool],
     ) -> None:
         self.groups: dict[str, OpenGroup[Made]] = {}
-        self.attended: dict[str, OpenGroup[Made]] = {}
-        """Groups that periodic work looks at: all but those that rest with nothing left to do."""
+        self.attended: AttendedGroups[Made] = AttendedGroups()
         self.broken: dict[str, str] = {}
         """Groups assigned to this shard that could not be opened, with the reason."""
         self.replacing: set[str] = set()
@@ -86,8 +84,6 @@ class HostedGroups(Generic[Made]):
         self.logs = ShardLogs(shard, settings, self._paths, disk, reactor, wake, is_awaited)
         self._cache = BatchCache(settings.queue_manager.cache_bytes)
         self._segments = OpenSegments(OpenFiles(self._files, disk.places))
-        self._tally = reactor.tally
-        self._turn = 0
         self.checkpoints = Checkpoints(
             self._files, self._paths, executor, lambda: reactor.tally.now, wake
         )
@@ -124,8 +120,9 @@ class HostedGroups(Generic[Made]):
             stores.close()
             raise
         hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
-        hosted.checkpointed_at = self._tally.now
-        self.groups[name] = self.attended[name] = hosted
+        hosted.checkpointed_at = self.checkpoints.now()
+        self.groups[name] = hosted
+        self.attended.add(hosted)
         self.nodes.opened(hosted)
         self._machines.opened(hosted)
         hosted.driver.start()
@@ -145,7 +142,7 @@ class HostedGroups(Generic[Made]):
         """Stop hosting a group and close its files. Its log entries stay until
         `forget_orphaned_groups`."""
         hosted = self.groups.pop(name)
-        self.attended.pop(name, None)
+        self.attended.remove(name)
         self.nodes.closed(hosted)
         hosted.group.fail("the group has moved to another shard")
         hosted.shared.leave(hosted.driver)
@@ -199,24 +196,24 @@ class HostedGroups(Generic[Made]):
         table.attended = True  # set at the first run: groups are recovered before
         if self.groups:
             table.keep_spares()
-        for hosted in self.attended.values():
+        for hosted in self.attended.groups.values():
             hosted.group.flush()
 
     def housekeeping(self) -> None:
         """Begin the checkpoints that are due, and write out segments; runs every tenth of a
         second."""
-        self._turn += 1
-        if self._turn % min(1 + len(self.attended) // GROUPS_PER_TURN, TURNS_MAX) == 0:
+        turns = min(1 + len(self.attended.groups) // GROUPS_PER_TURN, TURNS_MAX)
+        if int(self.checkpoints.now() / TURN_SECONDS) % turns == 0:
             self._begin_checkpoints()
-        self.checkpoints.look(self.attended.values())
+        self.checkpoints.look(self.attended.groups.values())
         self.checkpoints.relieve(self._segments.table)
-        self.logs.sync_later(self._tally.now, self._executor)
+        self.logs.sync_later(self.checkpoints.now(), self._executor)
 
     def _begin_checkpoints(self) -> None:
         lagging = set(self.lagging())
         began = time.perf_counter()
         for hosted in self.checkpoints.due(
-            self.attended.values(),
+            self.attended.groups.values(),
             self._settings.storage.checkpoint_interval,
             lagging.__contains__,
         ):
@@ -231,25 +228,9 @@ class HostedGroups(Generic[Made]):
         numbers = {log: set(log.wal.lagging(files)) for log in self.logs.all()}
         return [
             hosted
-            for hosted in self.attended.values()
+            for hosted in self.attended.groups.values()
             if hosted.log.number in numbers[hosted.shared]
         ]
-
-    def dismiss(self, name: str) -> None:
-        """Leave a group that rests out of periodic work, unless something is left to do."""
-        hosted = self.attended[name]
-        if (
-            not (hosted.entries_behind or hosted.checkpointing or hosted.keep_behind)
-            and not hosted.mending
-            and self._machines.is_inactive(hosted.group)
-        ):
-            del self.attended[name]
-
-    def attend(self, name: str) -> None:
-        """Look at a group again."""
-        hosted = self.groups.get(name)
-        if hosted is not None:
-            self.attended[name] = hosted
 
     async def checkpoint_all(self) -> None:
         """Checkpoint every group, after those in progress."""

@@ -201,7 +201,7 @@ class GroupMembers:
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        for name in list(self._hosting.attended):
+        for name in list(self._hosting.attended.groups):
             replica = self._replicas.get(name)
             if replica is not None and not replica.hosted.group.failed:
                 self._look(replica, now)

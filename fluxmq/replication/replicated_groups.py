@@ -388,7 +388,7 @@ class ReplicatedGroups:
         self.clocks.housekeeping()
         self.orders_here.housekeeping()
         self.members.housekeeping()
-        self.audits.housekeeping(now, self._hosting.attended)
+        self.audits.housekeeping(now, self._hosting.attended.groups)
         self.offers.housekeeping()
         self.snapshots.housekeeping()
         self.spread.housekeeping(now)

@@ -1,5 +1,7 @@
 """A group of simulated members: virtual clock, network, faults and clients, all drawn from one seed.
 
+Longer than 500 lines because one class dispatches every kind of event.
+
 Responsible for what happens when. A run has two parts: first faults act while commands are given (safety), then they
 stop, all members come up again, and a probe command must be committed and everybody must catch up (liveness). The
 invariants and the history are asked at every step; the first violation ends the run. Nothing here depends on
@@ -310,7 +312,7 @@ class World:
         self.note(TICK, member.id)
         if self.rests is None or self.rests.tick(member):
             member.node.tick()
-            member.pump()
+        member.pump()
         self.at(member.tick_us, TICK, member, life)
 
     def sync_later(self, member: Member) -> None:

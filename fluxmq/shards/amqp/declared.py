@@ -112,7 +112,7 @@ class DeclaredQueues:
 
     def housekeeping(self) -> None:
         """Compare and retry what is due; called every tenth of a second."""
-        self._reconcile(self._queues.durable.attended)
+        self._reconcile(self._queues.durable.attended.groups)
         now = self._now()
         for internal in [name for name, at in self._left.items() if at <= now]:
             del self._left[internal]
@@ -288,7 +288,7 @@ class DeclaredQueues:
         """Yield replicated groups led here for which the topology is new enough, with elections.
         ``attended``: without those that rest."""
         queues = self._queues
-        groups = queues.durable.attended if attended else queues.service.groups
+        groups = queues.durable.attended.groups if attended else queues.service.groups
         for hosted in list(groups.values()):
             group = hosted.group
             here = group.replicated and not group.closed and not group.leaving
