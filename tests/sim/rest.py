@@ -7,7 +7,7 @@ A member at rest has no ticks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fluxmq.raft.quiescence import Quiescence
@@ -185,5 +185,7 @@ class Rests:
             self._end((min(source, member.id), max(source, member.id)))
             return
         world.note(FRAME, source, member.id, int(what == BEAT), int(arguments[0]))
-        act = {BEAT: here.heartbeats.on_beat, ANSWER: here.heartbeats.on_answer}[what]
+        assert what in (BEAT, ANSWER)
+        heartbeats = here.heartbeats
+        act: Callable[..., None] = heartbeats.on_beat if what == BEAT else heartbeats.on_answer
         act(source, *arguments)

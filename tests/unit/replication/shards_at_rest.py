@@ -3,7 +3,7 @@ frames that a test can hold back or lose with their streams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fluxmq.raft.quiescence import Quiescence
@@ -164,7 +164,9 @@ class Shards:
                 shard.frames.append((peer, what, arguments))
                 continue
             other = self.shards[peer].heartbeats
-            {BEAT: other.on_beat, ANSWER: other.on_answer}[what](shard.number, *arguments)
+            assert what in (BEAT, ANSWER)
+            take: Callable[..., None] = other.on_beat if what == BEAT else other.on_answer
+            take(shard.number, *arguments)
             carried = True
         return carried
 
