@@ -247,6 +247,7 @@ class ReplicatedGroups:
         await self.served.close()
         self._reading.shutdown(wait=False)
         for replica in list(self.replicas.values()):
+            self.heartbeats.remove(replica.plan.name)  # or the end of its streams would wake it
             replica.still()
             await replica.raft_transport.stop()
         await asyncio.gather(self.links.stop(), *self._ending.values())
