@@ -201,10 +201,6 @@ class CombinedHeartbeats:
         self.gone(peer)
         self._peers[peer] = _Peer()
 
-    def knows(self, peer: int) -> bool:
-        """Return whether there is a stream to a shard that understands combined heartbeats."""
-        return peer in self._peers
-
     def gone(self, peer: int) -> None:
         """Handle the loss of the stream to a shard."""
         each = self._peers.get(peer)

@@ -88,7 +88,9 @@ class Rests:
         self._arrivals: dict[Pair, int] = {}
 
     def started(self, member: Member) -> None:
-        """A member has begun another life."""
+        """A member has begun another life; the streams of the one before are gone."""
+        for pair in [pair for pair in self._streams if member.id in pair]:
+            self._end(pair)
         if member.node is not None:
             self._here[member.id] = Here(self, member)
 
@@ -141,8 +143,7 @@ class Rests:
             parted = there is None or bool({(me, other.id), (other.id, me)} & world.cuts.keys())
             pair = (min(me, other.id), max(me, other.id))
             if pair in self._streams:
-                known = here.heartbeats.knows(other.id)
-                if parted or not known:
+                if parted:
                     self._end(pair)
             elif there is not None and not parted and not other.removed:
                 self._made += 1
