@@ -34,6 +34,9 @@ TOPIC = "perf"
 PORTS_FROM, PORTS_TO = 23_000, 24_000
 """Ports among which free blocks are searched for."""
 
+PORTS_OF_MANY_TO = 32_000
+"""The same for a shape with many groups."""
+
 TRANSPORT_PORTS = 64
 """A node's transport claims as many, one for each shard it may have."""
 
@@ -42,8 +45,11 @@ OTHER_PORTS = 6
 
 GROUPS_MAX = 16
 NODE_PORTS = TRANSPORT_PORTS + OTHER_PORTS + GROUPS_MAX
+"""With so many groups; a shape with more of them takes more."""
 
 START_S = 60.0
+START_OF_GROUP_S = 0.3
+"""Longest start, and what each group adds."""
 STOP_S = 30.0
 LEADERS_S = 30.0
 TRANSFER_S = 10.0
@@ -131,13 +137,15 @@ def node_name(index: int) -> str:
     return f"node{index + 1}"
 
 
-def free_addresses(nodes: int = NODES) -> list[Addresses]:
+def free_addresses(nodes: int = NODES, groups: int = 0) -> list[Addresses]:
     """A block of free ports for each node. Raises ``BrokerError`` where there is none."""
-    count = nodes * NODE_PORTS
-    for base in range(PORTS_FROM, PORTS_TO - count + 1, count):
+    ports = NODE_PORTS + max(0, groups - GROUPS_MAX)
+    count = nodes * ports
+    to = PORTS_TO if groups <= GROUPS_MAX else PORTS_OF_MANY_TO
+    for base in range(PORTS_FROM, to - count + 1, min(count, 1000)):
         if all(_is_free(port) for port in range(base, base + count)):
-            return [Addresses(base + index * NODE_PORTS) for index in range(nodes)]
-    raise BrokerError(f"no {count} free ports in a row from {PORTS_FROM} to {PORTS_TO}")
+            return [Addresses(base + index * ports) for index in range(nodes)]
+    raise BrokerError(f"no {count} free ports in a row from {PORTS_FROM} to {to}")
 
 
 def _is_free(port: int) -> bool:
@@ -360,7 +368,7 @@ class Nodes:
     def create(cls, folder: Path, shape: Shape, cores: Sequence[str | None] | None = None) -> Nodes:
         """Choose ports and write the configurations; nothing runs yet. ``cores``: those of each node, where ``placement`` is
         not to choose. Raises ``BrokerError``."""
-        addresses = free_addresses()
+        addresses = free_addresses(groups=len(shape.group_names()))
         cores = placement(sorted(os.sched_getaffinity(0))) if cores is None else cores
         found = cls(folder, shape)
         for index, own in enumerate(addresses):
@@ -377,7 +385,8 @@ class Nodes:
         for node in self.nodes:
             node.start(self.shape)
         try:
-            self.await_ready(self.nodes, START_S)
+            groups = len(self.shape.group_names())
+            self.await_ready(self.nodes, START_S + groups * START_OF_GROUP_S)
         except BrokerError:
             self.stop()
             raise

@@ -1,7 +1,8 @@
 """``python -m perf resting``: what three nodes cost while nothing happens, alone and in a cluster, and with more groups.
 
 The processor time of all processes of the nodes, members of etcd included, is counted over some seconds in which no client
-is connected; then their memory (proportional set size). Groups beside ``default`` have three copies each.
+is connected; then their memory (proportional set size). Groups beside ``default`` have three copies each. ``--groups`` measures
+nodes without etcd and with that many groups beside ``default`` instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from perf.cluster_nodes import GROUPS_MAX, Nodes, Shape
 
 SETTLE_S = 8.0
 """From ready to the first reading: elections and what is done once are over."""
+SETTLE_OF_MANY_S = 110.0
+"""The same with many groups: a minute after its last entry, a group has its checkpoint, and is left alone."""
 SECONDS = 15.0
 SHAPES = {
     "alone": Shape(queues=0, clustered=False),
@@ -30,6 +33,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     command.add_argument("--seconds", type=float, default=SECONDS)
     command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--settle", type=float, help="seconds before counting")
+    command.add_argument(
+        "--groups", type=int, nargs="+", help="groups beside default, several times"
+    )
     command.add_argument("--name", default="resting", help="of the files written")
     command.add_argument("--results", type=Path, default=report.RESULTS, help="folder for files")
 
@@ -52,10 +59,14 @@ def rest(shape: Shape, settle: float, seconds: float) -> dict[str, float]:
 
 def main(options: argparse.Namespace) -> int:
     """Measure, write the figures and show them: medians, and the range."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in SHAPES}
+    shapes, settle = SHAPES, options.settle or SETTLE_S
+    if options.groups:
+        settle = options.settle or SETTLE_OF_MANY_S
+        shapes = {f"{count} groups more": Shape(queues=0, groups=count) for count in options.groups}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in shapes}
     for _ in range(options.rounds):
-        for name, shape in SHAPES.items():
-            found[name].append(rest(shape, SETTLE_S, options.seconds))
+        for name, shape in shapes.items():
+            found[name].append(rest(shape, settle, options.seconds))
     about = {"time": report.now(), **report.machine()}
     record: dict[str, Any] = {"about": about, "seconds": options.seconds, **found}
     report.write_json(options.results / f"{options.name}.json", record)

@@ -25,7 +25,8 @@ class StreamHello(NamedTuple):
     ``node``: cluster.node_id. ``shard``: the node's process. ``workers``: how many shards it has.
     ``epoch``: random 63-bit number of the process's life. ``purpose``: one of those at a shard's
     address (`fluxmq.cluster.shard_endpoint`), or "group:" and the name of a replication group.
-    ``tells_time``: whether it understands clock readings.
+    ``tells_time``: whether it understands clock readings. ``combines``: whether it understands
+    heartbeats of many groups in one frame.
     """
 
     node: str
@@ -34,6 +35,7 @@ class StreamHello(NamedTuple):
     epoch: int
     purpose: str
     tells_time: bool = False
+    combines: bool = False
 
 
 class StreamListener(Protocol):
@@ -63,6 +65,9 @@ class StreamOutput(Protocol):
 
     def end(self) -> None:
         """Stop sending and receiving."""
+
+    def rest(self, on: bool) -> None:
+        """Look seldom whether the other side is there, or as often as usual again."""
 
 
 class NodeStream:
@@ -141,6 +146,11 @@ class NodeStream:
     def close(self) -> None:
         """End the stream; waiting frames are dropped. ``lost`` follows."""
         self._end("closed")
+
+    def rest(self, on: bool) -> None:
+        """Look seldom whether the other side is there, because the caller looks whether its process
+        is; or as often as usual again."""
+        self._wire.rest(on)
 
     def broken(self, why: str) -> None:
         """End the stream because of a problem. ``lost`` follows."""

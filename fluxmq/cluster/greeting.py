@@ -22,7 +22,7 @@ KEY: Final = "fluxmq-greeting-bin"
 NAME_CHARS_MAX: Final = 256
 """Longest node name or purpose; names in the settings have at most 128 characters."""
 
-_VERSION, _NODE, _SHARD, _WORKERS, _EPOCH, _PURPOSE, _TELLS_TIME = range(1, 8)
+_VERSION, _NODE, _SHARD, _WORKERS, _EPOCH, _PURPOSE, _TELLS_TIME, _COMBINES = range(1, 9)
 """Numbers of the fields of a greeting."""
 _WORD: Final = (1 << 32) - 1
 
@@ -37,6 +37,7 @@ def as_metadata(hello: StreamHello) -> tuple[tuple[str, bytes], ...]:
         number_field(_EPOCH, hello.epoch),
         bytes_field(_PURPOSE, hello.purpose.encode()),
         number_field(_TELLS_TIME, hello.tells_time),
+        number_field(_COMBINES, hello.combines),
     )
     return ((KEY, b"".join(greeting)),)
 
@@ -68,4 +69,5 @@ def _read(data: bytes) -> tuple[int, StreamHello]:
         number_of(data, _EPOCH),
         bytes_of(data, _PURPOSE).decode(),
         number_of(data, _TELLS_TIME) != 0,
+        number_of(data, _COMBINES) != 0,
     )

@@ -8,6 +8,7 @@ that holds most.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from typing import Any, Final, Protocol
 
@@ -51,7 +52,8 @@ class Holder(Protocol):
 
 class Guard:
     """Counts for all connections of a process. ``refused``: by reason, since the start;
-    ``unread_bytes``: as far as reported.
+    ``unread_bytes``: as far as reported. ``looked``: when one of them last looked whether its other
+    side is there, monotonic seconds.
     """
 
     def __init__(self, unread_max: int = UNREAD_TOTAL_MAX) -> None:
@@ -61,6 +63,7 @@ class Guard:
         self._unread_kept = unread_max // 8 * 7
         self.refused: Counter[str] = Counter()
         self.unread_bytes = 0
+        self.looked = time.monotonic()
         self._held: dict[Holder, int] = {}
         self._said = RateLimited(_log, per_second=0.2, burst=5)
 

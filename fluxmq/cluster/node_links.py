@@ -46,6 +46,11 @@ class NodeLink:
         return self.connection is not None and self.connection.hello.tells_time
 
     @property
+    def combines(self) -> bool:
+        """True if the other side understands heartbeats of many groups in one frame."""
+        return self.connection is not None and self.connection.hello.combines
+
+    @property
     def epoch(self) -> int:
         """Number of the other process's life, which differs once that has restarted; 0 without a
         stream."""

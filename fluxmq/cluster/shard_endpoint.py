@@ -64,7 +64,8 @@ class ShardEndpoint:
     def of(cls, cluster: ClusterSettings, shard: int, workers: int, epoch: int) -> ShardEndpoint:
         """Return the endpoint of a shard by the settings. ``epoch``: a number of this shard's life.
         Raises SecurityError."""
-        own = StreamHello(cluster.node_id, shard, workers, epoch, "", tells_time=True)
+        capable = {"tells_time": True, "combines": True}
+        own = StreamHello(cluster.node_id, shard, workers, epoch, "", **capable)
         transport = cluster.transport
         return cls(Security.of(cluster), transport.bind_addr, own, transport.peers)
 

@@ -40,6 +40,11 @@ LOOK_SECONDS: Final = 0.5
 """Interval between checks that the other side is there."""
 AWAY_SECONDS: Final = KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS
 """Time without a check after which the other side has given this one up."""
+RESTING_LOOK_SECONDS: Final = 60.0
+"""The same of a resting connection: often enough for firewalls to remember it."""
+RESTING_LOOKS_MAX: Final = 2
+"""Such intervals without a word, each but the first begun with a ping, after which the other side is
+gone."""
 STREAMS_OF_A_SERVER_MAX: Final = 0
 """Streams that the dialled side may open."""
 UNREAD_BYTES_MAX: Final = 128 << 20
@@ -119,6 +124,10 @@ class SocketStream:
         self.socket.http2.consumed(self.stream, message)
         self.socket.flush()
 
+    def rest(self, on: bool) -> None:
+        """Look seldom whether the other side is there, or as often as usual again."""
+        self.socket.rest(on)
+
     def headers(self, fields: Fields) -> None:
         """Send headers."""
         self.socket.http2.headers(self.stream, fields)
@@ -188,13 +197,14 @@ class Socket:
         self._closed = closed
         self._transport: Any = None
         self._look: asyncio.TimerHandle | None = None
-        self._heard = True
+        self._resting = False
         self._direct = -1
         """Without TLS, a duplicate of the socket's descriptor for immediate writes: a transport
         writes only after all callbacks of the turn.
         """
         self._looked = time.monotonic()
-        self._quiet = 0
+        self._quiet = -1
+        """Looks since something was heard; -1 if something was heard since the last look."""
         self._idle = 0
         self._why = ""
 
@@ -284,11 +294,11 @@ class Socket:
             self.close()
             return
         self.flush()
-        self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_look)
+        self._look_later()
 
     def data_received(self, data: bytes) -> None:
         """Handle received bytes."""
-        if time.monotonic() - self._looked > AWAY_SECONDS:
+        if self._was_away(time.monotonic()):
             # Stopped or starved: the other side has given this one up and gone on. These bytes are
             # stale.
             self.abort("this process was suspended")
@@ -298,7 +308,7 @@ class Socket:
             self._guard.refuse(UNREAD, "", ENDED, peer=self.peer, problem=why)
             self.abort(why)
             return
-        self._heard = True
+        self._quiet = -1
         try:
             events = self.http2.receive(data)
         except Http2Error as error:
@@ -383,17 +393,39 @@ class Socket:
 
     # Keepalive
 
+    def rest(self, on: bool) -> None:
+        """Look seldom whether the other side is there, because something else in this process
+        looks whether its process is; or look as often as usual again."""
+        if on == self._resting or self._look is None:
+            return
+        self._looked = self._guard.looked
+        self._resting = on
+        self._quiet = -1
+        self._look.cancel()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        seconds = RESTING_LOOK_SECONDS if self._resting else LOOK_SECONDS
+        self._look = asyncio.get_running_loop().call_later(seconds, self._on_look)
+
+    def _was_away(self, now: float) -> bool:
+        """Return whether this process stood still; for a resting connection others have looked."""
+        looked = self._guard.looked if self._resting else self._looked
+        return now - looked > AWAY_SECONDS
+
     def _on_look(self) -> None:
         now = time.monotonic()
-        if now - self._looked > AWAY_SECONDS:
+        if self._was_away(now):
             self.abort("this process was suspended")
             return
-        self._looked = now
-        self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_look)
+        self._look_later()
         self.http2.calm()
         self._count()
-        self._quiet = 0 if self._heard else self._quiet + 1
-        self._heard = False
+        self._quiet += 1
+        if self._resting:
+            self._look_at_rest()
+            return
+        self._looked = self._guard.looked = now
         busy = bool(self.http2.streams)
         self._idle = 0 if busy else self._idle + 1
         quiet, idle = self._quiet * LOOK_SECONDS, self._idle * LOOK_SECONDS
@@ -402,6 +434,13 @@ class Socket:
         elif busy and quiet >= KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS:
             self.abort("the other node does not respond")
         elif busy and quiet == KEEPALIVE_SECONDS:
+            self.http2.ping()
+            self.flush()
+
+    def _look_at_rest(self) -> None:
+        if self._quiet >= RESTING_LOOKS_MAX:
+            self.abort("the other node does not respond")
+        elif self._quiet:
             self.http2.ping()
             self.flush()
 

@@ -127,6 +127,7 @@ class QueueService:
             self.wake,
             lambda: bool(self._blocked),
         )
+        self.durable.attended.is_inactive = _is_inactive
         self.groups = self.durable.groups
         self.logs = self.durable.logs
         self._paths = DataPaths(settings.storage.data_dir)
@@ -254,7 +255,9 @@ class QueueService:
     @property
     def full(self) -> bool:
         """True while a group here rejects appends for lack of space, or would."""
-        return self.low or any(hosted.group.full for hosted in self.groups.values())
+        return self.low or any(
+            hosted.group.full for hosted in self.durable.attended.groups.values()
+        )
 
     def all_groups(self) -> list[ReplicationGroup]:
         """Return all groups of this shard, including the in-memory one."""
@@ -347,12 +350,10 @@ class QueueService:
 
     def _set_timer(self, groups: Iterable[ReplicationGroup]) -> None:
         """Schedule a wake-up for the first of the groups' timers."""
-        due: int | None = None
-        for group in groups:
-            at = group.next_due
-            if at is not None and (due is None or at < due):
-                due = at
-        now = self._clock()
+        dues = [at for group in groups if (at := group.next_due) is not None]
+        self._wake_at(min(dues, default=None), self._clock())
+
+    def _wake_at(self, due: int | None, now: int) -> None:
         if due is None or due > now + TIMER_AHEAD_US or now < self._timer_at <= due:
             return
         self._timer_at = due
@@ -361,12 +362,19 @@ class QueueService:
     def _timers(self) -> None:
         self._timer_at = 0
         now = self._clock()
-        groups = self._all()
-        for group in groups:
+        first: int | None = None
+        for group in self._attended():
             due = group.next_due
-            if due is not None and due <= now:
+            if due is None:
+                continue
+            if due <= now:
                 self.mark(group)
-        self._set_timer(group for group in groups if (group.next_due or 0) > now)
+            elif first is None or due < first:
+                first = due
+        self._wake_at(first, now)
+
+    def _attended(self) -> list[ReplicationGroup]:
+        return [self.ephemeral, *(hosted.group for hosted in self.durable.attended.groups.values())]
 
     def _all(self) -> list[ReplicationGroup]:
         return [self.ephemeral, *(hosted.group for hosted in self.groups.values())]
@@ -397,7 +405,7 @@ class QueueService:
         now = self._reactor.tally.now
         self._timers()
         self.durable.begin_housekeeping()
-        self.group_files.housekeeping(self.groups, now)
+        self.group_files.housekeeping(self.durable.attended.groups, now)
         if now >= self._next_look:
             self._next_look = now + ROOM_SECONDS
             self._look_for_room()
@@ -411,7 +419,7 @@ class QueueService:
         for log in self.logs.all():
             if log.wal.buffered_bytes and not log.failed:
                 self.wake()
-        for group in self._all():
+        for group in self._attended():
             if group.asked:
                 self.mark(group)
 
@@ -450,3 +458,10 @@ class QueueService:
     def idle(self) -> bool:
         """True while nothing is in flight in any group."""
         return all(group.idle for group in self._all() if not group.failed)
+
+
+def _is_inactive(group: ReplicationGroup) -> bool:
+    """Return whether a group has no timers, and nothing to write or to answer."""
+    changes = group.machine.changed or group.machine.closed
+    waits = group.full or not group.idle or not group.flush()
+    return not (changes or waits) and group.next_due is None

@@ -408,6 +408,11 @@ _DECLARED: Final = (
         scope=Scope.NODE,
     ),
     Metric(
+        "fluxmq_raft_groups_at_rest",
+        _G,
+        "Groups in which nothing happens: they share their heartbeats.",
+    ),
+    Metric(
         "fluxmq_raft_groups_not_shown",
         _G,
         "Groups left out of these metrics because there are too many.",

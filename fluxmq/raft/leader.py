@@ -13,7 +13,7 @@ are committed with it. A group of one commits what its own disk has, whatever th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from fluxmq.raft.errors import Compacted
@@ -305,6 +305,13 @@ class Leadership:
         for progress in self.peers.values():
             progress.active = False
         return active > len(voters) // 2
+
+    def resume(self, heard: Collection[int]) -> None:
+        """Go on after a time without ticks, with heartbeats at the next one; only the peers in
+        ``heard`` count as heard since the last check of the quorum."""
+        self._heartbeat_elapsed = self._state.config.heartbeat_ticks
+        for peer, progress in self.peers.items():
+            progress.active = peer in heard
 
     # Answers
 

@@ -29,6 +29,7 @@ from fluxmq.raft.follower import on_append, on_heartbeat, on_snapshot
 from fluxmq.raft.leader import Leadership
 from fluxmq.raft.log import RaftLog, StableLog
 from fluxmq.raft.memberships import Memberships, decode_membership
+from fluxmq.raft.quiescence import Quiescence
 from fluxmq.raft.state import Config, NodeState
 from fluxmq.raft.types import (
     MEMBERSHIP,
@@ -75,6 +76,7 @@ class Node:
         "_log",
         "_reads_failed",
         "_state",
+        "quiescence",
     )
 
     def __init__(
@@ -98,6 +100,7 @@ class Node:
         self._state = NodeState(config, self._log, memberships, term, vote, random)
         self._elections = Elections(self._state)
         self._leadership: Leadership | None = None
+        self.quiescence = Quiescence(self._state)
         self._reads_failed: list[int] = []
         self._applied = applied
         self._given = hard_state
@@ -236,11 +239,12 @@ class Node:
     def _lead(self, *, unopposed: bool) -> None:
         self._state.elapsed = 0
         self._leadership = Leadership(self._state, unopposed=unopposed)
+        self.quiescence.leadership = self._leadership
 
     def _follow(self, term: int, leader: int) -> None:
         if self._leadership is not None:
             self._reads_failed.extend(self._leadership.reads_open())
-            self._leadership = None
+            self._leadership = self.quiescence.leadership = None
         self._state.follow(term, leader)
 
     def _step_down_if_removed(self) -> None:

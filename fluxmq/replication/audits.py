@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from fluxmq.ipc.clusters import AUDIT, HASH
 from fluxmq.net.links import FrameLink
@@ -55,14 +55,17 @@ class Audits:
         """Stop auditing a group that is no longer hosted here."""
         self.of.pop(group, None)
 
-    def housekeeping(self, now: float) -> None:
-        """Compare groups led here and report hashes to other leaders; called every tenth of a
-        second.
+    def housekeeping(self, now: float, attended: Collection[str]) -> None:
+        """Compare groups led here and report hashes to other leaders, of the groups ``attended``;
+        called every tenth of a second.
         """
         if now < self._next:
             return
         self._next = now + AUDIT_SECONDS
-        for name, audit in list(self.of.items()):
+        for name in list(attended):
+            audit = self.of.get(name)
+            if audit is None:
+                continue
             replica = self._replicas.get(name)
             if replica is None or replica.hosted.group.failed:
                 continue

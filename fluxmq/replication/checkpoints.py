@@ -101,7 +101,7 @@ class Checkpoints:
         self._files = files
         self._paths = paths
         self._executor = executor
-        self._now = now
+        self.now = now
         self._wake = wake
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking: Iterator[QueueLog] = iter(())
@@ -169,7 +169,7 @@ class Checkpoints:
         hosted.checkpointing = False
         if hosted.group.failed:
             return
-        hosted.checkpointed_at = self._now()
+        hosted.checkpointed_at = self.now()
         hosted.snapshot_index = index
         trim(hosted)
         self.taken += 1
@@ -180,7 +180,7 @@ class Checkpoints:
         if self._writing_out:
             return
         logs = list(islice(self._looking, LOGS_PER_LOOK))
-        if not logs and (now := self._now()) >= self._next_look:
+        if not logs and (now := self.now()) >= self._next_look:
             self._next_look = now + AGE_SECONDS
             grown = (each for each in groups if each.group.applied_bytes > WRITE_OUT_BYTES)
             self._looking = iter([log for hosted in grown for log in hosted.stores.logs()])
@@ -228,7 +228,7 @@ class Checkpoints:
         """Record a failed checkpoint; the log keeps what it holds, and a later attempt follows."""
         self.failed += 1
         hosted.checkpointing = False
-        hosted.not_before = self._now() + RETRY_SECONDS
+        hosted.not_before = self.now() + RETRY_SECONDS
         _log.error("a checkpoint failed", extra={"group": hosted.group.name, "problem": str(error)})
 
     async def drain(self) -> None:
@@ -241,7 +241,7 @@ class Checkpoints:
     ) -> list[AnyHosted]:
         """Return groups whose checkpoint is due: those that hold back the log, have not had one for
         the interval, or have most entries behind their last one."""
-        now = self._now()
+        now = self.now()
         groups = list(groups)
         for each in groups:
             each.pressed = lagging(each)
@@ -259,7 +259,7 @@ class Checkpoints:
             or _has_many_entries(each, now)
         ]
         rest = sorted(
-            (each for each in found if each not in due),
+            set(found).difference(due),
             key=lambda each: each.entries_behind,
             reverse=True,
         )

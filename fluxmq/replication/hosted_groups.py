@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, Protocol
 
 from fluxmq.logs import get_logger
 from fluxmq.net.reactor import Reactor
+from fluxmq.replication.attended_groups import AttendedGroups
 from fluxmq.replication.checkpoints import Checkpoints, snapshot_rule
 from fluxmq.replication.disk import Disk
 from fluxmq.replication.nodes import Nodes, SingleNode
@@ -29,6 +30,12 @@ from fluxmq.storage.open_files import OpenFiles
 BEGIN_SECONDS: Final = 0.02
 """Time budget for beginning checkpoints, per tenth of a second: each takes some microseconds per
 queue, during which the shard serves nobody."""
+
+GROUPS_PER_TURN: Final = 100
+"""Groups that are checked for a due checkpoint every tenth of a second; more are checked less often,
+but at least once in `TURNS_MAX`."""
+TURNS_MAX: Final = 10
+TURN_SECONDS: Final = 0.1
 
 _log = get_logger("fluxmq.queues")
 
@@ -62,6 +69,7 @@ class HostedGroups(Generic[Made]):
         is_awaited: Callable[[], bool],
     ) -> None:
         self.groups: dict[str, OpenGroup[Made]] = {}
+        self.attended: AttendedGroups[Made] = AttendedGroups()
         self.broken: dict[str, str] = {}
         """Groups assigned to this shard that could not be opened, with the reason."""
         self.replacing: set[str] = set()
@@ -76,7 +84,6 @@ class HostedGroups(Generic[Made]):
         self.logs = ShardLogs(shard, settings, self._paths, disk, reactor, wake, is_awaited)
         self._cache = BatchCache(settings.queue_manager.cache_bytes)
         self._segments = OpenSegments(OpenFiles(self._files, disk.places))
-        self._tally = reactor.tally
         self.checkpoints = Checkpoints(
             self._files, self._paths, executor, lambda: reactor.tally.now, wake
         )
@@ -113,8 +120,9 @@ class HostedGroups(Generic[Made]):
             stores.close()
             raise
         hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
-        hosted.checkpointed_at = self._tally.now
+        hosted.checkpointed_at = self.checkpoints.now()
         self.groups[name] = hosted
+        self.attended.add(hosted)
         self.nodes.opened(hosted)
         self._machines.opened(hosted)
         hosted.driver.start()
@@ -134,6 +142,7 @@ class HostedGroups(Generic[Made]):
         """Stop hosting a group and close its files. Its log entries stay until
         `forget_orphaned_groups`."""
         hosted = self.groups.pop(name)
+        self.attended.remove(name)
         self.nodes.closed(hosted)
         hosted.group.fail("the group has moved to another shard")
         hosted.shared.leave(hosted.driver)
@@ -187,25 +196,30 @@ class HostedGroups(Generic[Made]):
         table.attended = True  # set at the first run: groups are recovered before
         if self.groups:
             table.keep_spares()
-        for hosted in self.groups.values():
+        for hosted in self.attended.groups.values():
             hosted.group.flush()
 
     def housekeeping(self) -> None:
         """Begin the checkpoints that are due, and write out segments; runs every tenth of a
         second."""
-        lagging = self.lagging()
+        turns = min(1 + len(self.attended.groups) // GROUPS_PER_TURN, TURNS_MAX)
+        if int(self.checkpoints.now() / TURN_SECONDS) % turns == 0:
+            self._begin_checkpoints()
+        self.checkpoints.look(self.attended.groups.values())
+        self.checkpoints.relieve(self._segments.table)
+        self.logs.sync_later(self.checkpoints.now(), self._executor)
+
+    def _begin_checkpoints(self) -> None:
+        lagging = set(self.lagging())
         began = time.perf_counter()
         for hosted in self.checkpoints.due(
-            self.groups.values(),
+            self.attended.groups.values(),
             self._settings.storage.checkpoint_interval,
-            lambda each: each in lagging,
+            lagging.__contains__,
         ):
             self.checkpoints.begin(hosted)
             if time.perf_counter() - began > BEGIN_SECONDS:
                 break  # groups with very many queues begin one after another
-        self.checkpoints.look(self.groups.values())
-        self.checkpoints.relieve(self._segments.table)
-        self.logs.sync_later(self._tally.now, self._executor)
 
     def lagging(self) -> list[AnyHosted]:
         """Return the groups that hold back too many files of the logs."""
@@ -213,7 +227,9 @@ class HostedGroups(Generic[Made]):
         files = max(storage.checkpoint_bytes // storage.wal_file_bytes, 2)
         numbers = {log: set(log.wal.lagging(files)) for log in self.logs.all()}
         return [
-            hosted for hosted in self.groups.values() if hosted.log.number in numbers[hosted.shared]
+            hosted
+            for hosted in self.attended.groups.values()
+            if hosted.log.number in numbers[hosted.shared]
         ]
 
     async def checkpoint_all(self) -> None:

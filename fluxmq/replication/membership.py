@@ -201,8 +201,9 @@ class GroupMembers:
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        for replica in list(self._replicas.values()):
-            if not replica.hosted.group.failed:
+        for name in list(self._hosting.attended.groups):
+            replica = self._replicas.get(name)
+            if replica is not None and not replica.hosted.group.failed:
                 self._look(replica, now)
 
     def _look(self, replica: Replica, now: float) -> None:
@@ -223,6 +224,7 @@ class GroupMembers:
         )
         if not replica.hosted.driver.leading:
             replica.caught_up.clear()
+            replica.settled = True
             return
         ready = self._caught_up(replica, status, now)
         change = next_change(
@@ -232,7 +234,8 @@ class GroupMembers:
             self._propose(replica, change)
         if now >= replica.next_tell:
             replica.next_tell = now + TELL_SECONDS
-            self._tell(replica, members)
+            told = self._tell(replica, members)
+            replica.settled = not (told or status.membership.learners)
 
     def _retire(self, replica: Replica) -> None:
         """Set aside a copy that was left behind by a forced one, and leave the group."""
@@ -291,8 +294,9 @@ class GroupMembers:
             return True
         return False
 
-    def _tell(self, replica: Replica, members: Collection[int]) -> None:
-        """Tell nodes that they are members, or were removed."""
+    def _tell(self, replica: Replica, members: Collection[int]) -> bool:
+        """Tell nodes that they are members, or were removed; return whether there are any."""
+        told = False
         group, driver = replica.plan.name, replica.hosted.driver
         membership = committed_membership(replica)
         known = replica.acquaintances.record.known
@@ -303,8 +307,11 @@ class GroupMembers:
                 if not replica.raft_transport.reaches(number):
                     voters, learners = membership
                     self._send(node, "member", group, list(voters), list(learners))
+                    told = True
             elif number in known and number not in (*membership.voters, *membership.learners):
                 self._send(node, "removed", group, driver.node.term)
+                told = True
+        return told
 
     def _send(self, node: str, what: str, *arguments: object) -> None:
         for link in self._links.of(node)[:1]:

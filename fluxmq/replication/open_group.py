@@ -65,7 +65,7 @@ class Member:
 ALONE = Member()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class OpenGroup(Generic[Machine]):
     """One durable group. ``checkpointing``: a checkpoint of it is being written."""
 

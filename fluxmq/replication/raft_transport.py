@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 from fluxmq.cluster.connection import NodeStream, StreamHello
 from fluxmq.cluster.dialer import Dialer
@@ -35,11 +36,30 @@ _VOTES = frozenset(
 )
 
 
+class TransportListener(Protocol):
+    """Receives what the streams of a group bring."""
+
+    def stirred(self) -> None:
+        """Note that a stream begins or ends, that a control record goes or has come, or that
+        messages are about to be sent that are more than an answer to a heartbeat."""
+
+    def step(self, messages: Sequence[Message]) -> None:
+        """Take messages of a member. Raises MalformedMessage."""
+
+    def unreachable(self, member: int) -> None:
+        """Note that the stream to a member has ended."""
+
+    def failed(self, why: str) -> None:
+        """Note the error that kept ``acquaintances`` from saving the members it met."""
+
+    def heard_of(self, member: int) -> float:
+        """Return when a member was last heard in another way than by its stream, in seconds; 0.0
+        if it was not."""
+
+
 class RaftTransport:
-    """Transports one group's messages. ``step`` takes messages of a member; ``unreachable`` is
-    called with a member whose stream has ended, ``failed`` with the error that kept
-    ``acquaintances`` from saving the members it met. Messages to and from members that
-    ``acquaintances`` does not believe are dropped.
+    """Transports one group's messages. Messages to and from members that ``acquaintances`` does not
+    believe are dropped.
     """
 
     def __init__(
@@ -47,10 +67,8 @@ class RaftTransport:
         plan: GroupPlan,
         security: Security,
         own: StreamHello,
-        step: Callable[[Sequence[Message]], None],
-        unreachable: Callable[[int], None],
+        listener: TransportListener,
         acquaintances: Acquaintances,
-        failed: Callable[[str], None],
         now: Callable[[], float],
         calls: Mapping[str, CallHandler] | None = None,
     ) -> None:
@@ -59,10 +77,8 @@ class RaftTransport:
         """Time each member was last heard from, monotonic seconds."""
         self.sent_bytes = 0
         self.received_bytes = 0
-        self._step = step
-        self._unreachable = unreachable
+        self._listener = listener
         self._acquaintances = acquaintances
-        self._failed = failed
         self._now = now
         self._numbers = {member.node: member.number for member in plan.nodes}
         self.number = member_number(own.node)
@@ -120,6 +136,8 @@ class RaftTransport:
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages to the members that can be reached, and drop the others."""
+        if len(messages) > 1 or messages[0].kind is not MessageKind.HEARTBEAT_ANSWER:
+            self._listener.stirred()
         met = self._acquaintances
         abstains = met.abstains
         reached: list[NodeStream] = []
@@ -138,6 +156,7 @@ class RaftTransport:
 
     def say(self, member: int, frame: bytes) -> None:
         """Send a control record to a member."""
+        self._listener.stirred()
         connection = self._connections.get(member)
         if connection is not None:
             connection.send(frame)
@@ -145,6 +164,20 @@ class RaftTransport:
     def reaches(self, member: int) -> bool:
         """Return whether there is a stream to a member."""
         return member in self._connections
+
+    def rest(self, on: bool) -> None:
+        """Look seldom whether the members are there, or as often as usual again."""
+        for stream in self._connections.values():
+            stream.rest(on)
+
+    def stream(self, member: int) -> NodeStream | None:
+        """Return the stream to a member."""
+        return self._connections.get(member)
+
+    def heard_at(self, member: int) -> float | None:
+        """Return when a member was last heard from, in monotonic seconds; None if it never was."""
+        heard = self.heard.get(member)
+        return None if heard is None else max(heard, self._listener.heard_of(member))
 
     def _accept(self, hello: StreamHello) -> str:
         if hello.node not in self._numbers:
@@ -160,6 +193,7 @@ class RaftTransport:
         if self._acquaintances.closed:
             connection.close()
             return
+        self._listener.stirred()
         number = self._numbers[connection.hello.node]
         before = self._connections.get(number)
         self._connections[number] = connection
@@ -170,11 +204,12 @@ class RaftTransport:
         connection.send(self._acquaintances.greeting())
 
     def _gone(self, number: int) -> None:
-        self._unreachable(number)
+        self._listener.stirred()
+        self._listener.unreachable(number)
         try:
             self._acquaintances.gone(number)
         except StorageError as problem:
-            self._failed(str(problem))
+            self._listener.failed(str(problem))
 
     def received(self, connection: NodeStream, records: Sequence[bytes]) -> None:
         """Handle records that a stream has delivered."""
@@ -185,7 +220,7 @@ class RaftTransport:
         try:
             self._take(number, records)
         except StorageError as problem:
-            self._failed(str(problem))
+            self._listener.failed(str(problem))
             connection.close()
         except MalformedMessage as error:
             self.malformed.event(
@@ -203,11 +238,12 @@ class RaftTransport:
         for frame in records:
             self.received_bytes += len(frame)
             if is_control(frame):
+                self._listener.stirred()
                 self._acquaintances.take(number, frame)
             elif self._acquaintances.believed(number):
                 messages.append(decode(frame, number, self.number))
         if messages:
-            self._step(messages)
+            self._listener.step(messages)
 
     def lost(self, connection: NodeStream, why: str) -> None:
         """Unregister a stream that has ended."""

@@ -52,6 +52,10 @@ class Replica:
         self.starting: asyncio.Task[None] | None = None
         self.caught_up: dict[int, float] = {}
         """On the leader: the time since when learners are close to the log's end."""
+        self.resting = False
+        """True while the clock stands still, because nothing happens in the group."""
+        self.settled = False
+        """True if no member is to be told or promoted, so that a resting group needs no look."""
         self.next_tell = 0.0
         """Next time to tell nodes that they are members, or were removed."""
         self._news = news
@@ -67,9 +71,20 @@ class Replica:
         if self.hosted.group.failed:
             return
         self.hosted.driver.tick()
+        self.resume(wake)
+        wake()
+
+    def rest(self) -> None:
+        """Stop the clock while nothing happens."""
+        self.resting, self.settled = True, False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def resume(self, wake: Callable[[], None]) -> None:
+        """Let the clock go on: the next tick follows after its duration."""
+        self.resting = False
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(tick_seconds(self.plan), self.tick, wake)
-        wake()
 
     def still(self) -> None:
         """Stop the clock."""
@@ -179,7 +194,7 @@ def name_of(replica: Replica, number: int) -> str:
 
 def contact_seconds(replica: Replica, number: int, now: float) -> float | None:
     """Return the seconds since a member was last heard from; None if it never was."""
-    heard = replica.raft_transport.heard.get(number)
+    heard = replica.raft_transport.heard_at(number)
     return None if heard is None else max(0.0, now - heard)
 
 

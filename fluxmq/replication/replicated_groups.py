@@ -23,6 +23,7 @@ from fluxmq.raft.types import Message, MessageKind
 from fluxmq.replication.audits import Audits
 from fluxmq.replication.damages import Damages
 from fluxmq.replication.group_commands import GroupCommands
+from fluxmq.replication.heartbeat_links import HeartbeatLinks
 from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.leaders import LeaderNews, Leaders
 from fluxmq.replication.membership import GroupMembers
@@ -58,6 +59,7 @@ _ROUTINE: Final = frozenset(
     (MessageKind.APPEND_ANSWER, MessageKind.HEARTBEAT, MessageKind.HEARTBEAT_ANSWER)
 )
 """Messages that seldom change anything the end of a tick would have to handle."""
+_HEARTBEATS: Final = frozenset((MessageKind.HEARTBEAT, MessageKind.HEARTBEAT_ANSWER))
 
 _log = get_logger("fluxmq.cluster")
 
@@ -66,8 +68,9 @@ class ShardTraffic:
     """Observer of links to other nodes' shards: exchanges readings of the clocks before the traffic
     of queues, which depends on the time."""
 
-    def __init__(self, clocks: ClockLinks, traffic: Traffic) -> None:
+    def __init__(self, clocks: ClockLinks, heartbeats: HeartbeatLinks, traffic: Traffic) -> None:
         self._clocks = clocks
+        self._heartbeats = heartbeats
         self._traffic = traffic
 
     def added(self, link: NodeLink) -> None:
@@ -77,11 +80,13 @@ class ShardTraffic:
     def came(self, link: NodeLink) -> None:
         """Announce this shard to one that has connected."""
         self._clocks.tell(link)
+        self._heartbeats.came(link)
         self._traffic.tell_everything(link)
 
     def gone(self, link: NodeLink) -> None:
         """Handle the loss of a shard."""
         self._clocks.lost(link)
+        self._heartbeats.gone(link)
         self._traffic.lose(link.peer)
 
     def handlers(self) -> Mapping[str, Callable[..., None]]:
@@ -91,6 +96,42 @@ class ShardTraffic:
     def received(self, link: NodeLink, frame: bytes) -> None:
         """Handle a frame that is not a control frame."""
         self._traffic.received(link, frame)
+
+
+class GroupTraffic:
+    """Passes what the streams of a group bring to the group; implements ``TransportListener``."""
+
+    def __init__(self, groups: ReplicatedGroups, hosted: AnyHosted) -> None:
+        self._hosted = hosted
+        self._name = hosted.group.name
+        self._heartbeats = groups.heartbeats
+        self._step = groups.step
+
+    def stirred(self) -> None:
+        """Wake the group."""
+        self._heartbeats.stirred(self._name)
+
+    def step(self, messages: Sequence[Message]) -> None:
+        """Pass a member's messages to the group, and wake it unless they are the last heartbeats
+        before it went to rest, or answers to them."""
+        if self._heartbeats.rests(self._name):
+            term = self._hosted.driver.node.term
+            if not all(each.term == term and each.kind in _HEARTBEATS for each in messages):
+                self.stirred()
+        self._step(self._hosted, messages)
+
+    def unreachable(self, member: int) -> None:
+        """Have what was sent to a member sent again."""
+        if not self._hosted.group.failed:
+            self._hosted.driver.node.report_unreachable(member)
+
+    def failed(self, why: str) -> None:
+        """Stop the group."""
+        self._hosted.group.fail(why)
+
+    def heard_of(self, member: int) -> float:
+        """Return when a member's shard was last heard, if the group rests."""
+        return self._heartbeats.heard_of(self._name, member)
 
 
 class ReplicatedGroups:
@@ -123,7 +164,6 @@ class ReplicatedGroups:
         self.is_timed = clock.is_known
         self._settings = settings
         self._hosting = hosting
-        self._wake = hosting.wake
         self._endpoint = endpoint
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
@@ -159,14 +199,15 @@ class ReplicatedGroups:
         self.scrub = Scrub(replicas, self.damages.met, files, now)
         self.audits = Audits(replicas, self.leaders, shards, self.orders_here, refetch, now)
         self.spread = LeaderSpread(replicas, self.leaders, shards, self.plans)
+        self.heartbeats = HeartbeatLinks(shards, hosting, now)
 
     # Joining
 
     def join(self, shard_links: Mapping[int, FrameLink], traffic: Traffic) -> None:
         """Use the links to this node's shards, and make those to other nodes, with their
         traffic."""
-        observer = ShardTraffic(self.clocks, traffic)
-        self.links = NodeLinks(self._endpoint, SHARD, every_shard, observer, self._wake)
+        observer = ShardTraffic(self.clocks, self.heartbeats, traffic)
+        self.links = NodeLinks(self._endpoint, SHARD, every_shard, observer, self._hosting.wake)
         self.shards.own, self.shards.abroad = shard_links, self.links.links
 
     def commands(self) -> dict[str, RequestHandler]:
@@ -177,7 +218,7 @@ class ReplicatedGroups:
         """Return the handlers of control frames of shards of this node and others, by name."""
         frames = {**self.news.handlers(), **self.orders_here.handlers(), **self.members.handlers()}
         frames |= {**self.audits.handlers(), **self.scrub.handlers(), **self.clocks.handlers()}
-        return {**frames, **self.offers.handlers()}
+        return {**frames, **self.offers.handlers(), **self.heartbeats.handlers()}
 
     def came(self, link: FrameLink) -> None:
         """Tell a shard that has connected which groups lead here."""
@@ -194,16 +235,19 @@ class ReplicatedGroups:
         self.links.start()
         for replica in self.replicas.values():
             await replica.raft_transport.start()
-            replica.tick(self._wake)
+            replica.tick(self._hosting.wake)
+        self.heartbeats.start()
         self.scrub.start()
 
     async def stop(self) -> None:
         """End every stream."""
+        self.heartbeats.stop()
         await self.scrub.stop()
         await self.snapshots.close()
         await self.served.close()
         self._reading.shutdown(wait=False)
         for replica in list(self.replicas.values()):
+            self.heartbeats.remove(replica.plan.name)  # or the end of its streams would wake it
             replica.still()
             await replica.raft_transport.stop()
         await asyncio.gather(self.links.stop(), *self._ending.values())
@@ -271,10 +315,8 @@ class ReplicatedGroups:
             plan,
             self._endpoint.security,
             self._endpoint.own,
-            lambda messages: self._step(hosted, messages),
-            lambda number: self._unreachable(hosted, number),
+            GroupTraffic(self, hosted),
             acquaintances,
-            group.fail,
             self.now,
             self.served.handlers(group.name),
         )
@@ -289,6 +331,7 @@ class ReplicatedGroups:
         driver.gathers = not self.queue_plans.reads_copies(group.name)
         driver.node.hold(*acquaintances.record.floor)
         driver.join(replica)
+        self.heartbeats.add(replica)
         if self._started:
             replica.starting = asyncio.get_running_loop().create_task(self._start(replica))
 
@@ -305,7 +348,7 @@ class ReplicatedGroups:
             )
             replica.hosted.group.fail(str(problem))
             return
-        replica.tick(self._wake)
+        replica.tick(self._hosting.wake)
 
     def closed(self, hosted: AnyHosted) -> None:
         """Disconnect a group that is no longer hosted here."""
@@ -313,6 +356,7 @@ class ReplicatedGroups:
         replica = self.replicas.pop(name, None)
         if replica is None:
             return
+        self.heartbeats.remove(name)
         if hosted.driver.leading:
             # Closed while it led, as a copy that is left behind is: no client may keep asking this
             # shard.
@@ -322,7 +366,7 @@ class ReplicatedGroups:
         replica.still()
         self._ending[name] = asyncio.get_running_loop().create_task(replica.raft_transport.stop())
 
-    def _step(self, hosted: AnyHosted, messages: Sequence[Message]) -> None:
+    def step(self, hosted: AnyHosted, messages: Sequence[Message]) -> None:
         """Pass a member's messages to its group. Raises MalformedMessage."""
         driver = hosted.driver
         replica = self.replicas.get(hosted.group.name)
@@ -335,11 +379,7 @@ class ReplicatedGroups:
             driver.step(rest)
         finally:
             if driver.changed or messages[0].kind not in _ROUTINE:
-                self._wake()
-
-    def _unreachable(self, hosted: AnyHosted, number: int) -> None:
-        if not hosted.group.failed:
-            hosted.driver.node.report_unreachable(number)
+                self._hosting.wake()
 
     # Work
 
@@ -349,7 +389,7 @@ class ReplicatedGroups:
         self.clocks.housekeeping()
         self.orders_here.housekeeping()
         self.members.housekeeping()
-        self.audits.housekeeping(now)
+        self.audits.housekeeping(now, self._hosting.attended.groups)
         self.offers.housekeeping()
         self.snapshots.housekeeping()
         self.spread.housekeeping(now)
@@ -364,6 +404,7 @@ class ReplicatedGroups:
         replicas, now = list(self.replicas.values()), self.now()
         for replica in replicas[:GROUP_SERIES_MAX]:
             yield from group_samples(replica, self.damages.found[replica.plan.name], now)
+        yield "fluxmq_raft_groups_at_rest", {}, self.heartbeats.combined.resting
         yield "fluxmq_raft_groups_not_shown", {}, max(0, len(replicas) - GROUP_SERIES_MAX)
         malformed = self.links.malformed.events
         malformed += sum(replica.raft_transport.malformed.events for replica in replicas)

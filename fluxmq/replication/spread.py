@@ -10,12 +10,13 @@ comes back does not go to and fro.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fluxmq.ipc.leader_balance import LeaderPlacement, first_leaders, rebalanced
+from fluxmq.ipc.leader_balance import APART, LeaderPlacement, first_leaders, rebalanced
 from fluxmq.logs import get_logger
-from fluxmq.raft.types import RaftStatus, ReplicationMode
+from fluxmq.raft.types import Membership, RaftStatus, ReplicationMode
 from fluxmq.replication.leaders import OWN, Leaders
 from fluxmq.replication.replica import Replica, committed_membership, contact_seconds, name_of
 from fluxmq.replication.shard_links import ShardLinks
@@ -27,6 +28,9 @@ after a failure, and while nodes start one after another, leaders stay where the
 """
 LOOK_SECONDS: Final = 1.0
 """Interval between two checks."""
+GROUPS_PER_SECOND: Final = 200
+LOOK_SECONDS_MAX: Final = 5.0
+"""With many groups the interval is longer, by a second for each so many, up to that."""
 LAG_ENTRIES_MAX: Final = 64
 """Maximum lag in committed entries of a voter that counts as up to date: what is in flight in a few
 ticks.
@@ -84,6 +88,8 @@ class Spreading:
         }
         if now - self._changed < QUIET_SECONDS:
             return []
+        if _is_even(leaders, voters):
+            return []
         placed = {
             group: LeaderPlacement(
                 led.node, self._successors(now, group, led, voters.get(group, ()))
@@ -113,6 +119,14 @@ class Spreading:
         return tuple(voters)
 
 
+def _is_even(leaders: Mapping[str, Led], voters: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether no node leads so many groups more than another that one could move."""
+    loads = Counter([led.node for led in leaders.values()])
+    for nodes in {tuple(each) for each in voters.values()}:
+        loads.update(dict.fromkeys(nodes, 0))
+    return not loads or max(loads.values()) - min(loads.values()) < APART
+
+
 class LeaderSpread:
     """Carries the decisions out for one shard."""
 
@@ -127,6 +141,8 @@ class LeaderSpread:
         self._known = leaders
         self._links = links
         self._plans = plans
+        self._names: dict[str, tuple[Membership | None, tuple[str, ...]]] = {}
+        """The voters of groups by name, with the membership that they are from."""
         self._spreading = Spreading(links.node)
         self._next_look = 0.0
 
@@ -134,9 +150,9 @@ class LeaderSpread:
         """Look for groups to hand over, when due; called every tenth of a second."""
         if now < self._next_look:
             return
-        self._next_look = now + LOOK_SECONDS
-        for replica in self._replicas.values():
-            self._begin(replica)
+        many = min(len(self._replicas) / GROUPS_PER_SECOND, LOOK_SECONDS_MAX - LOOK_SECONDS)
+        self._next_look = now + LOOK_SECONDS + many
+        self._begin_new()
         leaders = self._leaders()
         voters = {group: self._voters(group) for group in leaders}
         whole = [group for group, replica in self._replicas.items() if self._is_whole(replica, now)]
@@ -160,8 +176,12 @@ class LeaderSpread:
         """Return a group's voters: by its log if it is here, or else its initial members."""
         replica = self._replicas.get(group)
         if replica is not None:
-            numbers = replica.hosted.driver.node.status().membership.voters
-            return tuple(name_of(replica, number) for number in numbers)
+            membership = replica.hosted.driver.node.quiescence.membership
+            known, names = self._names.get(group, (None, ()))
+            if known is not membership:
+                names = tuple(name_of(replica, number) for number in membership.voters)
+                self._names[group] = (membership, names)
+            return names
         try:
             return tuple(member.node for member in self._plans.of(group).members)
         except UnknownGroup:
@@ -170,6 +190,8 @@ class LeaderSpread:
     def _is_whole(self, replica: Replica, now: float) -> bool:
         """Return whether a group is led here and every voter is up and has what is committed."""
         driver = replica.hosted.driver
+        if replica.resting and replica.settled:
+            return driver.leading
         if not driver.leading or replica.hosted.group.failed or replica.hosted.group.leaving:
             return False
         status = driver.node.status()
@@ -196,11 +218,24 @@ class LeaderSpread:
 
     # New groups
 
-    def _begin(self, replica: Replica) -> None:
-        """Campaign for a group that has never had a leader, if this node is to be the first."""
+    def _begin_new(self) -> None:
+        """Campaign for groups that have never had a leader, if this node is to be the first."""
+        new = [
+            replica
+            for replica in self._replicas.values()
+            if not replica.resting
+            and not (replica.hosted.driver.node.term or replica.hosted.group.failed)
+        ]
+        if new:
+            configured = self._first_leaders()
+            for replica in new:
+                group = replica.plan.name
+                first = configured.get(group) or self._first_leaders(group)[group]
+                self._begin(replica, first)
+
+    def _begin(self, replica: Replica, first: str) -> None:
+        """Campaign for a new group as its first leader, if a majority can be reached."""
         driver = replica.hosted.driver
-        if driver.node.term or replica.hosted.group.failed:
-            return
         status = driver.node.status()
         voters = status.membership.voters
         reached = sum(
@@ -208,15 +243,16 @@ class LeaderSpread:
             or (replica.raft_transport.reaches(number) and replica.acquaintances.believed(number))
             for number in voters
         )
-        if reached > len(voters) // 2 and self._first_leader(replica.plan.name) == status.id:
+        if reached > len(voters) // 2 and member_number(first) == status.id:
             driver.campaign()
 
-    def _first_leader(self, group: str) -> int:
+    def _first_leaders(self, *groups: str) -> dict[str, str]:
+        """Return the first leaders of the settings' groups, and of others."""
         plans = self._plans
         voters: dict[str, tuple[str, ...]] = {}
-        for name in (*plans.configured(), group):
+        for name in (*plans.configured(), *groups):
             try:
                 voters[name] = tuple(member.node for member in plans.of(name).members)
             except UnknownGroup:
                 continue
-        return member_number(first_leaders(voters)[group])
+        return first_leaders(voters)

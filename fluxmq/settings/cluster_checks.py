@@ -30,7 +30,7 @@ from fluxmq.settings.schema import Settings
 from fluxmq.settings.values import format_duration, is_loopback, split_address
 
 GROUPS_PER_SHARD: Final = 8
-"""Replication groups per shard above which the node warns: each has its own heartbeats, elections
+"""Replication groups per shard above which the node warns: each has its own connections, elections
 and snapshots, which cost something even while nothing is published."""
 
 _INHERITED: Final = (
@@ -405,7 +405,7 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
     if workers and groups > GROUPS_PER_SHARD * workers:
         yield (
             f"cluster.raft: {groups} replication groups on {workers} shards, more than {GROUPS_PER_SHARD} on each:"
-            " every group has heartbeats, elections and snapshots of its own. Groups isolate queues that would"
+            " every group has connections, elections and snapshots of its own. Groups isolate queues that would"
             " slow each other down; do not create one for each queue."
         )
 

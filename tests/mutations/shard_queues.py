@@ -369,7 +369,7 @@ MUTATIONS = [
     Mutation(
         "timers_far_ahead",
         "What is due in half an hour is looked at by the housekeeping, and has no timer of its own.",
-        "QueueService._set_timer",
+        "QueueService._wake_at",
         "if due is None or due > now + TIMER_AHEAD_US or now < self._timer_at <= due:",
         "if due is None or now < self._timer_at <= due:",
         OF_GARBAGE + "test_no_cycles_and_nothing_kept",

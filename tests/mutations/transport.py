@@ -83,7 +83,7 @@ MUTATIONS = [
         "transport_stale_frames",
         "Who was away for so long that the others have given it up believes nothing that came meanwhile.",
         "Socket.data_received",
-        "if time.monotonic() - self._looked > AWAY_SECONDS:",
+        "if self._was_away(time.monotonic()):",
         "if False:",
         "tests/unit/cluster/test_sockets.py::test_what_came_while_this_side_was_away_is_not",
     ),

@@ -24,21 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctests/protobuf/cluster.proto\x12\x11\x66luxmq.cluster.v1\"}\n\x08Greeting\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x0f\n\x07purpose\x18\x06 \x01(\t\x12\x12\n\ntells_time\x18\x07 \x01(\x08\"6\n\x07Message\x12\x0e\n\x06\x66rames\x18\x01 \x03(\x0c\x12\r\n\x05piece\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"&\n\x08Question\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"\x16\n\x06\x41nswer\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x32\x91\x01\n\x07\x43luster\x12\x45\n\x07\x43onnect\x12\x1a.fluxmq.cluster.v1.Message\x1a\x1a.fluxmq.cluster.v1.Message(\x01\x30\x01\x12?\n\x03\x41sk\x12\x1b.fluxmq.cluster.v1.Question\x1a\x19.fluxmq.cluster.v1.Answer0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctests/protobuf/cluster.proto\x12\x11\x66luxmq.cluster.v1\"\x8f\x01\n\x08Greeting\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x0f\n\x07purpose\x18\x06 \x01(\t\x12\x12\n\ntells_time\x18\x07 \x01(\x08\x12\x10\n\x08\x63ombines\x18\x08 \x01(\x08\"6\n\x07Message\x12\x0e\n\x06\x66rames\x18\x01 \x03(\x0c\x12\r\n\x05piece\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"&\n\x08Question\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"\x16\n\x06\x41nswer\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x32\x91\x01\n\x07\x43luster\x12\x45\n\x07\x43onnect\x12\x1a.fluxmq.cluster.v1.Message\x1a\x1a.fluxmq.cluster.v1.Message(\x01\x30\x01\x12?\n\x03\x41sk\x12\x1b.fluxmq.cluster.v1.Question\x1a\x19.fluxmq.cluster.v1.Answer0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tests.protobuf.cluster_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GREETING']._serialized_start=51
-  _globals['_GREETING']._serialized_end=176
-  _globals['_MESSAGE']._serialized_start=178
-  _globals['_MESSAGE']._serialized_end=232
-  _globals['_QUESTION']._serialized_start=234
-  _globals['_QUESTION']._serialized_end=272
-  _globals['_ANSWER']._serialized_start=274
-  _globals['_ANSWER']._serialized_end=296
-  _globals['_CLUSTER']._serialized_start=299
-  _globals['_CLUSTER']._serialized_end=444
+  _globals['_GREETING']._serialized_start=52
+  _globals['_GREETING']._serialized_end=195
+  _globals['_MESSAGE']._serialized_start=197
+  _globals['_MESSAGE']._serialized_end=251
+  _globals['_QUESTION']._serialized_start=253
+  _globals['_QUESTION']._serialized_end=291
+  _globals['_ANSWER']._serialized_start=293
+  _globals['_ANSWER']._serialized_end=315
+  _globals['_CLUSTER']._serialized_start=318
+  _globals['_CLUSTER']._serialized_end=463
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Greeting(_message.Message):
-    __slots__ = ("version", "node", "shard", "workers", "epoch", "purpose", "tells_time")
+    __slots__ = ("version", "node", "shard", "workers", "epoch", "purpose", "tells_time", "combines")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class Greeting(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     TELLS_TIME_FIELD_NUMBER: _ClassVar[int]
+    COMBINES_FIELD_NUMBER: _ClassVar[int]
     version: int
     node: str
     shard: int
@@ -22,7 +23,8 @@ class Greeting(_message.Message):
     epoch: int
     purpose: str
     tells_time: bool
-    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., shard: _Optional[int] = ..., workers: _Optional[int] = ..., epoch: _Optional[int] = ..., purpose: _Optional[str] = ..., tells_time: _Optional[bool] = ...) -> None: ...
+    combines: bool
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., shard: _Optional[int] = ..., workers: _Optional[int] = ..., epoch: _Optional[int] = ..., purpose: _Optional[str] = ..., tells_time: _Optional[bool] = ..., combines: _Optional[bool] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("frames", "piece", "last")

@@ -7,7 +7,7 @@ from zlib import crc32
 from fluxmq.raft.types import Message
 
 DELIVER, TICK, SYNCED, APPLIED, COMMAND, FAULT, START, HEAL, SNAPSHOT, STOP, PROBE = range(11)
-PIECE, CARRIED, OPERATE, FAILED, LOST, REPLACED = range(11, 17)
+PIECE, CARRIED, OPERATE, FAILED, LOST, REPLACED, FRAME = range(11, 18)
 NAMES = (
     "deliver",
     "tick",
@@ -26,6 +26,7 @@ NAMES = (
     "failed",
     "lost",
     "replaced",
+    "frame",
 )
 
 

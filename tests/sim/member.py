@@ -244,6 +244,8 @@ class Member:
     def _send(self, message: Message) -> None:
         if message.term > self.announced and message.kind not in PRE_VOTES:
             self.announced = message.term
+        if self.world.rests is not None and message.kind is not MessageKind.HEARTBEAT_ANSWER:
+            self.world.rests.stirs(self)
         self.world.send(message)
 
     @property

@@ -97,6 +97,8 @@ class Swarm:
     cut_transfer: float = 0.0
     """Leadership is handed to a member that is being cut off."""
     max_inflight_appends: int = ANY_APPENDS
+    rests: bool = False
+    """Whether members share heartbeats while nothing happens."""
 
 
 def mixed(seed: int, voters: int | None = None) -> Swarm:
@@ -252,6 +254,17 @@ def draw(seed: int, voters: int | None = None) -> Swarm:
     swarm = unlimited(seed, voters)
     appends = Random(f"appends {seed}").choice((1, 2, 2, ANY_APPENDS))
     return replace(swarm, max_inflight_appends=appends)
+
+
+def resting(seed: int, voters: int | None = None) -> Swarm:
+    """The options of a seed with little to do, so that members rest most of the time."""
+    random = Random(f"resting {seed}")
+    return replace(
+        draw(seed, voters),
+        rests=True,
+        command_us=random.choice((60_000, 300_000, 1_000_000)),
+        fault_us=random.choice((50_000, 200_000, 500_000)),
+    )
 
 
 def unlimited(seed: int, voters: int | None = None) -> Swarm:

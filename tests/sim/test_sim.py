@@ -7,6 +7,7 @@ nothing new.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.sim.campaign import (
 )
 from tests.sim.member import Member
 from tests.sim.operator import Operator
-from tests.sim.swarm import ANY_APPENDS, Swarm, draw, plain, replacing, storm
+from tests.sim.swarm import ANY_APPENDS, Swarm, draw, plain, replacing, resting, storm
 from tests.sim.world import World
 
 SEEDS = 300
@@ -87,6 +88,17 @@ def test_any_number_of_voters(voters: int) -> None:
     summary = run_seeds(range(12), voters, 2_000)
     assert summary.violations == []
     assert summary.seen["acknowledged"] > 0
+
+
+@pytest.mark.parametrize("first", range(0, 160, 40))
+def test_members_at_rest_keep_every_promise(first: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + 40):
+        world = World(seed, resting(seed))
+        assert world.run(2_000), (seed, world.history.violations[:1])
+        seen += world.seen
+    assert seen["rests"] > seen["terms"]
+    assert min(seen["rests ended"], seen["acknowledged"], seen["reads"], seen["crashes"]) > 0
 
 
 # A seed is one run

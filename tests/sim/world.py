@@ -1,5 +1,7 @@
 """A group of simulated members: virtual clock, network, faults and clients, all drawn from one seed.
 
+Longer than 500 lines because one class dispatches every kind of event.
+
 Responsible for what happens when. A run has two parts: first faults act while commands are given (safety), then they
 stop, all members come up again, and a probe command must be committed and everybody must catch up (liveness). The
 invariants and the history are asked at every step; the first violation ends the run. Nothing here depends on
@@ -27,6 +29,7 @@ from tests.sim.events import (
     DELIVER,
     FAILED,
     FAULT,
+    FRAME,
     HEAL,
     NAMES,
     OPERATE,
@@ -44,6 +47,7 @@ from tests.sim.history import History
 from tests.sim.invariants import Invariants
 from tests.sim.member import COMMAND_ID_BYTES, Member
 from tests.sim.operator import Operator
+from tests.sim.rest import Rests
 from tests.sim.swarm import TICK_US, Swarm, draw
 from tests.sim.wear import NOBODY, Wear
 
@@ -114,6 +118,7 @@ class World:
         self.disturb = self._faults.disturb
         self.wear = Wear(self)
         self.operator = Operator(self)
+        self.rests = Rests(self) if swarm.rests else None
 
     # Time
 
@@ -217,6 +222,8 @@ class World:
             who.carried(what)
         elif kind == OPERATE:
             self.operator.work()
+        elif kind == FRAME and self.rests is not None:
+            self.rests.frame(who, what)
 
     def note(self, kind: int, *numbers: int) -> None:
         """Add an event to the digest, and to the trace if there is one."""
@@ -280,6 +287,8 @@ class World:
             self.trace(f"{self.now_us / 1e6:.6f} {described(message)}")
         node = member.node
         if node is not None:
+            if self.rests is not None:
+                self.rests.hears(member, message)
             node.step(message)
             member.pump()
 
@@ -290,6 +299,8 @@ class World:
             return
         self.note(START, member.id, member.disk.view.base, member.disk.view.last_index())
         member.start()
+        if self.rests is not None:
+            self.rests.started(member)
         self.at(int(self.chance() * member.tick_us), TICK, member, member.life)
 
     def _tick(self, member: Member, life: int) -> None:
@@ -299,7 +310,8 @@ class World:
             self.at(member.paused_until - self.now_us, TICK, member, life)
             return
         self.note(TICK, member.id)
-        member.node.tick()
+        if self.rests is None or self.rests.tick(member):
+            member.node.tick()
         member.pump()
         self.at(member.tick_us, TICK, member, life)
 

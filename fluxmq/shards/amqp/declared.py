@@ -13,7 +13,7 @@ its messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fluxmq.engine.group import ReplicationGroup
@@ -24,6 +24,7 @@ from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.queues.limits import PRODUCERS_MAX
 from fluxmq.queues.migration import arrives_by, is_arriving
 from fluxmq.queues.states import QueueState as State
+from fluxmq.replication.open_group import OpenGroup
 from fluxmq.routing.topology.changes import Change, DeleteQueue, DropOwner, QueueUnused
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.migrations import VERB
@@ -106,12 +107,12 @@ class DeclaredQueues:
             found = topology.queue(vhost, name)
             if found is not None:
                 self.declare(found)
-        self._reconcile()
+        self._reconcile(self._queues.service.groups)
         self._routes_changed()
 
     def housekeeping(self) -> None:
         """Compare and retry what is due; called every tenth of a second."""
-        self._reconcile()
+        self._reconcile(self._queues.durable.attended.groups)
         now = self._now()
         for internal in [name for name, at in self._left.items() if at <= now]:
             del self._left[internal]
@@ -283,9 +284,12 @@ class DeclaredQueues:
         wanted = "" if row is None else self._queues.names.own_name(row.group)
         return group.replicated and wanted not in ("", group.name)
 
-    def led(self) -> Iterator[tuple[ReplicationGroup, int]]:
-        """Yield replicated groups led here for which the topology is new enough, with elections."""
-        for hosted in list(self._queues.service.groups.values()):
+    def led(self, attended: bool) -> Iterator[tuple[ReplicationGroup, int]]:
+        """Yield replicated groups led here for which the topology is new enough, with elections.
+        ``attended``: without those that rest."""
+        queues = self._queues
+        groups = queues.durable.attended.groups if attended else queues.service.groups
+        for hosted in list(groups.values()):
             group = hosted.group
             here = group.replicated and not group.closed and not group.leaving
             if here and self._known() and self.is_current(group):
@@ -323,16 +327,16 @@ class DeclaredQueues:
         self._change([DropOwner("")], answered)
         return self._current.get(name) == led
 
-    def _reconcile(self) -> None:
+    def _reconcile(self, looked_at: Mapping[str, OpenGroup[ReplicationGroup]]) -> None:
         """Make groups that came here match the topology, without any other queues of clients."""
         if not self._known():
             return
         compared = 0
         groups = self._queues.service.groups
         for known in (self._reconciled, self._current, self._asking):
-            for name in [name for name in known if name not in groups]:
+            for name in known.keys() - groups.keys():
                 del known[name]
-        for name, hosted in list(groups.items()):
+        for name, hosted in list(looked_at.items()):
             group = hosted.group
             if not group.driver.leading or group.leaving:
                 continue

@@ -349,7 +349,7 @@ class QueueMigrations:
         self,
         topology: Callable[[], Topology],
         change: Callable[[list[Change], Callable[[Refusal | None], None]], None],
-        led: Callable[[], Iterable[tuple[ReplicationGroup, int]]],
+        led: Callable[[bool], Iterable[tuple[ReplicationGroup, int]]],
         mover: Callable[[str], QueueMover | ReplicationGroup | None],
         declare: Callable[[QueueRecord], None],
         now: Callable[[], float],
@@ -387,11 +387,12 @@ class QueueMigrations:
 
     def step(self) -> None:
         """Advance all moves; called every tenth of a second, and when the topology changes."""
-        led = list(self._led())
+        idle = not self._moving and not self._moves
+        led = list(self._led(idle))
         for group, _ in led:
             for queue_id in list(group.machine.closed):
                 self._clear(group, queue_id)
-        if not self._moving and not self._moves:
+        if idle:
             return
         groups = {group.name: (group, election) for group, election in led}
         wanted: dict[str, QueueRecord] = {}

@@ -16,6 +16,7 @@ HELLO = StreamHello("node1", 3, 8, (1 << 63) - 1, "group:orders")
 
 def test_a_greeting_comes_back_as_it_was() -> None:
     others: dict[str, Any] = {"shard": -1, "workers": 0, "epoch": 0, "tells_time": True}
+    others["combines"] = True
     for hello in (HELLO, HELLO._replace(**others)):
         assert greeting.from_metadata([("user-agent", "x"), *greeting.as_metadata(hello)]) == hello
 

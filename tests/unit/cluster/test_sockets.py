@@ -112,3 +112,58 @@ def test_who_reads_no_answers_is_heard_no_longer() -> None:
     assert (transport.ended, len(opened)) == ("", 1)
     transport, opened = told(unread(sockets.UNREAD_BYTES_MAX + 1))
     assert (transport.ended, len(opened)) == ("aborted", 0)
+
+
+def pings(transport: Transport) -> int:
+    """How often a transport was given a ping (RFC 9113, section 6.7)."""
+    return transport.written.count(b"\x00\x00\x08\x06\x00")
+
+
+def test_a_connection_at_rest_is_pinged_seldom_and_given_up_in_the_end() -> None:
+    def rest(socket: Socket, data: bytes) -> None:
+        socket.data_received(data)
+        socket.rest(True)
+        assert socket._look is not None
+        left = socket._look.when() - asyncio.get_running_loop().time()
+        assert left > sockets.RESTING_LOOK_SECONDS - 1
+        socket._on_look()  # something was heard before it went to rest, or since the last look
+        assert pings(socket._transport) == 0
+        socket._on_look()
+        assert pings(socket._transport) == 1
+        assert not socket.ended.done()
+        socket._on_look()
+
+    transport, _ = told(rest)
+    assert transport.ended == "aborted"
+
+
+def test_a_connection_at_rest_believes_what_comes_if_others_have_looked() -> None:
+    def rest(socket: Socket, data: bytes) -> None:
+        socket.rest(True)
+        socket._looked -= 10 * sockets.AWAY_SECONDS
+        socket.data_received(data)
+
+    transport, opened = told(rest)
+    assert (transport.ended, len(opened)) == ("", 1)
+
+
+def test_a_connection_at_rest_does_not_believe_what_came_while_the_process_was_away() -> None:
+    def rest(socket: Socket, data: bytes) -> None:
+        socket.rest(True)
+        socket._guard.looked -= sockets.AWAY_SECONDS + 0.1
+        socket.rest(False)
+        socket.data_received(data)
+
+    transport, opened = told(rest)
+    assert (transport.ended, opened) == ("aborted", [])
+
+
+def test_a_connection_that_has_rested_is_looked_at_as_before() -> None:
+    def wake(socket: Socket, data: bytes) -> None:
+        socket.rest(True)
+        socket.rest(False)
+        assert socket._look is not None
+        left = socket._look.when() - asyncio.get_running_loop().time()
+        assert left <= sockets.LOOK_SECONDS
+
+    assert told(wake)[0].ended == ""

@@ -136,7 +136,7 @@ def test_what_is_here_already_is_not_fetched_again(tmp_path: Path) -> None:
             mark = SnapshotMark(index, TERM, Membership((LEADER, OWN, LAGGING)))
             offer = Message(MessageKind.SNAPSHOT, LEADER, OWN, TERM)
             offer.snapshot = Snapshot(mark, b"")
-            member.within(partial(member.cluster._step, member.hosted, [offer]))
+            member.within(partial(member.cluster.step, member.hosted, [offer]))
             member.work()
             assert [(each.kind, each.index) for each in said] == [(MessageKind.APPEND_ANSWER, 60)]
             said.clear()

@@ -107,7 +107,7 @@ class Shard:
         )
         self.migrations.changed(self.topology.snapshot().rows)
 
-    def _led(self) -> Iterator[tuple[ReplicationGroup, int]]:
+    def _led(self, _attended: bool) -> Iterator[tuple[ReplicationGroup, int]]:
         return iter([(group, self.elections) for group in self.groups.values()])
 
     def _carrier(self, group: str) -> Link | ReplicationGroup | None:
