@@ -98,7 +98,7 @@ class ShardTraffic:
         self._traffic.received(link, frame)
 
 
-class GroupTraffic:
+class GroupListener:
     """Passes what the streams of a group bring to the group; implements ``TransportListener``."""
 
     def __init__(self, groups: ReplicatedGroups, hosted: AnyHosted) -> None:
@@ -315,7 +315,7 @@ class ReplicatedGroups:
             plan,
             self._endpoint.security,
             self._endpoint.own,
-            GroupTraffic(self, hosted),
+            GroupListener(self, hosted),
             acquaintances,
             self.now,
             self.served.handlers(group.name),

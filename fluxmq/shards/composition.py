@@ -98,11 +98,7 @@ class Shard:
     ) -> None:
         """Connect the parts; ``share`` has replicated queues shared with other nodes. Raises
         StorageError, and errors of opening TLS listeners' certificates."""
-        certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
-        bans = CurrentBans(around.times.wall_seconds)
-        self.authentication = Authentication(
-            settings.auth, around.loop, certificates, bans, around.times.monotonic
-        )
+        self.authentication = make_authentication(settings, around)
         self.reactor = make_reactor(settings, around)
         drops = Drops()
         self.queues = Queues(
@@ -238,6 +234,13 @@ class Shard:
 
     def _tell_peers(self) -> None:
         self.peers.tell()
+
+
+def make_authentication(settings: Settings, around: Surroundings) -> Authentication:
+    """Return what checks the shard's clients."""
+    certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
+    bans = CurrentBans(around.times.wall_seconds)
+    return Authentication(settings.auth, around.loop, certificates, bans, around.times.monotonic)
 
 
 def make_replies(settings: Settings, around: Surroundings, switch: Switch) -> Replies:

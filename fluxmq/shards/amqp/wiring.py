@@ -94,31 +94,30 @@ class Amqp:
             lambda: self.topology.known,
             lambda: self._reactor.tally.now,
         )
-        self.migrations = QueueMigrations(
-            lambda: self.topology.topology,
-            self.topology.change,
-            self.declared.led,
-            queues.elsewhere.mover,
-            self.declared.declare,
-            lambda: self._reactor.tally.now,
-        )
+        self.migrations = self._make_migrations()
         self.queries = AdminQueries(
             *(self.broker, queues, self.migrations.progress, broker.takeover.close_session),
             MqttQueries(broker, queues),
         )
         self.management_calls = ManagementCalls(
-            *(
-                self._queues.service.shard,
-                self._node,
-                self.broker,
-                broker.authentication.backends.decisions,
-            ),
+            *(queues.service.shard, self._node, self.broker),
+            broker.authentication.backends.decisions,
             *(self._reactor.tally, call_later),
         )
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.target)
         queues.clients.bound = bindings.targets
         self._join_messages(settings, publishing)
         queues.service.dead_letters.route = self._dead_letter_route
+
+    def _make_migrations(self) -> QueueMigrations:
+        return QueueMigrations(
+            lambda: self.topology.topology,
+            self.topology.change,
+            self.declared.led,
+            self._queues.elsewhere.mover,
+            self.declared.declare,
+            lambda: self._reactor.tally.now,
+        )
 
     @property
     def messages(self) -> BrokerMessages:
