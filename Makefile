@@ -63,13 +63,16 @@ run: install
 cluster: install etcd-program
 	@echo "==> starting config/cluster/node1.yaml, node2.yaml and node3.yaml   (Ctrl-C stops them)"
 	@set -m; declare -A names; stopped=; exec 9<> <(:); \
-	trap 'stopped=yes; kill -TERM "$${!names[@]}" 2>/dev/null || true' INT TERM; \
+	trap 'stopped=yes' INT TERM; \
 	for node in 1 2 3; do \
 	  $(BIN)/fluxmq-supervisor --config config/cluster/node$$node.yaml $(CLUSTER_OPTIONS) & \
 	  names[$$!]=node$$node; \
 	done; \
 	while [ $${#names[@]} -gt 0 ]; do \
 	  read -rt 1 -u 9 || true; \
+	  if [ "$$stopped" = yes ]; then \
+	    stopped=all; kill -TERM "$${!names[@]}" 2>/dev/null || true; \
+	  fi; \
 	  for node in "$${!names[@]}"; do \
 	    if kill -0 $$node 2>/dev/null; then continue; fi; \
 	    code=0; wait $$node || code=$$?; name=$${names[$$node]}; unset "names[$$node]"; \

@@ -55,6 +55,7 @@ class Wires:
         self.sent: list[list[bytes]] = []
         self.room = 1 << 30
         self.ended = False
+        self.resting = False
 
     @property
     def writable(self) -> bool:
@@ -67,6 +68,9 @@ class Wires:
 
     def end(self) -> None:
         self.ended = True
+
+    def rest(self, on: bool) -> None:
+        self.resting = on
 
 
 def arrive(connection: NodeStream, *frames: bytes) -> None:

@@ -208,6 +208,9 @@ class Connections:
     def watch(self, client: MqttClient, seconds: float) -> None:
         """The clock stands still."""
 
+    def end_at(self, client: MqttClient, at: float) -> None:
+        """The clock stands still."""
+
     def feed_later(self, client: MqttClient) -> None:
         raise AssertionError(client.peer)
 
