@@ -39,7 +39,9 @@ def test_groups_at_rest_say_nothing_and_survive_their_leaders(cluster: Cluster) 
         before = sum(map(sent, cluster.nodes))
         for _ in range(10):
             assert all_rest()  # each answer takes the nodes some milliseconds
-        assert sum(map(sent, cluster.nodes)) == before, "there are no heartbeats but the common ones"
+        assert sum(map(sent, cluster.nodes)) == before, (
+            "there are no heartbeats but the common ones"
+        )
         leader.kill()
         eventually(
             lambda: any(node.led("default") for node in cluster.nodes if node is not leader),
