@@ -278,8 +278,8 @@ class CombinedHeartbeats:
                 return
             peers[member] = peer
         group.settle()
-        if not group.quiescence.leads_quietly(peers):
-            return
+        if not peers or not group.quiescence.leads_quietly(peers):
+            return  # a group's only member has no leases that could end
         group.leases = {
             member: Lease(peer, self._peers[peer].number + 1) for member, peer in peers.items()
         }

@@ -58,6 +58,14 @@ MUTATIONS = [
         OF_HEARTBEATS + "test_a_leader_without_a_majority_steps_down_within_two_timeouts",
     ),
     Mutation(
+        "rest_without_members",
+        "A group's only member does not rest: nobody could wake it.",
+        "CombinedHeartbeats._rest",
+        "if not peers or not group.quiescence.leads_quietly(peers):",
+        "if not group.quiescence.leads_quietly(peers):",
+        OF_HEARTBEATS + "test_the_only_member_of_a_group_stays_awake",
+    ),
+    Mutation(
         "rest_timeout_begins_anew",
         "A follower that wakes continues its election timeout from when its leader was heard last.",
         "Quiescence.resume",

@@ -99,7 +99,7 @@ class GroupCluster(Cluster):
 class Shards:
     """All of it. The shard with the number 1 leads every group first."""
 
-    def __init__(self, groups: int) -> None:
+    def __init__(self, groups: int, members: int = 3) -> None:
         self.sent = 0
         """Frames sent so far."""
         self.cut: set[frozenset[int]] = set()
@@ -110,10 +110,10 @@ class Shards:
                 if peer != shard.number:
                     shard.heartbeats.came(peer)
         for place in range(groups):
-            self._open(f"g{place}")
+            self._open(f"g{place}", members)
 
-    def _open(self, name: str) -> None:
-        cluster = GroupCluster(3, election_ticks=ELECTION, heartbeat_ticks=TICKS_PER_BEAT)
+    def _open(self, name: str, members: int) -> None:
+        cluster = GroupCluster(members, election_ticks=ELECTION, heartbeat_ticks=TICKS_PER_BEAT)
         self.clusters[name] = cluster
         here = {}
         for number, member in cluster.members.items():

@@ -199,6 +199,13 @@ def test_a_member_that_is_not_believed_keeps_its_group_awake(doubted: int) -> No
     assert shards.resting() == [1, 1, 1]
 
 
+def test_the_only_member_of_a_group_stays_awake() -> None:
+    shards = Shards(1, members=1)
+    shards.beat(4 * BEATS_TO_REST)
+    assert shards.leaders() == {"g0": 1}
+    assert shards.resting() == [0, 0, 0]
+
+
 def test_a_shard_that_does_not_understand_keeps_its_groups_awake() -> None:
     shards = Shards(2)
     shards[1].heartbeats.gone(3)
