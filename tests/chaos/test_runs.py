@@ -60,7 +60,7 @@ def test_the_nodes_settings_load(tmp_path: Path, nodes: int, proxied: bool) -> N
         assert len(loaded.cluster.raft.peers) == nodes - 1
         hosts = {address.rpartition(":")[0] for address in loaded.cluster.raft.peers.values()}
         assert {int(host.rpartition(".")[2]) in aliases(nodes) for host in hosts} <= {proxied}
-    assert len(set(PEER_PORTS)) == 4
+    assert len(set(PEER_PORTS)) == 3
 
 
 class Told(Publisher):

@@ -22,7 +22,7 @@ from fluxmq.ipc.user_messages import Confirmed, Users
 from fluxmq.routing.topology.changes import Change
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
-from tests.etcd import Server, is_true, run
+from tests.etcd import Server, eventually, is_true, run
 from tests.unit.control.topology_node import GUEST
 
 NAMES = ("node1", "node2", "node3")
@@ -139,18 +139,18 @@ class MetadataNodes:
     async def all_alike(self) -> None:
         """Until all that are up have the same, in memory and on disk."""
 
-        def alike() -> bool:
+        async def alike() -> bool:
+            for node in self.up:
+                stored = await node.thread.run(node.store.topology.rows)
+                kept = node.topology_service.topology.snapshot().rows
+                if {(kind, *key) for kind, key, _ in stored} != {(k, *key) for k, key, _ in kept}:
+                    return False
+                if await node.thread.run(node.store.users) != node.directory.users:
+                    return False
             first, *others = ((node.rows(), node.directory.users) for node in self.up)
             return all(other == first for other in others)
 
-        await is_true(alike)
-        for node in self.up:
-            stored = {
-                (kind, *key) for kind, key, _ in await node.thread.run(node.store.topology.rows)
-            }
-            kept = node.topology_service.topology.snapshot().rows
-            assert stored == {(row.kind, *row.key) for row in kept}
-            assert await node.thread.run(node.store.users) == node.directory.users
+        await eventually(alike)
 
 
 def play(

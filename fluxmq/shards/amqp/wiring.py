@@ -95,10 +95,7 @@ class Amqp:
             lambda: self._reactor.tally.now,
         )
         self.migrations = self._make_migrations()
-        self.queries = AdminQueries(
-            *(self.broker, queues, self.migrations.progress, broker.takeover.close_session),
-            MqttQueries(broker, queues),
-        )
+        self.queries = self._make_queries(broker)
         self.management_calls = ManagementCalls(
             *(queues.service.shard, self._node, self.broker),
             broker.authentication.backends.decisions,
@@ -108,6 +105,15 @@ class Amqp:
         queues.clients.bound = bindings.targets
         self._join_messages(settings, publishing)
         queues.service.dead_letters.route = self._dead_letter_route
+
+    def _make_queries(self, broker: ShardBroker) -> AdminQueries:
+        return AdminQueries(
+            self.broker,
+            self._queues,
+            self.migrations.progress,
+            broker.takeover.close_session,
+            MqttQueries(broker, self._queues),
+        )
 
     def _make_migrations(self) -> QueueMigrations:
         return QueueMigrations(

@@ -154,7 +154,7 @@ def test_the_version_counts_every_format_in_the_directory() -> None:
             "machines": 4,
             "commands": 2,
             "tables of shards": 2,
-            "tables of control": 3,
+            "tables of control": 4,
         },
     )
 
