@@ -3,7 +3,8 @@
 Users come from the control process as whole snapshots with a revision. A few threads verify
 passwords (`password_verifications`); the queue is bounded, and beyond it clients get "server busy".
 An unknown user costs as much as a known one. Failed logins delay the next ones (`guessing`). Other
-backends are asked through the control process (`backend_logins`), in the order of the settings.
+backends are asked through the control process (`backend_logins`), in the order of the settings. An
+imported hash is replaced after the login (`fluxmq.ipc.hash_upgrades`), which changes no identity.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import ip_address
 
 from fluxmq.auth.addresses import key_of_peer
+from fluxmq.auth.hash_upgrades import HashUpgrade, same_password
 from fluxmq.auth.login_steps import looks_like_token, steps
 from fluxmq.auth.login_throttle import LoginThrottle, guessing_limits
 from fluxmq.auth.logins import INTERNAL, OAUTH2, AuthResult, LoginOutcome
@@ -25,7 +28,11 @@ from fluxmq.auth.origins import PageOrigin
 from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
+from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.hash_upgrades import HashUpgrades
 from fluxmq.ipc.login_messages import LoginAnswer
+from fluxmq.ipc.messages import USER_UPGRADE, Body
+from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net.secure_websocket import SecureWebSocketStream
 from fluxmq.net.tls import TlsStream
@@ -86,8 +93,25 @@ class Authentication:
         )
         self.guessing = LoginThrottle(guessing_limits(settings.failed_logins))
         self._verifications = Verifications(settings, loop, self._begin, self._finish, self._refuse)
+        self._control: RequestSender | None = None
+        self._upgrades = HashUpgrades(self._send_upgrade, loop.call_later, self._give_up)
         self.backends = BackendLogins(settings, now or loop.time, self._decided)
         self.configure(settings)
+
+    def connect(self, control: RequestSender) -> None:
+        """Send requests through this client from now on."""
+        self._control = control
+        self.backends.connect(control)
+
+    def _send_upgrade(self, body: Body, answered: Answered) -> bool:
+        control = self._control
+        return control is not None and control.request(USER_UPGRADE, body, answered)
+
+    def _give_up(self, upgrade: HashUpgrade) -> None:
+        """Have the user's next password verified anew, which makes another upgrade."""
+        known = self._verified_before.get(upgrade.name)
+        if known is not None and known[0] == upgrade.verified:
+            del self._verified_before[upgrade.name]
 
     def configure(self, settings: AuthSettings) -> None:
         """Apply new settings; verifications in progress finish under the old ones."""
@@ -108,16 +132,30 @@ class Authentication:
         return self._verifications.pending + self.backends.pending
 
     def set_users(self, revision: int, users: tuple[User, ...]) -> set[str]:
-        """Apply a snapshot; return the names whose record changed or was deleted."""
+        """Apply a snapshot; return the names whose record changed or was deleted. A hash that is
+        replaced for the same password is no change."""
         fresh = {user.name: user for user in users}
-        changed = {
-            name
-            for name in self._users.keys() | fresh.keys()
-            if self._users.get(name) != fresh.get(name)
-        }
+        changed = set()
+        for name in self._users.keys() | fresh.keys():
+            before, after = self._users.get(name), fresh.get(name)
+            if before == after:
+                continue
+            if before is None or after is None or not same_password(before.hash, after.hash):
+                changed.add(name)
+                continue
+            known = self._verified_before.get(name)
+            if known is not None and known[0] == before.hash:
+                self._verified_before[name] = after.hash, known[1]
+            if replace(before, hash=after.hash, scram=after.scram) != after:
+                changed.add(name)
         self._users = fresh
         self.revision = revision
+        self._upgrades.drop(self._hash_of)
         return changed
+
+    def _hash_of(self, name: str) -> str | None:
+        user = self._users.get(name)
+        return None if user is None else user.hash
 
     def users(self) -> list[User]:
         """Return the snapshot in force."""
@@ -320,13 +358,16 @@ class Authentication:
     def _finish(self, login: Login, matches: bool) -> None:
         username = login.username
         user = self.user(username)
-        if not matches or user is None or user.hash != login.stored:
+        stored = login.stored
+        if not matches or user is None or stored is None or not same_password(stored, user.hash):
             self._next(login)
             return
         if len(self._verified_before) >= REMEMBERED_MAX:
             self._verified_before.clear()
         self._verified_before[username] = (user.hash, self._digest(login.password))
         self._accept(username, login.address, login.done)
+        if login.upgrade is not None and login.upgrade.verified == user.hash:
+            self._upgrades.add(login.upgrade)
 
     def anonymous_allowed(self, client: MqttClient) -> bool:
         """Return whether a client without a user name is admitted from its address.

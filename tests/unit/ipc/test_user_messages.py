@@ -1,5 +1,7 @@
 """Messages about users: there and back, and records a shard must never get."""
 
+from dataclasses import replace
+
 import pytest
 
 from fluxmq.auth.credentials import HashParameters, hash_password
@@ -19,8 +21,10 @@ from fluxmq.ipc.user_messages import (
     UserPermit,
     Users,
     UserSummary,
+    UserUpgrade,
     user_to_body,
 )
+from tests.unit.auth.test_hash_upgrades import upgrade
 from tests.unit.ipc.travelling import travelled
 
 HASH = hash_password("p", b"s" * 16, HashParameters(1, 64, 1))
@@ -50,6 +54,7 @@ EVE = User(
         UserAdd(EVE),
         UserPassword("ann", HASH, KEYS),
         UserPassword("ann", HASH, None),
+        UserUpgrade((upgrade("ann"), replace(upgrade("bob"), scram=None))),
         UserPermit("ann", ("a",), None),
         UserPermit("ann", None, ()),
         UserEnable("ann", enabled=False),
