@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final
 
 from fluxmq.auth.hash_upgrades import HashUpgrade
-from fluxmq.ipc.conversation import Answered
-from fluxmq.ipc.messages import ERROR_AWAY, Body, Failure
+from fluxmq.ipc.messages import ERROR_AWAY, USER_UPGRADE, Body, Failure
+from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.ipc.user_messages import UPGRADES_MAX, UserUpgrade
 from fluxmq.logs import get_logger
 
@@ -30,23 +30,25 @@ _log = get_logger(__name__)
 class HashUpgrades:
     """Lives on the loop of the process that verifies passwords.
 
-    ``send`` sends a request ``user_upgrade`` and returns whether it did, see `Conversation.request`;
-    ``later`` calls after so many seconds; ``give_up`` gets what is not replaced.
+    ``call_later`` calls after so many seconds; ``give_up`` gets what is not replaced.
     """
 
     def __init__(
         self,
-        send: Callable[[Body, Answered], bool],
-        later: Callable[[float, Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
         give_up: Callable[[HashUpgrade], None],
     ) -> None:
-        self._send = send
-        self._later = later
+        self._control: RequestSender | None = None
+        self._call_later = call_later
         self._give_up = give_up
         self._waiting: dict[str, HashUpgrade] = {}
         """By user; another hash of the same user replaces the former."""
         self._busy = False
         """True from a request to the end of the pause behind it."""
+
+    def connect(self, control: RequestSender) -> None:
+        """Send requests through this client from now on."""
+        self._control = control
 
     @property
     def waiting(self) -> int:
@@ -73,7 +75,8 @@ class HashUpgrades:
         sent = tuple(self._waiting.pop(name) for name in list(self._waiting)[:UPGRADES_MAX])
         self._busy = True
         body = UserUpgrade(sent).to_body()
-        if not self._send(body, partial(self._answered, sent)):
+        control, answered = self._control, partial(self._answered, sent)
+        if control is None or not control.request(USER_UPGRADE, body, answered):
             self._answered(sent, Failure(ERROR_AWAY, "the control process is away"))
 
     def _answered(self, sent: tuple[HashUpgrade, ...], answer: Body | Failure) -> None:
@@ -83,7 +86,7 @@ class HashUpgrades:
             )
             for each in sent:
                 self._give_up(each)
-        self._later(PAUSE_SECONDS, self._rested)
+        self._call_later(PAUSE_SECONDS, self._rested)
 
     def _rested(self) -> None:
         self._busy = False

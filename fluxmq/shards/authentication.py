@@ -10,7 +10,6 @@ imported hash is replaced after the login (`fluxmq.ipc.hash_upgrades`), which ch
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import os
 import secrets
@@ -28,11 +27,8 @@ from fluxmq.auth.origins import PageOrigin
 from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
-from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.hash_upgrades import HashUpgrades
 from fluxmq.ipc.login_messages import LoginAnswer
-from fluxmq.ipc.messages import USER_UPGRADE, Body
-from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net.secure_websocket import SecureWebSocketStream
 from fluxmq.net.tls import TlsStream
@@ -43,14 +39,11 @@ from fluxmq.settings.schema import AuthSettings
 from fluxmq.shards.backend_logins import BackendLogins
 from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.password_verifications import Login, Verifications
+from fluxmq.shards.remembered_passwords import RememberedPasswords
 
 NONCE_BYTES = 18
 """Random bytes of the server's part of a SCRAM nonce: 24 characters of base64."""
 SECRET_BYTES = 32
-REMEMBERED_MAX = 10_000
-"""Maximum number of users whose last verified password is recognised without argon2id, which costs
-100 ms of a core: clients that connect for every message would do nothing else. The digest is keyed
-with a secret of this process alone."""
 FAILURES_LOGGED_PER_SECOND = 1 / 60
 """Maximum rate of log lines about failed logins per address: one per burst, with the count
 before."""
@@ -79,10 +72,7 @@ class Authentication:
         user. `now`: clock of connections, in monotonic seconds; by default the loop's."""
         self._loop = loop
         self._secret = os.urandom(SECRET_BYTES)
-        self._digest_key = os.urandom(SECRET_BYTES)
-        self._verified_before: dict[str, tuple[str, bytes]] = {}
-        """For each user, the hash that a password was verified against, and the password's
-        digest."""
+        self._remembered = RememberedPasswords()
         self._users: dict[str, User] = {}
         self.revision = -1
         self._certificates = certificates
@@ -93,25 +83,9 @@ class Authentication:
         )
         self.guessing = LoginThrottle(guessing_limits(settings.failed_logins))
         self._verifications = Verifications(settings, loop, self._begin, self._finish, self._refuse)
-        self._control: RequestSender | None = None
-        self._upgrades = HashUpgrades(self._send_upgrade, loop.call_later, self._give_up)
+        self.upgrades = HashUpgrades(loop.call_later, self._give_up)
         self.backends = BackendLogins(settings, now or loop.time, self._decided)
         self.configure(settings)
-
-    def connect(self, control: RequestSender) -> None:
-        """Send requests through this client from now on."""
-        self._control = control
-        self.backends.connect(control)
-
-    def _send_upgrade(self, body: Body, answered: Answered) -> bool:
-        control = self._control
-        return control is not None and control.request(USER_UPGRADE, body, answered)
-
-    def _give_up(self, upgrade: HashUpgrade) -> None:
-        """Have the user's next password verified anew, which makes another upgrade."""
-        known = self._verified_before.get(upgrade.name)
-        if known is not None and known[0] == upgrade.verified:
-            del self._verified_before[upgrade.name]
 
     def configure(self, settings: AuthSettings) -> None:
         """Apply new settings; verifications in progress finish under the old ones."""
@@ -143,19 +117,21 @@ class Authentication:
             if before is None or after is None or not same_password(before.hash, after.hash):
                 changed.add(name)
                 continue
-            known = self._verified_before.get(name)
-            if known is not None and known[0] == before.hash:
-                self._verified_before[name] = after.hash, known[1]
+            self._remembered.replaced(name, before.hash, after.hash)
             if replace(before, hash=after.hash, scram=after.scram) != after:
                 changed.add(name)
         self._users = fresh
         self.revision = revision
-        self._upgrades.drop(self._hash_of)
+        self.upgrades.drop(self._hash_of)
         return changed
 
     def _hash_of(self, name: str) -> str | None:
         user = self._users.get(name)
         return None if user is None else user.hash
+
+    def _give_up(self, upgrade: HashUpgrade) -> None:
+        """Have the user's next password verified anew, which makes another upgrade."""
+        self._remembered.forget(upgrade.name, upgrade.verified)
 
     def users(self) -> list[User]:
         """Return the snapshot in force."""
@@ -300,14 +276,7 @@ class Authentication:
         """Return whether this password was verified against the user's current hash; None if none
         was."""
         user = self.user(username)
-        known = self._verified_before.get(username)
-        if user is None or known is None or known[0] != user.hash:
-            return None
-        return hmac.compare_digest(known[1], self._digest(password))
-
-    def _digest(self, password: bytes) -> bytes:
-        """Return a verified password's digest: useless without this process's secret."""
-        return hmac.digest(self._digest_key, password, "sha256")
+        return None if user is None else self._remembered.matches(username, user.hash, password)
 
     def reachable(self, username: str, peer: str) -> bool:
         """Return whether a user may log in from a client's address."""
@@ -362,12 +331,10 @@ class Authentication:
         if not matches or user is None or stored is None or not same_password(stored, user.hash):
             self._next(login)
             return
-        if len(self._verified_before) >= REMEMBERED_MAX:
-            self._verified_before.clear()
-        self._verified_before[username] = (user.hash, self._digest(login.password))
+        self._remembered.remember(username, user.hash, login.password)
         self._accept(username, login.address, login.done)
         if login.upgrade is not None and login.upgrade.verified == user.hash:
-            self._upgrades.add(login.upgrade)
+            self.upgrades.add(login.upgrade)
 
     def anonymous_allowed(self, client: MqttClient) -> bool:
         """Return whether a client without a user name is admitted from its address.

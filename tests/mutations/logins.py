@@ -10,7 +10,7 @@ OF_SHARD = "tests/unit/shards/test_backend_logins.py::"
 OF_RIGHTS = "tests/unit/shards/test_rights_decisions.py::"
 OF_STORE = "tests/unit/control/test_metadata.py::"
 OF_UPGRADES = "tests/unit/ipc/test_hash_upgrades.py::"
-OF_PASSWORDS = "tests/unit/shards/test_authentication.py::"
+OF_PASSWORDS = "tests/unit/shards/test_hash_upgrades.py::"
 OF_CLIENTS = "tests/unit/shards/test_permissions.py::"
 OF_AMQP = "tests/unit/sessions/amqp091/test_logins.py::"
 

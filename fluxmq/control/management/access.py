@@ -34,7 +34,7 @@ from fluxmq.control.peers import RequestError
 from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.hash_upgrades import HashUpgrades
 from fluxmq.ipc.login_messages import LOGIN, SECRET_BYTES_MAX, LoginAnswer, LoginQuestion
-from fluxmq.ipc.messages import ERROR_FAILED, USER_UPGRADE, Body, Failure, MessageError
+from fluxmq.ipc.messages import ERROR_FAILED, Body, Failure, MessageError
 from fluxmq.logs import get_logger
 from fluxmq.settings.schema import AuthSettings
 
@@ -53,6 +53,32 @@ LOGIN_OF_REQUEST: ContextVar[LoginAnswer | None] = ContextVar("login", default=N
 user of the internal one."""
 
 _log = get_logger(__name__)
+
+
+class BackgroundRequests:
+    """Sends requests to the control process that no HTTP request waits for, in tasks of their own."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def request(self, kind: str, body: Body, answered: Answered) -> bool:
+        """Send a request, see `Conversation.request`."""
+        task = asyncio.get_running_loop().create_task(self._send(kind, body, answered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _send(self, kind: str, body: Body, answered: Answered) -> None:
+        """Send one request; outermost frame of its task."""
+        try:
+            answer: Body | Failure = await self._ask(kind, body)
+        except (RequestError, MessageError) as problem:
+            answer = Failure(problem.code, str(problem))
+        except Exception:  # noqa: BLE001 - a task's outermost frame
+            _log.exception("request failed", extra={"kind": kind})
+            answer = Failure(ERROR_FAILED, "the control process failed; see its log")
+        answered(answer)
 
 
 class ManagementAccess:
@@ -79,8 +105,8 @@ class ManagementAccess:
         self._key = secrets.token_bytes(32)
         self._turn = asyncio.Semaphore(VERIFYING_MAX)
         self._waiting = 0
-        self._upgrades = HashUpgrades(self._send_upgrade, _later, self._give_up)
-        self._sending: asyncio.Task[None] | None = None
+        self._upgrades = HashUpgrades(_call_later, self._give_up)
+        self._upgrades.connect(BackgroundRequests(ask))
         self.failures = 0
         """Number of logins that failed."""
 
@@ -167,20 +193,6 @@ class ManagementAccess:
                 self._verified.popitem(last=False)
         return right and known is not None
 
-    def _send_upgrade(self, body: Body, answered: Answered) -> bool:
-        async def send() -> None:
-            try:
-                answer: Body | Failure = await self._ask(USER_UPGRADE, body)
-            except (RequestError, MessageError) as problem:
-                answer = Failure(problem.code, str(problem))
-            except Exception:  # noqa: BLE001 - a task's outermost frame
-                _log.exception("imported hashes cannot be replaced")
-                answer = Failure(ERROR_FAILED, "internal error")
-            answered(answer)
-
-        self._sending = asyncio.get_running_loop().create_task(send())
-        return True
-
     def _give_up(self, upgrade: HashUpgrade) -> None:
         """Have the user's next password verified anew, which makes another upgrade."""
         stale = [key for key, (stored, _) in self._verified.items() if stored == upgrade.verified]
@@ -188,7 +200,7 @@ class ManagementAccess:
             del self._verified[key]
 
 
-def _later(seconds: float, call: Callable[[], None]) -> None:
+def _call_later(seconds: float, call: Callable[[], None]) -> None:
     asyncio.get_running_loop().call_later(seconds, call)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fluxmq.auth.hash_upgrades import HashUpgrade
 from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.hash_upgrades import PAUSE_SECONDS, WAITING_MAX, HashUpgrades
-from fluxmq.ipc.messages import ERROR_FAILED, Body, Failure
+from fluxmq.ipc.messages import ERROR_FAILED, USER_UPGRADE, Body, Failure
 from fluxmq.ipc.user_messages import UPGRADES_MAX, UserUpgrade
 from tests.unit.auth.test_hash_upgrades import upgrade
 from tests.unit.ipc.travelling import travelled
@@ -30,18 +30,19 @@ class Process:
         self.given_up: list[str] = []
         self._answers: list[Answered] = []
         self._pauses: list[Callable[[], None]] = []
-        self.upgrades = HashUpgrades(
-            self._send, self._later, lambda each: self.given_up.append(each.name)
-        )
+        self.upgrades = HashUpgrades(self._call_later, lambda each: self.given_up.append(each.name))
+        self.upgrades.connect(self)
 
-    def _send(self, body: Body, answered: Answered) -> bool:
+    def request(self, kind: str, body: Body, answered: Answered) -> bool:
+        """Take a request."""
+        assert kind == USER_UPGRADE
         if self.connected:
             asked = UserUpgrade.from_body(travelled(body))
             self.asked.append([each.name for each in asked.upgrades])
             self._answers.append(answered)
         return self.connected
 
-    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
         assert seconds == PAUSE_SECONDS
         self._pauses.append(call)
 

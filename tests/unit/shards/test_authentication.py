@@ -10,22 +10,16 @@ from typing import Any
 import pytest
 
 from fluxmq.auth.credentials import HashParameters, hash_password
-from fluxmq.auth.hash_upgrades import HashUpgrade
 from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.origins import PageOrigin
 from fluxmq.auth.scram import StoredKeys, derive_keys
 from fluxmq.auth.users import User
-from fluxmq.ipc.conversation import Answered
-from fluxmq.ipc.messages import ERROR_FAILED, USER_UPGRADE, Body, Failure
-from fluxmq.ipc.user_messages import UserUpgrade
 from fluxmq.net import sockets
 from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.settings.schema import AuthSettings
 from fluxmq.shards.authentication import Authentication, is_loopback
-from tests.unit.auth.test_hash_upgrades import imported, upgrade
-from tests.unit.ipc.travelling import travelled
 
 CHEAP = {"time_cost": 1, "memory_cost": 8192, "parallelism": 1}
 HASH = hash_password("secret", b"s" * 16, HashParameters(1, 8, 1))
@@ -429,93 +423,3 @@ def test_whose_sessions_are_kept_for_them(make: Make, loop: asyncio.AbstractEven
     early = Authentication(AuthSettings.model_validate({"argon2": CHEAP}), loop)
     assert early.may_return("anna"), "control has not told who there is"
     early.close()
-
-
-# Imported hashes
-
-
-class UpgradingControl:
-    """Takes the requests to replace hashes; the test answers."""
-
-    def __init__(self) -> None:
-        self.asked: list[HashUpgrade] = []
-        self._answers: list[Answered] = []
-
-    def request(self, kind: str, body: Body, answered: Answered) -> bool:
-        """Take a request."""
-        assert kind == USER_UPGRADE
-        self.asked += UserUpgrade.from_body(travelled(body)).upgrades
-        self._answers.append(answered)
-        return True
-
-    def answer(self, answer: Body | Failure) -> None:
-        """Answer the oldest request."""
-        self._answers.pop(0)(answer)
-
-
-def test_an_imported_hash_is_replaced_after_the_login(
-    make: Make, loop: asyncio.AbstractEventLoop
-) -> None:
-    """Once, and the password need not be hashed again."""
-    anna = user(hash=imported())
-    authentication, control = make(anna), UpgradingControl()
-    authentication.connect(control)
-    assert check(authentication, loop, "anna", b"wrong").outcome is LoginOutcome.WRONG
-    assert control.asked == []
-    for _ in range(2):
-        assert check(authentication, loop, "anna", b"secret").outcome is LoginOutcome.ACCEPTED
-    (made,) = control.asked
-    assert (made.name, made.verified, made.problem()) == ("anna", anna.hash, None)
-    assert made.scram is not None
-    upgraded = replace(anna, hash=made.hash, scram=made.scram)
-    assert authentication.set_users(2, (upgraded,)) == set()
-    outcome = Outcome()
-    authentication.verify("anna", b"secret", LOCAL, outcome)
-    assert outcome.outcome is LoginOutcome.ACCEPTED, "it is remembered"
-    assert check(authentication, loop, "anna", b"wrong").outcome is LoginOutcome.WRONG
-    assert len(control.asked) == 1
-
-
-def test_a_login_stays_valid_while_its_hash_is_replaced(
-    make: Make, loop: asyncio.AbstractEventLoop
-) -> None:
-    """Which another shard may have done; another password is another matter."""
-    anna = user(hash=imported())
-    upgraded = replace(anna, hash=upgrade("anna").hash)
-    for after, expected in (
-        (upgraded, LoginOutcome.ACCEPTED),
-        (replace(anna, hash=HASH), LoginOutcome.WRONG),
-    ):
-        authentication, control = make(anna), UpgradingControl()
-        authentication.connect(control)
-        outcome = Outcome()
-        authentication.verify("anna", b"secret", REMOTE, outcome)
-        authentication.set_users(2, (after,))
-        wait(authentication, loop)
-        assert outcome.outcome is expected
-        assert control.asked == []
-
-
-def test_a_hash_that_was_not_replaced_is_tried_at_the_next_login(
-    make: Make, loop: asyncio.AbstractEventLoop
-) -> None:
-    """Its password is verified anew; nobody else's is."""
-    authentication, control = make(user(hash=imported()), user("bert")), UpgradingControl()
-    authentication.connect(control)
-    for name in ("anna", "bert"):
-        assert check(authentication, loop, name, b"secret").outcome is LoginOutcome.ACCEPTED
-    control.answer(Failure(ERROR_FAILED, "etcd did not answer"))
-    for name, pending in (("anna", 1), ("bert", 0)):
-        outcome = Outcome()
-        authentication.verify(name, b"secret", LOCAL, outcome)
-        assert authentication.pending == pending
-        wait(authentication, loop)
-        assert outcome.outcome is LoginOutcome.ACCEPTED
-
-
-def test_what_else_changed_with_the_hash_is_told(make: Make) -> None:
-    anna = user(hash=imported())
-    upgraded = replace(anna, hash=upgrade("anna").hash)
-    assert make(anna).set_users(2, (replace(upgraded, publish=()),)) == {"anna"}
-    assert make(anna).set_users(2, (replace(anna, hash=HASH),)) == {"anna"}
-    assert make(anna).set_users(2, ()) == {"anna"}
