@@ -134,10 +134,10 @@ def _import_mosquitto(_node: TargetNode, options: argparse.Namespace) -> None:
 def _upgrade_check(options: argparse.Namespace) -> None:
     from fluxmq.cli import upgrade_command  # takes long
 
-    lines, possible = upgrade_command.run(options)
+    lines, refusal = upgrade_command.run(options)
     print("\n".join(lines), flush=True)
-    if not possible:
-        raise SystemExit(EXIT_REFUSED)
+    if refusal:
+        raise ExitError(EXIT_REFUSED, refusal)
 
 
 def _completion(_node: TargetNode, options: argparse.Namespace) -> None:

@@ -70,8 +70,8 @@ def add_parser(commands: Commands) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> tuple[list[str], bool]:
-    """Return the lines of the report, and whether nothing stops the upgrade."""
+def run(options: argparse.Namespace) -> tuple[list[str], str]:
+    """Return the lines of the report, and a sentence if something stops the upgrade."""
     if options.url is not None:
         text = f"{NAME} works on the node's own files: run it on that machine"
         raise ExitError(EXIT_USAGE, text)
@@ -98,9 +98,10 @@ def run(options: argparse.Namespace) -> tuple[list[str], bool]:
     found += _backup(options.backup)
     if directory is not None:
         found += _running(options, Path(directory), settings)
-    stopped = any(each.kind == STOP for each in found)
-    last = "not yet: see the lines that begin with stop" if stopped else "nothing stops it"
-    return [*map(str, found), f"upgrade to FluxMQ {fluxmq.__version__}: {last}"], not stopped
+    lines = [str(each) for each in found]
+    if any(each.kind == STOP for each in found):
+        return lines, "not to be upgraded yet: see the lines that begin with stop"
+    return [*lines, f"nothing stops an upgrade to FluxMQ {fluxmq.__version__}"], ""
 
 
 def _loaded(config: str) -> tuple[Settings | None, list[Finding]]:
