@@ -9,6 +9,7 @@ from fluxmq.auth.scram import StoredKeys
 from fluxmq.auth.users import TopicPermission, User, VhostPermission
 from fluxmq.ipc.messages import ERROR_INVALID, MessageError
 from fluxmq.ipc.user_messages import (
+    UPGRADES_MAX,
     USERS_MAX,
     Confirmed,
     Hashing,
@@ -113,6 +114,14 @@ def test_what_a_person_may_have_caused_is_marked_invalid():
     with pytest.raises(MessageError, match="memory_cost") as caught:
         Hashing.from_body({"parameters": {"time_cost": 1, "memory_cost_kib": 1, "parallelism": 1}})
     assert caught.value.code == ERROR_INVALID
+
+
+def test_a_change_replaces_as_many_hashes_as_may_be():
+    body = UserUpgrade((upgrade("ann"),) * UPGRADES_MAX).to_body()
+    assert len(UserUpgrade.from_body(body).upgrades) == UPGRADES_MAX
+    body["upgrades"] *= 2
+    with pytest.raises(MessageError, match="upgrades"):
+        UserUpgrade.from_body(body)
 
 
 def test_a_pattern_that_cannot_be_used_is_refused_when_entered_and_grants_nothing_later():
