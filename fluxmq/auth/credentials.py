@@ -15,7 +15,7 @@ import argon2
 from argon2.exceptions import InvalidHashError, VerificationError
 from argon2.low_level import Type, hash_secret, verify_secret
 
-from fluxmq.auth.imported_hashes import imported
+from fluxmq.auth.imported_hashes import imported, upgrade_salt
 
 SALT_BYTES: Final = 16  # RFC 9106 section 3.1 recommends 16
 HASH_BYTES: Final = 32
@@ -102,6 +102,11 @@ class PasswordVerifier:
 
         Equal work holds as long as stored hashes were made with this verifier's parameters.
         """
+        return self.check(password, stored)[0]
+
+    def check(self, password: bytes, stored: str | None) -> tuple[bool, str]:
+        """Do as `verify`, and return beside it the argon2id text that may replace an imported hash:
+        empty for others, and for a password that does not match."""
         if (
             stored is None
             or not password
@@ -109,16 +114,16 @@ class PasswordVerifier:
             or hash_problem(stored) is not None
         ):
             _hash(password[:PASSWORD_BYTES_MAX], self._dummy_salt, self._parameters)
-            return False
+            return False, ""
         foreign = imported(stored)
         if foreign is not None:
             # As much work as for other users, so that nobody sees whose hash was imported.
-            _hash(password, self._dummy_salt, self._parameters)
-            return foreign.matches(password)
+            made = _hash(password, upgrade_salt(stored), self._parameters)
+            return (True, made) if foreign.matches(password) else (False, "")
         try:
-            return verify_secret(stored.encode("ascii"), password, Type.ID)
+            return verify_secret(stored.encode("ascii"), password, Type.ID), ""
         except VerificationError:  # a mismatch is a kind of VerificationError
-            return False
+            return False, ""
 
 
 def _hash(secret: bytes, salt: bytes, parameters: HashParameters) -> str:

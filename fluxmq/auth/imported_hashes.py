@@ -1,7 +1,7 @@
 """Hashes of passwords that RabbitMQ and mosquitto made, for users that come from there.
 
 They are weaker than argon2id (a stolen digest can be tried a billion times a second), and stay until
-the password is set again. Sources: RabbitMQ's documentation of password hashes; mosquitto_passwd(1).
+the user has logged in (`hash_upgrades`), or the password is set again. Sources: RabbitMQ's documentation of password hashes; mosquitto_passwd(1).
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ MOSQUITTO_PBKDF2: Final = "7"
 """Marks mosquitto 2's PBKDF2 (RFC 8018) with HMAC-SHA-512."""
 ITERATIONS_MAX: Final = 1_000_000
 """Bounds the work that a stored hash may demand; mosquitto's default is 101 iterations."""
+
+UPGRADE: Final = b"fluxmq upgrade of "
+UPGRADE_SALT_BYTES: Final = 16
+"""Bytes of the derived salt: as many as others have (RFC 9106 section 3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,19 @@ def imported(stored: str) -> ImportedHash | None:
             ImportedHash("sha512", b"", _bytes(fields[1]), iterations, _bytes(fields[2]))
         )
     return None
+
+
+def is_imported(stored: str) -> bool:
+    """Return whether RabbitMQ or mosquitto made a stored hash, and it is whole."""
+    try:
+        return imported(stored) is not None
+    except ValueError:
+        return False
+
+
+def upgrade_salt(stored: str) -> bytes:
+    """Return the salt of the hash that replaces an imported one, for the same password."""
+    return hashlib.sha256(UPGRADE + stored.encode()).digest()[:UPGRADE_SALT_BYTES]
 
 
 def _checked(found: ImportedHash) -> ImportedHash:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
+from fluxmq.auth.hash_upgrades import same_password
 from fluxmq.auth.users import User
 
 UserEvent: TypeAlias = "tuple[str, dict[str, Any]]"
@@ -30,7 +31,7 @@ def user_events(before: Iterable[User], after: Iterable[User]) -> Iterator[UserE
         if known is None:
             yield "user.created", {"name": name}
             known = User(name, user.hash, user.scram, (), (), True)
-        if known.hash != user.hash:
+        if not same_password(known.hash, user.hash):
             yield "user.password.changed", {"name": name}
         if known.tags != user.tags:
             yield "user.tags.set", {"name": name, "tags": list(user.tags)}

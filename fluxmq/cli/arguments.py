@@ -174,6 +174,12 @@ def _add_completion(commands: Commands) -> None:
     completion.add_parser(commands)
 
 
+def _add_upgrade(commands: Commands) -> None:
+    from fluxmq.cli import upgrade_command
+
+    upgrade_command.add_parser(commands)
+
+
 def _add_bench(commands: Commands) -> None:
     from fluxmq.cli import bench_command
 
@@ -188,6 +194,7 @@ _ADDERS: Final[dict[Callable[[Commands], None], tuple[str, ...]]] = {
     _add_log: ("log",),
     _add_snapshot: ("snapshot",),
     _add_mosquitto: ("import-mosquitto",),
+    _add_upgrade: ("upgrade-check",),
     _add_completion: ("completion",),
     _add_bench: ("bench",),
 }

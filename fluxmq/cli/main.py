@@ -131,6 +131,15 @@ def _import_mosquitto(_node: TargetNode, options: argparse.Namespace) -> None:
     print("\n".join(mosquitto_command.run(options)), flush=True)
 
 
+def _upgrade_check(options: argparse.Namespace) -> None:
+    from fluxmq.cli import upgrade_command  # takes long
+
+    lines, refusal = upgrade_command.run(options)
+    print("\n".join(lines), flush=True)
+    if refusal:
+        raise ExitError(EXIT_REFUSED, refusal)
+
+
 def _completion(_node: TargetNode, options: argparse.Namespace) -> None:
     from fluxmq.cli import completion
     from fluxmq.cli.rabbitmq_commands import COMMANDS
@@ -223,6 +232,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def execute(options: argparse.Namespace) -> None:
     """Run the command of a parsed command line. Raises what `run` turns into messages."""
+    if options.command == "upgrade-check":
+        # Settings that are not valid are part of its answer.
+        _upgrade_check(options)
+        return
     node = TargetNode(options)
     _COMMANDS.get(options.command, _verb)(node, options)
     for complaint in node.complaints:

@@ -26,6 +26,7 @@ from fluxmq.ipc.messages import (
     USER_LIST,
     USER_PASSWORD,
     USER_PERMIT,
+    USER_UPGRADE,
     USERS,
     Body,
     ControlMessage,
@@ -57,6 +58,7 @@ from fluxmq.ipc.user_messages import (
     UserPermit,
     Users,
     UserSummary,
+    UserUpgrade,
 )
 from fluxmq.logs import get_logger
 
@@ -72,9 +74,10 @@ _CHANGES: Final[dict[str, tuple[type[MessageBody], Callable[[MetadataStore, Any]
     USER_ADD: (UserAdd, lambda store, to: store.add(to.user)),
     USER_PASSWORD: (UserPassword, lambda store, to: store.set_password(to.name, to.hash, to.scram)),
     USER_PERMIT: (UserPermit, lambda store, to: store.permit(to.name, to.publish, to.subscribe)),
-    USER_ENABLE: (UserEnable, lambda store, to: store.enable(to.name, to.enabled)),
+    USER_ENABLE: (UserEnable, lambda store, to: store.alter(to.name, enabled=to.enabled)),
     USER_DELETE: (UserDelete, lambda store, to: store.delete(to.name)),
-    USER_TAGS: (UserTags, lambda store, to: store.set_tags(to.name, to.tags)),
+    USER_UPGRADE: (UserUpgrade, lambda store, to: store.upgrade_hashes(to.upgrades)),
+    USER_TAGS: (UserTags, lambda store, to: store.alter(to.name, tags=to.tags)),
     PERMISSION_SET: (
         PermissionSet,
         lambda store, to: store.set_permission(to.name, to.permission),

@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from fluxmq.auth.hash_upgrades import HashUpgrade
 from fluxmq.auth.scram import StoredKeys
 from fluxmq.auth.users import (
     PERMISSIONS_MAX,
@@ -135,6 +136,23 @@ class MetadataStore:
         """Replace a user's hash and SCRAM keys."""
         return self._replace(name, lambda user: replace(user, hash=password_hash, scram=scram))
 
+    def upgrade_hashes(self, upgrades: Sequence[HashUpgrade]) -> Users:
+        """Replace imported hashes that are still those that were verified: a password that has been
+        set meanwhile stays. Refused when none is."""
+        with self._change():
+            upgraded = 0
+            for each in upgrades:
+                user = self._find(each.name)
+                if user is None or user.hash != each.verified:
+                    continue
+                user = replace(user, hash=each.hash, scram=each.scram or user.scram)
+                self._check(user)
+                self.put_user(user)
+                upgraded += 1
+            if not upgraded:
+                raise ChangeError(ERROR_NOT_FOUND, "no user has a hash that was verified")
+            return self._checked_snapshot()
+
     def permit(
         self, name: str, publish: tuple[str, ...] | None, subscribe: tuple[str, ...] | None
     ) -> Users:
@@ -148,13 +166,18 @@ class MetadataStore:
             ),
         )
 
-    def enable(self, name: str, enabled: bool) -> Users:
-        """Allow a user to log in, or not."""
-        return self._replace(name, lambda user: replace(user, enabled=enabled))
-
-    def set_tags(self, name: str, tags: tuple[str, ...]) -> Users:
-        """Replace a user's tags."""
-        return self._replace(name, lambda user: replace(user, tags=tags))
+    def alter(
+        self, name: str, *, enabled: bool | None = None, tags: tuple[str, ...] | None = None
+    ) -> Users:
+        """Allow a user to log in, or not, and replace its tags; None leaves that as it is."""
+        return self._replace(
+            name,
+            lambda user: replace(
+                user,
+                enabled=user.enabled if enabled is None else enabled,
+                tags=user.tags if tags is None else tags,
+            ),
+        )
 
     def set_permission(self, name: str, permission: VhostPermission) -> Users:
         """Grant a user access to a virtual host, or replace its permissions there."""

@@ -7,7 +7,7 @@ version gets an error with the code ``version`` and is disconnected.
     shard, acceptor -> control   hello
     control -> shard             users (after hello and at each change), collect, status
     control -> acceptor          collect, status
-    shard -> control             topology_change, login
+    shard -> control             topology_change, login, user_upgrade
     fluxmqctl -> control         status, hashing, user_list, user_add, user_password, user_permit,
                                  user_enable, user_delete, and those of `permission_messages`,
                                  `topology_messages`, `row_messages` and `placements`
@@ -45,6 +45,7 @@ USER_PASSWORD: Final = "user_password"
 USER_PERMIT: Final = "user_permit"
 USER_ENABLE: Final = "user_enable"
 USER_DELETE: Final = "user_delete"
+USER_UPGRADE: Final = "user_upgrade"
 
 # Error codes, for programs; the text beside them is for people.
 ERROR_VERSION: Final = "version"

@@ -2,7 +2,8 @@
 
 Shards receive all users at once with a revision, at hello and after each change, and confirm it; a
 snapshot replaces the previous one, and one with a smaller revision is ignored. Passwords never
-travel: fluxmqctl hashes them itself and sends hash and SCRAM keys. Pure, like `messages`.
+travel: fluxmqctl hashes them itself and sends hash and SCRAM keys, as do shards that have verified a
+password against an imported hash. Pure, like `messages`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Final, Self
 from msgspec import Meta
 
 from fluxmq.auth.credentials import HashParameters
+from fluxmq.auth.hash_upgrades import HashUpgrade
 from fluxmq.auth.scram import StoredKeys
 from fluxmq.auth.users import (
     Hash,
@@ -37,6 +39,9 @@ from fluxmq.ipc.messages import (
 # All users travel in one frame. Adding a user that would push the snapshot past this is refused.
 USERS_MAX: Final = 16384
 SNAPSHOT_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
+
+UPGRADES_MAX: Final = 64
+"""Hashes replaced by one change: each is a snapshot of all users to every shard."""
 
 
 def user_to_body(user: User) -> dict[str, Any]:
@@ -99,6 +104,17 @@ class UserPassword(MessageBody, frozen=True):
     def unusable(self) -> str | None:
         """Return the fault, by the rules for a whole record."""
         return user_problem(User(self.name, self.hash, self.scram, (), (), enabled=True))
+
+
+class UserUpgrade(MessageBody, frozen=True):
+    """Replace imported hashes by others of the same passwords, where they are still in force; refused
+    when none is."""
+
+    upgrades: Annotated[tuple[HashUpgrade, ...], Meta(max_length=UPGRADES_MAX)]
+
+    def unusable(self) -> str | None:
+        """Return the fault of a hash."""
+        return next(filter(None, (each.problem() for each in self.upgrades)), None)
 
 
 class UserPermit(MessageBody, frozen=True):

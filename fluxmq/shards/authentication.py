@@ -3,21 +3,23 @@
 Users come from the control process as whole snapshots with a revision. A few threads verify
 passwords (`password_verifications`); the queue is bounded, and beyond it clients get "server busy".
 An unknown user costs as much as a known one. Failed logins delay the next ones (`guessing`). Other
-backends are asked through the control process (`backend_logins`), in the order of the settings.
+backends are asked through the control process (`backend_logins`), in the order of the settings. An
+imported hash is replaced after the login (`fluxmq.ipc.hash_upgrades`), which changes no identity.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import os
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import ip_address
 
 from fluxmq.auth.addresses import key_of_peer
+from fluxmq.auth.hash_upgrades import HashUpgrade, same_password
 from fluxmq.auth.login_steps import looks_like_token, steps
 from fluxmq.auth.login_throttle import LoginThrottle, guessing_limits
 from fluxmq.auth.logins import INTERNAL, OAUTH2, AuthResult, LoginOutcome
@@ -25,6 +27,7 @@ from fluxmq.auth.origins import PageOrigin
 from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
+from fluxmq.ipc.hash_upgrades import HashUpgrades
 from fluxmq.ipc.login_messages import LoginAnswer
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net.secure_websocket import SecureWebSocketStream
@@ -36,14 +39,11 @@ from fluxmq.settings.schema import AuthSettings
 from fluxmq.shards.backend_logins import BackendLogins
 from fluxmq.shards.bans import CurrentBans
 from fluxmq.shards.password_verifications import Login, Verifications
+from fluxmq.shards.remembered_passwords import RememberedPasswords
 
 NONCE_BYTES = 18
 """Random bytes of the server's part of a SCRAM nonce: 24 characters of base64."""
 SECRET_BYTES = 32
-REMEMBERED_MAX = 10_000
-"""Maximum number of users whose last verified password is recognised without argon2id, which costs
-100 ms of a core: clients that connect for every message would do nothing else. The digest is keyed
-with a secret of this process alone."""
 FAILURES_LOGGED_PER_SECOND = 1 / 60
 """Maximum rate of log lines about failed logins per address: one per burst, with the count
 before."""
@@ -72,10 +72,7 @@ class Authentication:
         user. `now`: clock of connections, in monotonic seconds; by default the loop's."""
         self._loop = loop
         self._secret = os.urandom(SECRET_BYTES)
-        self._digest_key = os.urandom(SECRET_BYTES)
-        self._verified_before: dict[str, tuple[str, bytes]] = {}
-        """For each user, the hash that a password was verified against, and the password's
-        digest."""
+        self._remembered = RememberedPasswords()
         self._users: dict[str, User] = {}
         self.revision = -1
         self._certificates = certificates
@@ -86,6 +83,7 @@ class Authentication:
         )
         self.guessing = LoginThrottle(guessing_limits(settings.failed_logins))
         self._verifications = Verifications(settings, loop, self._begin, self._finish, self._refuse)
+        self.upgrades = HashUpgrades(loop.call_later, self._give_up)
         self.backends = BackendLogins(settings, now or loop.time, self._decided)
         self.configure(settings)
 
@@ -108,16 +106,32 @@ class Authentication:
         return self._verifications.pending + self.backends.pending
 
     def set_users(self, revision: int, users: tuple[User, ...]) -> set[str]:
-        """Apply a snapshot; return the names whose record changed or was deleted."""
+        """Apply a snapshot; return the names whose record changed or was deleted. A hash that is
+        replaced for the same password is no change."""
         fresh = {user.name: user for user in users}
-        changed = {
-            name
-            for name in self._users.keys() | fresh.keys()
-            if self._users.get(name) != fresh.get(name)
-        }
+        changed = set()
+        for name in self._users.keys() | fresh.keys():
+            before, after = self._users.get(name), fresh.get(name)
+            if before == after:
+                continue
+            if before is None or after is None or not same_password(before.hash, after.hash):
+                changed.add(name)
+                continue
+            self._remembered.replaced(name, before.hash, after.hash)
+            if replace(before, hash=after.hash, scram=after.scram) != after:
+                changed.add(name)
         self._users = fresh
         self.revision = revision
+        self.upgrades.drop(self._hash_of)
         return changed
+
+    def _hash_of(self, name: str) -> str | None:
+        user = self._users.get(name)
+        return None if user is None else user.hash
+
+    def _give_up(self, upgrade: HashUpgrade) -> None:
+        """Have the user's next password verified anew, which makes another upgrade."""
+        self._remembered.forget(upgrade.name, upgrade.verified)
 
     def users(self) -> list[User]:
         """Return the snapshot in force."""
@@ -262,14 +276,7 @@ class Authentication:
         """Return whether this password was verified against the user's current hash; None if none
         was."""
         user = self.user(username)
-        known = self._verified_before.get(username)
-        if user is None or known is None or known[0] != user.hash:
-            return None
-        return hmac.compare_digest(known[1], self._digest(password))
-
-    def _digest(self, password: bytes) -> bytes:
-        """Return a verified password's digest: useless without this process's secret."""
-        return hmac.digest(self._digest_key, password, "sha256")
+        return None if user is None else self._remembered.matches(username, user.hash, password)
 
     def reachable(self, username: str, peer: str) -> bool:
         """Return whether a user may log in from a client's address."""
@@ -320,13 +327,14 @@ class Authentication:
     def _finish(self, login: Login, matches: bool) -> None:
         username = login.username
         user = self.user(username)
-        if not matches or user is None or user.hash != login.stored:
+        stored = login.stored
+        if not matches or user is None or stored is None or not same_password(stored, user.hash):
             self._next(login)
             return
-        if len(self._verified_before) >= REMEMBERED_MAX:
-            self._verified_before.clear()
-        self._verified_before[username] = (user.hash, self._digest(login.password))
+        self._remembered.remember(username, user.hash, login.password)
         self._accept(username, login.address, login.done)
+        if login.upgrade is not None and login.upgrade.verified == user.hash:
+            self.upgrades.add(login.upgrade)
 
     def anonymous_allowed(self, client: MqttClient) -> bool:
         """Return whether a client without a user name is admitted from its address.

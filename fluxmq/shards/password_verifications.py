@@ -17,7 +17,9 @@ from functools import partial
 
 from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
 from fluxmq.auth.fair_queue import FairQueue
+from fluxmq.auth.hash_upgrades import HashUpgrade, checked
 from fluxmq.auth.logins import AuthResult, LoginOutcome
+from fluxmq.auth.scram import SALT_BYTES as SCRAM_SALT_BYTES
 from fluxmq.settings.schema import AuthSettings
 
 VERIFY_NICENESS = 5
@@ -30,8 +32,8 @@ out."""
 class Login:
     """A login with a password. ``peer``: the client's address and port, ``address`` their key of
     `addresses`; ``reachable``: whether the user may log in from there; ``steps``: backends still to
-    be asked; ``stored``: the hash to compare with, None for an unknown user; ``later``: a backend
-    could not decide, for this reason."""
+    be asked; ``stored``: the hash to compare with, None for an unknown user; ``upgrade``: what may
+    replace an imported one that matched; ``later``: a backend could not decide, for this reason."""
 
     username: str
     password: bytes
@@ -41,6 +43,7 @@ class Login:
     done: Callable[[AuthResult], None]
     steps: tuple[str, ...] = ()
     stored: str | None = None
+    upgrade: HashUpgrade | None = None
     later: LoginOutcome | None = None
 
 
@@ -107,16 +110,23 @@ class Verifications:
                 continue
             assert self.pool is not None
             self._running += 1
-            future = self.pool.submit(self._verifier.verify, login.password, login.stored)
+            future = self.pool.submit(
+                checked,
+                *(self._verifier, login.username, login.password, login.stored),
+                os.urandom(SCRAM_SALT_BYTES),
+            )
             future.add_done_callback(partial(self._verified, login))
 
-    def _verified(self, login: Login, future: Future[bool]) -> None:
+    def _verified(self, login: Login, future: Future[tuple[bool, HashUpgrade | None]]) -> None:
         """Hand a result from its thread to the loop, unless the loop is closed."""
-        matches = not future.cancelled() and future.exception() is None and future.result()
+        matches, upgrade = False, None
+        if not future.cancelled() and future.exception() is None:
+            matches, upgrade = future.result()
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._finished, login, matches)
+            self._loop.call_soon_threadsafe(self._finished, login, matches, upgrade)
 
-    def _finished(self, login: Login, matches: bool) -> None:
+    def _finished(self, login: Login, matches: bool, upgrade: HashUpgrade | None) -> None:
         self._running -= 1
+        login.upgrade = upgrade
         self._finish(login, matches)
         self._go_on()

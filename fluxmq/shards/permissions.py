@@ -8,6 +8,7 @@ allowed: it must not accumulate messages. A disabled user's session waits.
 
 from __future__ import annotations
 
+from fluxmq.auth.hash_upgrades import same_password
 from fluxmq.auth.logins import INTERNAL
 from fluxmq.auth.users import User
 from fluxmq.net.reactor import Reactor
@@ -104,7 +105,7 @@ class PermissionUpdates:
     def _may_stay(self, client: MqttClient, user: User | None, before: User | None) -> bool:
         """Return whether a connected client may keep its identity."""
         if user is not None:
-            return user.enabled and (before is None or before.hash == user.hash)
+            return user.enabled and (before is None or same_password(before.hash, user.hash))
         return bool(client.certificate_name) or self._authentication.anonymous_allowed(client)
 
 

@@ -341,6 +341,7 @@ class Worker:
         self.shard.amqp.topology.connect(self.control)
         self.shard.node_questions.connect(self.control)
         self.shard.authentication.backends.connect(self.control)
+        self.shard.authentication.upgrades.connect(self.control)
         for user in self.shard.control_users:
             user.connect(self.control)
         self._control_task = self.loop.create_task(self.control.run())

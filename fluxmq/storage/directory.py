@@ -164,8 +164,9 @@ class DataPaths:
 # --- version and lock ------------------------------------------------------------------------------------------------
 
 
-def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> None:
-    """Refuse a directory of another format. Raises DirectoryError, StorageError.
+def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> int:
+    """Refuse a directory of another format; return the version found. Raises DirectoryError,
+    StorageError.
 
     `create` is for a broker that is about to write: a directory without VERSION gets one, unless it
     holds logs already, and an older format's version is raised to this program's, so that older
@@ -181,7 +182,7 @@ def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> No
         if files.exists(paths.groups) or files.exists(paths.shards):
             raise DirectoryError(f"{paths.root} holds logs but no VERSION") from None
         write_version(files, paths)
-        return
+        return FORMAT_VERSION
     number = text.removeprefix(VERSION_PREFIX).strip()
     if not text.startswith(VERSION_PREFIX) or not number.isdecimal():
         raise DirectoryError(f"{paths.version} is not a version: {text[:60]!r}")
@@ -194,6 +195,7 @@ def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> No
         raise DirectoryError(f"{paths.root} has format {number}, which this FluxMQ does not read")
     if create and int(number) < FORMAT_VERSION:
         write_version(files, paths)
+    return int(number)
 
 
 def write_version(files: Files, paths: DataPaths) -> None:

@@ -99,6 +99,10 @@ def test_leaders_move_when_they_are_told_to(cluster: Cluster, control: Control) 
     assert control(second, "rebalance") == (0, "leaders are spread evenly\n")
     code, text = control(first, "can-stop")
     assert (code, text) == (0, "this node may stop: 2 groups keep their quorum without it\n")
+    code, text = control(first, "upgrade-check")
+    assert code == 0, text
+    assert "ok: cluster: can-stop: 2 groups keep their quorum without node1\n" in text
+    assert "note: cluster: versions of node2, node3: " in text
     assert control(first, "transfer", "nosuch")[0] == 1
     assert control(first, "transfer", GROUP, "node9")[1].endswith(
         "node9 is not one of its voters\n"
@@ -138,6 +142,9 @@ def test_a_member_goes_and_comes(cluster: Cluster, control: Control) -> None:
         code, text = control(first, "can-stop")
         assert code == 1
         assert "1 of 2 voters would be left, and 2 are needed" in text
+        code, text = control(first, "upgrade-check")
+        assert code == 1
+        assert f"stop: cluster: can-stop: group {GROUP!r}: 1 of 2 voters would be left" in text
 
         record = third.folder / "data" / "groups" / GROUP / "member"
         eventually(lambda: not json.loads(record.read_bytes())["hosted"], "it closes", SECONDS)

@@ -11,6 +11,7 @@ import pika  # type: ignore[import-untyped]
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel as Channel  # type: ignore[import-untyped]
 
+import fluxmq
 from tests.broker import HOST, Broker, free_port, merged, running_broker
 from tests.conformance import wire
 from tests.conformance.client import Client, tcp
@@ -112,6 +113,10 @@ def test_a_broker_starts_from_a_backup_of_a_running_node(tmp_path: Path) -> None
         with pytest.raises(AssertionError, match="exists already"):
             broker.control("backup", str(backup))
         assert not backup.with_name("backup.incomplete").exists()
+        said = broker.control("upgrade-check", "--backup", str(backup))
+        for line in ("ok: settings: ", "ok: data directory: ", f"ok: backup: {backup} is "):
+            assert line in said
+        assert f"note: node: runs FluxMQ {fluxmq.__version__}, as this is" in said
         publisher.disconnect()
     restored = merged(settings[1], {"storage": {"data_dir": str(backup)}})
     with (

@@ -27,18 +27,20 @@ from fluxmq.control.metadata import (
 )
 from fluxmq.control.peers import RequestError
 from fluxmq.control.topology_service import TopologyService
-from fluxmq.ipc.messages import USER_ADD, USER_DELETE
+from fluxmq.ipc.messages import USER_ADD, USER_DELETE, USER_PASSWORD, USER_UPGRADE
 from fluxmq.ipc.permission_messages import PERMISSION_SET, PermissionSet
-from fluxmq.ipc.user_messages import UserAdd, UserDelete
+from fluxmq.ipc.user_messages import UserAdd, UserDelete, UserPassword, UserUpgrade
 from fluxmq.routing.topology.changes import AddVhost, Bind, Change, DeleteQueue, DeleteVhost
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.routing.topology.records import Binding, Vhost
 from fluxmq.settings.queues import QueueSettings
 from tests.etcd import Server, is_true, serving
 from tests.integration.metadata_nodes import MetadataNode, MetadataNodes, play
+from tests.unit.auth.test_hash_upgrades import upgrade
 from tests.unit.control.topology_node import GUEST, queue
 
 pytestmark = pytest.mark.once
+UPGRADE = upgrade("ann")
 
 
 @pytest.fixture
@@ -160,6 +162,13 @@ def test_users_are_changed_on_any_node(server: Server, tmp_path: Path) -> None:
         with pytest.raises(RequestError, match="exists already") as refused:
             await other.user(USER_ADD, ann)
         assert refused.value.code == "exists"
+        # An imported hash is replaced once, unless another password was set.
+        await one.user(USER_PASSWORD, UserPassword("ann", UPGRADE.verified, None).to_body())
+        upgraded = UserUpgrade((UPGRADE,)).to_body()
+        await other.user(USER_UPGRADE, upgraded)
+        assert one.directory.users.users[0].hash == UPGRADE.hash
+        with pytest.raises(RequestError, match="no user has a hash"):
+            await one.user(USER_UPGRADE, upgraded)
         await other.change(AddVhost(Vhost("v")))
         permission = VhostPermission("v", "a", "b", "c")
         await other.user(PERMISSION_SET, PermissionSet("ann", permission).to_body())

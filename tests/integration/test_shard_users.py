@@ -7,20 +7,34 @@ import sys
 import time
 from collections.abc import Iterator
 
+import pika  # type: ignore[import-untyped]
 import pytest
+import yaml
 
-from tests.broker import REPOSITORY, Broker, running_broker
+from fluxmq.ipc.messages import USER_UPGRADE
+from fluxmq.ipc.polling_client import CallError
+from fluxmq.ipc.user_messages import UserUpgrade
+from tests.broker import HOST, REPOSITORY, Broker, free_ports, running_broker
 from tests.conformance import wire
 from tests.conformance.client import Client, eventually, tcp
+from tests.conformance.test_mqtt_auth import DATA, METHOD, SCRAM, Scram, challenge, proceed
+from tests.integration.test_queue_placement import ask
+from tests.management import ManagementSite
+from tests.unit.auth.test_hash_upgrades import imported, upgrade
 
 NOT_AUTHORIZED = 0x87
 BAD_NAME_OR_PASSWORD = 0x86
+EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Two shards with a user; verifying a password costs next to nothing."""
-    settings = {"auth": {"argon2": {"time_cost": 1, "memory_cost": "8KiB"}}}
+    (port,) = free_ports(1)
+    settings = {
+        "auth": {"argon2": {"time_cost": 1, "memory_cost": "8KiB"}},
+        "server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}},
+    }
     directory = tmp_path_factory.mktemp("users")
     with running_broker(directory, workers=2, settings=settings) as found:
         found.add_user("anna", "secret")
@@ -109,6 +123,55 @@ def test_permissions_hold_at_once(broker: Broker) -> None:
     client.drop()
     ctl(broker, "permit", "anna", "--publish", "#", "--subscribe", "#")
     connected(broker, "permitted").drop()
+
+
+def test_a_hash_of_rabbitmq_is_replaced_after_a_login(broker: Broker) -> None:
+    """Nobody is disconnected for it; SCRAM works from then on; what comes too late changes nothing."""
+    settings = yaml.safe_load(broker.config.read_text())
+    port = int(settings["server"]["amqp"]["tcp"]["addr"].rpartition(":")[2])
+    site = ManagementSite(broker.http_port, port)
+    stored = imported()
+    user = {
+        "password_hash": stored.rpartition("$")[2],
+        "hashing_algorithm": "rabbit_password_hashing_sha256",
+        "tags": "",
+        "subscribe": ["#"],
+    }
+    assert site.status("PUT", "users/old", user) == 201
+    assert site.status("PUT", "permissions/%2F/old", EVERYTHING) == 201
+
+    def hash_now() -> str:
+        return str(site.get("users/old")["password_hash"])
+
+    def amqp(password: str) -> None:
+        login = pika.PlainCredentials("old", password)
+        with pika.BlockingConnection(pika.ConnectionParameters(HOST, port, "/", login)) as found:
+            found.channel()
+
+    amqp("secret")
+    eventually(lambda: hash_now().startswith("$argon2id$"), "the hash is replaced")
+    client = Client(tcp(broker.host, broker.port), 5)
+    assert client.connect("old", username="old", password=b"secret").reason == 0
+    amqp("secret")
+    scram, second = Scram("old", "secret"), Client(tcp(broker.host, broker.port), 5)
+    second.send(wire.connect(5, "by scram", props=[(METHOD, SCRAM), (DATA, scram.first)]))
+    proceed(second, scram.final(challenge(second)))
+    assert second.expect(wire.CONNACK).reason == 0
+    # The definitions that the user came with are declared again.
+    replaced = hash_now()
+    assert site.status("PUT", "users/old", user) == 204
+    assert hash_now() == replaced
+    assert client.ping() == []
+    ctl(broker, "passwd", "old", "--password-stdin", password="other")
+    chosen = hash_now()
+    with pytest.raises(CallError, match="no user has a hash that was verified"):
+        ask(broker, USER_UPGRADE, dict(UserUpgrade((upgrade("old", stored),)).to_body()))
+    assert hash_now() == chosen
+    for each in (client, second):
+        each.expect_error(NOT_AUTHORIZED)
+        each.drop()
+    amqp("other")
+    assert site.status("DELETE", "users/old") == 204
 
 
 @pytest.mark.parametrize("shard", [0, 1])

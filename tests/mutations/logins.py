@@ -8,6 +8,10 @@ OF_TOKENS = "tests/unit/control/logins/test_oauth2.py::"
 OF_CHAIN = "tests/unit/control/logins/test_service.py::"
 OF_SHARD = "tests/unit/shards/test_backend_logins.py::"
 OF_RIGHTS = "tests/unit/shards/test_rights_decisions.py::"
+OF_STORE = "tests/unit/control/test_metadata.py::"
+OF_UPGRADES = "tests/unit/ipc/test_hash_upgrades.py::"
+OF_PASSWORDS = "tests/unit/shards/test_hash_upgrades.py::"
+OF_CLIENTS = "tests/unit/shards/test_permissions.py::"
 OF_AMQP = "tests/unit/sessions/amqp091/test_logins.py::"
 
 MUTATIONS = [
@@ -82,5 +86,37 @@ MUTATIONS = [
         "if lasting and connection.allowed",
         "if connection.allowed",
         OF_RIGHTS + "test_a_permission_that_is_revoked_is_noticed",
+    ),
+    Mutation(
+        "upgrade_undoes_a_new_password",
+        "A password that was set after the login stays.",
+        "MetadataStore.upgrade_hashes",
+        "user.hash != each.verified",
+        "False",
+        OF_STORE + "test_an_imported_hash_is_replaced_if_it_is_still_the_one_that_was_verified",
+    ),
+    Mutation(
+        "upgrades_at_once",
+        "One request to replace hashes is under way at a time, and a pause follows.",
+        "HashUpgrades._go_on",
+        "self._busy or",
+        "",
+        OF_UPGRADES + "test_what_comes_meanwhile_shares_the_next_request_after_a_pause",
+    ),
+    Mutation(
+        "upgrade_fails_logins",
+        "A login that is being verified stays valid when its hash is replaced.",
+        "Authentication._finish",
+        "not same_password(stored, user.hash)",
+        "stored != user.hash",
+        OF_PASSWORDS + "test_a_login_stays_valid_while_its_hash_is_replaced",
+    ),
+    Mutation(
+        "upgrade_disconnects",
+        "Nobody is disconnected because a hash was replaced.",
+        "PermissionUpdates._may_stay",
+        "same_password(before.hash, user.hash)",
+        "before.hash == user.hash",
+        OF_CLIENTS + "test_who_logged_in_with_an_imported_hash_stays_when_it_is_replaced",
     ),
 ]

@@ -23,12 +23,19 @@ from aiohttp import web
 
 from fluxmq.auth.addresses import address_key, is_loopback_key
 from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
+from fluxmq.auth.hash_upgrades import HashUpgrade, checked, same_password
 from fluxmq.auth.login_steps import steps
 from fluxmq.auth.login_throttle import LoginThrottle, ThrottleLimits
 from fluxmq.auth.logins import INTERNAL, OAUTH2
+from fluxmq.auth.scram import SALT_BYTES as SCRAM_SALT_BYTES
 from fluxmq.auth.users import NAME_BYTES_MAX, User
 from fluxmq.control.management.requests import ApiError, Ask, Caller, Right, not_authorised
+from fluxmq.control.peers import RequestError
+from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.hash_upgrades import HashUpgrades
 from fluxmq.ipc.login_messages import LOGIN, SECRET_BYTES_MAX, LoginAnswer, LoginQuestion
+from fluxmq.ipc.messages import ERROR_FAILED, Body, Failure, MessageError
+from fluxmq.logs import get_logger
 from fluxmq.settings.schema import AuthSettings
 
 REALM: Final = 'Basic realm="FluxMQ Management", charset="UTF-8"'
@@ -44,6 +51,34 @@ WAITING_MAX: Final = 64
 LOGIN_OF_REQUEST: ContextVar[LoginAnswer | None] = ContextVar("login", default=None)
 """What another backend granted the user of the request that the present task serves; None for a
 user of the internal one."""
+
+_log = get_logger(__name__)
+
+
+class BackgroundRequests:
+    """Sends requests to the control process that no HTTP request waits for, in tasks of their own."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def request(self, kind: str, body: Body, answered: Answered) -> bool:
+        """Send a request, see `Conversation.request`."""
+        task = asyncio.get_running_loop().create_task(self._send(kind, body, answered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _send(self, kind: str, body: Body, answered: Answered) -> None:
+        """Send one request; outermost frame of its task."""
+        try:
+            answer: Body | Failure = await self._ask(kind, body)
+        except (RequestError, MessageError) as problem:
+            answer = Failure(problem.code, str(problem))
+        except Exception:  # noqa: BLE001 - a task's outermost frame
+            _log.exception("request failed", extra={"kind": kind})
+            answer = Failure(ERROR_FAILED, "the control process failed; see its log")
+        answered(answer)
 
 
 class ManagementAccess:
@@ -70,6 +105,8 @@ class ManagementAccess:
         self._key = secrets.token_bytes(32)
         self._turn = asyncio.Semaphore(VERIFYING_MAX)
         self._waiting = 0
+        self._upgrades = HashUpgrades(_call_later, self._give_up)
+        self._upgrades.connect(BackgroundRequests(ask))
         self.failures = 0
         """Number of logins that failed."""
 
@@ -132,7 +169,7 @@ class ManagementAccess:
         digest = blake2b(name.encode() + b"\0" + password, key=self._key).digest()
         found = self._verified.get(digest)
         if known is not None and found is not None:
-            if found[0] == known.hash and found[1] > self._now():
+            if same_password(found[0], known.hash) and found[1] > self._now():
                 return True
             del self._verified[digest]
         if self._waiting >= WAITING_MAX:
@@ -142,14 +179,29 @@ class ManagementAccess:
             async with self._turn:
                 verifier = PasswordVerifier(self._parameters(), secrets.token_bytes(SALT_BYTES))
                 stored = None if known is None else known.hash
-                right = await asyncio.to_thread(verifier.verify, password, stored)
+                salt = secrets.token_bytes(SCRAM_SALT_BYTES)
+                right, upgrade = await asyncio.to_thread(
+                    checked, verifier, name, password, stored, salt
+                )
         finally:
             self._waiting -= 1
+        if upgrade is not None:
+            self._upgrades.add(upgrade)
         if right and known is not None:
             self._verified[digest] = known.hash, self._now() + VERIFIED_SECONDS
             while len(self._verified) > VERIFIED_MAX:
                 self._verified.popitem(last=False)
         return right and known is not None
+
+    def _give_up(self, upgrade: HashUpgrade) -> None:
+        """Have the user's next password verified anew, which makes another upgrade."""
+        stale = [key for key, (stored, _) in self._verified.items() if stored == upgrade.verified]
+        for key in stale:
+            del self._verified[key]
+
+
+def _call_later(seconds: float, call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(seconds, call)
 
 
 def _credentials(request: web.Request, *, bearer: bool) -> tuple[str, bytes]:

@@ -13,6 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from fluxmq.auth.credentials import HashParameters, hash_problem
+from fluxmq.auth.hash_upgrades import is_upgrade
 from fluxmq.auth.imported_hashes import rabbitmq_hash
 from fluxmq.auth.scram import StoredKeys
 from fluxmq.auth.users import TopicPermission, User, VhostPermission, rules_problem
@@ -282,7 +283,8 @@ class Administration:
             user = User(name, stored, keys, publish or (), subscribe or (), enabled, tags)
             await self._change_users(USER_ADD, UserAdd(user))
             return True
-        if stored:
+        # A file that is declared at each start does not bring an imported hash back.
+        if stored and not is_upgrade(stored, known.hash):
             await self._change_users(USER_PASSWORD, UserPassword(name, stored, keys))
         if "tags" in body:
             await self._change_users(USER_TAGS, UserTags(name, tags))

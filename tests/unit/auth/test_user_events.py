@@ -9,8 +9,11 @@ import pytest
 
 from fluxmq.auth.user_events import user_events
 from fluxmq.auth.users import TopicPermission, User, VhostPermission
+from tests.unit.auth.test_hash_upgrades import upgrade
 
 ANN = User("ann", "hash", None, (), (), enabled=True)
+UPGRADE = upgrade("ann")
+IMPORTED = replace(ANN, hash=UPGRADE.verified)
 PERMITTED = replace(ANN, permissions=(VhostPermission("/", "c", "w", "r"),))
 RESTRICTED = replace(ANN, topic_permissions=(TopicPermission("/", "x", "w", "r"),))
 PERMISSION = {"user": "ann", "vhost": "/", "configure": "c", "write": "w", "read": "r"}
@@ -25,6 +28,7 @@ TOPICS = {"user": "ann", "vhost": "/", "exchange": "x"}
         ([ANN], [ANN], []),
         ([ANN], [replace(ANN, enabled=False)], []),
         ([ANN], [replace(ANN, hash="other")], [("user.password.changed", {"name": "ann"})]),
+        ([IMPORTED], [replace(ANN, hash=UPGRADE.hash)], []),
         ([ANN], [replace(ANN, tags=("a",))], [("user.tags.set", {"name": "ann", "tags": ["a"]})]),
         ([ANN], [PERMITTED], [("permission.created", PERMISSION)]),
         ([], [PERMITTED], [("user.created", {"name": "ann"}), ("permission.created", PERMISSION)]),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+from dataclasses import replace
 
 import pytest
 import uvloop
@@ -26,6 +27,7 @@ from fluxmq.ipc.messages import (
     USER_LIST,
     USER_PASSWORD,
     USER_PERMIT,
+    USER_UPGRADE,
     ControlMessage,
     MessageError,
     ProcessHello,
@@ -52,7 +54,9 @@ from fluxmq.ipc.user_messages import (
     UserListing,
     UserPassword,
     UserPermit,
+    UserUpgrade,
 )
+from tests.unit.auth.test_hash_upgrades import upgrade
 
 HASH = hash_password("p", b"s" * 16, HashParameters(1, 64, 1))
 ANN = User("ann", HASH, None, ("a/#",), ("#",), enabled=True)
@@ -183,6 +187,29 @@ def test_tags_and_permissions_reach_the_shards(tmp_path):
         await node.ask(TOPIC_PERMISSION_CLEAR, PermissionClear("ann", "/", "logs"))
         (user,) = node.snapshots[0][-1].users
         assert (user.permissions, user.topic_permissions) == ((), ())
+
+    run(tmp_path, scenario)
+
+
+def test_an_imported_hash_is_replaced_unless_another_password_was_set(tmp_path):
+    made = upgrade("ann")
+    request = UserUpgrade((made,))
+
+    async def scenario(node):
+        await node.shard(0)
+        await node.ask(USER_ADD, UserAdd(replace(ANN, hash=made.verified)))
+        assert await node.ask(USER_UPGRADE, request) == UserChanged(2, ())
+        assert node.snapshots[0][-1].users == (replace(ANN, hash=made.hash, scram=made.scram),)
+        await node.ask(USER_PASSWORD, UserPassword("ann", made.verified, None))
+        await node.ask(USER_PASSWORD, UserPassword("ann", HASH, None))
+        with pytest.raises(RequestError) as caught:
+            await node.ask(USER_UPGRADE, request)
+        assert caught.value.code == ERROR_NOT_FOUND
+        assert node.directory.users.users == (ANN,)
+        assert node.directory.users.revision == 4
+        forged = UserUpgrade((replace(made, hash=HASH),))
+        with pytest.raises(MessageError, match="not made from"):
+            await node.ask(USER_UPGRADE, forged)
 
     run(tmp_path, scenario)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from fluxmq.auth.credentials import (
     PasswordVerifier,
     hash_password,
 )
+from fluxmq.auth.hash_upgrades import HashUpgrade
 from fluxmq.auth.imported_hashes import rabbitmq_hash
 from fluxmq.auth.login_throttle import ThrottleLimits
+from fluxmq.auth.users import User
 from fluxmq.control.management.access import ManagementAccess
 from fluxmq.control.management.amqp_calls import contents_of
 from fluxmq.control.management.api import check_rights
@@ -27,13 +30,16 @@ from fluxmq.control.management.definition_file import DefinitionFile
 from fluxmq.control.management.list_query import ListQuery, cut
 from fluxmq.control.management.requests import ApiError, ApiRoute, Ask, Call, Caller, Right
 from fluxmq.control.management.rows import properties_key, user_row
+from fluxmq.control.peers import RequestError
 from fluxmq.ipc.login_messages import LOGIN, LoginAnswer, LoginQuestion
-from fluxmq.ipc.messages import Body
+from fluxmq.ipc.messages import USER_UPGRADE, Body
+from fluxmq.ipc.user_messages import UserUpgrade
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties, frames_of_content
 from fluxmq.protocols.amqp091.method_codec import frame
 from fluxmq.protocols.amqp091.methods import BasicGetEmpty, BasicGetOk
 from fluxmq.routing.topology.records import Binding
 from fluxmq.settings.schema import AuthSettings
+from tests.unit.auth.test_hash_upgrades import imported
 from tests.unit.control.management import make_api, user
 
 PARAMETERS = HashParameters(time_cost=1, memory_cost_kib=8)
@@ -170,16 +176,20 @@ async def nobody(kind: str, _body: Body) -> Body:
 
 
 def access(
-    *, loopback: tuple[str, ...] = (), ask: Ask = nobody, **auth: Any
+    *,
+    loopback: tuple[str, ...] = (),
+    ask: Ask = nobody,
+    users: Sequence[User] = (),
+    **auth: Any,
 ) -> tuple[ManagementAccess, list[float]]:
-    """Access for alice (management, "right"), bob (no tag) and a clock."""
+    """Access for alice (management, "right") and bob (no tag), or else these, and a clock."""
     settings = AuthSettings.model_validate({"loopback_users": loopback, **auth})
     stored = hash_password("right", b"s" * SALT_BYTES, PARAMETERS)
-    users = (user("alice", "management", stored=stored), user("bob", stored=stored))
+    users = users or (user("alice", "management", stored=stored), user("bob", stored=stored))
     now = [1000.0]
     limits = ThrottleLimits(3, 50, 10.0, 60.0, 600.0)
     made = ManagementAccess(
-        *(lambda: users, lambda: PARAMETERS, limits, lambda: settings, ask),
+        *(lambda: tuple(users), lambda: PARAMETERS, limits, lambda: settings, ask),
         lambda: now[0],
     )
     return made, now
@@ -265,6 +275,57 @@ def test_guessing_is_delayed() -> None:
 def test_some_users_are_let_in_from_this_machine_only() -> None:
     made, _ = access(loopback=("alice",))
     assert log_in(made, "alice", "right") == "401 Login failed", "the request has no address"
+
+
+class Upgrading:
+    """Control, which is asked to replace hashes."""
+
+    def __init__(self, refusal: Exception | None = None) -> None:
+        self.asked: list[HashUpgrade] = []
+        self._refusal = refusal
+
+    async def ask(self, kind: str, body: Body) -> Body:
+        """Take a request."""
+        assert kind == USER_UPGRADE
+        self.asked += UserUpgrade.from_body(body).upgrades
+        if self._refusal is not None:
+            raise self._refusal
+        return {}
+
+
+def log_in_twice(made: ManagementAccess) -> None:
+    """Two requests of one user, and what the first leads to in between."""
+    encoded = base64.b64encode(b"alice:secret").decode()
+    request = make_mocked_request("GET", "/api/whoami", {"Authorization": f"Basic {encoded}"})
+
+    async def both() -> None:
+        for _ in range(2):
+            assert (await made.caller(request)).user.name == "alice"
+            await asyncio.sleep(0)  # the task that asks has its turn
+
+    asyncio.run(both())
+
+
+def test_an_imported_hash_is_replaced_after_the_login() -> None:
+    """Once; the new hash is known to be of the password that was right."""
+    users, control = [user("alice", "management", stored=imported())], Upgrading()
+    made, _ = access(users=users, ask=control.ask)
+    log_in_twice(made)
+    (found,) = control.asked
+    assert (found.name, found.verified, found.problem()) == ("alice", users[0].hash, None)
+    users[:] = [user("alice", "management", stored=found.hash)]
+    verified = dict(made._verified)
+    log_in_twice(made)
+    assert made._verified == verified
+    assert len(control.asked) == 1
+
+
+@pytest.mark.parametrize("refusal", [RequestError("failed", "etcd is away"), OSError("disk")])
+def test_a_hash_that_was_not_replaced_is_tried_at_the_next_login(refusal: Exception) -> None:
+    users, control = [user("alice", "management", stored=imported())], Upgrading(refusal)
+    made, _ = access(users=users, ask=control.ask)
+    log_in_twice(made)
+    assert len(control.asked) == made._upgrades.waiting == 1
 
 
 # Hashes of RabbitMQ

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import stat
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -22,6 +23,7 @@ from fluxmq.control.metadata import (
 )
 from fluxmq.control.topology_rows import Write, pack
 from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_INVALID, ERROR_LIMIT, ERROR_NOT_FOUND
+from tests.unit.auth.test_hash_upgrades import upgrade
 
 HASH = hash_password("p", b"s" * 16, HashParameters(1, 64, 1))
 OTHER_HASH = hash_password("q", b"s" * 16, HashParameters(1, 64, 1))
@@ -82,10 +84,31 @@ def test_every_change_raises_the_revision_and_returns_the_snapshot(store):
     assert (user.publish, user.subscribe) == (("x",), ANN.subscribe)
     (user,) = store.permit("ann", None, ()).users
     assert (user.publish, user.subscribe) == (("x",), ())
-    (user,) = store.enable("ann", enabled=False).users
+    (user,) = store.alter("ann", enabled=False).users
     assert not user.enabled
     users = store.delete("ann")
     assert (users.revision, users.users) == (6, ())
+
+
+def test_an_imported_hash_is_replaced_if_it_is_still_the_one_that_was_verified(store):
+    """A password that an operator sets meanwhile wins."""
+    made = upgrade("bob")
+    store.add(ANN)
+    store.add(replace(BOB, hash=made.verified))
+    store.add(replace(EVE, hash=made.verified, scram=KEYS))
+    of_ann, of_eve = replace(made, name="ann"), replace(made, name="eve", scram=None)
+    users = store.upgrade_hashes((of_ann, made, of_eve, replace(made, name="nobody")))
+    assert users.revision == 4
+    assert users.users == (
+        ANN,
+        replace(BOB, hash=made.hash, scram=made.scram),
+        replace(EVE, hash=made.hash, scram=KEYS),
+    )
+    for late in ((), (made,), (of_ann, replace(made, name="nobody"))):
+        with pytest.raises(ChangeError) as caught:
+            store.upgrade_hashes(late)
+        assert caught.value.code == ERROR_NOT_FOUND
+    assert store.users() == users
 
 
 @pytest.mark.parametrize(
@@ -97,10 +120,10 @@ def test_every_change_raises_the_revision_and_returns_the_snapshot(store):
         (lambda store: store.set_password("ann", "plain", None), ERROR_INVALID),
         (lambda store: store.permit("ann", ("a#",), None), ERROR_INVALID),
         (lambda store: store.permit("eve", (), ()), ERROR_NOT_FOUND),
-        (lambda store: store.enable("eve", enabled=True), ERROR_NOT_FOUND),
+        (lambda store: store.alter("eve", enabled=True), ERROR_NOT_FOUND),
         (lambda store: store.delete("eve"), ERROR_NOT_FOUND),
-        (lambda store: store.set_tags("ann", ("a b",)), ERROR_INVALID),
-        (lambda store: store.set_tags("eve", ()), ERROR_NOT_FOUND),
+        (lambda store: store.alter("ann", tags=("a b",)), ERROR_INVALID),
+        (lambda store: store.alter("eve", tags=()), ERROR_NOT_FOUND),
         (
             lambda store: store.set_permission("ann", VhostPermission("/", "(", "", "")),
             ERROR_INVALID,
@@ -149,7 +172,7 @@ def test_permissions_are_for_virtual_hosts_that_exist(store):
 
 def test_tags_and_permissions_are_replaced_and_cleared(store):
     store.add(ANN)
-    (user,) = store.set_tags("ann", ("a", "b")).users
+    (user,) = store.alter("ann", tags=("a", "b")).users
     assert user.tags == ("a", "b")
     first, second = VhostPermission("/", "a", "b", "c"), VhostPermission("/", "d", "e", "f")
     store.set_permission("ann", first)
@@ -157,7 +180,7 @@ def test_tags_and_permissions_are_replaced_and_cleared(store):
     assert user.permissions == (second,)
     (user,) = store.set_topic_permission("ann", TOPIC).users
     # Other changes leave them alone.
-    (user,) = store.enable("ann", enabled=False).users
+    (user,) = store.alter("ann", enabled=False).users
     assert (user.tags, user.permissions, user.topic_permissions) == (
         ("a", "b"),
         (second,),

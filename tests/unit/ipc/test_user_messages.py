@@ -1,5 +1,7 @@
 """Messages about users: there and back, and records a shard must never get."""
 
+from dataclasses import replace
+
 import pytest
 
 from fluxmq.auth.credentials import HashParameters, hash_password
@@ -7,6 +9,7 @@ from fluxmq.auth.scram import StoredKeys
 from fluxmq.auth.users import TopicPermission, User, VhostPermission
 from fluxmq.ipc.messages import ERROR_INVALID, MessageError
 from fluxmq.ipc.user_messages import (
+    UPGRADES_MAX,
     USERS_MAX,
     Confirmed,
     Hashing,
@@ -19,8 +22,10 @@ from fluxmq.ipc.user_messages import (
     UserPermit,
     Users,
     UserSummary,
+    UserUpgrade,
     user_to_body,
 )
+from tests.unit.auth.test_hash_upgrades import upgrade
 from tests.unit.ipc.travelling import travelled
 
 HASH = hash_password("p", b"s" * 16, HashParameters(1, 64, 1))
@@ -50,6 +55,7 @@ EVE = User(
         UserAdd(EVE),
         UserPassword("ann", HASH, KEYS),
         UserPassword("ann", HASH, None),
+        UserUpgrade((upgrade("ann"), replace(upgrade("bob"), scram=None))),
         UserPermit("ann", ("a",), None),
         UserPermit("ann", None, ()),
         UserEnable("ann", enabled=False),
@@ -108,6 +114,14 @@ def test_what_a_person_may_have_caused_is_marked_invalid():
     with pytest.raises(MessageError, match="memory_cost") as caught:
         Hashing.from_body({"parameters": {"time_cost": 1, "memory_cost_kib": 1, "parallelism": 1}})
     assert caught.value.code == ERROR_INVALID
+
+
+def test_a_change_replaces_as_many_hashes_as_may_be():
+    body = UserUpgrade((upgrade("ann"),) * UPGRADES_MAX).to_body()
+    assert len(UserUpgrade.from_body(body).upgrades) == UPGRADES_MAX
+    body["upgrades"] *= 2
+    with pytest.raises(MessageError, match="upgrades"):
+        UserUpgrade.from_body(body)
 
 
 def test_a_pattern_that_cannot_be_used_is_refused_when_entered_and_grants_nothing_later():

@@ -77,12 +77,12 @@ def test_logins_that_wait_for_the_same_password_are_verified_once(
     authentication = make(user(), verify_threads=1)
     outcomes = [ask(authentication, "anna", b"secret", REMOTE) for _ in range(20)]
     asked: list[bytes] = []
-    verify = authentication._verifications._verifier.verify
+    check = authentication._verifications._verifier.check
 
     class Counting:
-        def verify(self, password: bytes, stored: str | None) -> bool:
+        def check(self, password: bytes, stored: str | None) -> tuple[bool, str]:
             asked.append(password)
-            return verify(password, stored)
+            return check(password, stored)
 
     authentication._verifications._verifier = Counting()  # type: ignore[assignment]
     wait(authentication, loop)

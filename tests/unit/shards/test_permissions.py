@@ -15,6 +15,7 @@ from fluxmq.auth.users import User
 from fluxmq.settings.schema import AuthSettings
 from tests.conformance import wire
 from tests.conformance.client import Client
+from tests.unit.auth.test_hash_upgrades import imported, upgrade
 from tests.unit.shards.node import Node, drain, messages
 
 MakeNode = Callable[..., Node]
@@ -352,3 +353,21 @@ def test_settings_that_do_not_concern_anonymous_clients_disturb_nobody(node: Nod
     node[0].permissions.configure(AuthSettings.model_validate(settings))
     assert local.ping() == []
     assert node[0].authentication.settings.max_pending_verifications == 1
+
+
+def test_who_logged_in_with_an_imported_hash_stays_when_it_is_replaced(node: Node) -> None:
+    """Also who is connecting meanwhile, or loses a permission at the same time."""
+    before, made = replace(ANNA, hash=imported()), upgrade("anna")
+    after = replace(ANNA, hash=made.hash, scram=made.scram)
+    change(node, before, BERT)
+    anna, late = connect(node, "anna", "a"), node.client(0, 5)
+    late.send(wire.connect(5, "late", username="anna", password=b"secret", keep_alive=0))
+    node.run()
+    change(node, after, BERT)
+    assert answer(node, late).reason == 0
+    change(node, before, BERT)
+    assert gone(anna)
+    anna = connect(node, "anna", "a")
+    change(node, replace(after, publish=("y/#",)), BERT)
+    assert anna.ping() == []
+    assert anna.publish("x/1", b"2", qos=1) == NOT_AUTHORIZED
