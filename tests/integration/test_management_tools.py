@@ -72,6 +72,16 @@ def test_keda_scales_by_messages(site: ToolSite) -> None:
         assert (none["page_count"], none["items"]) == (1, [])
 
 
+def test_flower_finds_the_queues_of_the_default_virtual_host(site: ToolSite) -> None:
+    """It does not encode the name."""
+    assert site.status("PUT", "queues/%2F/celery", {}) == 201
+    names = {each["name"] for each in site.get("queues//")}
+    assert "celery" in names
+    assert names == {each["name"] for each in site.get("queues/%2F")}
+    assert site.status("PUT", "users/flower", {"password": "x", "tags": "management"}) == 201
+    assert site.ask("GET", "queues//", user="flower", password="x").status == 401
+
+
 def test_slashes_at_the_end_mean_nothing(site: ToolSite) -> None:
     """rabbit-hole asks for ``cluster-name/``."""
     assert site.get("cluster-name/") == site.get("cluster-name")
@@ -107,7 +117,7 @@ def test_fields_that_typed_clients_need(site: ToolSite) -> None:
         channel.queue_declare("untyped")
         channel.basic_consume("untyped", lambda *_: None)
         rows = site.get("connections")
-        assert {each["protocol"] for each in rows} == {"AMQP 0-9-1", "MQTT 5-0"}
+        assert {each["protocol"] for each in rows} == {"AMQP 0-9-1", "MQTT 5.0"}
         for each in rows:
             assert isinstance(each["connected_at"], int)
             assert isinstance(each["client_properties"], dict)

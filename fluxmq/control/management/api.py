@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -34,6 +34,7 @@ from fluxmq.control.management.requests import (
     ApiRoute,
     Call,
     Caller,
+    CallPlace,
     Right,
     answer,
     error_of,
@@ -50,9 +51,13 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.arguments import CONSUMER_TIMEOUT_KEY
 from fluxmq.routing.topology.effective import effective
+from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.settings.plans import GroupPlans
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import Placement
+
+FLOWERS_ROUTE: Final = ("GET", "queues/{vhost}")
+"""Flower does not encode the virtual host `/`, and asks for `queues//`."""
 
 _log = get_logger(__name__)
 
@@ -122,6 +127,9 @@ class ManagementApi:
             # A slash at the end means nothing to RabbitMQ, and some clients send one.
             for path in (route.path, f"{route.path}/"):
                 router.add_route(route.method, PREFIX + path, handler)
+            if (route.method, route.path) == FLOWERS_ROUTE:
+                default = partial(self._serve, route, parts={"vhost": DEFAULT_VHOST})
+                router.add_get(f"{PREFIX}queues//", default)
         add_pages(router)
 
     def start(self) -> None:
@@ -137,12 +145,16 @@ class ManagementApi:
         yield "fluxmq_http_event_streams", {}, self.streams.open_now
         yield "fluxmq_http_refused_total", {"reason": "streams"}, self.streams.refused
 
-    async def _serve(self, route: ApiRoute, request: web.Request) -> web.StreamResponse:
+    async def _serve(
+        self, route: ApiRoute, request: web.Request, parts: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
+        """Answer a request; ``parts``: those of a path that does not have them itself."""
+        place = None if parts is None else CallPlace(route.path, parts, request.query)
         try:
             _check_origin(request)
-            caller = await self.access.caller(request)
-            check_rights(route, caller, request.match_info)
-            return await route.handler(Call(request, caller))
+            call = Call(request, await self.access.caller(request), place)
+            check_rights(route, call.caller, call.parts)
+            return await route.handler(call)
         except ApiError as problem:
             return self._refused(problem, request)
         except (RequestError, MessageError) as problem:

@@ -183,8 +183,9 @@ def topic_permission_rows(user: User) -> list[JsonRow]:
 
 def connection_row(row: JsonRow) -> JsonRow:
     """Return a connection."""
-    # Those of MQTT have no time, and tools want a number.
-    found: dict[str, Any] = {"connected_at": 0, "client_properties": {}, **row, "type": "network"}
+    told = {key: value for key, value in row.items() if value is not None}
+    # Connections of MQTT have no time, and tools want a number.
+    found: dict[str, Any] = {"connected_at": 0, "client_properties": {}, **told, "type": "network"}
     found["name"] = row.get("name") or row.get("pid")
     found["username"] = row.get("user")
     return found
