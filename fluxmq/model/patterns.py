@@ -33,9 +33,10 @@ class Pattern:
 
     __slots__ = ("_conditions", "_search", "text")
 
-    def __init__(self, text: str) -> None:
-        """Compile. Raises PatternError."""
+    def __init__(self, text: str, *, caseless: bool = False) -> None:
+        """Compile; ``caseless``: upper and lower case are the same. Raises PatternError."""
         self.text = text
+        options = _CASELESS if caseless else _OPTIONS
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
@@ -44,9 +45,9 @@ class Pattern:
             raise PatternError(f"pattern is longer than {PATTERN_BYTES_MAX} bytes")
         conditions, rest = _split(text)
         self._conditions = tuple(
-            (_compile(f"^(?:{inner})"), wanted) for inner, wanted in conditions
+            (_compile(f"^(?:{inner})", options), wanted) for inner, wanted in conditions
         )
-        self._search = _compile(rest)
+        self._search = _compile(rest, options)
 
     def search(self, text: str) -> bool:
         """Return whether the pattern matches anywhere in `text`; never in invalid UTF-8."""
@@ -79,8 +80,9 @@ def quote(text: str) -> str:
     return quoted
 
 
-def _options() -> Any:
+def _options(*, caseless: bool = False) -> Any:
     options = re2.Options()
+    options.case_sensitive = not caseless
     options.log_errors = False
     options.never_capture = True
     options.max_mem = PROGRAM_BYTES_MAX
@@ -88,11 +90,12 @@ def _options() -> Any:
 
 
 _OPTIONS: Final = _options()
+_CASELESS: Final = _options(caseless=True)
 
 
-def _compile(text: str) -> Any:
+def _compile(text: str, options: Any = _OPTIONS) -> Any:
     try:
-        return re2.compile(text, _OPTIONS)
+        return re2.compile(text, options)
     except re2.error as error:
         reason = error.args[0] if error.args else error
         if isinstance(reason, bytes):

@@ -460,9 +460,13 @@ def test_a_file_that_cannot_be_declared_stops_the_start(tmp_path: Path) -> None:
 def test_health_checks(site: Site) -> None:
     for path in ("alarms", "local-alarms", "virtual-hosts", "ready-to-serve-clients"):
         assert site.get(f"health/checks/{path}") == {"status": "ok"}
-    assert site.get(f"health/checks/port-listener/{site.amqp}") == {"status": "ok"}
-    assert site.ask("GET", "health/checks/port-listener/1").status == 503
-    assert site.get("health/checks/protocol-listener/amqp091") == {"status": "ok"}
-    assert site.ask("GET", "health/checks/protocol-listener/stomp").status == 503
+    assert site.get(f"health/checks/port-listener/{site.amqp}")["port"] == site.amqp
+    missing = site.ask("GET", "health/checks/port-listener/1")
+    assert (missing.status, missing.body["missing"]) == (503, 1)
+    assert site.amqp in missing.body["ports"]
+    assert site.status("GET", "health/checks/port-listener/amqp") == 400
+    assert "amqp" in site.get("health/checks/protocol-listener/amqp091,http")["protocols"]
+    missing = site.ask("GET", "health/checks/protocol-listener/stomp,amqp")
+    assert (missing.status, missing.body["missing"]) == (503, "stomp")
     assert site.get("health/checks/node-is-quorum-critical") == {"status": "ok"}
     assert site.get("aliveness-test/%2F") == {"status": "ok"}

@@ -126,6 +126,13 @@ def test_rates_of_a_queue_its_virtual_host_and_the_node(site: OwnSite) -> None:
     assert len(row["messages_ready_details"]["samples"]) == 3
     by_rate = site.get("queues?sort=message_stats.publish_details.rate&sort_reverse=true&page=1")
     assert by_rate["items"][0]["name"] == "rated"
+    # KEDA's scaler in its mode http: it reads pages, whatever it says.
+    keda = "page=1&use_regex=true&pagination=false&name=%5ERated&page_size=100"
+    scaled = site.get(f"queues/%2F?{keda}")
+    assert scaled["page_count"] == 1
+    assert [each["name"] for each in scaled["items"]] == ["rated"]
+    assert scaled["items"][0]["message_stats"]["publish_details"]["rate"] > 0
+    assert scaled["items"][0]["message_stats"]["deliver_get_details"]["rate"] > 0
     assert site.get("vhosts/%2F")["message_stats"]["publish_details"]["rate"] > 0
     exchange = site.get("exchanges/%2F/amq.default")["message_stats"]
     assert exchange["publish_in"] == exchange["publish_out"] > 0

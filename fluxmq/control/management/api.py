@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -15,11 +15,13 @@ from fluxmq.control.listings import Listings
 from fluxmq.control.management.access import REALM, ManagementAccess
 from fluxmq.control.management.administration import Administration
 from fluxmq.control.management.amqp_calls import AmqpCaller
+from fluxmq.control.management.certificate_expiry import CertificateExpiry
 from fluxmq.control.management.clients import MessagingClients
 from fluxmq.control.management.control_requests import control_routes
 from fluxmq.control.management.definitions import Definitions
 from fluxmq.control.management.events import EventStreams
 from fluxmq.control.management.group_routes import GroupRoutes
+from fluxmq.control.management.list_query import JsonRow
 from fluxmq.control.management.mqtt_routes import MqttRoutes
 from fluxmq.control.management.objects import MessagingObjects
 from fluxmq.control.management.openapi import document
@@ -32,6 +34,7 @@ from fluxmq.control.management.requests import (
     ApiRoute,
     Call,
     Caller,
+    CallPlace,
     Right,
     answer,
     error_of,
@@ -46,9 +49,15 @@ from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.messages import MessageError
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
+from fluxmq.routing.topology.arguments import CONSUMER_TIMEOUT_KEY
+from fluxmq.routing.topology.effective import effective
+from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.settings.plans import GroupPlans
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import Placement
+
+FLOWERS_ROUTE: Final = ("GET", "queues/{vhost}")
+"""Flower does not encode the virtual host `/`, and asks for `queues//`."""
 
 _log = get_logger(__name__)
 
@@ -78,7 +87,7 @@ class ManagementApi:
         others = ControlOfNodes([each for each in node.nodes if each != node.name], shards)
         self.rates = MessageRates(self.sampler, node.name, others)
         objects = MessagingObjects(node.topology, listings, caller, self.rates, node.name)
-        clients = MessagingClients(node.ask)
+        clients = MessagingClients(node.ask, partial(_consumer_timeout, node))
         administration = Administration(
             *(node.ask, node.topology, users, lambda: parameters_of(current()), objects, node.nodes)
         )
@@ -92,6 +101,7 @@ class ManagementApi:
         overview = Overview(node, objects, clients, caller, self.rates)
         self.routes: list[ApiRoute] = [
             *overview.routes(),
+            *CertificateExpiry(node).routes(),
             *objects.routes(),
             *clients.routes(),
             *administration.routes(),
@@ -113,7 +123,13 @@ class ManagementApi:
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes."""
         for route in self.routes:
-            router.add_route(route.method, PREFIX + route.path, partial(self._serve, route))
+            handler = partial(self._serve, route)
+            # A slash at the end means nothing to RabbitMQ, and some clients send one.
+            for path in (route.path, f"{route.path}/"):
+                router.add_route(route.method, PREFIX + path, handler)
+            if (route.method, route.path) == FLOWERS_ROUTE:
+                default = partial(self._serve, route, parts={"vhost": DEFAULT_VHOST})
+                router.add_get(f"{PREFIX}queues//", default)
         add_pages(router)
 
     def start(self) -> None:
@@ -129,12 +145,16 @@ class ManagementApi:
         yield "fluxmq_http_event_streams", {}, self.streams.open_now
         yield "fluxmq_http_refused_total", {"reason": "streams"}, self.streams.refused
 
-    async def _serve(self, route: ApiRoute, request: web.Request) -> web.StreamResponse:
+    async def _serve(
+        self, route: ApiRoute, request: web.Request, parts: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
+        """Answer a request; ``parts``: those of a path that does not have them itself."""
+        place = None if parts is None else CallPlace(route.path, parts, request.query)
         try:
             _check_origin(request)
-            caller = await self.access.caller(request)
-            check_rights(route, caller, request.match_info)
-            return await route.handler(Call(request, caller))
+            call = Call(request, await self.access.caller(request), place)
+            check_rights(route, call.caller, call.parts)
+            return await route.handler(call)
         except ApiError as problem:
             return self._refused(problem, request)
         except (RequestError, MessageError) as problem:
@@ -189,6 +209,19 @@ def check_rights(route: ApiRoute, caller: Caller, parts: Mapping[str, str]) -> N
     allowed = caller.enters(vhost) or administers if route.enters else caller.sees(vhost)
     if not allowed:
         raise not_authorised("User not authorised to access virtual host")
+
+
+def _consumer_timeout(node: NodeView, row: JsonRow) -> int:
+    """Return the consumer timeout in milliseconds that a shard applies: the consumer's own, its
+    queue's, or the node's."""
+    own = (row.get("arguments") or {}).get(CONSUMER_TIMEOUT_KEY)
+    if isinstance(own, int):
+        return own
+    topology = node.topology()
+    queue = topology.queue(str(row.get("vhost")), str(row.get("queue_name")))
+    usual = round(1000 * node.settings.amqp.consumer_timeout)
+    found = usual if queue is None else effective(topology, queue).get("consumer-timeout", usual)
+    return int(found)
 
 
 async def _nothing(_call: Call) -> web.StreamResponse:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aiohttp import web
 
 from fluxmq.control.management.list_query import JsonRow, ListQuery
@@ -35,10 +37,12 @@ MQTT = "MQTT"
 
 
 class MessagingClients:
-    """Serves the routes."""
+    """Serves the routes. ``timeout_of`` returns the time in milliseconds that a consumer's message may
+    stay unacknowledged, of the consumer's row."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, timeout_of: Callable[[JsonRow], int]) -> None:
         self._ask = ask
+        self._timeout_of = timeout_of
 
     def routes(self) -> list[ApiRoute]:
         """Return the routes."""
@@ -132,7 +136,8 @@ class MessagingClients:
         rows = await rows_of(self._ask, CONSUMERS, vhost)
         seen = [row for row in rows if call.caller.sees(str(row.get("vhost")))]
         channels = {str(row.get("pid")): row for row in await self._all_channels()}
-        return answer(ListQuery(call).sorted([consumer_row(row, channels) for row in seen]))
+        found = [consumer_row(row, channels, self._timeout_of(row)) for row in seen]
+        return answer(ListQuery(call).sorted(found))
 
     async def _all_channels(self) -> list[JsonRow]:
         connections = {

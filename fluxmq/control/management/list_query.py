@@ -32,8 +32,9 @@ class ListQuery:
             problem = pattern_problem(self._name)
             if problem is not None:
                 raise bad_request(f"name: {problem}")
-            self._pattern = Pattern(self._name)
-        self.paged = self.page > 0 and call.text("pagination", "true").lower() != "false"
+            self._pattern = Pattern(self._name, caseless=True)
+        # As in RabbitMQ, ``pagination`` means nothing: KEDA says false and reads pages.
+        self.paged = self.page > 0
 
     def wants(self, name: str) -> bool:
         """Return whether a name is searched for."""

@@ -7,6 +7,7 @@ import os
 import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
@@ -23,8 +24,10 @@ from fluxmq.control.management.requests import (
     Call,
     Right,
     answer,
+    bad_request,
     done,
     error_of,
+    not_found,
 )
 from fluxmq.control.management.rows import rows_of
 from fluxmq.control.management.versions import PRODUCT, VERSION
@@ -49,9 +52,17 @@ ALIVENESS_QUEUE: Final = "aliveness-test"
 FLAGS: Final = ("quorum_queue", "stream_queue", "classic_mirrored_queue_version", "user_limits")
 """Feature flags that tools look for; everything is always enabled."""
 ABSENT: Final = (
-    *("parameters", "parameters/{component}", "global-parameters", "federation-links"),
+    *("parameters", "parameters/{component}", "parameters/{component}/{vhost}"),
+    *("global-parameters", "federation-links", "federation-links/{vhost}"),
     *("shovels", "shovels/{vhost}"),
+    *("stream/connections", "stream/connections/{vhost}"),
+    *("stream/publishers", "stream/publishers/{vhost}"),
+    *("stream/consumers", "stream/consumers/{vhost}"),
 )
+"""Lists of what does not exist here: runtime parameters, federation, shovels, the stream protocol."""
+PORT_DIGITS_MAX: Final = 5
+ENDANGERED_MAX: Final = 100
+"""Queues that the answer of a health check names."""
 
 
 class NodeView(NamedTuple):
@@ -92,9 +103,11 @@ class Overview:
             ApiRoute("GET", "whoami", self._whoami),
             ApiRoute("GET", "nodes", self._nodes, monitoring),
             ApiRoute("GET", "nodes/{name}", self._one, monitoring),
+            ApiRoute("GET", "nodes/{name}/memory", self._memory, monitoring),
             ApiRoute("GET", "cluster-name", self._cluster_name),
             ApiRoute("GET", "extensions", _list_of({"javascript": "dispatcher.js"})),
             ApiRoute("GET", "feature-flags", self._flags),
+            ApiRoute("PUT", "feature-flags/{name}/enable", self._enable, admin),
             ApiRoute("GET", "deprecated-features", _list_of()),
             ApiRoute("GET", "deprecated-features/used", _list_of()),
             ApiRoute("GET", "aliveness-test/{vhost}", self._aliveness, monitoring, enters=True),
@@ -104,6 +117,8 @@ class Overview:
             ApiRoute("GET", f"{check}/virtual-hosts", self._ready),
             ApiRoute("GET", f"{check}/ready-to-serve-clients", self._ready),
             ApiRoute("GET", f"{check}/is-in-service", self._ready),
+            ApiRoute("GET", "healthchecks/node", self._ready),
+            ApiRoute("GET", "healthchecks/node/{name}", self._ready),
             ApiRoute("GET", f"{check}/node-is-quorum-critical", self._quorum),
             ApiRoute("GET", f"{check}/node-is-mirror-sync-critical", _healthy),
             ApiRoute("GET", f"{check}/port-listener/{{port}}", self._port),
@@ -171,7 +186,7 @@ class Overview:
             host, _, port = endpoint.addr.rpartition(":")
             row = {
                 "node": self._node.name,
-                "protocol": _PROTOCOLS.get(path, path),
+                "protocol": PROTOCOLS.get(path, path),
                 "ip_address": host.strip("[]") or "::",
                 "port": int(port),
                 "socket_opts": {},
@@ -183,10 +198,23 @@ class Overview:
     async def _flags(self, _call: Call) -> web.Response:
         return answer(
             [
-                {"name": each, "state": "enabled", "stability": "stable", "desc": ""}
+                {
+                    "name": each,
+                    "state": "enabled",
+                    "stability": "stable",
+                    "desc": "",
+                    "doc_url": "",
+                    "provided_by": "rabbit",
+                }
                 for each in FLAGS
             ]
         )
+
+    async def _enable(self, call: Call) -> web.Response:
+        """Do nothing: every feature flag is enabled."""
+        if call.part("name") not in FLAGS:
+            raise not_found(f"there is no feature flag {call.part('name')!r}")
+        return done()
 
     async def _rebalance(self, _call: Call) -> web.Response:
         """Move leaders until no node leads much more than another; nothing to do on a node alone."""
@@ -206,7 +234,13 @@ class Overview:
             groups = (await self._node.replicas()).groups
             online = {each.node for group in groups for each in group.members if each.connected}
         rows += [
-            {"name": each, "type": "disc", "running": each in online, "partitions": []}
+            {
+                "name": each,
+                "type": "disc",
+                "running": each in online,
+                "partitions": [],
+                "being_drained": False,
+            }
             for each in self._node.nodes
             if each != self._node.name
         ]
@@ -219,7 +253,13 @@ class Overview:
         for row in await self._members():
             if row["name"] == call.part("name"):
                 return answer(row)
-        return answer({"error": "Object Not Found", "reason": "Not Found"}, 404)
+        raise not_found()
+
+    async def _memory(self, call: Call) -> web.Response:
+        """Answer as RabbitMQ where it knows no parts: the node's row has the sum."""
+        if call.part("name") not in self._node.nodes:
+            raise not_found()
+        return answer({"memory": "not_available"})
 
     async def _own(self) -> JsonRow:
         status = NodeStatus.from_body(await self._node.ask(STATUS, {}))
@@ -231,7 +271,9 @@ class Overview:
             "name": self._node.name,
             "type": "disc",
             "running": True,
+            "being_drained": False,
             "partitions": [],
+            "rabbitmq_version": self._node.settings.amqp.product_version,
             "os_pid": str(os.getppid()),
             "uptime": int(1000 * max((each.uptime for each in status.processes), default=0)),
             "processors": os.cpu_count() or 1,
@@ -272,9 +314,12 @@ class Overview:
     async def _alarms(self, _call: Call) -> web.Response:
         alarms = (await self._node.readiness()).alarms
         reason = f"resource alarms are in effect: {', '.join(alarms)}"
-        return _checked(not alarms, reason, alarms=[{"resource": each} for each in alarms])
+        told = [{"node": self._node.name, "resource": each} for each in alarms]
+        return _checked(not alarms, reason, alarms=told)
 
-    async def _ready(self, _call: Call) -> web.Response:
+    async def _ready(self, call: Call) -> web.Response:
+        if call.parts.get("name", self._node.name) != self._node.name:
+            raise not_found("ask that node itself")
         readiness = await self._node.readiness()
         problems = [
             f"{each.process}: {each.problem}" for each in readiness.processes if each.problem
@@ -296,19 +341,40 @@ class Overview:
             if len(left) <= len(voters) // 2:
                 critical.append(group.group)
         reason = f"groups would lose their majority without this node: {', '.join(critical)}"
-        return _checked(not critical, reason, queues=critical)
+        return _checked(not critical, reason, queues=self._endangered({*critical}))
+
+    def _endangered(self, groups: set[str]) -> list[JsonRow]:
+        """Return the first queues of groups, with RabbitMQ's words."""
+        queues = (each for each in self._node.topology().queues() if each.group in groups)
+        return [
+            {
+                "name": each.name,
+                "readable_name": f"queue '{each.name}' in vhost '{each.vhost}'",
+                "virtual_host": each.vhost,
+                "type": each.type,
+            }
+            for each in islice(queues, ENDANGERED_MAX)
+        ]
 
     async def _port(self, call: Call) -> web.Response:
         ports = [row["port"] for row in self._listeners()]
-        wanted = call.part("port")
-        found = wanted.isdigit() and int(wanted) in ports
-        return _checked(found, f"no listener on port {wanted}", missing=wanted, ports=ports)
+        text = call.part("port")
+        if not (text.isascii() and text.isdigit() and len(text) <= PORT_DIGITS_MAX):
+            raise bad_request("Invalid port")
+        wanted = int(text)
+        if wanted in ports:
+            return answer({"status": "ok", "port": wanted})
+        return _checked(False, f"no listener on port {wanted}", missing=wanted, ports=ports)
 
     async def _protocol(self, call: Call) -> web.Response:
+        """Check several protocols, separated by commas."""
         protocols = sorted({row["protocol"] for row in self._listeners()})
-        wanted = _PROTOCOL_NAMES.get(call.part("protocol"), call.part("protocol"))
-        reason = f"no listener for protocol {wanted}"
-        return _checked(wanted in protocols, reason, missing=wanted, protocols=protocols)
+        wanted = [_PROTOCOL_NAMES.get(each, each) for each in call.part("protocol").split(",")]
+        missing = ",".join(each for each in wanted if each not in protocols)
+        if not missing:
+            return answer({"status": "ok", "protocols": protocols})
+        reason = f"no listener for protocol {missing}"
+        return _checked(False, reason, missing=missing, protocols=protocols)
 
     async def _aliveness(self, call: Call) -> web.Response:
         """Declare a queue, publish a message to it, and get that."""
@@ -324,7 +390,7 @@ class Overview:
         return _checked(len(got) == 1, "the message was not there")
 
 
-_PROTOCOLS: Final = {
+PROTOCOLS: Final = {
     "server.amqp.tcp": "amqp",
     "server.amqp.tls": "amqp/ssl",
     "server.mqtt.tcp": "mqtt",

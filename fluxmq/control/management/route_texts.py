@@ -40,9 +40,11 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
     "GET whoami": RouteText("Show the user of the request", "WhoAmI"),
     "GET nodes": RouteText("List the nodes of the cluster", "Node[]"),
     "GET nodes/{name}": RouteText("Show a node", "Node"),
+    "GET nodes/{name}/memory": RouteText("Say that parts of the memory are not known", "Any"),
     "GET cluster-name": RouteText("Show the name of the cluster", "ClusterName"),
     "GET extensions": RouteText("List extensions of the management interface", "Any[]"),
     "GET feature-flags": RouteText("List feature flags, all of which are enabled", "Any[]"),
+    "PUT feature-flags/{name}/enable": RouteText("Accept a feature flag, which is enabled already"),
     "GET deprecated-features": RouteText("List deprecated features: none", "Any[]"),
     "GET deprecated-features/used": RouteText("List deprecated features in use: none", "Any[]"),
     "GET aliveness-test/{vhost}": RouteText(
@@ -58,6 +60,8 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
         "Check that this node serves clients", "Check"
     ),
     "GET health/checks/is-in-service": RouteText("Check that this node serves clients", "Check"),
+    "GET healthchecks/node": RouteText("Check that this node serves clients", "Check"),
+    "GET healthchecks/node/{name}": RouteText("Check that this node serves clients", "Check"),
     "GET health/checks/node-is-quorum-critical": RouteText(
         "Check that every group keeps its majority without this node", "Check"
     ),
@@ -70,9 +74,16 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
     "GET health/checks/protocol-listener/{protocol}": RouteText(
         "Check that there is a listener for a protocol", "Check"
     ),
+    "GET health/checks/certificate-expiration/{within}/{unit}": RouteText(
+        "Check that no certificate of a listener expires within so many days, weeks, months or years",
+        "Check",
+    ),
     "GET parameters": RouteText("List runtime parameters: none", "Any[]"),
     "GET parameters/{component}": RouteText(
         "List runtime parameters of a component: none", "Any[]"
+    ),
+    "GET parameters/{component}/{vhost}": RouteText(
+        "List runtime parameters of a component in a virtual host: none", "Any[]"
     ),
     "GET global-parameters": RouteText("List global parameters: none", "Any[]"),
     "GET user-limits": RouteText("List the limits of users", "UserLimits[]"),
@@ -80,6 +91,21 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
     "PUT user-limits/{user}/{name}": RouteText("Set a limit of a user", "", "Limit"),
     "DELETE user-limits/{user}/{name}": RouteText("Clear a limit of a user"),
     "GET federation-links": RouteText("List federation links: none", "Any[]"),
+    "GET federation-links/{vhost}": RouteText(
+        "List federation links of a virtual host: none", "Any[]"
+    ),
+    "GET stream/connections": RouteText("List clients of the stream protocol: none", "Any[]"),
+    "GET stream/connections/{vhost}": RouteText(
+        "List clients of the stream protocol in a virtual host: none", "Any[]"
+    ),
+    "GET stream/publishers": RouteText("List publishers of the stream protocol: none", "Any[]"),
+    "GET stream/publishers/{vhost}": RouteText(
+        "List publishers of the stream protocol in a virtual host: none", "Any[]"
+    ),
+    "GET stream/consumers": RouteText("List consumers of the stream protocol: none", "Any[]"),
+    "GET stream/consumers/{vhost}": RouteText(
+        "List consumers of the stream protocol in a virtual host: none", "Any[]"
+    ),
     "GET shovels": RouteText("List shovels: none", "Any[]"),
     "GET shovels/{vhost}": RouteText("List shovels of a virtual host: none", "Any[]"),
     "GET exchanges": RouteText("List the exchanges", "Exchange[]", "", _PAGED),

@@ -183,7 +183,9 @@ def topic_permission_rows(user: User) -> list[JsonRow]:
 
 def connection_row(row: JsonRow) -> JsonRow:
     """Return a connection."""
-    found: dict[str, Any] = {**row, "type": "network"}
+    told = {key: value for key, value in row.items() if value is not None}
+    # Connections of MQTT have no time, and tools want a number.
+    found: dict[str, Any] = {"connected_at": 0, "client_properties": {}, **told, "type": "network"}
     found["name"] = row.get("name") or row.get("pid")
     found["username"] = row.get("user")
     return found
@@ -196,17 +198,26 @@ def channel_row(row: JsonRow, connections: dict[str, JsonRow]) -> JsonRow:
     return {**row, "connection_details": details}
 
 
-def consumer_row(row: JsonRow, channels: dict[str, JsonRow]) -> JsonRow:
-    """Return a consumer, with its queue and channel."""
-    channel = channels.get(str(row.get("channel_pid")), {})
+def consumer_row(row: JsonRow, channels: dict[str, JsonRow], timeout: int) -> JsonRow:
+    """Return a consumer, with its queue and channel; ``timeout``: milliseconds that a message may stay
+    unacknowledged."""
+    channel = channels.get(str(row.get("channel_pid")))
     shown = ("consumer_tag", "ack_required", "exclusive", "prefetch_count", "active")
     return {
         "queue": {"name": row.get("queue_name"), "vhost": row.get("vhost")},
-        "channel_details": {
-            **{key: channel.get(key) for key in ("name", "number", "node", "user")},
-            "connection_name": channel.get("connection_details", {}).get("name"),
-        },
+        "channel_details": {} if channel is None else _details(channel),
+        "consumer_timeout": timeout,
         **{key: row.get(key) for key in shown},
         "activity_status": row.get("activity_status"),
         "arguments": row.get("arguments") or {},
+    }
+
+
+def _details(channel: JsonRow) -> JsonRow:
+    """Return what a consumer's row says of its channel."""
+    connection = channel["connection_details"]
+    return {
+        **{key: channel.get(key) for key in ("name", "number", "node", "user")},
+        "connection_name": connection["name"],
+        **{key: connection[key] for key in ("peer_host", "peer_port")},
     }

@@ -320,6 +320,8 @@ def _mqtt_row(client: MqttClient) -> TableRow:
         "protocol": MQTT_PROTOCOLS.get(client.connection.version, "MQTT"),
         "user": client.username,
         "vhost": "/",
+        "timeout": client.keep_alive,
+        "client_properties": {"client_id": session.client_id} if session is not None else {},
         "send_pend": client.connection.size,
     }
 

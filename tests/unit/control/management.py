@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from fluxmq.auth.users import User, VhostPermission
 from fluxmq.control.listings import Listings
@@ -10,6 +10,7 @@ from fluxmq.control.management.api import ManagementApi
 from fluxmq.control.management.overview import NodeView
 from fluxmq.control.overview import Readiness
 from fluxmq.control.peers import RequestError
+from fluxmq.ipc.clusters import RaftListing
 from fluxmq.ipc.messages import ERROR_UNKNOWN_KIND, Body
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings import Settings
@@ -21,16 +22,21 @@ def user(name: str, *tags: str, vhosts: Sequence[str] = (), stored: str = "-") -
     return User(name, stored, None, (), (), True, tags, permissions)
 
 
-def make_api(users: Sequence[User] = (), topology: Topology | None = None) -> ManagementApi:
+def make_api(
+    users: Sequence[User] = (),
+    topology: Topology | None = None,
+    replicas: Callable[[], Awaitable[RaftListing]] | None = None,
+    alarms: tuple[str, ...] = (),
+) -> ManagementApi:
     """The interface of a node without shards, whose control process answers nothing else."""
 
     async def ask(kind: str, _body: Body) -> Body:
         raise RequestError(ERROR_UNKNOWN_KIND, kind)
 
     async def ready() -> Readiness:
-        return Readiness((), None)
+        return Readiness((), None, alarms)
 
     found, settings = topology or Topology(), Settings()
-    node = NodeView(ask, settings, lambda: found, ready, None, "node1", ("node1",))
+    node = NodeView(ask, settings, lambda: found, ready, replicas, "node1", ("node1",))
     listings = Listings(lambda: found, list)
     return ManagementApi(node, lambda: tuple(users), lambda: settings, listings, list, 1)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.model import patterns
-from fluxmq.model.patterns import PatternError, compile_pattern, pattern_problem, quote
+from fluxmq.model.patterns import Pattern, PatternError, compile_pattern, pattern_problem, quote
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,13 @@ def test_patterns_refused(pattern, reason):
     with pytest.raises(PatternError, match=reason):
         compile_pattern(pattern)
     assert pattern_problem(pattern)
+
+
+def test_case_does_not_matter_on_request():
+    for text in ("^jobs", "^(?!x)jOBS", "^(?=JOBS)"):
+        assert not Pattern(text).search("Jobs.a")
+        assert Pattern(text, caseless=True).search("Jobs.a")
+    assert not Pattern("^(?!JOBS)", caseless=True).search("jobs")
 
 
 def test_a_usable_pattern_has_no_problem():
