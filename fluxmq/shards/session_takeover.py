@@ -163,7 +163,10 @@ class SessionTakeover:
         if session is None or isinstance(session, str):
             return session
         if clean:
+            kept = session.delivery.durable is not None
             self._handler.finish(session)
+            if kept:
+                self._durable.flush(client_id)
             return None
         self._sessions.freeze(session)
         self._frozen[client_id] = session

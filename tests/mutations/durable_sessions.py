@@ -146,4 +146,12 @@ MUTATIONS = [
         OF_DURABLE
         + "test_a_qos_2_message_that_was_refused_before_the_restart_is_not_taken_for_a_repetition",
     ),
+    Mutation(
+        "end_of_a_session_after_the_next_one",
+        "What ends on one shard is written before what begins on another.",
+        "SessionTakeover.freeze",
+        "self._durable.flush(client_id)",
+        "pass",
+        "tests/unit/shards/test_node_model.py::test_everybody_gets_what_they_are_owed",
+    ),
 ]

@@ -159,6 +159,11 @@ class DurableSessions:
             session.delivery.durable = None
             journal.end()
 
+    def flush(self, client_id: str) -> None:
+        """Send the end of a client's session on its way, ahead of the next shard's rows."""
+        self.home(client_id).flush()
+        self.commit_waiter.wake()
+
     def when_gone(self, client_id: str, done: Callable[[], None]) -> None:
         """Call ``done`` when the end of a client's former session is on disk, or cannot be."""
         self.home(client_id).when_safe(lambda _reason: done())

@@ -185,6 +185,13 @@ class Model:
         ("restart", 1),
     ]
 )  # the former shard's rows came after the next one's
+@example(
+    [
+        ("connect", 0, 0, False, True),
+        ("connect", 0, 1, True, True),
+        ("restart", 1),
+    ]
+)  # nor is the end of the former session written after the next one
 @settings(max_examples=60)
 @given(st.lists(EVENTS, max_size=40))
 def test_everybody_gets_what_they_are_owed(events: list[Any]) -> None:
