@@ -12,7 +12,7 @@ MUTATIONS = [
         "rights_not_checked",
         "A user needs the right that a route asks for.",
         "ManagementApi._serve",
-        "check_rights(route, caller, request.match_info)",
+        "check_rights(route, call.caller, call.parts)",
         "pass",
         OF_BROKER + "test_users_and_their_rights",
     ),
