@@ -40,6 +40,11 @@ ADMISSION_SECONDS: Final = 0.25
 KEEP_ALIVE_MIN: Final = "500ms"
 """Shortest interval of clients' HTTP/2 keep-alives."""
 
+LOG_TAIL_BYTES: Final = 64 << 10
+"""End of the member's log in which the reason for its end is looked for."""
+
+_BEHIND: Final = re.compile(rb"tocommit\(\d+\) is out of range")
+"""Words of etcd's Raft when a leader counts on entries that the member does not have."""
 _OLDEST: Final = {(3, 4): 23, (3, 5): 6}
 """First usable release of a line: before, watches lost events and the data could be damaged."""
 _GOOD: Final = {(3, 4): 34, (3, 5): 16}
@@ -160,11 +165,32 @@ def arguments(
     return [f"--{name}={value}" for name, value in given.items()] + ["--strict-reconfig-check"]
 
 
+def is_behind(data_dir: str) -> bool:
+    """Return whether the member has ended because its directory is older than what it has
+    acknowledged: the directory was put back, say from a backup."""
+    try:
+        with open(log_of(data_dir), "rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return _BEHIND.search(log.read()) is not None
+    except OSError:
+        return False
+
+
+def discard(data_dir: str) -> None:
+    """Delete a member's directory, so that the others admit it again: they have all that is in it.
+    Its log is kept under another name."""
+    shutil.rmtree(Path(data_dir) / "member")
+    log = Path(log_of(data_dir))
+    log.replace(log.with_suffix(".behind.log"))
+
+
 def _joined(cluster: ClusterSettings, etcd: Etcd, data_dir: str) -> str:
     """Wait until a member without a directory may start; return the members of the running cluster
     that has admitted it, empty if the cluster is new or the member has its directory."""
     members = cluster.members(etcd)
     others = [url for name, url in members.items() if name != cluster.node_id]
+    if is_behind(data_dir) and members_told(cluster, others):
+        discard(data_dir)
     while not (Path(data_dir) / "member").is_dir():
         told = members_told(cluster, others)
         admission = admission_of(told, members[cluster.node_id]) if told else Admission.FIRST

@@ -149,3 +149,22 @@ def test_clusters_have_different_tokens() -> None:
         command_line({}, initial_cluster=each)["initial-cluster-token"] for each in (None, other)
     }
     assert len(tokens) == 2
+
+
+def test_a_directory_that_is_older_than_what_was_acknowledged_is_discarded(tmp_path: Path) -> None:
+    data_dir = tmp_path / "etcd"
+    assert not etcd.is_behind(str(data_dir))
+    for content in (b"earlier", b"later"):
+        (data_dir / "member").mkdir(parents=True)
+        (data_dir / "member" / "wal").write_bytes(content)
+        log = tmp_path / "etcd.log"
+        log.write_bytes(b'{"level":"warn","msg":"something else"}\n')
+        assert not etcd.is_behind(str(data_dir))
+        log.write_bytes(
+            log.read_bytes() + b'{"msg":"tocommit(76) is out of range [lastIndex(5)]."}\n'
+        )
+        assert etcd.is_behind(str(data_dir))
+        etcd.discard(str(data_dir))
+        assert list(data_dir.iterdir()) == []
+        assert b"tocommit" in (tmp_path / "etcd.behind.log").read_bytes()
+        assert not etcd.is_behind(str(data_dir))
