@@ -40,8 +40,8 @@ class LoginOutcome(Enum):
 
 @dataclass(slots=True, frozen=True)
 class RemoteDecisions:
-    """What a backend decides by the operation: permissions on exchanges and queues (``resources``),
-    and on routing keys of topic exchanges (``topics``)."""
+    """Rights that a backend decides operation by operation: permissions on exchanges and queues
+    (``resources``), and on routing keys of topic exchanges (``topics``)."""
 
     decisions: Decisions
     resources: bool

@@ -5,7 +5,7 @@ of exchanges and queues. Without a record for a host the user has no access. On 
 more patterns per exchange are searched for in routing keys; without them, routing keys are not
 checked.
 
-What another backend decides by the operation (`fluxmq.auth.remote_rights`) takes the place of
+Rights that another backend decides operation by operation (`fluxmq.auth.remote_rights`) replace
 patterns; then each method may raise UndecidedError.
 
 Pure. A `Permissions` is made once per user, virtual host and users' revision; its answers are

@@ -1,7 +1,7 @@
 """Permissions that another backend decides, one operation at a time.
 
 An answer that is known is used; otherwise `UndecidedError` names the question, and the operation
-waits: whoever catches it has the question asked, and tries again. Pure.
+waits: the caller has the question asked, and tries again. Pure.
 
 Source: RabbitMQ's HTTP authentication backend (resource_path, topic_path).
 """

@@ -27,7 +27,7 @@ class Choice(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What may follow a command: subcommands or values, options, and the options that take a value with
+    """Words that may follow a command: subcommands or values, options, and the options that take a value with
     its choices; none for any."""
 
     path: str

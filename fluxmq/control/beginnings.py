@@ -1,4 +1,4 @@
-"""What a cluster's topology and users begin with: what a node brings, or the defaults."""
+"""The first topology and users of a cluster: those that a node brings, or the defaults."""
 
 from __future__ import annotations
 

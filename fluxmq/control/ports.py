@@ -42,7 +42,8 @@ class Decider(Protocol):
         nodes: Sequence[tuple[str, NodeRecord | None]] = (),
     ) -> None:
         """Commit changes that were decided here; ``nodes`` are names and records, None for one that
-        is forgotten. Raises ConflictError or LostError."""
+        is forgotten. Raises ConflictError or LostError, or RequestError for a change that cannot
+        be committed at all."""
 
     async def barrier(self) -> None:
         """Return if no other node had committed anything at the time of the call that this one does

@@ -353,37 +353,40 @@ class ControlProcess:
         from fluxmq.control.etcd.election import Election
         from fluxmq.control.etcd.retained import RetainedKeys
 
-        try:
-            clients = [EtcdClient.of(cluster) for _ in range(7)]
-        except EtcdError as problem:
-            raise BootError(str(problem)) from problem
-        election = self._serving["the election"] = Election(clients[0], cluster.node_id)
+        def client() -> EtcdClient:
+            """Return a connection for one part, which closes it."""
+            try:
+                return EtcdClient.of(cluster)
+            except EtcdError as problem:
+                raise BootError(str(problem)) from problem
+
+        election = self._serving["the election"] = Election(client(), cluster.node_id)
         election.start()
         if self._shared is not None:
             self._serving["topology and users"] = self._shared
-            self._shared.start(clients[5], lambda: election.leads)
-        retained = RetainedKeys(clients[1], cluster.node_id, lambda: election.leads)
+            self._shared.start(client(), lambda: election.leads)
+        retained = RetainedKeys(client(), cluster.node_id, lambda: election.leads)
         self._serving["retained messages"] = retained
         self._greeting.append(retained)
         self._answers[RETAINED_CHANGE] = retained.answer
         if cluster.member is not None:
-            self._join_etcd(clients[6], cluster)
+            self._join_etcd(client(), cluster)
         retained.start()
         for shard in self._shards():
             retained.greeted(shard)
         life = procfs.identity(self._launch.parent_pid)
         will_keys = self._serving["wills"] = wills.WillKeys(
-            *(clients[2], cluster.node_id, life), lambda: election.leads, self._shards
+            *(client(), cluster.node_id, life), lambda: election.leads, self._shards
         )
         self._answers |= dict.fromkeys(wills.KINDS, will_keys.answer)
         will_keys.start()
         ids = self._serving["owners of client ids"] = owners.OwnerIds(
-            clients[3], cluster.node_id, life, self._shards
+            client(), cluster.node_id, life, self._shards
         )
         self._answers[OWNER_CLAIM] = ids.answer
         ids.start()
         recorded = self._serving["records"] = records.RecordKeys(
-            clients[4], cluster.node_id, life, self._shards
+            client(), cluster.node_id, life, self._shards
         )
         self._answers[RECORD_CHANGE] = recorded.answer
         recorded.start()
@@ -394,7 +397,7 @@ class ControlProcess:
 
         etcd = cluster.member
         assert etcd is not None, "this node runs a member"
-        data_dir = Path(etcd.data_dir or Path(self._launch.data_dir) / "etcd")
+        data_dir = Path(etcd.directory(self._launch.data_dir))
         membership = self._serving["members of etcd"] = EtcdMembership(
             *(client, cluster.node_id, cluster.members(etcd), data_dir), self._other_nodes()
         )

@@ -72,7 +72,7 @@ class RevisionBarrier:
 
 
 class RevisedThing(Protocol):
-    """What has revisions: the services of topology and of users."""
+    """A service with revisions: that of the topology, or of the users."""
 
     revision_barrier: RevisionBarrier
 

@@ -266,7 +266,7 @@ class TopologyService:
                 if deltas:
                     await self._commit(deltas)
         except Exception as problem:  # noqa: BLE001 - the writer's outermost frame: who waits has to be answered
-            if not isinstance(problem, ConflictError | LostError):
+            if not isinstance(problem, ConflictError | LostError | RequestError):
                 _log.exception("topology changes could not be written")
             await self._give_up(requests, problem, ahead=ahead)
             return
@@ -288,8 +288,8 @@ class TopologyService:
         for request in requests:
             if not request.done.done():
                 refusal = RequestError(ERROR_FAILED, "the change could not be written")
-                lost = isinstance(problem, ConflictError | LostError)
-                request.done.set_exception(problem if lost else refusal)
+                known = isinstance(problem, ConflictError | LostError | RequestError)
+                request.done.set_exception(problem if known else refusal)
 
     def _apply(
         self, requests: Sequence[_Request]

@@ -38,7 +38,7 @@ class LoginQuestion(MessageBody, frozen=True):
 
 
 class LoginAnswer(MessageBody, frozen=True):
-    """What the backends have decided: ``outcome`` is accepted, wrong, unavailable or busy.
+    """Decision of the backends: ``outcome`` is accepted, wrong, unavailable or busy.
 
     ``backend``: the one that has accepted, else the last that was asked. The rest counts for an
     accepted login: the user, the seconds until the login ends, 0 for never, and whether the backend
@@ -77,7 +77,7 @@ class RightsAsked(MessageBody, frozen=True):
 
 
 class RightsDecided(MessageBody, frozen=True):
-    """What it has decided; not ``allowed`` and not ``decided`` when it could not be asked."""
+    """Decision of the backend; neither ``allowed`` nor ``decided`` if it could not be asked."""
 
     allowed: bool
     decided: bool = True

@@ -21,7 +21,7 @@ TRACED_MAX: Final = 1024
 
 
 class TraceRequest(MessageBody, frozen=True):
-    """Whether a virtual host is to be traced; an empty name changes nothing."""
+    """Request to trace a virtual host, or to stop; an empty name changes nothing."""
 
     vhost: Name = ""
     on: bool = True

@@ -4,7 +4,7 @@ A host may leave a quiescent leader and its followers without ticks, and their h
 common one of all such groups, while it knows by other means that both sides are there. It calls
 `resume` before anything else happens to the node. Safety does not depend on that: no rule of Raft's
 safety uses time, and a read is still confirmed by heartbeats of its own (dissertation section
-6.4). What the host must not do is to leave a follower quiescent whose leader no longer leads.
+6.4). But the host must not leave a follower quiescent when its leader no longer leads.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class RestingReplica:
         self.name = replica.plan.name
         self.leases: dict[int, Lease] = {}
         self.rested_at = 0.0
-        """When it last went to rest, in monotonic seconds."""
+        """Time at which it last went to rest, in monotonic seconds."""
         self.replica = replica
         self._group = replica.hosted.group
         self._driver = replica.hosted.driver

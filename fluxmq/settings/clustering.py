@@ -94,10 +94,22 @@ class Etcd(Section):
     """Size of a payload below which a retained message is in etcd whole. Of a larger one etcd has the
     metadata, and the nodes fetch it from each other."""
 
+    def directory(self, data_dir: str) -> str:
+        """Return the member's directory; ``data_dir``: that of the node."""
+        return self.data_dir or f"{data_dir.rstrip('/')}/etcd"
+
 
 def address_of(url: str) -> str:
     """Return the "host:port" of a member or an endpoint."""
     return url.partition("://")[2].rstrip("/")
+
+
+def reachable(address: str) -> str:
+    """Return an address at which this node reaches what listens on ``address``."""
+    host, _, port = address.rpartition(":")
+    if host in ("", "0.0.0.0"):
+        return f"127.0.0.1:{port}"
+    return f"[::1]:{port}" if host == "[::]" else address
 
 
 def bindable(address: str) -> str:

@@ -146,7 +146,7 @@ class Ldap(Section):
     user_dn_pattern: Annotated[str, Field(max_length=1024)] | None = None
     """Distinguished name of a user, with {username} in it; otherwise the user is searched for."""
     user_base: Annotated[str, Field(max_length=1024)] | None = None
-    """Where users are searched for, below this name."""
+    """Name below which users are searched for."""
     user_filter: Annotated[str, Field(max_length=1024)] = "(uid={username})"
     """Filter that finds a user, with {username} in it."""
     bind_dn: Annotated[str, Field(max_length=1024)] | None = None
@@ -156,7 +156,7 @@ class Ldap(Section):
     bind_password_file: FilePath | None = None
     """File with the password of bind_dn."""
     group_base: Annotated[str, Field(max_length=1024)] | None = None
-    """Where groups are searched for, below this name."""
+    """Name below which groups are searched for."""
     group_filter: Annotated[str, Field(max_length=1024)] = "(member={dn})"
     """Filter that finds the groups of a user, with {dn} or {username} in it."""
     groups: tuple[LdapGroup, ...] = ()

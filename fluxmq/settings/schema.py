@@ -189,8 +189,8 @@ class AuthSettings(Section):
     anonymous: AnonymousAccess = AnonymousAccess()
     """Clients that name no user."""
     backends: Annotated[tuple[BackendName, ...], Field(min_length=1)] = ("internal",)
-    """Where users are looked up, in this order: internal, oauth2, http, ldap; each but internal
-    has a section below."""
+    """Backends that check logins, in this order: internal, oauth2, http, ldap; each but internal has
+    a section below."""
     oauth2: OAuth2 | None = None
     """Logins with a signed token."""
     http: HttpBackend | None = None

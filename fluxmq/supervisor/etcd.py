@@ -208,7 +208,7 @@ def run(launch: Launch) -> NoReturn:
     settings = Settings.model_validate_json(read_settings(launch.settings_fd))
     etcd = settings.cluster.member
     assert etcd is not None, "the settings ask for a member"
-    data_dir = etcd.data_dir or str(Path(launch.data_dir) / "etcd")
+    data_dir = etcd.directory(launch.data_dir)
     try:
         program = program_of(etcd)
         Path(data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)

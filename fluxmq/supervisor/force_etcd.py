@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
+from fluxmq.settings.clustering import reachable
 from fluxmq.settings.schema import Settings
 from fluxmq.supervisor.etcd import EtcdProgramError, arguments, program_of, version_of
 from fluxmq.supervisor.etcd_members import ASK_SECONDS, context_of
@@ -30,20 +31,21 @@ def force(settings: Settings, data_dir: Path) -> str:
     etcd = cluster.member
     if etcd is None:
         return "this node runs no member of etcd"
-    directory = Path(etcd.data_dir or data_dir / "etcd")
+    directory = Path(etcd.directory(str(data_dir)))
     if not (directory / "member").is_dir():
         return f"there is no member of etcd in {directory}"
     program = program_of(etcd)
     command = arguments(cluster, etcd, str(directory), version_of(program))
     running = subprocess.Popen([program, *command, "--force-new-cluster"])
-    url = f"{cluster.url_scheme}://{etcd.client_addr}/health"
+    url = f"{cluster.url_scheme}://{reachable(etcd.client_addr)}/health"
+    context = context_of(cluster)
+    if context is not None:
+        context.check_hostname = False  # it is this process's own child
     deadline = time.monotonic() + START_SECONDS
     try:
         while time.monotonic() < deadline and running.poll() is None:
             try:
-                with urllib.request.urlopen(
-                    url, timeout=ASK_SECONDS, context=context_of(cluster)
-                ) as answer:
+                with urllib.request.urlopen(url, timeout=ASK_SECONDS, context=context) as answer:
                     if b'"true"' in answer.read(1024):
                         return ""
             except (OSError, urllib.error.URLError):

@@ -1,5 +1,4 @@
-"""What mkdocs does not do by itself: pages from outside docs/, and links to files that are no
-pages.
+"""Pages from outside docs/ for mkdocs, and links to files that are not pages.
 
 Pages are written for people who read them beside the sources. On the site a link to a file of the
 sources becomes its text, with the file's name.

@@ -13,7 +13,12 @@ import pytest
 
 from fluxmq.auth.users import User, VhostPermission
 from fluxmq.control import revision_barrier, topology_service
-from fluxmq.control.etcd import metadata_follower, metadata_seed, shared_metadata
+from fluxmq.control.etcd import (
+    metadata_follower,
+    metadata_keys,
+    metadata_seed,
+    shared_metadata,
+)
 from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Delete, Get, Put, end_of
 from fluxmq.control.etcd.metadata_keys import PREFIX, ROOT
@@ -116,6 +121,26 @@ def test_changes_at_once_on_all_nodes_are_all_made(server: Server, tmp_path: Pat
         await nodes.all_alike()
         assert len(nodes["node1"].queues_of()) == 4 * 30
         assert sum(node.metadata.conflicts for node in nodes.up) > 0
+
+    play(server, tmp_path, scenario)
+
+
+def test_a_change_that_etcd_does_not_take_is_refused_at_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_keys, "FLAT_MAX", 2000)  # more than a member accepts side by side
+
+    async def scenario(nodes: MetadataNodes, client: EtcdClient) -> None:
+        await nodes.start()
+        await nodes.well()
+        with pytest.raises(
+            RequestError, match=r"too many operations.*make the change in parts"
+        ) as refused:
+            await nodes["node1"].change(*(queue(f"q{n}") for n in range(1100)))
+        assert refused.value.code == "limit"
+        assert await nodes["node1"].change(queue("one")) is None
+        await nodes.all_alike()
+        assert nodes["node2"].queues_of() == ["one"]
 
     play(server, tmp_path, scenario)
 

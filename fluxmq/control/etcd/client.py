@@ -23,7 +23,7 @@ from fluxmq.control.etcd.messages import (
     Watched,
 )
 from fluxmq.model.errors import FluxmqError
-from fluxmq.settings.clustering import ClusterSettings, address_of
+from fluxmq.settings.clustering import ClusterSettings, address_of, reachable
 
 REQUEST_SECONDS: Final = 2.0
 """Time for an answer: a new leader among the members is elected in about one second."""
@@ -214,14 +214,6 @@ class EtcdClient:
         """Use the next endpoint, unless another request has seen to it."""
         if self._channels[self._current] is failed:
             self._current = (self._current + 1) % len(self._channels)
-
-
-def reachable(address: str) -> str:
-    """Return an address at which this node reaches what listens on ``address``."""
-    host, _, port = address.rpartition(":")
-    if host in ("", "0.0.0.0"):
-        return f"127.0.0.1:{port}"
-    return f"[::1]:{port}" if host == "[::]" else address
 
 
 def _reason(problem: Exception) -> str:

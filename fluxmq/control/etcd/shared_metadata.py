@@ -33,7 +33,7 @@ from fluxmq.control.node_starts import NodeStart
 from fluxmq.control.peers import RequestError
 from fluxmq.control.ports import ConflictError, LostError, Set
 from fluxmq.control.topology_service import TopologyService
-from fluxmq.ipc.messages import ERROR_FAILED, ERROR_NOT_FOUND, ControlMessage
+from fluxmq.ipc.messages import ERROR_FAILED, ERROR_LIMIT, ERROR_NOT_FOUND, ControlMessage
 from fluxmq.ipc.user_messages import Users
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
@@ -44,6 +44,10 @@ LOOK_SECONDS: Final = 1.0
 """Interval at which the coordinator looks which nodes there are."""
 REQUEST_SECONDS: Final = 5.0
 """Time for a change: several attempts, and half of clients' wait for a declaration."""
+
+TOO_LARGE: Final = ("request is too large", "too many operations")
+"""Words of etcd's refusal of a transaction, of which nothing is carried out."""
+DIVIDE: Final = "make the change in parts, or raise max-request-bytes and max-txn-ops of that etcd"
 
 Result = TypeVar("Result")
 _log = get_logger(__name__)
@@ -215,8 +219,8 @@ class SharedMetadata:
             raise ConflictError
 
     async def _commit(self, decision: Decision) -> None:
-        """Commit a decision, and return when the copy has it. Raises ConflictError or
-        LostError."""
+        """Commit a decision, and return when the copy has it. Raises ConflictError or LostError, or
+        RequestError if it is too large for etcd."""
         self.check()
         root, known = self._follower.state.root, self._follower.root_revision
         decision = self._with_users(decision)
@@ -227,6 +231,8 @@ class SharedMetadata:
             result = await self._client.transact((Changed(ROOT, known),), operations)
         except (EtcdError, ValueError) as problem:
             self._follower.failed("a change of topology or users", problem)
+            if any(words in str(problem) for words in TOO_LARGE):
+                raise RequestError(ERROR_LIMIT, f"etcd: {problem}: {DIVIDE}") from problem
             raise LostError from problem
         if not result.succeeded:
             self.conflicts += 1

@@ -1,10 +1,10 @@
-"""What a login backend is: its question, its answers, and its failures."""
+"""Interface of a login backend: its question, its answers and its failures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from fluxmq.auth.remote_rights import RightsQuestion
 from fluxmq.auth.users import VhostPermission
@@ -41,6 +41,17 @@ class LoginGrant:
 
 Verdict = LoginGrant | str
 """A grant, or the reason for a refusal, for the log."""
+
+
+NOT_TEXT: Final = "the password is not text"
+
+
+def text_of(password: bytes) -> str | None:
+    """Return a password as text, None if it is not UTF-8."""
+    try:
+        return password.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 class LoginBackend(Protocol):

@@ -27,7 +27,14 @@ from fluxmq.auth.users import (
     name_problem,
     tags_problem,
 )
-from fluxmq.control.logins.backend import BackendError, BackendSettingsError, LoginGrant, Verdict
+from fluxmq.control.logins.backend import (
+    NOT_TEXT,
+    BackendError,
+    BackendSettingsError,
+    LoginGrant,
+    Verdict,
+    text_of,
+)
 from fluxmq.ipc.login_messages import LoginQuestion
 from fluxmq.settings.login_backends import Ldap, LdapGroup
 
@@ -102,10 +109,9 @@ class LdapBackend:
         problem = name_problem(name)
         if problem is not None:
             return problem
-        try:
-            password = question.password.decode()
-        except UnicodeDecodeError:
-            return "the password is not text"
+        password = text_of(question.password)
+        if password is None:
+            return NOT_TEXT
         if not password or "\0" in password:
             # A bind without a password succeeds as anonymous (RFC 4513 section 5.1.2).
             return "the password is empty"

@@ -26,7 +26,7 @@ from fluxmq.auth.users import (
     name_problem,
     tags_problem,
 )
-from fluxmq.control.logins.backend import BackendError, LoginGrant, Verdict
+from fluxmq.control.logins.backend import NOT_TEXT, BackendError, LoginGrant, Verdict, text_of
 from fluxmq.control.logins.web_client import WebClient
 from fluxmq.ipc.login_messages import LoginQuestion
 from fluxmq.settings.login_backends import HttpBackend
@@ -50,10 +50,9 @@ class HttpLoginBackend:
         problem = name_problem(name)
         if problem is not None:
             return problem
-        try:
-            password = question.password.decode()
-        except UnicodeDecodeError:
-            return "the password is not text"
+        password = text_of(question.password)
+        if password is None:
+            return NOT_TEXT
         values = {"username": name, "password": password}
         tags = await self._allowed(self._settings.user_path, values)
         if tags is None:

@@ -23,8 +23,8 @@ REFETCH_SECONDS: Final = 1.0
 KEYS_MAX: Final = 128
 """Keys of one issuer: usually two or three, of each tenant."""
 _SIGNING: Final = frozenset({"RSA", "EC", "OKP"})
-"""Types of keys that have a public half. A shared secret among them would let whoever knows the
-public document sign tokens."""
+"""Types of keys that have a public half. With a shared secret among them, anyone who knows
+the public document could sign tokens."""
 
 _log = get_logger("fluxmq.auth")
 

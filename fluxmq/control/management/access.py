@@ -49,8 +49,8 @@ WAITING_MAX: Final = 64
 """Requests that wait for their turn; others are refused."""
 
 LOGIN_OF_REQUEST: ContextVar[LoginAnswer | None] = ContextVar("login", default=None)
-"""What another backend granted the user of the request that the present task serves; None for a
-user of the internal one."""
+"""Grant of another backend to the user of the request that the current task serves; None for a user
+of the internal backend."""
 
 _log = get_logger(__name__)
 
