@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+import os
+import sys
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 EXIT_DONE: Final = 0
 EXIT_REFUSED: Final = 1
@@ -21,3 +24,15 @@ class ExitError(Exception):
         super().__init__(text)
         self.code = code
         self.rabbitmq_code = rabbitmq_code
+
+
+def leave(command: Callable[[], int]) -> NoReturn:
+    """Run a command and exit with its code; with 0 if its output is closed, as by ``| head``."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Otherwise the interpreter complains when it flushes the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_DONE
+    raise SystemExit(code)

@@ -19,7 +19,7 @@ import orjson
 from fluxmq.cli.arguments import CLUSTER_COMMANDS, USER_COMMANDS, command_of, ordered, parser
 from fluxmq.cli.callers import BrokerCaller
 from fluxmq.cli.data_directory import LockedError
-from fluxmq.cli.exits import EXIT_DONE, EXIT_NO_ANSWER, EXIT_REFUSED, ExitError
+from fluxmq.cli.exits import EXIT_DONE, EXIT_NO_ANSWER, EXIT_REFUSED, ExitError, leave
 from fluxmq.cli.node import TargetNode
 from fluxmq.cli.tables import colour_allowed
 from fluxmq.ipc.control_frames import FramingError
@@ -205,7 +205,7 @@ _COMMANDS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], None]]] = 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code. Entry point of ``fluxmqctl``."""
-    raise SystemExit(run(arguments))
+    leave(lambda: run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -221,6 +221,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(EXIT_NO_ANSWER, str(locked))
     except TimeoutError:
         return _fail(EXIT_NO_ANSWER, "the broker did not answer in time")
+    except BrokenPipeError:
+        raise  # of the output, see `leave`
     except (FramingError, MessageError, ConnectionError) as problem:
         return _fail(EXIT_NO_ANSWER, f"the broker's answer is malformed: {problem}")
     except (FluxmqError, ValueError, OSError) as problem:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from fluxmq.cli.arguments import parser
 from fluxmq.cli.data_directory import LockedError
-from fluxmq.cli.exits import EXIT_USAGE, ExitError
+from fluxmq.cli.exits import EXIT_USAGE, ExitError, leave
 from fluxmq.cli.formats import FORMATTERS
 from fluxmq.cli.main import execute
 from fluxmq.cli.node import CONFIG_VARIABLE, DATA_DIR_VARIABLE, NODE_VARIABLE
@@ -73,12 +73,12 @@ class CommandLine(NamedTuple):
 
 def rabbitmqctl() -> None:
     """Run one command and exit with its code. Entry point of ``rabbitmqctl``."""
-    raise SystemExit(run("rabbitmqctl", sys.argv[1:]))
+    leave(lambda: run("rabbitmqctl", sys.argv[1:]))
 
 
 def rabbitmq_diagnostics() -> None:
     """Run one command and exit with its code. Entry point of ``rabbitmq-diagnostics``."""
-    raise SystemExit(run("rabbitmq-diagnostics", sys.argv[1:]))
+    leave(lambda: run("rabbitmq-diagnostics", sys.argv[1:]))
 
 
 def run(program: str, arguments: Sequence[str]) -> int:
@@ -217,6 +217,8 @@ def _run(given: CommandLine, options: argparse.Namespace) -> int:
             f"Error: operation {given.command} on node {node} timed out. Timeout value used:"
             f" {options.timeout:g}",
         )
+    except BrokenPipeError:
+        raise  # of the output, see `leave`
     except (FramingError, MessageError, LockedError, ConnectionError) as problem:
         return _complain(EX_UNAVAILABLE, away(node, str(problem)))
     except (ExitError, FluxmqError, ValueError, OSError) as problem:

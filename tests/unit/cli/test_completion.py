@@ -1,7 +1,9 @@
 """Completion of commands, options and values, asked of the shells that are installed."""
 
+import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -93,3 +95,19 @@ def test_every_command_is_walked() -> None:
 def test_the_command_prints_the_script(capsys) -> None:
     assert run(["completion", "fish"]) == 0
     assert capsys.readouterr().out == script_of("fish")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["main.main(['completion', 'bash'])", "rabbitmq.rabbitmqctl()"],
+    ids=["own", "rabbitmq"],
+)
+def test_an_output_that_is_closed_is_no_error(entry: str) -> None:
+    """As by head: the script is longer than what a pipe holds."""
+    code = f"import sys; sys.argv[1:] = ['help']\nfrom fluxmq.cli import main, rabbitmq\n{entry}"
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")

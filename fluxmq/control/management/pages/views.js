@@ -51,9 +51,9 @@ export async function overview({ api }) {
       ["Messages in queues", number(totals.messages), lengths(totals.messages_details)],
       ["Ready", number(totals.messages_ready)],
       ["Unacknowledged", number(totals.messages_unacknowledged)],
-      ["Published a second", shownRate(found, "publish"), speeds(found, "publish")],
-      ["Delivered a second", shownRate(found, "deliver_get"), speeds(found, "deliver_get")],
-      ["Acknowledged a second", shownRate(found, "ack"), speeds(found, "ack")],
+      ["Published per second", shownRate(found, "publish"), speeds(found, "publish")],
+      ["Delivered per second", shownRate(found, "deliver_get"), speeds(found, "deliver_get")],
+      ["Acknowledged per second", shownRate(found, "ack"), speeds(found, "ack")],
     ]),
     el("h3", {}, "Objects"),
     numbers([["Connections", number(objects.connections)], ["Channels", number(objects.channels)], ["Consumers", number(objects.consumers)], ["Queues", number(objects.queues)], ["Exchanges", number(objects.exchanges)]]),
@@ -172,8 +172,8 @@ export async function queue(context) {
     el("h2", {}, `Queue ${name}`, " ", badge(found.type)),
     numbers([
       ["Ready", number(found.messages_ready), lengths(found.messages_ready_details)], ["Unacknowledged", number(found.messages_unacknowledged), lengths(found.messages_unacknowledged_details)], ["Total", number(found.messages), lengths(found.messages_details)],
-      ["Published a second", shownRate(found, "publish"), speeds(found, "publish")], ["Delivered a second", shownRate(found, "deliver_get"), speeds(found, "deliver_get")], ["Acknowledged a second", shownRate(found, "ack"), speeds(found, "ack")],
-      ["Redelivered a second", shownRate(found, "redeliver"), speeds(found, "redeliver")], ["Consumers", number(found.consumers)], ["State", found.state],
+      ["Published per second", shownRate(found, "publish"), speeds(found, "publish")], ["Delivered per second", shownRate(found, "deliver_get"), speeds(found, "deliver_get")], ["Acknowledged per second", shownRate(found, "ack"), speeds(found, "ack")],
+      ["Redelivered per second", shownRate(found, "redeliver"), speeds(found, "redeliver")], ["Consumers", number(found.consumers)], ["State", found.state],
     ]),
     facts([["Virtual host", found.vhost], ["Arguments", json(found.arguments)], ["Policy", found.policy], ["In effect by policies", json(found.effective_policy_definition)], ["Replication group", found.group], ["Move", found.migration], ["Leader", found.leader], ["Members", (found.members || []).join(", ")], ["Members online", (found.online || []).join(", ")]]),
     ...(explained.length ? [table("Settings, and where they come from", [
