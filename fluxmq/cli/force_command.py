@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -81,11 +82,17 @@ def run(node: TargetNode, options: argparse.Namespace) -> list[str]:
         wanted = [] if options.all else [options.group]
         found = _of_shards(settings.model_copy(update={"storage": storage}), wanted, options.apply)
         lines += [_line(each, options.apply) for each in found]
-    forced = settings.cluster.member is not None and (options.all or options.group == ETCD)
+    etcd = settings.cluster.member
+    member = None if etcd is None else Path(etcd.directory(str(node.data_dir))) / "member"
+    forced = member is not None and member.is_dir() and (options.all or options.group == ETCD)
     if forced:
         lines.append(_etcd(node, settings, apply=options.apply))
     elif options.group == ETCD:
-        raise ExitError(EXIT_REFUSED, "this node runs no member of etcd, see cluster.etcd")
+        raise ExitError(
+            EXIT_REFUSED, f"there is no member of etcd here: {member or 'see cluster.etcd'}"
+        )
+    elif member is not None:
+        lines.append(f"{ETCD}: no member here; it begins with users and topology of this node")
     if not options.apply:
         raise ExitError(EXIT_USAGE, "\n".join((*lines, _WARNING)))
     nodes = "fluxmqctl grow GROUP NODE"

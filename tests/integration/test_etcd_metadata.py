@@ -356,6 +356,37 @@ def test_a_copy_of_a_cluster_is_not_changed_beside_it(server: Server, tmp_path: 
     play(server, tmp_path, scenario)
 
 
+def test_a_cluster_whose_etcd_is_lost_begins_anew_with_the_copy_that_is_left(
+    server: Server, tmp_path: Path
+) -> None:
+    """As after the loss of all nodes, of which one comes back from a backup."""
+    place = tmp_path / "nodes"
+    place.mkdir()
+
+    async def before(nodes: MetadataNodes, client: EtcdClient) -> None:
+        await nodes.start()
+        await nodes.well()
+        for number in range(20):  # beyond the revisions of the next etcd
+            assert await nodes["node1"].change(queue(f"q{number}")) is None
+
+    play(server, place, before)
+    for name in ("node1", "node3"):
+        (place / name / FILE_NAME).unlink()
+
+    async def after(nodes: MetadataNodes, client: EtcdClient) -> None:
+        await nodes.start()
+        await nodes.well()
+        await nodes.all_alike()
+        assert len(nodes["node3"].queues_of()) == 20
+        assert await nodes["node3"].change(queue("more")) is None
+        await nodes.all_alike()
+
+    anew = tmp_path / "anew"
+    anew.mkdir()
+    with serving(anew) as another:
+        play(another, place, after)
+
+
 def test_what_ended_with_a_node_goes_when_it_begins_anew(server: Server, tmp_path: Path) -> None:
     async def scenario(nodes: MetadataNodes, client: EtcdClient) -> None:
         await nodes.start()
