@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from fluxmq.control.etcd import election
-from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError, reachable
+from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError
 from fluxmq.control.etcd.election import HOLD_SECONDS, LEADER_KEY, LEASE_SECONDS, Election
 from fluxmq.control.etcd.messages import Changed, Created, Get, Put, end_of
+from fluxmq.settings.clustering import reachable
 from tests.broker import HOST, free_ports
 from tests.chaos.settings import make_certificates
 from tests.etcd import Server, answers, eventually, is_true, run, serving
