@@ -96,7 +96,9 @@ class Roamer:
         if answer.reason:
             return False
         if answer.session_present != self._known:
-            self.wrong.append(f"session present: {answer.session_present}, at {node.name}")
+            self.wrong.append(
+                f"session present: {answer.session_present}, at {node.name}, {time.strftime('%X')}"
+            )
         self._known = True
         self.moves += 1
         if not answer.session_present:
@@ -152,6 +154,8 @@ class Campaign:
         self.roamers = [Roamer(name, self._new()) for name in names]
         self.publishers = [Publisher(f"p{number}", names, self._new()) for number in range(3)]
         self.faults: list[str] = []
+        self.logs: list[str] = []
+        """Of nodes that were killed."""
 
     def _new(self) -> random.Random:
         return random.Random(self._chosen.random())
@@ -194,8 +198,13 @@ class Campaign:
         self.faults.append(f"{kind} {node.name}")
         if kind == "kill node":
             node.kill()
+            killed = time.monotonic()
+            self.logs.append(
+                f"--- {node.name}, killed at {time.strftime('%X')}\n{node.broker.log()}"
+            )
             node.start()
             self._cluster.wait_ready()
+            self.faults[-1] += f" for {time.monotonic() - killed:.1f} s"
             return
         if kind == "stop node":
             node.pause()
@@ -251,7 +260,7 @@ def campaign(folder: Path, seconds: float, seed: int) -> tuple[Campaign, list[st
     finally:
         cluster.end()
     if wrong:
-        print(cluster.log())
+        print("".join(made.logs), cluster.log())
     return made, wrong
 
 
