@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from fluxmq.metrics.registry import Sample
-from fluxmq.settings.plans import GroupPlans
 
 if TYPE_CHECKING:
     from fluxmq.engine.group import ReplicationGroup
@@ -33,11 +32,6 @@ class GroupObserver(Protocol):
 class ClusterGroups(GroupObserver, Protocol):
     """Finds the clients of groups that other nodes have too. The methods' own bodies are those of a
     single node."""
-
-    @property
-    def plans(self) -> GroupPlans | None:
-        """The groups of the settings and their members; None on a single node."""
-        return None
 
     def join(self, remote: RemoteShards) -> None:
         """Use the groups on other shards."""

@@ -27,6 +27,7 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.model.outcomes import Explanations, Outcome
 from fluxmq.replication.leaders import OWN, Leader, LeaderNews
+from fluxmq.replication.node_map import NodeMap
 from fluxmq.replication.queue_plans import QueuePlans
 from fluxmq.replication.replicated_groups import ReplicatedGroups
 from fluxmq.replication.shard_links import ShardLinks
@@ -364,4 +365,5 @@ def share(
         *(nodes.shards, nodes.news, service, now),
     )
     queues.share(nodes, clients)
+    queues.cluster = NodeMap(nodes.plans, nodes.shards, nodes.leaders)
     return nodes
