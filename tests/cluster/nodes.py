@@ -36,9 +36,7 @@ NODE_FOLDER = "NODE_FOLDER"
 SHARD_PORTS = 64
 """Ports from that of ``cluster.transport`` on that belong to a node's shards, used or not."""
 DERIVED = [
-    derived_offset(name)
-    for node in NODES
-    for name in (f"leader-{node}", f"copies-2-leader-{node}")
+    derived_offset(name) for node in NODES for name in (f"leader-{node}", f"copies-2-leader-{node}")
 ]
 """Distances from the default group's port to those of the groups that appear when queues are declared."""
 LEADING = re.compile(r"\bleading( no longer)?\b.*?\bgroup=(\S+).*?\bterm=(\d+)")
