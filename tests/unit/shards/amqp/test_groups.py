@@ -213,7 +213,7 @@ def test_a_node_that_cannot_be_reached_leads_no_new_queue():
 def test_a_group_that_cannot_be_made_is_the_default_one():
     """A derived address is taken."""
     taken = f"127.0.0.1:{22100 + derived_offset('leader-node1')}"
-    cluster = {**CLUSTER, "transport": {**CLUSTER["transport"], "bind_addr": taken}}
+    cluster = {**CLUSTER, "transport": {"bind_addr": taken, "peers": PEERS}}
     settings = Settings.model_validate({"cluster": cluster})
     cluster_map = Map(settings, {"node1": 1})
     choice = choice_of(settings, 0, 8, cluster_map)
