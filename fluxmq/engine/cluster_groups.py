@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from fluxmq.ipc.group_choice import ClusterMap
 from fluxmq.metrics.registry import Sample
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ class GroupObserver(Protocol):
 class ClusterGroups(GroupObserver, Protocol):
     """Finds the clients of groups that other nodes have too. The methods' own bodies are those of a
     single node."""
+
+    @property
+    def cluster(self) -> ClusterMap | None:
+        """The nodes that can be reached, and which leads what; None on a single node."""
+        return None
 
     def join(self, remote: RemoteShards) -> None:
         """Use the groups on other shards."""

@@ -27,7 +27,6 @@ from fluxmq.protocols.connection import Connection
 from fluxmq.replication.backups import GroupBackups
 from fluxmq.replication.disk import Disk
 from fluxmq.replication.hosted_groups import HostedGroups
-from fluxmq.replication.node_map import NodeMap
 from fluxmq.replication.nodes import Nodes
 from fluxmq.replication.placement import Places
 from fluxmq.settings.schema import Settings
@@ -86,8 +85,6 @@ class Queues:
         """Attaches a client's consumer to a group."""
         self.elsewhere: ClusterGroups = OWN_GROUPS
         """The groups that other nodes have too, if any."""
-        self.cluster: NodeMap | None = None
-        """The nodes that can be reached; None on a single node."""
         self.node_groups = NodeGroups(
             shard, self.places, self.service, lambda: self.reactor.tally.now
         )

@@ -48,7 +48,7 @@ class LeaderPlacement(NamedTuple):
     voters: tuple[str, ...]
 
 
-def placement_of(group: str, leader: str, voters: Sequence[str]) -> LeaderPlacement:
+def leader_placement(group: str, leader: str, voters: Sequence[str]) -> LeaderPlacement:
     """Return the placement of a group that may move: to the node that should lead it, if that may."""
     wanted = preferred_leader(group)
     candidates = (wanted,) if wanted in voters else tuple(dict.fromkeys((leader, *voters)))

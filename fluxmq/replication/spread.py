@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fluxmq.ipc.leader_balance import APART, first_leaders, placement_of, rebalanced
+from fluxmq.ipc.leader_balance import APART, first_leaders, leader_placement, rebalanced
 from fluxmq.logs import get_logger
 from fluxmq.net.links import FrameLink
 from fluxmq.raft.types import Membership, RaftStatus, ReplicationMode
@@ -108,7 +108,7 @@ class Spreading:
         ):
             return []
         placed = {
-            group: placement_of(
+            group: leader_placement(
                 group, led.node, self._successors(now, group, led, voters.get(group, ()))
             )
             for group, led in leaders.items()

@@ -417,7 +417,7 @@ MUTATIONS = [
     Mutation(
         "cluster_spread_away_from_the_node_that_should_lead",
         "A group that one node should lead is not handed over to another to make nodes even.",
-        "placement_of",
+        "leader_placement",
         "(wanted,) if wanted in voters else ",
         "",
         OF_SPREAD

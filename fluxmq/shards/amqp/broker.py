@@ -310,7 +310,9 @@ class AmqpBroker:
     def group_for(self, queue: QueueRecord) -> str:
         """Return the replication group of a new queue. Raises `Refusal` for an unknown group."""
         queues = self._queues
-        choice = choice_of(self._settings, self.shard, queues.names.local_groups, queues.cluster)
+        choice = choice_of(
+            self._settings, self.shard, queues.names.local_groups, queues.elsewhere.cluster
+        )
         return choice.of(self.topology, queue)
 
     def _client_of(self, queue: QueueRecord) -> GroupTarget:

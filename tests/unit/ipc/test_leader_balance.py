@@ -1,6 +1,6 @@
 """Which nodes lead which groups, so that none leads many more than another."""
 
-from fluxmq.ipc.leader_balance import LeaderPlacement, first_leaders, placement_of, rebalanced
+from fluxmq.ipc.leader_balance import LeaderPlacement, first_leaders, leader_placement, rebalanced
 
 ABC = ("a", "b", "c")
 
@@ -63,7 +63,9 @@ def test_the_first_leader_of_a_group_is_the_node_that_should_lead_it():
 
 def test_groups_go_to_the_nodes_that_should_lead_them_and_others_are_spread_around():
     leaders = {"leader-a": "b", "leader-b": "b", "leader-c": "a", "g": "b", "h": "b", "i": "a"}
-    moves = dict(rebalanced({name: placement_of(name, at, ABC) for name, at in leaders.items()}))
+    moves = dict(
+        rebalanced({name: leader_placement(name, at, ABC) for name, at in leaders.items()})
+    )
     after = {**leaders, **moves}
     assert [after[f"leader-{node}"] for node in ABC] == ["a", "b", "c"]
     assert sorted(list(after.values()).count(node) for node in ABC) == [2, 2, 2]
@@ -71,5 +73,5 @@ def test_groups_go_to_the_nodes_that_should_lead_them_and_others_are_spread_arou
 
 
 def test_a_group_stays_while_the_node_that_should_lead_it_is_away():
-    assert rebalanced({"leader-c": placement_of("leader-c", "a", ("a", "b"))}) == []
-    assert rebalanced({"g": placement_of("g", "a", ("b",))}) == []
+    assert rebalanced({"leader-c": leader_placement("leader-c", "a", ("a", "b"))}) == []
+    assert rebalanced({"g": leader_placement("g", "a", ("b",))}) == []
