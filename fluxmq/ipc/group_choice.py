@@ -79,7 +79,7 @@ class GroupChoice:
             copies = queue.arguments.get(SIZE_KEYS[queue.type])
             group = plans.sized(copies) if isinstance(copies, int) else DEFAULT_GROUP
             if group:
-                return self._led(self.cluster, topology, queue, also, _replicated(plans, group))
+                return self._led(self.cluster, topology, queue, also, group)
         nodes = self.cluster.nodes()
         home = self._node(self.cluster, topology, queue, also, dict.fromkeys(nodes, ""))
         shard = self.shard if home == self.node else number_of(queue.internal_name, nodes[home])
@@ -101,10 +101,12 @@ class GroupChoice:
         group: str,
     ) -> str:
         """Return the group with the copies of ``group`` that the node should lead which is chosen;
-        ``group`` if there can be none."""
+        ``group`` if there can be none. Raises `Refusal` if there cannot be that either."""
         found = {node: cluster.plans.led_by(node, group) for node in cluster.nodes()}
         groups = {node: name for node, name in found.items() if name}
-        return groups[self._node(cluster, topology, queue, also, groups)] if groups else group
+        if not groups:
+            return _replicated(cluster.plans, group)
+        return groups[self._node(cluster, topology, queue, also, groups)]
 
     def _node(
         self,

@@ -102,9 +102,9 @@ class Spreading:
         if now - self._changed < QUIET_SECONDS:
             return []
         if _is_even(leaders, voters) and not any(
-            leaders[group].node == self._node != node
+            preferred_leader(group) in {*voters.get(group, ())} - {self._node}
             for group in self._whole
-            if group in leaders and (node := preferred_leader(group))
+            if group not in self.kept
         ):
             return []
         placed = {

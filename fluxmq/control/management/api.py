@@ -70,7 +70,6 @@ class ManagementApi:
         current: Callable[[], Settings],
         listings: Listings,
         shards: Callable[[], list[Peer]],
-        workers: int,
     ) -> None:
         settings = node.settings
         self.access = ManagementAccess(
