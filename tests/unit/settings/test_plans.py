@@ -316,6 +316,14 @@ def test_groups_that_one_node_should_lead() -> None:
         assert preferred_leader(group) == ""
 
 
+def test_the_cluster_of_the_examples_has_a_group_for_each_node_to_lead() -> None:
+    for own in ("node1", "node2", "node3"):
+        plans = GroupPlans(load(CONFIG / "cluster" / f"{own}.yaml", {}))
+        for node in ("node1", "node2", "node3"):
+            assert plans.led_by(node, "default") == f"leader-{node}"
+            assert plans.led_by(node, "copies-2") == f"copies-2-leader-{node}"
+
+
 def test_a_group_of_a_node_that_is_gone_stays_but_gets_no_more_queues() -> None:
     plans = GroupPlans(node("a", THREE))
     assert len(plans.of("leader-gone").members) == 3
