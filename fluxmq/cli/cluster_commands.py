@@ -46,6 +46,8 @@ from fluxmq.ipc.clusters import (
 )
 
 _NONE: Final = "-"
+REPLICATED: Final = ("all", "quorum", "stream")
+"""Types of queues whose leaders can move."""
 PROGRESS_SECONDS: Final = 1.0
 """Time between two progress lines about a member that is catching up."""
 
@@ -346,16 +348,22 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         nargs="?",
         help="node that is to lead (default: the most up-to-date voter)",
     )
-    for name, text in (
-        ("rebalance", "spread the leaders of replicated groups evenly over the nodes"),
-        (
-            "can-stop",
-            "check whether a group would lose its quorum if this node stopped (exit code 1 if so)",
-        ),
-    ):
-        command(name, text).add_argument(
-            "--json", action="store_true", help="print one JSON object"
-        )
+    spreading = command(
+        "rebalance", "spread the leaders of replicated groups evenly over the nodes"
+    )
+    spreading.add_argument(
+        "type",
+        metavar="TYPE",
+        nargs="?",
+        choices=REPLICATED,
+        help="type of queues, as in RabbitMQ: all, quorum or stream; their groups have both",
+    )
+    stopping = command(
+        "can-stop",
+        "check whether a group would lose its quorum if this node stopped (exit code 1 if so)",
+    )
+    for each in (spreading, stopping):
+        each.add_argument("--json", action="store_true", help="print one JSON object")
     growing = command(
         "grow", "add a node to a replicated group; it becomes a voter when it has caught up"
     )

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 FILES: Final = ("FILE", "DIR", "PATH")
 """Names of values that are files."""
 PROGRAM: Final = "fluxmqctl"
-OTHER_PROGRAMS: Final = ("rabbitmqctl", "rabbitmq-diagnostics")
+OTHER_PROGRAMS: Final = ("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-queues")
 SHELLS: Final = ("bash", "zsh", "fish")
 
 

@@ -1,4 +1,5 @@
-"""fluxmqctl under the names ``rabbitmqctl`` and ``rabbitmq-diagnostics``, for scripts written for them.
+"""fluxmqctl under the names ``rabbitmqctl``, ``rabbitmq-diagnostics`` and ``rabbitmq-queues``, for scripts
+written for them.
 
 Commands, options, headings and exit codes are those of RabbitMQ 3.10's programs; RabbitMQ's commands
 that have no meaning here are refused with a sentence that names what to use instead
@@ -79,6 +80,11 @@ def rabbitmqctl() -> None:
 def rabbitmq_diagnostics() -> None:
     """Run one command and exit with its code. Entry point of ``rabbitmq-diagnostics``."""
     leave(lambda: run("rabbitmq-diagnostics", sys.argv[1:]))
+
+
+def rabbitmq_queues() -> None:
+    """Run one command and exit with its code. Entry point of ``rabbitmq-queues``."""
+    leave(lambda: run("rabbitmq-queues", sys.argv[1:]))
 
 
 def run(program: str, arguments: Sequence[str]) -> int:

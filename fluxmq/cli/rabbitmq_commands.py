@@ -16,8 +16,14 @@ COMMANDS: Final = (
     *("list_exchanges", "list_operator_policies", "list_permissions", "list_policies"),
     *("list_queues", "list_topic_permissions", "list_user_permissions"),
     *("list_user_topic_permissions", "list_users", "list_vhost_limits", "list_vhosts", "listeners"),
-    *("node_health_check", "ping", "purge_queue", "resume_listeners", "server_version"),
-    *("set_operator_policy", "set_permissions", "set_policy", "set_topic_permissions"),
+    *("node_health_check", "ping", "purge_queue", "rebalance", "resume_listeners"),
+    *(
+        "server_version",
+        "set_operator_policy",
+        "set_permissions",
+        "set_policy",
+        "set_topic_permissions",
+    ),
     *("set_user_tags", "set_vhost_limits", "status", "suspend_listeners", "version"),
 )
 """Commands under RabbitMQ's names."""
@@ -55,6 +61,10 @@ REFUSED: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("sync_queue", "cancel_sync_queue"),
         "queues are replicated by their group's log; fluxmqctl members shows how far each copy is",
+    ),
+    **dict.fromkeys(
+        ("grow", "shrink", "add_member", "delete_member"),
+        "members are those of a replication group, with all its queues: fluxmqctl grow and shrink",
     ),
     **dict.fromkeys(("set_parameter", "clear_parameter", "list_parameters"), _PARAMETERS),
     **dict.fromkeys(

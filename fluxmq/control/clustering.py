@@ -39,7 +39,7 @@ from fluxmq.ipc.clusters import (
     RaftRow,
     Transfer,
 )
-from fluxmq.ipc.leader_balance import LeaderPlacement, rebalanced
+from fluxmq.ipc.leader_balance import leader_placement, rebalanced
 from fluxmq.ipc.messages import (
     ERROR_FAILED,
     ERROR_INVALID,
@@ -141,7 +141,7 @@ class Clustering:
     async def _rebalance(self) -> GroupOutcomes:
         """Move leaders until no node leads much more than another."""
         groups = {
-            row.group: LeaderPlacement(row.leader, _successors(row))
+            row.group: leader_placement(row.group, row.leader, _successors(row))
             for row in (await self._everywhere()).groups
             if row.leader
         }

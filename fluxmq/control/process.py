@@ -474,7 +474,6 @@ class ControlProcess:
             lambda: self._settings,
             listing,
             self._shards,
-            self._launch.workers,
         )
         self._answers[NODE_RATES] = api.rates.answer
         self._serving["management"] = api

@@ -68,7 +68,7 @@ class MigrationRequests:
                     ERROR_INVALID, f"queue '{queue.name}' {what} {why}: there is nothing to move"
                 )
         try:
-            self._plans.of(wanted.group)
+            self._plans.for_queue(wanted.group)
         except UnknownGroup as problem:
             text = f"replication group {problem.group!r} {problem.why}"
             raise RequestError(ERROR_NOT_FOUND, text) from problem

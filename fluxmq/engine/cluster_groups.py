@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from fluxmq.ipc.group_choice import ClusterMap
 from fluxmq.metrics.registry import Sample
-from fluxmq.settings.plans import GroupPlans
 
 if TYPE_CHECKING:
     from fluxmq.engine.group import ReplicationGroup
@@ -35,8 +35,8 @@ class ClusterGroups(GroupObserver, Protocol):
     single node."""
 
     @property
-    def plans(self) -> GroupPlans | None:
-        """The groups of the settings and their members; None on a single node."""
+    def cluster(self) -> ClusterMap | None:
+        """The nodes that can be reached, and which leads what; None on a single node."""
         return None
 
     def join(self, remote: RemoteShards) -> None:

@@ -27,6 +27,7 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.model.outcomes import Explanations, Outcome
 from fluxmq.replication.leaders import OWN, Leader, LeaderNews
+from fluxmq.replication.node_map import NodeMap
 from fluxmq.replication.queue_plans import QueuePlans
 from fluxmq.replication.replicated_groups import ReplicatedGroups
 from fluxmq.replication.shard_links import ShardLinks
@@ -98,13 +99,13 @@ class GroupClients:
     ) -> None:
         self.refused = RateLimited(_log, per_second=1.0, burst=5)
         self.plans = queue_plans.groups
+        self.cluster = NodeMap(self.plans, links, news.leaders)
         self._explanations = Explanations()
         self._epoch = epoch
         self._queue_plans = queue_plans
         self._is_member = is_member
         self._links = links
         self._news = news
-        self._leaders = news.leaders
         self._service = service
         self._now = now
         self._numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
@@ -120,7 +121,7 @@ class GroupClients:
         self._remote: RemoteShards
         # The shard's memory is open from the beginning: clients of other nodes may use an exclusive
         # queue's name, too.
-        self._leaders.leads(self._abroad(service.ephemeral.name), 1, OWN)
+        self._news.leaders.leads(self._abroad(service.ephemeral.name), 1, OWN)
 
     def join(self, remote: RemoteShards) -> None:
         """Use the groups on other shards."""
@@ -141,7 +142,7 @@ class GroupClients:
         if not group.replicated:
             self._news.leads(self._abroad(group.name), 1)
             return
-        leader = self._leaders.of(group.name)
+        leader = self._news.leaders.of(group.name)
         copy = ReplicaClient(group, lambda: self.target(group.name, leader))
         self._copies[group.name] = copy
         group.on_applied = copy.applied
@@ -207,7 +208,7 @@ class GroupClients:
             return self._service.find(self.own_name(info.group))
         found = self._clients.get((info.group, For.OUTBOXES))
         client = found or self._new(info.group, For.OUTBOXES)
-        led = self._leaders.of(info.group).peer is not None
+        led = self._news.leaders.of(info.group).peer is not None
         return client if led and not client.above_high_watermark else None
 
     def _is_clear(self, queue: str) -> bool:
@@ -238,7 +239,7 @@ class GroupClients:
 
     def mover(self, group: str) -> ReplicationGroup | RemoteShard | None:
         """Return the target for a moving queue's content; None while its group has no leader."""
-        target = self.target(group, self._leaders.of(group))
+        target = self.target(group, self._news.leaders.of(group))
         return target if isinstance(target, ReplicationGroup | RemoteShard) else None
 
     def policy(self, group: str) -> str:
@@ -250,7 +251,7 @@ class GroupClients:
             return "forward"
 
     def _new(self, group: str, whose: For) -> GroupClient:
-        leader = self._leaders.of(group)
+        leader = self._news.leaders.of(group)
         waits = self._queue_plans.ack_timeout
         client = self._clients[group, whose] = GroupClient(
             LeaderRoute(

@@ -47,6 +47,7 @@ from fluxmq.replication.questions import Questions
 from fluxmq.replication.replica import Replica, leader_of, name_of
 from fluxmq.replication.reports import raft_row
 from fluxmq.replication.shard_links import ShardLinks
+from fluxmq.replication.spread import TRANSFERRED
 
 COMMAND_SECONDS_MAX = 1.5
 """Time after which an order has failed: less than the asker waits for an answer."""
@@ -220,6 +221,8 @@ class GroupCommands:
         if to == replica.plan.own:
             answered(Transfer(group, node).to_body())
             return
+        for link in self._links.of(node):
+            link.send_control(TRANSFERRED, group, replica.hosted.driver.node.term)
         replica.transfer(to)
 
         def outcome() -> CommandReply | None:

@@ -218,7 +218,8 @@ class ReplicatedGroups:
         """Return the handlers of control frames of shards of this node and others, by name."""
         frames = {**self.news.handlers(), **self.orders_here.handlers(), **self.members.handlers()}
         frames |= {**self.audits.handlers(), **self.scrub.handlers(), **self.clocks.handlers()}
-        return {**frames, **self.offers.handlers(), **self.heartbeats.handlers()}
+        frames |= {**self.spread.handlers(), **self.offers.handlers()}
+        return {**frames, **self.heartbeats.handlers()}
 
     def came(self, link: FrameLink) -> None:
         """Tell a shard that has connected which groups lead here."""

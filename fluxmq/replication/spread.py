@@ -3,24 +3,27 @@
 For a new group, the node that `first_leaders` names campaigns as soon as a majority can be reached,
 while the others wait for their election timeout. Later, leaders hand groups over by the rule of
 `rebalanced`: only while nodes differ by more than one leader, only when nothing has changed for a
-while, and only a group all of whose voters are up and have what is committed. A shard that has
-handed a group over does not do so again for a while that doubles each time, so that a group that
-comes back does not go to and fro.
+while, and only a group all of whose voters are up and have what is committed. A group that one node
+should lead by its name is handed over to that node in the same way, and to no other. If an operator
+has moved it, it stays, until one of the two nodes stops. A shard that has handed a group over does
+not do so again for a while that doubles each time, so that a group that comes back does not go to and
+fro.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fluxmq.ipc.leader_balance import APART, LeaderPlacement, first_leaders, rebalanced
+from fluxmq.ipc.leader_balance import APART, first_leaders, leader_placement, rebalanced
 from fluxmq.logs import get_logger
+from fluxmq.net.links import FrameLink
 from fluxmq.raft.types import Membership, RaftStatus, ReplicationMode
 from fluxmq.replication.leaders import OWN, Leaders
 from fluxmq.replication.replica import Replica, committed_membership, contact_seconds, name_of
 from fluxmq.replication.shard_links import ShardLinks
-from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
+from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number, preferred_leader
 
 QUIET_SECONDS: Final = 10.0
 """Time for which no group has changed its leader, and the voters of a moving one were up to date:
@@ -41,6 +44,9 @@ Doubles each time.
 """
 BACK_OFF_SECONDS_MAX: Final = 3600.0
 """Maximum back-off; a group that stayed away for longer starts over with the shortest."""
+
+TRANSFERRED: Final = "transferred"
+"""Control frame to the shards of the node that an operator moves a group to."""
 
 _log = get_logger("fluxmq.cluster")
 
@@ -65,6 +71,8 @@ class Spreading:
         self._seen: Mapping[str, Led] = {}
         self._changed = 0.0
         self._whole: dict[str, float] = {}
+        self.kept: dict[str, int] = {}
+        """Groups that an operator has moved to this node, with the term in which that was asked."""
         self._pauses: dict[str, _Pause] = {}
 
     def moves(
@@ -86,13 +94,22 @@ class Spreading:
             for group, pause in self._pauses.items()
             if now - pause.began < pause.seconds + BACK_OFF_SECONDS_MAX
         }
+        self.kept = {
+            group: term
+            for group, term in self.kept.items()
+            if self._stays(leaders.get(group), term)
+        }
         if now - self._changed < QUIET_SECONDS:
             return []
-        if _is_even(leaders, voters):
+        if _is_even(leaders, voters) and not any(
+            preferred_leader(group) in {*voters.get(group, ())} - {self._node}
+            for group in self._whole
+            if group not in self.kept
+        ):
             return []
         placed = {
-            group: LeaderPlacement(
-                led.node, self._successors(now, group, led, voters.get(group, ()))
+            group: leader_placement(
+                group, led.node, self._successors(now, group, led, voters.get(group, ()))
             )
             for group, led in leaders.items()
         }
@@ -103,18 +120,21 @@ class Spreading:
             self._pauses[group] = _Pause(now, min(seconds, BACK_OFF_SECONDS_MAX))
         return moves
 
+    def _stays(self, led: Led | None, term: int) -> bool:
+        """Return whether a group that an operator has moved here is led here, or may be soon."""
+        return led is None or led.node == self._node or led.term <= term
+
     def _successors(
         self, now: float, group: str, led: Led, voters: Sequence[str]
     ) -> tuple[str, ...]:
-        """Return the nodes that may lead a group: only this one for its groups that are not to
-        move.
-        """
+        """Return the nodes that may lead a group: only its leader if it is not to move."""
         if led.node != self._node:
-            return tuple(voters)
+            # Its leader decides whether it goes to the node that should lead it.
+            return (led.node,) if preferred_leader(group) in voters else tuple(voters)
         since = self._whole.get(group)
         pause = self._pauses.get(group)
         resting = pause is not None and now - pause.began < pause.seconds
-        if since is None or now - since < QUIET_SECONDS or resting:
+        if since is None or now - since < QUIET_SECONDS or resting or group in self.kept:
             return (led.node,)
         return tuple(voters)
 
@@ -146,6 +166,15 @@ class LeaderSpread:
         self._spreading = Spreading(links.node)
         self._next_look = 0.0
 
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Return the handlers of control frames by name."""
+        return {TRANSFERRED: self._on_transferred}
+
+    def _on_transferred(self, _link: FrameLink, group: str, term: int) -> None:
+        """Note a group that an operator moves to this node; ``term``: its former leader's."""
+        if group in self._replicas:
+            self._spreading.kept[group] = term
+
     def housekeeping(self, now: float) -> None:
         """Look for groups to hand over, when due; called every tenth of a second."""
         if now < self._next_look:
@@ -153,6 +182,9 @@ class LeaderSpread:
         many = min(len(self._replicas) / GROUPS_PER_SECOND, LOOK_SECONDS_MAX - LOOK_SECONDS)
         self._next_look = now + LOOK_SECONDS + many
         self._begin_new()
+        for group in [*self._spreading.kept]:
+            if not self._links.of(preferred_leader(group)):
+                del self._spreading.kept[group]  # it returns to the node when that is back
         leaders = self._leaders()
         voters = {group: self._voters(group) for group in leaders}
         whole = [group for group, replica in self._replicas.items() if self._is_whole(replica, now)]

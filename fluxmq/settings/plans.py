@@ -13,6 +13,7 @@ by rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to inc
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -41,6 +42,11 @@ spread."""
 SIZED: Final = "copies-"
 """Beginning of the names of the groups for queues that want another number of copies than the default
 group has; the number follows."""
+
+LED: Final = "leader-"
+"""Beginning of the names of the groups that one node should lead, or, behind ``copies-N-``, of those with
+another number of copies; the node's name follows."""
+_LED: Final = re.compile(f"(?:{SIZED}[0-9]{{1,3}}-)?{LED}(.+)")
 
 _NOT_GIVEN: Final = RaftGroup()
 
@@ -98,6 +104,12 @@ def member_number(node_id: str) -> int:
     return int.from_bytes(hashlib.sha256(node_id.encode()).digest()[:6], "big") + 1
 
 
+def preferred_leader(group: str) -> str:
+    """Return the node that should lead a group by the group's name; empty if any may."""
+    found = _LED.fullmatch(group)
+    return "" if found is None else found[1]
+
+
 class GroupPlans:
     """Resolved plans of a node's groups. Each is made once; groups that appear at run time keep the
     port they get. As there are ``DERIVED_PORTS`` ports, what is remembered is bounded."""
@@ -143,12 +155,22 @@ class GroupPlans:
         if group.startswith(OWN_GROUP_PREFIXES):
             raise UnknownGroup(group, "is not a valid name for a replication group of queues")
         known = group == DEFAULT_GROUP or group in self._raft.groups or self._copies(group) > 0
-        if not known and not self._raft.auto_provision_groups:
+        # Also for a node that the settings name no longer: its group may have queues.
+        if not (known or group.startswith(LED) or self._raft.auto_provision_groups):
             raise UnknownGroup(
                 group,
                 "is not in cluster.raft.groups, and cluster.raft.auto_provision_groups is false",
             )
         return self._plan(group)
+
+    def for_queue(self, group: str) -> GroupPlan:
+        """Return the plan of a group that a queue is to be in. Raises UnknownGroup as `of` does, and for
+        a group that a node should lead that the cluster does not have."""
+        plan, node = self.of(group), preferred_leader(group)
+        listed = group in self._raft.groups or self._raft.auto_provision_groups
+        if node and not listed and node not in {each.node for each in plan.nodes}:
+            raise UnknownGroup(group, f"is for a node {node}, and there is none")
+        return plan
 
     def sized(self, copies: int) -> str:
         """Return the group for queues with so many copies, or as many as there are nodes; empty for
@@ -159,9 +181,20 @@ class GroupPlans:
             return ""
         return DEFAULT_GROUP if copies == len(default.members) else f"{SIZED}{copies}"
 
+    def led_by(self, node: str, group: str) -> str:
+        """Return the group that has as many copies as ``group``, the default group or one by size, and
+        that a node should lead; empty if it cannot exist, as when its derived address is taken."""
+        found = f"{LED}{node}" if group == DEFAULT_GROUP else f"{group}-{LED}{node}"
+        try:
+            plan = self.for_queue(found)
+        except UnknownGroup:
+            return ""
+        return found if node in {each.node for each in plan.members} else ""
+
     def _copies(self, group: str) -> int:
         """Return the number of copies that a group's name says; 0 if it is not such a name."""
-        digits = group.removeprefix(SIZED) if group.startswith(SIZED) else ""
+        size = group.partition(f"-{LED}")[0]
+        digits = size.removeprefix(SIZED) if size.startswith(SIZED) else ""
         copies = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 4 else 0
         return copies if group not in self._raft.groups and 2 <= copies <= self._size else 0
 
@@ -199,7 +232,7 @@ class GroupPlans:
         address, nodes = self._nodes(group, section)
         given = section.replication_factor or raft.replication_factor
         factor = self._copies(group) or given
-        members = _chosen(group, nodes, factor)
+        members = _chosen(group, nodes, factor, preferred_leader(group))
         in_sync = section.min_in_sync_replicas or raft.min_in_sync_replicas
         timings = self._timings(group, section)
         return GroupPlan(
@@ -324,12 +357,14 @@ def derived_offset(group: str) -> int:
     return 1 + zlib.crc32(group.encode()) % DERIVED_PORTS
 
 
-def _chosen(group: str, nodes: tuple[GroupMember, ...], copies: int) -> tuple[GroupMember, ...]:
-    """Choose ``copies`` of the nodes; every node chooses the same ones, whatever the addresses
-    are."""
+def _chosen(
+    group: str, nodes: tuple[GroupMember, ...], copies: int, leader: str
+) -> tuple[GroupMember, ...]:
+    """Choose ``copies`` of the nodes, ``leader`` among them; every node chooses the same ones, whatever
+    the addresses are."""
 
-    def weight(member: GroupMember) -> bytes:
-        return hashlib.sha256(f"{group}\0{member.node}".encode()).digest()
+    def weight(member: GroupMember) -> tuple[bool, bytes]:
+        return member.node == leader, hashlib.sha256(f"{group}\0{member.node}".encode()).digest()
 
     chosen = sorted(nodes, key=weight, reverse=True)[:copies]
     return tuple(sorted(chosen, key=lambda each: each.number))

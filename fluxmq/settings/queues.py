@@ -71,6 +71,15 @@ class QueueManager(Section):
     and counted."""
     capture_drain_timeout: Timeout = 5.0
     """Time for pending appends to reach the disk when the node stops."""
+    queue_leader_locator: Literal["client-local", "balanced", "random", "least-leaders"] = (
+        "client-local"
+    )
+    """Node that leads a new quorum queue or stream of a cluster, unless an argument or a policy says:
+    the one that its client is connected to (client-local), the one that leads the fewest (balanced,
+    least-leaders), or any."""
+    queue_master_locator: Literal["client-local", "min-masters", "random"] = "client-local"
+    """Home of a new classic queue of a cluster, likewise: the client's node, the one that has the fewest
+    (min-masters), or any."""
     local_groups: Annotated[int, Field(ge=1, le=256)] = 8
     """Replication groups over which queues that are not replicated are spread; fixed when the data
     directory is created."""

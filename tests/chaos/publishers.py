@@ -255,7 +255,8 @@ class AmqpPublisher(Publisher):
 
 async def declare_quorum(connection: amqp_client.Connection, queue: str) -> None:
     """Declare a quorum queue that gives nothing up. Raises ``OSError``."""
-    arguments = {"x-queue-type": "quorum", "x-delivery-limit": -1}
+    # In the group that `tests.chaos.settings` names.
+    arguments = {"x-queue-type": "quorum", "x-delivery-limit": -1, "x-fluxmq-group": "default"}
     fields = {"queue": queue, "durable": True, "arguments": arguments}
     asked = wire.method(amqp_client.CHANNEL, "queue.declare", fields)
     await connection.ask(asked, "queue.declare-ok")

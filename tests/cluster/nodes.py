@@ -35,8 +35,10 @@ NODE_FOLDER = "NODE_FOLDER"
 """Stands in settings for the directory of each node."""
 SHARD_PORTS = 64
 """Ports from that of ``cluster.transport`` on that belong to a node's shards, used or not."""
-DERIVED = [derived_offset(f"copies-{number}") for number in (2, 3)]
-"""Distances from the default group's port to those of the groups for that many copies."""
+DERIVED = [
+    derived_offset(name) for node in NODES for name in (f"leader-{node}", f"copies-2-leader-{node}")
+]
+"""Distances from the default group's port to those of the groups that appear when queues are declared."""
 LEADING = re.compile(r"\bleading( no longer)?\b.*?\bgroup=(\S+).*?\bterm=(\d+)")
 
 
@@ -253,7 +255,7 @@ class Cluster:
 
 def _ports(nodes: int, each: int) -> list[list[int]]:
     """Free ports for each node; none of them is among those that belong to a node's shards beside its first, or
-    to a group that appears when a queue asks for so many copies; nor are those groups' among the shards'."""
+    to a group that appears when a queue is declared; nor are those groups' among the shards'."""
     while True:
         found = free_ports(nodes * each)
         split = [found[at : at + each] for at in range(0, len(found), each)]

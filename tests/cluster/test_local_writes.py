@@ -14,6 +14,8 @@ from tests.cluster.nodes import START_SECONDS, Cluster, Node
 from tests.cluster.sides import side
 from tests.conformance.client import eventually
 
+ELSEWHERE: dict[str, Any] = {"x-queue-type": "quorum", "x-fluxmq-group": "default"}
+"""Arguments of a queue that is led by the leader of the default group, wherever it is declared."""
 SETTINGS: dict[str, Any] = {
     "cluster": {"raft": {"write_policy": "local", "ack_timeout": "2s"}},
     "queues": [{"name": "work", "replication": {"enabled": True}}],
@@ -99,8 +101,8 @@ def test_what_a_full_queue_does_not_take_is_kept_until_it_does_or_is_deleted(
     connection = pika.BlockingConnection(pika.ConnectionParameters(HOST, follower.amqp_port))
     channel = connection.channel()
     channel.confirm_delivery()
-    arguments = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
-    channel.queue_declare("narrow", durable=True, arguments=arguments)
+    limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    channel.queue_declare("narrow", durable=True, arguments={**ELSEWHERE, **limits})
     for body in (b"a", b"b", b"c"):
         channel.basic_publish("", "narrow", body)
     eventually(lambda: _sum(follower, "fluxmq_outbox_refused_total"), "it is full", START_SECONDS)
@@ -135,7 +137,7 @@ def test_a_queue_that_is_declared_again_gets_all_that_was_acknowledged_for_it(
     stored: list[list[bytes]] = []
     wanted: list[list[bytes]] = []
     for turn in range(3):
-        channel.queue_declare("again", durable=True, arguments={"x-queue-type": "quorum"})
+        channel.queue_declare("again", durable=True, arguments=ELSEWHERE)
         with ExitStack() as stack:
             here = side("mqtt", follower, stack)
             bodies = [b"%d %d" % (turn, number) for number in range(10)]

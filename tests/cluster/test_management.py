@@ -81,7 +81,11 @@ def test_users_and_definitions_are_the_clusters(sites: list[ManagementSite]) -> 
     assert second.status("POST", "definitions", definitions) == 204
     rows = {each["name"]: each for each in first.get("queues/more")}
     assert rows["c"]["node"] == "node2", "its home is the node that was asked"
-    assert len(rows["q"]["members"]) == 3
+
+    def everywhere() -> bool:
+        return len(first.get("queues/more/q")["members"]) == 3
+
+    eventually(everywhere, "its group, which is new, is on all nodes", 20)
 
 
 def test_a_node_that_others_need_is_critical(sites: list[ManagementSite]) -> None:
@@ -124,7 +128,9 @@ def test_groups_are_listed_and_audited_and_led_where_they_are_told(
     follower = next(each["node"] for each in members if not each["leads"])
     moved = first.ask("POST", f"fluxmq/v1/raft/{group}/transfer", {"node": follower})
     assert moved.body == {"group": group, "node": follower}
-    assert first.get("fluxmq/v1/can-stop")["can_stop"]
+    eventually(
+        lambda: first.get("fluxmq/v1/can-stop")["can_stop"], "the new leader hears from all", 20
+    )
     refused = first.ask("POST", "fluxmq/v1/raft/none/audit")
     assert (refused.status, set(refused.body)) in (
         (404, {"error", "reason"}),

@@ -121,7 +121,8 @@ def test_a_queue_that_is_used_moves_to_another_group_and_one_whose_move_is_abort
     mine, theirs = cluster.followers("default")
     with ExitStack() as stack:
         channel = _channel(mine, stack)
-        channel.queue_declare(QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
+        arguments = {"x-queue-type": "quorum", "x-fluxmq-group": "default"}
+        channel.queue_declare(QUEUE, durable=True, arguments=arguments)
         for number in range(BEFORE):
             channel.basic_publish("", QUEUE, b"%d" % number + BODY)
         eventually(lambda: _count(channel) == BEFORE, "all are there")

@@ -283,12 +283,11 @@ def test_every_node_lists_the_nodes_of_queues(
         return {row["name"]: [row[column] for column in columns] for row in rows}
 
     everyone = [node.name for node in cluster.nodes]
-    leader = cluster.leader()
     for node in cluster.nodes:
 
         def shared_by_all(node: Node = node) -> bool:
             found = listed(node, "leader", "members", "online")["shared"]
-            return found == [leader.name, everyone, everyone]
+            return found == [first.name, everyone, everyone]
 
         eventually(shared_by_all, f"{node.name} says that all have it", PATIENCE)
         found = listed(node, "leader", "members", "online")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
@@ -18,6 +18,7 @@ from fluxmq.control.management.amqp_calls import AmqpCaller
 from fluxmq.control.management.certificate_expiry import CertificateExpiry
 from fluxmq.control.management.clients import MessagingClients
 from fluxmq.control.management.control_requests import control_routes
+from fluxmq.control.management.declared_groups import DeclaringNode
 from fluxmq.control.management.definitions import Definitions
 from fluxmq.control.management.events import EventStreams
 from fluxmq.control.management.group_routes import GroupRoutes
@@ -45,16 +46,13 @@ from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import Peer, RequestError
 from fluxmq.control.traffic import TrafficSampler
-from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.messages import MessageError
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.arguments import CONSUMER_TIMEOUT_KEY
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.names import DEFAULT_VHOST
-from fluxmq.settings.plans import GroupPlans
 from fluxmq.settings.schema import Settings
-from fluxmq.storage.directory import Placement
 
 FLOWERS_ROUTE: Final = ("GET", "queues/{vhost}")
 """Flower does not encode the virtual host `/`, and asks for `queues//`."""
@@ -72,7 +70,6 @@ class ManagementApi:
         current: Callable[[], Settings],
         listings: Listings,
         shards: Callable[[], list[Peer]],
-        workers: int,
     ) -> None:
         settings = node.settings
         self.access = ManagementAccess(
@@ -91,11 +88,9 @@ class ManagementApi:
         administration = Administration(
             *(node.ask, node.topology, users, lambda: parameters_of(current()), objects, node.nodes)
         )
-        group_of = partial(
-            _group_of, settings, Placement(workers, settings.queue_manager.local_groups)
-        )
+        groups = DeclaringNode(settings, node.replicas)
         self.definitions = Definitions(
-            *(node.topology, users, administration, group_of, settings.amqp.product_version)
+            *(node.topology, users, administration, groups, settings.amqp.product_version)
         )
         limits = UserLimitRoutes(node.topology, administration)
         overview = Overview(node, objects, clients, caller, self.rates)
@@ -226,27 +221,3 @@ def _consumer_timeout(node: NodeView, row: JsonRow) -> int:
 
 async def _nothing(_call: Call) -> web.StreamResponse:
     return web.Response()
-
-
-def _group_of(
-    settings: Settings,
-    placement: Placement,
-    name: str,
-    durable: bool,
-    kind: str,
-    arguments: Mapping[str, Any],
-) -> str:
-    """Return the group of a queue that definitions declare, as if a client of this node's first shard
-    had declared it. Raises Refusal."""
-    cluster = settings.cluster
-    clustered = cluster.enabled and cluster.raft.enabled
-    suffix = f"@{cluster.node_id}" if clustered else ""
-    return group_for(
-        lambda group: group + suffix,
-        placement.local_groups,
-        0,
-        settings.storage.queue_ack_durability == "buffered",
-        GroupPlans(settings) if clustered else None,
-        (name, durable, False, kind),
-        arguments,
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -10,6 +11,7 @@ from aiohttp import web
 
 from fluxmq.auth.users import User
 from fluxmq.control.management.administration import Administration
+from fluxmq.control.management.declared_groups import DeclaringNode
 from fluxmq.control.management.list_query import JsonRow
 from fluxmq.control.management.requests import (
     ApiError,
@@ -39,6 +41,7 @@ from fluxmq.ipc.definition_messages import (
     DefinitionsText,
     ImportedDefinitions,
 )
+from fluxmq.ipc.group_choice import GroupChoice
 from fluxmq.ipc.messages import ERROR_INVALID, Body, ControlMessage
 from fluxmq.ipc.row_messages import plain
 from fluxmq.logs import get_logger
@@ -56,10 +59,6 @@ from fluxmq.routing.topology.topology import Topology
 
 CHANGES_AT_ONCE: Final = 200
 """Records declared by one change: it is one transaction."""
-GroupOf = Callable[[str, bool, str, Mapping[str, Any]], str]
-"""Returns the group of a queue: of its name, whether it is durable, its type and arguments. Raises
-Refusal."""
-
 _log = get_logger(__name__)
 
 
@@ -71,7 +70,7 @@ class Definitions:
         topology: Callable[[], Topology],
         users: Callable[[], tuple[User, ...]],
         administration: Administration,
-        group_of: GroupOf,
+        groups: DeclaringNode,
         version: str,
     ) -> None:
         """``version``: of the RabbitMQ that files are told to come from."""
@@ -79,7 +78,7 @@ class Definitions:
         self._topology = topology
         self._users = users
         self._administration = administration
-        self._group_of = group_of
+        self._groups = groups
 
     def routes(self) -> list[ApiRoute]:
         """Return the routes."""
@@ -238,7 +237,7 @@ class Definitions:
         ]
         for row in _rows(body, "policies"):
             await _named("policy", row, administration.put_policy(row))
-        await self._declare([DeclareQueue(self._queue(row)) for row in _rows(body, "queues")])
+        await self._declare(await self._queues(_rows(body, "queues")))
         await self._declare([DeclareExchange(_exchange(row)) for row in _rows(body, "exchanges")])
         await self._declare([Bind(_binding(row)) for row in _rows(body, "bindings")])
         kinds = ("vhosts", "users", "permissions", "policies", "queues", "exchanges", "bindings")
@@ -263,7 +262,13 @@ class Definitions:
         for begin in range(0, len(changes), CHANGES_AT_ONCE):
             await self._administration.change(*changes[begin : begin + CHANGES_AT_ONCE])
 
-    def _queue(self, row: JsonRow) -> QueueRecord:
+    async def _queues(self, rows: list[JsonRow]) -> list[Change]:
+        """Return the declarations of queues; each new one counts for the placement of the next."""
+        choice = await self._groups.choice()
+        new: list[QueueRecord] = []
+        return [DeclareQueue(self._queue(row, choice, new)) for row in rows]
+
+    def _queue(self, row: JsonRow, choice: GroupChoice, new: list[QueueRecord]) -> QueueRecord:
         vhost, name = text_of(row, "vhost"), text_of(row, "name")
         known = self._topology().queue(vhost, name)
         if known is not None:
@@ -271,10 +276,12 @@ class Definitions:
         arguments = table_of(row, "arguments")
         durable = flag_of(row, "durable", True)
         kind = str(row.get("type") or queue_type(arguments))
-        group = self._group_of(name, durable, kind, arguments)
-        return QueueRecord(
-            *(vhost, name, kind, durable, False, flag_of(row, "auto_delete"), arguments, "", group)
+        queue = QueueRecord(
+            *(vhost, name, kind, durable, False, flag_of(row, "auto_delete"), arguments)
         )
+        queue = replace(queue, group=choice.of(self._topology(), queue, new))
+        new.append(queue)
+        return queue
 
 
 _GLOBAL: Final = frozenset(

@@ -11,6 +11,7 @@ exchange to exchange bindings, and dropping line ends from names.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -187,7 +188,6 @@ class Entities:
         if vhost is not None and method.durable and not (method.exclusive or method.auto_delete):
             default = vhost.default_queue_type  # others are always classic
         kind = queue_type(method.arguments, default)
-        placed = (name, method.durable, method.exclusive, kind, method.arguments)
         wanted = QueueRecord(
             info.vhost,
             name,
@@ -197,7 +197,6 @@ class Entities:
             method.auto_delete,
             method.arguments,
             info.owner if method.exclusive else "",
-            _asked(lambda: broker.group_for(*placed)),
         )
         known = _asked(lambda: topology.check_queue(wanted))
         if known and not method.auto_delete:
@@ -205,6 +204,7 @@ class Entities:
             return
         # An auto-delete queue is declared even if it is known: its last consumer may just have
         # gone, with its deletion on the way. The declaration follows the deletion, and outlives it.
+        group = _asked(lambda: broker.group_for(wanted))
         exchange = method.arguments.get(DEAD_LETTER_KEY)
         if isinstance(exchange, str) and not known:
             access.read(QUEUE, name)
@@ -213,7 +213,8 @@ class Entities:
         if method.exclusive:
             info.exclusive = True
         answer = partial(self._declared, method, name)
-        broker.change([DeclareQueue(wanted)], self.channel.later(method, answer))
+        changed = [DeclareQueue(replace(wanted, group=group))]
+        broker.change(changed, self.channel.later(method, answer))
 
     def _declared(self, method: QueueDeclare, name: str, refusal: Refusal | None) -> None:
         """Answer once the queue was created, or an equal one found, or neither."""

@@ -248,15 +248,8 @@ class AmqpBrokerPort(Protocol):
     def change(self, changes: Sequence[Change], done: Callable[[Refusal | None], None]) -> None:
         """Change the topology. When ``done`` gets None, every shard knows the change."""
 
-    def group_for(
-        self,
-        queue_name: str,
-        durable: bool,
-        exclusive: bool,
-        queue_type: str,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Return the replication group for a queue declared on this shard. Raises `Refusal` if
+    def group_for(self, queue: QueueRecord) -> str:
+        """Return the replication group for a new queue declared on this shard. Raises `Refusal` if
         there is none."""
 
     def queue_status(

@@ -11,16 +11,15 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from fluxmq.auth.logins import AuthResult
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
 from fluxmq.engine.ports import GroupTarget, QueueStats, StatusCallback
 from fluxmq.engine.wiring import Queues
-from fluxmq.ipc.group_choice import group_for
+from fluxmq.ipc.group_choice import choice_of
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
@@ -308,25 +307,13 @@ class AmqpBroker:
         else:
             ask(self._client_of(now or queue), told)
 
-    def group_for(
-        self,
-        queue_name: str,
-        durable: bool,
-        exclusive: bool,
-        queue_type: str,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> str:
+    def group_for(self, queue: QueueRecord) -> str:
         """Return the replication group of a new queue. Raises `Refusal` for an unknown group."""
-        names = self._queues.names
-        return group_for(
-            names.shared_name,
-            names.local_groups,
-            self.shard,
-            self._settings.storage.queue_ack_durability == "buffered",
-            self._queues.elsewhere.plans,
-            (queue_name, durable, exclusive, queue_type),
-            arguments or {},
+        queues = self._queues
+        choice = choice_of(
+            self._settings, self.shard, queues.names.local_groups, queues.elsewhere.cluster
         )
+        return choice.of(self.topology, queue)
 
     def _client_of(self, queue: QueueRecord) -> GroupTarget:
         """Return the client of a queue's group."""

@@ -49,11 +49,12 @@ def test_bash(words: list[str], expected: set[str]) -> None:
     assert found == {each for each in expected if each.startswith(words[-1])}
 
 
-def test_bash_registers_all_three_programs_and_completes_files(tmp_path) -> None:
+def test_bash_registers_all_programs_and_completes_files(tmp_path) -> None:
     lines = "complete -p fluxmqctl; complete -p rabbitmqctl; complete -p rabbitmq-diagnostics"
+    lines += "; complete -p rabbitmq-queues"
     found = ask("bash", f"{script_of('bash')}\n{lines}\n")
     assert "complete -o filenames -F _fluxmqctl fluxmqctl" in found
-    assert sum("list_queues" in each for each in found) == 2
+    assert sum("list_queues" in each for each in found) == 3
     (tmp_path / "node.yaml").touch()
     begin = str(tmp_path / "no")
     found = ask(

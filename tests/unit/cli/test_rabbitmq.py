@@ -38,7 +38,7 @@ def test_every_command_exists_once() -> None:
     for name in set(COMMANDS) - {"version"}:
         own = rabbitmq._RENAMED.get(name, name)
         assert own in paths
-        if own not in ("status", "forget_node"):
+        if own not in ("status", "forget_node", "rebalance"):
             assert callable(verb_of(own))
 
 
@@ -75,6 +75,16 @@ def test_wrong_command_lines(arguments: str, code: int, said: str, capsys) -> No
 def test_help_is_no_error(arguments: str, capsys) -> None:
     assert run("rabbitmq-diagnostics", arguments.split()) == 0
     assert "rabbitmq-diagnostics" in capsys.readouterr().out
+
+
+def test_rebalance_takes_the_types_of_queues_whose_leaders_move(capsys) -> None:
+    assert run("rabbitmq-queues", ["rebalance", "classic", "--data-dir", "/no"]) == 64
+    assert "choose from" in capsys.readouterr().err
+    for kind in ("all", "quorum", "stream"):
+        assert run("rabbitmq-queues", f"rebalance {kind} --data-dir /no".split()) == 69
+        assert "unable to perform an operation on node" in capsys.readouterr().err
+    assert run("rabbitmq-queues", ["grow", "node1", "all"]) == 69
+    assert "fluxmqctl grow and shrink" in capsys.readouterr().err
 
 
 def test_version(capsys) -> None:

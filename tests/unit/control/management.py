@@ -39,4 +39,4 @@ def make_api(
     found, settings = topology or Topology(), Settings()
     node = NodeView(ask, settings, lambda: found, ready, replicas, "node1", ("node1",))
     listings = Listings(lambda: found, list)
-    return ManagementApi(node, lambda: tuple(users), lambda: settings, listings, list, 1)
+    return ManagementApi(node, lambda: tuple(users), lambda: settings, listings, list)

@@ -105,6 +105,16 @@ def test_rebalance_orders_what_is_to_move_and_tells_what_did_not():
     assert [body["node"] for kind, body in shard.asked if kind == TRANSFER] == ["b", "c"]
 
 
+def test_rebalance_returns_groups_to_the_nodes_that_should_lead_them():
+    listing = RaftListing(tuple(row(f"leader-{node}", "a", ABC) for node in "abc")).to_body()
+    shard = Shard(0, lambda kind, body: listing if kind == RAFT else dict(body))
+    outcomes = GroupOutcomes.from_body(ask([shard], REBALANCE))
+    assert [(each.group, each.node) for each in outcomes.rows] == [
+        ("leader-b", "b"),
+        ("leader-c", "c"),
+    ]
+
+
 def test_nobody_is_to_lead_who_is_away_or_not_believed():
     away = replace(member("b"), connected=False)
     doubted = replace(member("c"), doubt="has lost its data directory")

@@ -484,7 +484,7 @@ def test_every_key_is_tested_somewhere() -> None:
     elsewhere = {
         *("name", "type", "enabled", "group"),  # used by every test
         *("data_dir", "wal_file_bytes", "segment_bytes", "segment_age", "index_bytes"),
-        *("min_free_bytes", "cache_bytes"),
+        *("min_free_bytes", "cache_bytes", "queue_leader_locator", "queue_master_locator"),
         # Of more than one node, which this version has not:
         *("replication_factor", "mode", "min_in_sync_replicas", "ack_timeout"),
         *("heartbeat_timeout", "election_timeout", "distribution_mode"),

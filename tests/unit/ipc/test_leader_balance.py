@@ -1,6 +1,6 @@
 """Which nodes lead which groups, so that none leads many more than another."""
 
-from fluxmq.ipc.leader_balance import LeaderPlacement, first_leaders, rebalanced
+from fluxmq.ipc.leader_balance import LeaderPlacement, first_leaders, leader_placement, rebalanced
 
 ABC = ("a", "b", "c")
 
@@ -48,3 +48,30 @@ def test_nobody_is_the_first_leader_of_what_it_has_no_copy_of():
         "h": "a",
         "i": "b",
     }
+
+
+def test_the_first_leader_of_a_group_is_the_node_that_should_lead_it():
+    groups = {**{f"leader-{node}": ABC for node in ABC}, "g": ABC, "h": ABC, "i": ABC}
+    chosen = first_leaders(groups)
+    assert all(chosen[f"leader-{node}"] == node for node in ABC)
+    assert sorted(list(chosen.values()).count(node) for node in ABC) == [2, 2, 2]
+    assert first_leaders({"leader-x": ("a",), "leader-b": ("a", "b")}) == {
+        "leader-x": "a",
+        "leader-b": "b",
+    }
+
+
+def test_groups_go_to_the_nodes_that_should_lead_them_and_others_are_spread_around():
+    leaders = {"leader-a": "b", "leader-b": "b", "leader-c": "a", "g": "b", "h": "b", "i": "a"}
+    moves = dict(
+        rebalanced({name: leader_placement(name, at, ABC) for name, at in leaders.items()})
+    )
+    after = {**leaders, **moves}
+    assert [after[f"leader-{node}"] for node in ABC] == ["a", "b", "c"]
+    assert sorted(list(after.values()).count(node) for node in ABC) == [2, 2, 2]
+    assert len(moves) == 3, "no more than needed"
+
+
+def test_a_group_stays_while_the_node_that_should_lead_it_is_away():
+    assert rebalanced({"leader-c": leader_placement("leader-c", "a", ("a", "b"))}) == []
+    assert rebalanced({"g": leader_placement("g", "a", ("b",))}) == []

@@ -11,6 +11,7 @@ from fluxmq.replication.spread import (
 )
 
 ABC = ("a", "b", "c")
+OF_A, OF_B = "leader-a", "leader-b"
 
 
 class Spread:
@@ -104,3 +105,36 @@ def test_a_group_that_came_back_is_not_handed_over_at_once():
     spread.lagging = {"h"}
     assert spread.during(BACK_OFF_SECONDS - 2) == []
     assert spread.during(QUIET_SECONDS) == [("g", "b")]
+
+
+def test_a_group_returns_to_the_node_that_should_lead_it_once_that_has_everything():
+    spread = Spread(**{OF_B: "a", "g": "c"})
+    spread.lagging = {OF_B}
+    assert spread.during(10 * QUIET_SECONDS) == []
+    spread.lagging = set()
+    assert spread.during(QUIET_SECONDS) == []
+    assert spread.during(2) == [(OF_B, "b")]
+    assert spread.during(10 * BACK_OFF_SECONDS) == []
+
+
+def test_a_group_stays_with_the_node_that_should_lead_it_and_others_are_spread_around():
+    spread = Spread(**{OF_A: "a", "copies-2-leader-a": "a", "g": "a"})
+    assert spread.during(QUIET_SECONDS + 1) == [("g", "b")]
+    assert spread.during(10 * BACK_OFF_SECONDS) == [], "although it leads two more than another"
+
+
+def test_a_group_of_a_node_that_is_no_voter_is_spread_like_others():
+    spread = Spread(**{"leader-x": "a", OF_A: "a"})
+    assert spread.during(QUIET_SECONDS + 1) == [("leader-x", "b")]
+
+
+def test_a_group_that_an_operator_moved_here_stays_until_it_is_led_elsewhere():
+    spread = Spread(**{OF_B: "b", "g": "c"})
+    spread.spreading.kept[OF_B] = 1
+    assert spread.during(3) == []
+    spread.lead(OF_B, "a")
+    assert spread.during(10 * BACK_OFF_SECONDS) == []
+    spread.lead(OF_B, "c")
+    spread.during(1)
+    spread.lead(OF_B, "a")
+    assert spread.during(QUIET_SECONDS + 2) == [(OF_B, "b")]

@@ -18,6 +18,7 @@ from fluxmq.settings.plans import (
     UnknownGroup,
     derived_offset,
     member_number,
+    preferred_leader,
 )
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
@@ -292,6 +293,44 @@ def test_groups_by_the_number_of_copies() -> None:
     assert len(GroupPlans(node("a", others["a"], raft)).of("copies-2").members) == 3, (
         "it is the user's"
     )
+
+
+def test_groups_that_one_node_should_lead() -> None:
+    """It is one of their members, and they are the same on every node."""
+    five = {name: 22000 + 1000 * number for number, name in enumerate("abcde")}
+    others = {name: {each: five[each] for each in five if each != name} for name in five}
+    plans = [GroupPlans(node(name, others[name], {"replication_factor": 3})) for name in five]
+    for name in five:
+        for group, led, copies in (
+            ("default", f"leader-{name}", 3),
+            ("copies-2", f"copies-2-leader-{name}", 2),
+        ):
+            assert [each.led_by(name, group) for each in plans] == [led] * 5
+            assert preferred_leader(led) == name
+            found = [names(each.of(led).members) for each in plans]
+            assert found == [found[0]] * 5
+            assert name in found[0]
+            assert len(found[0]) == copies
+    assert len({tuple(names(plans[0].of(f"leader-{name}").members)) for name in five}) > 1
+    for group in ("default", "leader", "leader-", "copies-2", "copies-x-leader-a", "my-leader-a"):
+        assert preferred_leader(group) == ""
+
+
+def test_the_cluster_of_the_examples_has_a_group_for_each_node_to_lead() -> None:
+    for own in ("node1", "node2", "node3"):
+        plans = GroupPlans(load(CONFIG / "cluster" / f"{own}.yaml", {}))
+        for node in ("node1", "node2", "node3"):
+            assert plans.led_by(node, "default") == f"leader-{node}"
+            assert plans.led_by(node, "copies-2") == f"copies-2-leader-{node}"
+
+
+def test_a_group_of_a_node_that_is_gone_stays_but_gets_no_more_queues() -> None:
+    plans = GroupPlans(node("a", THREE))
+    assert len(plans.of("leader-gone").members) == 3
+    with pytest.raises(UnknownGroup, match="leader-gone is for a node gone, and there is none"):
+        plans.for_queue("leader-gone")
+    assert plans.led_by("gone", "default") == ""
+    assert plans.led_by("a" * 128, "default") == "", "such a name would be too long"
 
 
 def test_what_is_replicated_and_named() -> None:

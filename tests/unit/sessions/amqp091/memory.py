@@ -7,10 +7,9 @@ goes with it, can be imported from here as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from fluxmq.auth.logins import AuthResult, BackendLogin, LoginOutcome
 from fluxmq.auth.permissions import Permissions
@@ -225,15 +224,8 @@ class MemoryBroker:
 
         self.answer(do)
 
-    def group_for(
-        self,
-        queue_name: str,
-        durable: bool,
-        exclusive: bool,
-        queue_type: str,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> str:
-        if (arguments or {}).get("x-fluxmq-group") == "unknown":
+    def group_for(self, queue: QueueRecord) -> str:
+        if queue.arguments.get("x-fluxmq-group") == "unknown":
             raise Refusal(406, "replication group 'unknown' is not supported here")
         return "memory"
 

@@ -7,6 +7,7 @@ import itertools
 import socket
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,10 +222,8 @@ class AmqpNode(QueueNode):
         self, name: str, shard: int = 0, vhost: str = "/", durable: bool = True, **values: Any
     ) -> QueueRecord:
         """Declare a queue."""
-        kind = values.get("type", "classic")
-        exclusive = values.get("exclusive", False)
-        group = self.amqp(shard).broker.group_for(name, durable, exclusive, kind)
-        wanted = QueueRecord(vhost, name, durable=durable, group=group, **values)
+        wanted = QueueRecord(vhost, name, durable=durable, **values)
+        wanted = replace(wanted, group=self.amqp(shard).broker.group_for(wanted))
         assert self.change(DeclareQueue(wanted), shard=shard) is None
         return wanted
 

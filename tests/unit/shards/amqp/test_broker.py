@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,9 +44,8 @@ def connected(node: AmqpNode, shard: int) -> AmqpClient:
 
 def wish(node: AmqpNode, shard: int, **values: Any) -> QueueRecord:
     """A queue as a client of that shard declares it: in memory there, unless it is durable."""
-    durable = values.get("durable", False)
-    group = node.amqp(shard).broker.group_for("q", durable, False, "classic")
-    return QueueRecord("/", "q", group=group, **values)
+    queue = QueueRecord("/", "q", **values)
+    return replace(queue, group=node.amqp(shard).broker.group_for(queue))
 
 
 def counts(client: AmqpClient, **values: Any) -> tuple[int, int]:

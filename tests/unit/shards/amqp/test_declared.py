@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -246,10 +247,8 @@ def test_what_was_declared_while_its_shard_was_down_is_made_there(make_amqp: Mak
     others = [f"q{number}" for number in range(6)]
     broker = node.amqp(1 - down).broker
     for name in others:
-        group = broker.group_for(name, True, False, "classic")
-        broker.change(
-            [DeclareQueue(QueueRecord("/", name, durable=True, group=group))], done.append
-        )
+        queue = QueueRecord("/", name, durable=True)
+        broker.change([DeclareQueue(replace(queue, group=broker.group_for(queue)))], done.append)
     node.advance(1)
     assert len(done) < len(others), "some of them wait for their shard"
     node.start(down)
@@ -292,8 +291,8 @@ def test_control_comes_back_with_all_it_knew(make_amqp: MakeAmqp) -> None:
     queue = node.queue("work")
     node.control.held = True
     done: list[object] = []
-    group = node.amqp().broker.group_for("late", True, False, "classic")
-    late = QueueRecord("/", "late", durable=True, group=group)
+    late = QueueRecord("/", "late", durable=True)
+    late = replace(late, group=node.amqp().broker.group_for(late))
     node.amqp().broker.change([DeclareQueue(late)], done.append)
     node.control.die()
     Publisher(node).publish("", "work", b"1")

@@ -290,12 +290,13 @@ def test_changes_are_refused_as_control_says(make_amqp: MakeAmqp) -> None:
 def test_groups_of_new_queues(make_amqp: MakeAmqp) -> None:
     node = make_amqp(2)
     group_for = node.amqp(1).broker.group_for
-    assert group_for("q", False, False, "classic") == "ephemeral-1"
-    assert group_for("q", True, True, "classic") == "ephemeral-1"
-    assert group_for("q", True, False, "classic").startswith("local-")
-    assert group_for("q", True, False, "stream") == group_for("q", True, False, "quorum")
+    durable = QueueRecord("/", "q", durable=True)
+    assert group_for(QueueRecord("/", "q")) == "ephemeral-1"
+    assert group_for(replace(durable, exclusive=True)) == "ephemeral-1"
+    assert group_for(durable).startswith("local-")
+    assert group_for(replace(durable, type="stream")) == group_for(replace(durable, type="quorum"))
     buffered = make_amqp(storage={"queue_ack_durability": "buffered"})
-    assert buffered.amqp().broker.group_for("q", True, False, "classic").startswith("buffered-")
+    assert buffered.amqp().broker.group_for(durable).startswith("buffered-")
 
 
 @pytest.mark.parametrize(
