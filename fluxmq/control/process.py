@@ -32,6 +32,7 @@ from fluxmq.control import (
     node_details,
     placements,
     procfs,
+    queue_backups,
     queue_migrations,
 )
 from fluxmq.control.bans import FILE_NAME as BANS_FILE
@@ -214,16 +215,10 @@ class ControlProcess:
                 self._settings.cluster.node_id,
                 self._other_nodes(),
             )
-            migrations = queue_migrations.MigrationRequests(
-                self._settings,
-                lambda: topology_service.topology,
-                topology_service.change,
-                listing,
-            )
             details = self._details(topology_service)
             self._answers |= dict.fromkeys(node_details.KINDS, details.answer)
             self._answers |= dict.fromkeys(listings.KINDS, listing.answer)
-            self._answers |= dict.fromkeys(queue_migrations.KINDS, migrations.answer)
+            self._serve_queues(topology_service, listing)
         except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
             raise BootError(f"storage.data_dir: {path}: {problem}") from problem
         try:
@@ -260,6 +255,20 @@ class ControlProcess:
         definitions = self._settings.management.load_definitions
         if definitions is not None:
             await self._load_definitions(definitions, management)
+
+    def _serve_queues(self, topology_service: TopologyService, listing: listings.Listings) -> None:
+        """Answer requests to move queues and to back them up."""
+        migrations = queue_migrations.MigrationRequests(
+            self._settings,
+            lambda: topology_service.topology,
+            topology_service.change,
+            listing,
+        )
+        backing_up = queue_backups.QueueBackupRequests(
+            lambda: topology_service.topology, self._shards, self._answer
+        )
+        self._answers |= dict.fromkeys(queue_migrations.KINDS, migrations.answer)
+        self._answers |= dict.fromkeys(queue_backups.KINDS, backing_up.answer)
 
     def _join(self, topology_service: TopologyService, directory: Directory) -> None:
         """Connect the services of topology and users with the other nodes', and with the firehose."""
