@@ -51,8 +51,8 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.queue_backup import (
     MANIFEST_NAME,
     STREAM_TYPE,
-    QueueManifest,
     QueueBackup,
+    QueueManifest,
     wanted_ranges,
 )
 from fluxmq.storage.queue_copy import copy_queue

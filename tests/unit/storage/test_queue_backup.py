@@ -21,10 +21,10 @@ from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
 from fluxmq.storage.queue_backup import (
     MANIFEST_NAME,
-    QueueManifest,
     NotABackupError,
     OffsetRange,
     QueueBackup,
+    QueueManifest,
     wanted_ranges,
 )
 from fluxmq.storage.queue_copy import copy_queue
