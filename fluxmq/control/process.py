@@ -52,6 +52,7 @@ from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import ControlListener, Peer, PeerError, RequestError, Service, answers_of
+from fluxmq.control.recent_log import RecentLog
 from fluxmq.control.resources import NodeResources
 from fluxmq.control.revision_barrier import confirmed
 from fluxmq.control.scrape import Scraper
@@ -64,6 +65,7 @@ from fluxmq.ipc import unix_socket
 from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.definition_messages import EXPORT_DEFINITIONS, IMPORT_DEFINITIONS
 from fluxmq.ipc.launch import Launch, LaunchError
+from fluxmq.ipc.log_messages import RECENT_LOG
 from fluxmq.ipc.messages import (
     ERROR_UNKNOWN_KIND,
     HASHING,
@@ -160,10 +162,12 @@ class ControlProcess:
             self._forget,
         )
         self._greeting: list[GreetingUser] = []
+        recent = RecentLog(self._processes)
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
             **dict.fromkeys(placements.KINDS, self._placing.answer),
             **dict.fromkeys(backups.KINDS, writer.answer),
             **dict.fromkeys(clustering.KINDS, self._clustering.answer),
+            RECENT_LOG: recent.answer,
         }
         """Handlers of requests by kind."""
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
