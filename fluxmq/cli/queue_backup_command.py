@@ -212,6 +212,9 @@ def _restore(node: TargetNode, options: argparse.Namespace) -> list[str]:
             )
         try:
             total = restore.append(backup)
+        except StorageError as problem:
+            text = f"{problem}: the queue has the messages before the damage"
+            raise ExitError(EXIT_REFUSED, text) from problem
         except (ExitError, CallError, OSError, KeyboardInterrupt) as problem:
             raise ExitError(
                 EXIT_REFUSED,

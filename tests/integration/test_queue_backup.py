@@ -187,6 +187,13 @@ def _restore(
         votes = ctl(broker, "restore-queue", str(backups["votes"]))
         assert f"{manifest['messages']:,} messages appended" in votes
         ctl(broker, "restore-queue", str(backups["votes"]), "--name", "again")
+        for _ in range(2):  # as after a restore that was killed before it heard of its last batch
+            ctl(
+                broker, "restore-queue", str(backups["votes"]), "--name", "on", "--continue", "7f:0"
+            )
+        count = opened.queue_declare("on", passive=True).method.message_count
+        assert count == manifest["messages"]
+        opened.queue_delete("on")
         ctl(broker, "restore-queue", str(backups["facts"]))
         listed = ctl(
             broker, "list_queues", "-s", "name", "type", "arguments", "--formatter", "json"
