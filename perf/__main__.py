@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | resting | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | resting | observers | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perf import catch_up, failover, idle, plots, queue, report, resting, roaming
+from perf import catch_up, failover, idle, observers, plots, queue, report, resting, roaming
 from perf.brokers import BrokerError
 from perf.cases import CASES, IDLE_CONNECTIONS
 from perf.compare import CaseResult, Plan, run_case
@@ -59,6 +59,9 @@ def parser() -> argparse.ArgumentParser:
     failover.add_options(commands.add_parser("failover", help="a leader's node is killed"))
     roaming.add_options(commands.add_parser("roaming", help="clients go from node to node"))
     resting.add_options(commands.add_parser("resting", help="nodes without anything to do"))
+    observers.add_options(
+        commands.add_parser("observers", help="scrapes and open pages beside messages")
+    )
     commands.add_parser("cases", help="list the cases")
     micro = commands.add_parser("micro", help="micro-benchmarks of the codecs, trie and ring")
     micro.add_argument("--seconds", type=float, default=0.5, help="for each")
@@ -211,6 +214,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return roaming.main(options)
         if options.command == "resting":
             return resting.main(options)
+        if options.command == "observers":
+            return observers.main(options)
         if options.command == "catch_up":
             return catch_up.main(options)
         if options.command == "cases":

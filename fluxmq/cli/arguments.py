@@ -138,6 +138,12 @@ def _add_backup(commands: Commands) -> None:
     backup_command.add_parser(commands)
 
 
+def _add_queue_backup(commands: Commands) -> None:
+    from fluxmq.cli import queue_backup_command
+
+    queue_backup_command.add_parser(commands)
+
+
 def _add_force(commands: Commands) -> None:
     from fluxmq.cli import force_command
 
@@ -189,6 +195,7 @@ def _add_bench(commands: Commands) -> None:
 _ADDERS: Final[dict[Callable[[Commands], None], tuple[str, ...]]] = {
     _add_cluster: CLUSTER_COMMANDS,
     _add_backup: ("backup",),
+    _add_queue_backup: ("backup-queue", "restore-queue"),
     _add_force: ("force-quorum",),
     _add_migrate: ("migrate-queue",),
     _add_log: ("log",),

@@ -119,6 +119,14 @@ def _backup(node: TargetNode, options: argparse.Namespace) -> None:
     _ask(node, options, backup_command.run)
 
 
+def _queue_backup(node: TargetNode, options: argparse.Namespace) -> None:
+    from fluxmq.cli import queue_backup_command
+
+    if options.command == queue_backup_command.BACKUP_NAME:
+        node.require_here(options.command)
+    print("\n".join(queue_backup_command.run(node, options)), flush=True)
+
+
 def _migrate(node: TargetNode, options: argparse.Namespace) -> None:
     from fluxmq.cli import migrate_command
 
@@ -189,6 +197,8 @@ _COMMANDS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], None]]] = 
     **dict.fromkeys(("groups", "queues", "pin", "unpin"), _queues),
     **dict.fromkeys(CLUSTER_COMMANDS, _cluster),
     "backup": _backup,
+    "backup-queue": _queue_backup,
+    "restore-queue": _queue_backup,
     "migrate-queue": _migrate,
     "force-quorum": _force,
     "import-mosquitto": _import_mosquitto,

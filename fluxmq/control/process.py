@@ -32,6 +32,7 @@ from fluxmq.control import (
     node_details,
     placements,
     procfs,
+    queue_backups,
     queue_migrations,
 )
 from fluxmq.control.bans import FILE_NAME as BANS_FILE
@@ -51,6 +52,7 @@ from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
 from fluxmq.control.password_hashes import parameters_of
 from fluxmq.control.peers import ControlListener, Peer, PeerError, RequestError, Service, answers_of
+from fluxmq.control.recent_log import RecentLog
 from fluxmq.control.resources import NodeResources
 from fluxmq.control.revision_barrier import confirmed
 from fluxmq.control.scrape import Scraper
@@ -63,6 +65,7 @@ from fluxmq.ipc import unix_socket
 from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.definition_messages import EXPORT_DEFINITIONS, IMPORT_DEFINITIONS
 from fluxmq.ipc.launch import Launch, LaunchError
+from fluxmq.ipc.log_messages import RECENT_LOG
 from fluxmq.ipc.messages import (
     ERROR_UNKNOWN_KIND,
     HASHING,
@@ -159,10 +162,12 @@ class ControlProcess:
             self._forget,
         )
         self._greeting: list[GreetingUser] = []
+        recent = RecentLog(self._processes)
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
             **dict.fromkeys(placements.KINDS, self._placing.answer),
             **dict.fromkeys(backups.KINDS, writer.answer),
             **dict.fromkeys(clustering.KINDS, self._clustering.answer),
+            RECENT_LOG: recent.answer,
         }
         """Handlers of requests by kind."""
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
@@ -214,16 +219,10 @@ class ControlProcess:
                 self._settings.cluster.node_id,
                 self._other_nodes(),
             )
-            migrations = queue_migrations.MigrationRequests(
-                self._settings,
-                lambda: topology_service.topology,
-                topology_service.change,
-                listing,
-            )
             details = self._details(topology_service)
             self._answers |= dict.fromkeys(node_details.KINDS, details.answer)
             self._answers |= dict.fromkeys(listings.KINDS, listing.answer)
-            self._answers |= dict.fromkeys(queue_migrations.KINDS, migrations.answer)
+            self._serve_queues(topology_service, listing)
         except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
             raise BootError(f"storage.data_dir: {path}: {problem}") from problem
         try:
@@ -260,6 +259,20 @@ class ControlProcess:
         definitions = self._settings.management.load_definitions
         if definitions is not None:
             await self._load_definitions(definitions, management)
+
+    def _serve_queues(self, topology_service: TopologyService, listing: listings.Listings) -> None:
+        """Answer requests to move queues and to back them up."""
+        migrations = queue_migrations.MigrationRequests(
+            self._settings,
+            lambda: topology_service.topology,
+            topology_service.change,
+            listing,
+        )
+        backing_up = queue_backups.QueueBackupRequests(
+            lambda: topology_service.topology, self._shards, self._answer
+        )
+        self._answers |= dict.fromkeys(queue_migrations.KINDS, migrations.answer)
+        self._answers |= dict.fromkeys(queue_backups.KINDS, backing_up.answer)
 
     def _join(self, topology_service: TopologyService, directory: Directory) -> None:
         """Connect the services of topology and users with the other nodes', and with the firehose."""

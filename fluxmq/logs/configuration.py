@@ -14,6 +14,7 @@ import select
 from typing import Final, Literal
 
 from fluxmq.logs.formatters import JsonFormatter, TextFormatter
+from fluxmq.logs.recent import keep_lines
 
 LogFormat = Literal["auto", "json", "text"]
 ROOT: Final = "fluxmq"
@@ -111,6 +112,7 @@ def configure(
         if isinstance(earlier, LineHandler):
             top.removeHandler(earlier)
     top.addHandler(handler)
+    keep_lines(process)
     top.setLevel(max(number, logging.WARNING))
     logging.getLogger(ROOT).setLevel(number)
     logging.captureWarnings(True)

@@ -112,7 +112,8 @@ def _exception(record: logging.LogRecord) -> str | None:
     return escape_lines(text.rstrip("\n"), EXCEPTION_CHARACTERS_MAX)
 
 
-def _level(record: logging.LogRecord) -> str:
+def level_of(record: logging.LogRecord) -> str:
+    """Return a record's level as it is shown."""
     return _LEVEL_NAMES.get(record.levelno, f"level-{record.levelno}")
 
 
@@ -128,7 +129,7 @@ class JsonFormatter(logging.Formatter):
         """Return the line without its line end."""
         line: dict[str, FieldValue] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": _level(record),
+            "level": level_of(record),
             "process": self._process,
             "logger": record.name,
             "message": _message(record),
@@ -155,8 +156,8 @@ class TextFormatter(logging.Formatter):
         moment = (
             datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
         )
-        level = f"{_level(record):<8}"
-        fields = " ".join(f"{name}={_quoted(value)}" for name, value in _fields(record))
+        level = f"{level_of(record):<8}"
+        fields = _fields_text(record)
         if self._colour:
             moment = f"{_DIM}{moment}{_RESET}"
             level = f"{_COLOURS.get(record.levelno, '')}{level}{_RESET}"
@@ -168,6 +169,16 @@ class TextFormatter(logging.Formatter):
         if exception is not None:
             line = line + "\n" + "\n".join(f"    {part}" for part in exception.split("\n"))
         return line
+
+
+def text_of(record: logging.LogRecord) -> str:
+    """Return what a line says: message and fields, and a traceback on further lines."""
+    parts = [each for each in (_message(record), _fields_text(record)) if each]
+    return "\n".join(filter(None, ("  ".join(parts), _exception(record))))
+
+
+def _fields_text(record: logging.LogRecord) -> str:
+    return " ".join(f"{name}={_quoted(value)}" for name, value in _fields(record))
 
 
 def _quoted(value: FieldValue) -> str:

@@ -19,7 +19,7 @@ from fluxmq.queues.consumers import Step
 from fluxmq.queues.group_dispatcher import GroupDispatcher, Read
 from fluxmq.queues.groups import TEMPORARY
 from fluxmq.queues.limits import RUN_BYTES_MAX
-from fluxmq.queues.machine import VERSION, Machine
+from fluxmq.queues.machine import RAISED_VERSION, Machine
 from fluxmq.queues.possibly_delivered import PossiblyDelivered
 from fluxmq.queues.results import Applied
 from fluxmq.queues.states import NOBODYS_GROUP, QueueState
@@ -82,8 +82,8 @@ class Dispatch:
         left: list[bytes] = []
         if others:
             self._possibly_delivered.begin(self._machine, others)
-        if self._machine.version < VERSION:
-            left.append(commands.raise_version(VERSION))
+        if self._machine.version < RAISED_VERSION:
+            left.append(commands.raise_version(RAISED_VERSION))
         for queue in self._machine.queues.values():
             self._woken[queue.id] = None
             for group in queue.groups.values():

@@ -57,6 +57,9 @@ VERSION: Final = 4
 """Behaviour of the machine; raised by an entry, so that all replicas change at one index. Since 2,
 length limits count ready payloads only and also apply to returned messages; since 3 the rolling
 hash covers entire entries; 4 is `Origins.wide`."""
+RAISED_VERSION: Final = 4
+"""Version that leaders raise their groups to: one that the last release knows, whose nodes may be
+members beside this one's. A newer `VERSION` is only understood until the next release."""
 FIRST_VERSION: Final = 1
 """Version of a new group."""
 _WHOLE: Final = 3

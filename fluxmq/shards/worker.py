@@ -29,6 +29,7 @@ from fluxmq.ipc.conversation import Answered, Handlers
 from fluxmq.ipc.descriptors import shares_here
 from fluxmq.ipc.door_messages import RELOAD_CERTIFICATES, CertificatesReloaded
 from fluxmq.ipc.launch import Launch, fail_boot, finish_ticks, raise_file_limit, read_settings
+from fluxmq.ipc.log_messages import RECENT_LOG, on_recent_log
 from fluxmq.ipc.memory import ProcessMemory, Watermarks
 from fluxmq.ipc.messages import Body, ProcessHello
 from fluxmq.ipc.table import NOT_PINNED, ProcessTable
@@ -328,6 +329,7 @@ class Worker:
                     **self.shard.amqp.commands,
                     **self.shard.permissions.bans.commands,
                     RELOAD_CERTIFICATES: self._reload_certificates,
+                    RECENT_LOG: on_recent_log,
                     **self.shard.node_questions.commands,
                     **{
                         kind: handler

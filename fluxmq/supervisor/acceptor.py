@@ -35,6 +35,7 @@ from fluxmq.ipc.descriptors import shares_here
 from fluxmq.ipc.door_messages import BANS, BanList, BansApplied
 from fluxmq.ipc.handoff import LISTENERS, Handoff
 from fluxmq.ipc.launch import Launch
+from fluxmq.ipc.log_messages import RECENT_LOG, on_recent_log
 from fluxmq.ipc.messages import Body, ProcessHello, ProcessNumbers
 from fluxmq.ipc.node_messages import LISTENING, Listening
 from fluxmq.ipc.polling_client import PollingClient
@@ -145,7 +146,11 @@ class Acceptor:
             Handlers(
                 self.samples,
                 self.numbers,
-                commands={BANS: self._take_bans, LISTENING: self._listen},
+                commands={
+                    BANS: self._take_bans,
+                    LISTENING: self._listen,
+                    RECENT_LOG: on_recent_log,
+                },
             ),
         )
         self._control_fd: int | None = None

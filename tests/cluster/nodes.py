@@ -116,13 +116,16 @@ class Node:
         """What it has written in this life."""
         return self.folder / f"life{self._lives}.log"
 
-    def start(self) -> None:
-        """Start it; `Cluster.wait_ready` waits."""
+    def start(self, tree: Path = REPOSITORY) -> None:
+        """Start it with the program in `tree`, uncompiled if that is another one; `Cluster.wait_ready` waits."""
         self._lives += 1
+        variables = dict(os.environ)
+        if tree != REPOSITORY:
+            variables["FLUXMQ_PURE"] = "1"
         command = [sys.executable, "-m", "fluxmq.supervisor.main"]
         command += ["--config", str(self.file), "--workers", str(self.workers)]
         with self.output.open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=REPOSITORY)
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tree, env=variables)
         self.broker = Broker(
             HOST,
             self.port,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from fluxmq.cli.main import run as fluxmqctl
 from tests.broker import HOST
 from tests.cluster.nodes import Cluster
 from tests.conformance import wire
@@ -52,6 +54,31 @@ def test_a_queue_is_the_same_from_every_node(sites: list[ManagementSite]) -> Non
     assert got["payload"] == "m"
     assert third.status("DELETE", "queues/%2F/shared") == 204
     assert first.status("GET", "queues/%2F/shared") == 404
+
+
+def test_a_queue_is_backed_up_where_it_is_led_and_restored_from_any_node(
+    cluster: Cluster, sites: list[ManagementSite], tmp_path: Path
+) -> None:
+    assert (
+        sites[0].status("PUT", "queues/%2F/kept", {"arguments": {"x-queue-type": "quorum"}}) == 201
+    )
+    message = {"routing_key": "kept", "payload": "m", "properties": {"delivery_mode": 2}}
+    for _ in range(3):
+        assert sites[1].ask("POST", "exchanges/%2F/amq.default/publish", message).body["routed"]
+    backup = str(tmp_path / "kept")
+
+    def done(number: int, *arguments: str) -> bool:
+        return fluxmqctl(["--config", str(cluster.nodes[number].file), *arguments]) == 0
+
+    found = [number for number in range(3) if done(number, "backup-queue", "kept", backup)]
+    assert len(found) == 1, "the others are told that another node leads it, and write nothing"
+    elsewhere = (found[0] + 1) % 3
+    assert done(elsewhere, "restore-queue", backup, "--name", "again")
+    body = {"count": 5, "ackmode": "ack_requeue_false"}
+    got = sites[found[0]].ask("POST", "queues/%2F/again/get", body).body
+    assert [each["payload"] for each in got] == ["m"] * 3
+    for name in ("kept", "again"):
+        assert sites[0].status("DELETE", f"queues/%2F/{name}") == 204
 
 
 def test_every_node_lists_the_nodes_and_their_connections(sites: list[ManagementSite]) -> None:

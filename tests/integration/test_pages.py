@@ -17,6 +17,7 @@ from tests.management import ManagementSite
 
 webdriver = pytest.importorskip("selenium.webdriver")
 from selenium.common import exceptions  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
@@ -48,6 +49,8 @@ PAGES = {
     "groups": "Groups of this node",
     "cores": "Pinned here",
     "alarms": "Nothing is wrong.",
+    "log": "the newest first",
+    "bans": "Who may not connect",
     "policies": "Set a policy",
     "vhosts": "Add a virtual host",
     "users": "Set permissions",
@@ -265,6 +268,17 @@ def test_users_policies_and_virtual_hosts(page: Page) -> None:
     page.press("Clear")
     page.confirm("short")
     page.shows("Cleared.")
+    page.fill(
+        "Set policy",
+        kind="operator policy",
+        name="tight",
+        pattern="^t",
+        definition="max-length = 4",
+    )
+    page.shows("Operator policy tight set.")
+    page.press("Clear")
+    page.confirm("tight")
+    page.wait(lambda: "tight" not in page.text)
     assert page.errors() == []
 
 
@@ -377,3 +391,92 @@ def test_a_group_is_pinned_to_a_core(page: Page, site: Broker) -> None:
     page.press("Unpin")
     page.shows("is no longer pinned.")
     assert page.errors() == []
+
+
+def test_a_group_is_pinned_by_dragging_it_and_by_a_key(page: Page, site: Broker) -> None:
+    api = ManagementSite(site.http_port)
+    assert api.status("PUT", "queues/%2F/dragged") == 201
+    page.log_in()
+    page.open("cores", "Drag a group to another shard")
+    group = page.driver.find_element(By.CSS_SELECTOR, "button.group").text
+
+    def held(shard: int) -> bool:
+        row = page.driver.find_elements(By.CSS_SELECTOR, "main tbody tr")[shard]
+        return group in [each.text for each in row.find_elements(By.CSS_SELECTOR, "button.group")]
+
+    def button() -> Any:
+        return page.driver.find_element(
+            By.XPATH, f"//main//button[@draggable and text()='{group}']"
+        )
+
+    here = 0 if held(0) else 1
+    row = page.driver.find_elements(By.CSS_SELECTOR, "main tbody tr")[1 - here]
+    ActionChains(page.driver).drag_and_drop(button(), row).perform()
+    page.shows(f"Group {group} is pinned to shard-{1 - here}.")
+    page.wait(lambda: held(1 - here))
+    button().send_keys(Keys.ARROW_UP if here == 0 else Keys.ARROW_DOWN)
+    page.shows(f"Group {group} is pinned to shard-{here}.")
+    page.wait(lambda: held(here))
+    page.press("Unpin")
+    page.shows("is no longer pinned.")
+    assert page.errors() == []
+
+
+def test_the_log_is_shown_as_it_is_written(page: Page, site: Broker) -> None:
+    """Lines of every process, chosen by level and text; new ones without asking again."""
+    page.log_in()
+    page.open("log", "control process ready")
+    for text in ("shard-0", "shard-1", "acceptor", "listening"):
+        page.shows(text)
+    page.picture("log")
+    page.fill("Show", level="warning", text="limit of open files")
+    page.wait(lambda: "control process ready" not in page.text)
+    page.fill("Show", level="info", text="definitions imported")
+    page.shows("None.")
+    assert ManagementSite(site.http_port).status("POST", "definitions", {"queues": []}) == 204
+    page.shows("definitions imported  vhosts=0")
+    api = ManagementSite(site.http_port)
+    assert [api.status("GET", f"fluxmq/v1/log?{query}") for query in ("level=loud", "lines=x")] == [
+        400,
+        400,
+    ]
+    assert len(api.get("fluxmq/v1/log?lines=2")) == 2
+    assert page.errors() == []
+
+
+def test_bans_and_limits(page: Page) -> None:
+    page.log_in()
+    page.open("bans", "Who may not connect")
+    page.fill("Ban", kind="MQTT client", value="a/b", minutes="5", reason="<b>too loud</b>")
+    page.shows("The ban of a/b is in force.")
+    page.shows("<b>too loud</b>")
+    page.picture("bans")
+    page.fill("Ban", value="nonsense")
+    page.shows("no address and no network")
+    page.open("vhosts", "Limit a virtual host")
+    page.fill("Set limit", limit="max-queues", value="1000")
+    page.shows('{"max-queues":1000}')
+    page.fill("Set limit", limit="max-queues", value="")
+    page.shows("Limit cleared.")
+    page.open("users", "Limit a user")
+    page.fill("Set limit", subject="guest", limit="max-channels", value="500")
+    page.shows('{"max-channels":500}')
+    page.open("bans", "too loud")
+    page.press("Lift")
+    page.confirm("a/b")
+    page.shows("Lifted.")
+    page.wait(lambda: "too loud" not in page.text)
+    assert [each for each in page.errors() if "400" not in each] == []
+
+
+READABLE = (Path(__file__).parent / "readable.js").read_text("utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_read_and_operated(page: Page, scheme: str) -> None:
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    page.log_in()
+    for name, text in PAGES.items():
+        page.open(name, text)
+        assert page.driver.execute_script(READABLE) == [], name

@@ -24,6 +24,7 @@ from fluxmq.control.management.events import EventStreams
 from fluxmq.control.management.group_routes import GroupRoutes
 from fluxmq.control.management.list_query import JsonRow
 from fluxmq.control.management.mqtt_routes import MqttRoutes
+from fluxmq.control.management.node_routes import NodeRoutes
 from fluxmq.control.management.objects import MessagingObjects
 from fluxmq.control.management.openapi import document
 from fluxmq.control.management.overview import NodeView, Overview
@@ -105,6 +106,7 @@ class ManagementApi:
             *control_routes(node.ask),
             *GroupRoutes(node.ask, clustered=node.replicas is not None).routes(),
             *MqttRoutes(node.ask, shards).routes(),
+            *NodeRoutes(node.ask).routes(),
             ApiRoute("GET", "openapi.json", self._describe),
         ]
         self.streams = EventStreams(

@@ -47,6 +47,7 @@ from fluxmq.ipc.messages import (
     reply,
 )
 from fluxmq.ipc.node_messages import DESCRIBE_NODE, HTTP_PATH, LISTENING, MEDIA_TYPE, SETTINGS
+from fluxmq.ipc.queue_backups import RESTORE_BATCH, RESTORE_QUEUE
 from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE
 
 KINDS: Final = frozenset(
@@ -63,6 +64,7 @@ KINDS: Final = frozenset(
         *(clusters.MEMBER_CHANGE, clusters.FORGET_NODE, clusters.AUDIT),
         *(migrations.MIGRATE_QUEUE, migrations.MIGRATION),
         *(EXPORT_DEFINITIONS, IMPORT_DEFINITIONS),
+        *(RESTORE_QUEUE, RESTORE_BATCH),
     }
 )
 """Requests that are carried out."""

@@ -27,10 +27,11 @@ from fluxmq.control.management.requests import (
     text_of,
 )
 from fluxmq.control.management.rows import (
-    binding_row,
+    binding_definition,
     exchange_row,
     permission_rows,
     policy_row,
+    queue_row,
     topic_permission_rows,
     user_row,
 )
@@ -43,7 +44,6 @@ from fluxmq.ipc.definition_messages import (
 )
 from fluxmq.ipc.group_choice import GroupChoice
 from fluxmq.ipc.messages import ERROR_INVALID, Body, ControlMessage
-from fluxmq.ipc.row_messages import plain
 from fluxmq.logs import get_logger
 from fluxmq.routing.topology.arguments import queue_type
 from fluxmq.routing.topology.changes import (
@@ -178,26 +178,13 @@ class Definitions:
             "policies": [
                 policy_row(each) for each in topology.policies(vhost) if not each.operator
             ],
-            "queues": [
-                {
-                    "name": each.name,
-                    "vhost": vhost,
-                    "type": each.type,
-                    "durable": each.durable,
-                    "auto_delete": each.auto_delete,
-                    "arguments": plain(each.arguments),
-                }
-                for each in kept
-            ],
+            "queues": [queue_row(each) for each in kept],
             "exchanges": [
                 exchange_row(each, "")
                 for each in topology.exchanges(vhost)
                 if each.durable and each.name and not is_reserved(each.name)
             ],
-            "bindings": [
-                {key: value for key, value in binding_row(each).items() if key != "properties_key"}
-                for each in bindings
-            ],
+            "bindings": [binding_definition(each) for each in bindings],
         }
 
     # In

@@ -47,6 +47,9 @@ _QUERY: Final[dict[str, tuple[Schema, str]]] = {
     "if-unused": (_FLAG, "Whether to refuse it while it is in use"),
     "if-empty": (_FLAG, "Whether to refuse it while there are messages"),
     "force": (_FLAG, "Whether to do so although the node is in contact"),
+    "level": (_TEXT, "The least severe level: debug, info, warning, error or critical"),
+    "text": (_TEXT, "Part of a line, or of its process's name"),
+    "lines": (_COUNT, "Number of lines"),
     "path": (
         {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": PATHS_MAX},
         "Path and query below /api/ whose answer is watched",
@@ -152,6 +155,8 @@ def _rows() -> dict[str, Schema]:
         "Subscription": _listed("subscriptions"),
         "Retained": _listed("retained"),
         "Outbox": _listed("outboxes"),
+        "LogLine": _names("process", "level", "text", time={"type": "number"}),
+        "Ban": _names("kind", "value", "reason", until={"type": ["number", "null"]}),
     }
 
 
@@ -190,6 +195,7 @@ def _bodies() -> dict[str, Schema]:
             ("exchange", "write", "read"), exchange=_TEXT, write=_TEXT, read=_TEXT
         ),
         "Limit": _object(("value",), value=_COUNT),
+        "BanDeclaration": _names("reason", seconds={"type": "number"}),
         "PolicyDeclaration": _object(
             ("pattern", "definition"),
             **{"pattern": _TEXT, "definition": _TABLE, "apply-to": _TEXT, "priority": _COUNT},

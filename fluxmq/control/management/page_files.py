@@ -18,6 +18,7 @@ TYPES: Final = {
     "views.js": "text/javascript",
     "views_groups.js": "text/javascript",
     "views_mqtt.js": "text/javascript",
+    "views_node.js": "text/javascript",
     "live.js": "text/javascript",
     "dom.js": "text/javascript",
     "api.js": "text/javascript",

@@ -29,6 +29,7 @@ _UNUSED: Final = ("if-unused",)
 _EMPTY: Final = ("if-empty",)
 _FORCE: Final = ("force",)
 _EVENTS: Final = ("path",)
+_LINES: Final = ("level", "text", "lines")
 
 ROUTE_TEXTS: Final[dict[str, RouteText]] = {
     "GET overview": RouteText(
@@ -330,6 +331,14 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
     "GET fluxmq/v1/outboxes": RouteText(
         "List messages kept here for queues that another node leads", "Outbox[]", "", _PAGED
     ),
+    "GET fluxmq/v1/log": RouteText(
+        "List the last log lines of this node, the newest first", "LogLine[]", "", _LINES
+    ),
+    "GET fluxmq/v1/bans": RouteText("List who may not connect to this node", "Ban[]"),
+    "PUT fluxmq/v1/bans/{kind}/{value}": RouteText(
+        "Refuse connections of an address, a user or an MQTT client", "", "BanDeclaration"
+    ),
+    "DELETE fluxmq/v1/bans/{kind}/{value}": RouteText("Lift a ban"),
     "GET fluxmq/v1/events": RouteText(
         "Stream the answer to a path, at most once a second, as server-sent events",
         "events",

@@ -18,7 +18,7 @@ from fluxmq.control.management.requests import Ask, error_of
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.messages import MessageError
 from fluxmq.ipc.row_messages import LIST, Listed, ListRequest, plain
-from fluxmq.routing.topology.records import Binding, Exchange, Policy, Vhost
+from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.values import canonical
 
 HASHING: Final = "argon2id"
@@ -63,6 +63,23 @@ def exchange_row(exchange: Exchange, policy: str) -> JsonRow:
         "arguments": plain(exchange.arguments),
         **({"policy": policy} if policy else {}),
     }
+
+
+def queue_row(queue: QueueRecord) -> JsonRow:
+    """Return a queue's definition."""
+    return {
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "type": queue.type,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "arguments": plain(queue.arguments),
+    }
+
+
+def binding_definition(binding: Binding) -> JsonRow:
+    """Return a binding's definition."""
+    return {key: value for key, value in binding_row(binding).items() if key != "properties_key"}
 
 
 def binding_row(binding: Binding) -> JsonRow:

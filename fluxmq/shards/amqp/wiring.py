@@ -31,6 +31,7 @@ from fluxmq.shards.amqp.declared import DeclaredQueues
 from fluxmq.shards.amqp.management_calls import ManagementCalls
 from fluxmq.shards.amqp.migrations import QueueMigrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
+from fluxmq.shards.amqp.queue_backups import QueueBackups
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.mqtt_queries import MqttQueries
@@ -147,6 +148,9 @@ class Amqp:
             **self.queries.mqtt.commands,
             **self.traffic.commands(),
             **self.management_calls.commands,
+            **QueueBackups(
+                self._queues, lambda: self.topology.topology, self.broker.now_us
+            ).commands,
             TRACED: self._traced,
         }
 

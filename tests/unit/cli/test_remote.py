@@ -98,7 +98,14 @@ def test_the_environment_names_the_data_directory(tmp_path, monkeypatch) -> None
 
 @pytest.mark.parametrize(
     "command",
-    ["log stat", "snapshot q /tmp/x", "backup /tmp/x", "force-quorum --all", "upgrade-check"],
+    [
+        "log stat",
+        "snapshot q /tmp/x",
+        "backup /tmp/x",
+        "backup-queue q /tmp/x",
+        "force-quorum --all",
+        "upgrade-check",
+    ],
 )
 def test_commands_on_files_are_refused_for_another_machine(command: str, capsys) -> None:
     code = run(["--node", "https://b", "--user", "ann", *command.split()])

@@ -7,6 +7,7 @@ import { WatchedApi, follow } from "/live.js";
 import * as views from "/views.js";
 import * as groups from "/views_groups.js";
 import * as mqtt from "/views_mqtt.js";
+import * as node from "/views_node.js";
 
 const RELOAD_MILLISECONDS = 5000;
 const api = new Api();
@@ -19,12 +20,12 @@ const PAGES = [
   ["", "Overview", views.overview], ["nodes", "Nodes", views.nodes, "monitoring"], ["queues", "Queues", views.queues], ["exchanges", "Exchanges", views.exchanges],
   ["connections", "Connections", views.connections], ["channels", "Channels", views.channels],
   ["clients", "MQTT clients", mqtt.clients, "monitoring"], ["subscriptions", "Subscriptions", mqtt.subscriptions, "monitoring"], ["retained", "Retained", mqtt.retained, "monitoring"],
-  ["groups", "Groups", groups.groups, "monitoring"], ["cores", "Cores", groups.cores, "monitoring"], ["alarms", "Alarms", groups.alarms, "monitoring"], ["policies", "Policies", views.policies],
+  ["groups", "Groups", groups.groups, "monitoring"], ["cores", "Cores", groups.cores, "monitoring"], ["alarms", "Alarms", groups.alarms, "monitoring"], ["log", "Log", node.log, "administrator"], ["bans", "Bans", node.bans, "administrator"], ["policies", "Policies", views.policies],
   ["vhosts", "Virtual hosts", views.virtualHosts], ["users", "Users", views.users, "administrator"], ["definitions", "Definitions", views.definitions, "administrator"],
 ];
 const DETAILS = { queue: views.queue, exchange: views.exchange, client: mqtt.client };
 const PARENTS = { queue: "queues", exchange: "exchanges", client: "clients" };
-const LIVE = new Set(["", "nodes", "queues", "queue", "connections", "channels", "clients", "client", "subscriptions", "retained", "groups", "cores", "alarms"]);
+const LIVE = new Set(["", "nodes", "queues", "queue", "connections", "channels", "clients", "client", "subscriptions", "retained", "groups", "cores", "alarms", "log", "bans"]);
 
 let shown = 0;
 let timer;

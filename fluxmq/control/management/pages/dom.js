@@ -59,7 +59,7 @@ export function form(fields, submit, act, kind = "") {
     } else if (field.type === "area") input = el("textarea", { ...common, placeholder: field.hint });
     else input = el("input", { ...common, type: field.type === "check" ? "checkbox" : field.type || "text", placeholder: field.hint, autocomplete: "off" });
     if (field.type === "check") input.checked = Boolean(field.value);
-    else if (field.value !== undefined && field.type !== "select") input.value = field.value;
+    else if (field.value !== undefined && field.type !== "select") input.defaultValue = field.value;
     inputs[field.name] = input;
     const text = el("span", {}, field.label);
     if (field.type === "check") return el("label", { class: "check" }, input, text);

@@ -317,7 +317,8 @@ export async function channels(context) {
 
 export async function users(context) {
   const { api } = context;
-  const [found, permissions, hosts] = await Promise.all([api.get("users"), api.get("permissions"), vhosts(api)]);
+  const [found, permissions, limits, hosts] = await Promise.all([api.get("users"), api.get("permissions"), api.get("user-limits"), vhosts(api)]);
+  const limitsOf = Object.fromEntries(limits.map((row) => [row.user, row.value]));
   const of = (name) => permissions.filter((row) => row.user === name);
   return [
     el("h2", {}, "Users"),
@@ -325,6 +326,7 @@ export async function users(context) {
       { title: "Name", cell: (row) => row.name }, { title: "Tags", cell: (row) => row.tags.map((tag) => badge(tag)) },
       { title: "Permissions (configure, write, read)", cell: (row) => of(row.name).map((each) => el("div", {}, badge(each.vhost), el("code", {}, `${each.configure} ${each.write} ${each.read}`), " ",
         el("button", { class: "danger", type: "button", on: { click: () => context.act("permissions cleared", () => api.send("DELETE", `permissions/${path(each.vhost, row.name)}`)) } }, "Clear"))) },
+      { title: "Limits", cell: (row) => json(limitsOf[row.name]) },
       { title: "", cell: (row) => el("button", { class: "danger", type: "button", on: { click: async () => { if (await confirmed("Delete the user", row.name)) await context.act("deleted", () => api.send("DELETE", `users/${path(row.name)}`)); } } }, "Delete") },
     ], found),
     el("h3", {}, "Add or change a user"),
@@ -337,6 +339,8 @@ export async function users(context) {
       { name: "user", label: "User", type: "select", options: found.map((row) => row.name) }, { name: "vhost", label: "Virtual host", type: "select", options: hosts, value: "/" },
       { name: "configure", label: "Configure (pattern)", value: ".*" }, { name: "write", label: "Write (pattern)", value: ".*" }, { name: "read", label: "Read (pattern)", value: ".*" },
     ], "Set permissions", async (values) => context.act("permissions set", () => api.send("PUT", `permissions/${path(values.vhost, values.user)}`, { configure: values.configure, write: values.write, read: values.read }))),
+    el("h3", {}, "Limit a user"),
+    limitForm(context, "User", found.map((row) => row.name), ["max-connections", "max-channels"], (user) => `user-limits/${path(user)}`),
   ];
 }
 
@@ -350,25 +354,41 @@ export async function virtualHosts(context) {
   ], found)];
   if (api.has()) {
     shown.push(el("h3", {}, "Add a virtual host"), form([{ name: "name", label: "Name", required: true }, { name: "description", label: "Description" }, { name: "type", label: "Default queue type", type: "select", options: ["classic", "quorum", "stream"], value: "classic" }], "Add virtual host",
-      async (values) => context.act(`virtual host ${values.name} added`, () => api.send("PUT", `vhosts/${path(values.name)}`, { description: values.description, default_queue_type: values.type }))));
+      async (values) => context.act(`virtual host ${values.name} added`, () => api.send("PUT", `vhosts/${path(values.name)}`, { description: values.description, default_queue_type: values.type }))),
+    el("h3", {}, "Limit a virtual host"), limitForm(context, "Virtual host", found.map((row) => row.name), ["max-connections", "max-queues"], (vhost) => `vhost-limits/${path(vhost)}`));
   }
   return shown;
 }
 
+// A form that sets a limit, or clears it where no number is given. `where` returns the path of a subject's limits.
+function limitForm(context, label, subjects, limits, where) {
+  return form([
+    { name: "subject", label, type: "select", options: subjects }, { name: "limit", label: "Limit", type: "select", options: limits }, { name: "value", label: "Value (empty: no limit)", type: "number" },
+  ], "Set limit", async (values) => context.act(values.value ? "limit set" : "limit cleared", () => (values.value
+    ? context.api.send("PUT", `${where(values.subject)}/${values.limit}`, { value: Number(values.value) })
+    : context.api.send("DELETE", `${where(values.subject)}/${values.limit}`))));
+}
+
+// Policies, and those of operators, which only tighten the others.
+const POLICY_KINDS = { "policy": "policies", "operator policy": "operator-policies" };
+
 export async function policies(context) {
   const { api } = context;
-  const found = await api.get("policies");
+  const [own, operators] = await Promise.all([api.get("policies"), api.get("operator-policies")]);
+  const found = [...own.map((row) => ({ ...row, kind: "policy" })), ...operators.map((row) => ({ ...row, kind: "operator policy" }))];
+  const kinds = Object.keys(POLICY_KINDS).filter((kind) => kind === "policy" || api.has());
   const shown = [el("h2", {}, "Policies"), table("Policies", [
-    { title: "Virtual host", cell: (row) => row.vhost }, { title: "Name", cell: (row) => row.name }, { title: "Pattern", cell: (row) => el("code", {}, row.pattern) }, { title: "Applies to", cell: (row) => row["apply-to"] },
+    { title: "Virtual host", cell: (row) => row.vhost }, { title: "Name", cell: (row) => [row.name, row.kind === "policy" ? "" : " ", row.kind === "policy" ? "" : badge("operator")] }, { title: "Pattern", cell: (row) => el("code", {}, row.pattern) }, { title: "Applies to", cell: (row) => row["apply-to"] },
     { title: "Definition", cell: (row) => json(row.definition) }, { title: "Priority", number: true, cell: (row) => row.priority },
-    { title: "", cell: (row) => (api.has("policymaker") ? el("button", { class: "danger", type: "button", on: { click: async () => { if (await confirmed("Clear the policy", row.name)) await context.act("cleared", () => api.send("DELETE", `policies/${path(row.vhost, row.name)}`)); } } }, "Clear") : "") },
+    { title: "", cell: (row) => (api.has("policymaker") && kinds.includes(row.kind) ? el("button", { class: "danger", type: "button", on: { click: async () => { if (await confirmed(`Clear the ${row.kind}`, row.name)) await context.act("cleared", () => api.send("DELETE", `${POLICY_KINDS[row.kind]}/${path(row.vhost, row.name)}`)); } } }, "Clear") : "") },
   ], found)];
   if (api.has("policymaker")) {
     shown.push(el("h3", {}, "Set a policy"), form([
+      { name: "kind", label: "Kind", type: "select", options: kinds, value: "policy" },
       { name: "vhost", label: "Virtual host", type: "select", options: await vhosts(api), value: "/" }, { name: "name", label: "Name", required: true }, { name: "pattern", label: "Pattern", required: true, hint: "^orders" },
       { name: "to", label: "Applies to", type: "select", options: ["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"], value: "queues" }, { name: "priority", label: "Priority", type: "number", value: "0" },
       { name: "definition", label: "Definition, one key a line", type: "area", wide: true, required: true, hint: "max-length = 1000" },
-    ], "Set policy", async (values) => context.act(`policy ${values.name} set`, () => api.send("PUT", `policies/${path(values.vhost, values.name)}`, { pattern: values.pattern, "apply-to": values.to, priority: Number(values.priority), definition: parsed(values.definition) }))));
+    ], "Set policy", async (values) => context.act(`${values.kind} ${values.name} set`, () => api.send("PUT", `${POLICY_KINDS[values.kind]}/${path(values.vhost, values.name)}`, { pattern: values.pattern, "apply-to": values.to, priority: Number(values.priority), definition: parsed(values.definition) }))));
   }
   return shown;
 }

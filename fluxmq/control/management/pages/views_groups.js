@@ -37,19 +37,44 @@ export async function groups(context) {
   return shown;
 }
 
+const GROUP_TYPE = "application/x-fluxmq-group";
+
+// A group that can be dragged to another shard, or moved there with an arrow key.
+function movable(group, row, shards, pin) {
+  const at = shards.indexOf(row);
+  const made = el("button", { class: "group", type: "button", draggable: true, "aria-label": `Group ${group} on ${row.name}: an arrow key up or down pins it to another shard`, on: {
+    dragstart: (event) => { event.dataTransfer.setData(GROUP_TYPE, group); event.dataTransfer.effectAllowed = "move"; },
+    keydown: (event) => {
+      const next = shards[at + ({ ArrowUp: -1, ArrowDown: 1 }[event.key] || NaN)];
+      if (next) { event.preventDefault(); made.blur(); pin(group, next); }
+    },
+  } }, group);
+  return made;
+}
+
+function takesGroups(line, take) {
+  const takes = (event) => event.dataTransfer.types.includes(GROUP_TYPE);
+  line.addEventListener("dragover", (event) => { if (takes(event)) { event.preventDefault(); line.classList.add("over"); } });
+  line.addEventListener("dragleave", () => line.classList.remove("over"));
+  line.addEventListener("drop", (event) => { if (takes(event)) { event.preventDefault(); line.classList.remove("over"); take(event.dataTransfer.getData(GROUP_TYPE)); } });
+}
+
 export async function cores(context) {
   const { api } = context;
   const found = await api.get(`${V1}/cores`);
   const unpin = (group) => el("button", { class: "plain", type: "button", "aria-label": `Unpin ${group}`, on: { click: () => context.act(`${group} is no longer pinned`, () => api.send("DELETE", `${V1}/groups/${path(group)}/pin`)) } }, "Unpin");
-  const shown = [
-    el("h2", {}, "Cores"),
-    table("Shards of this node, each with a core of its own where there are enough", [
-      { title: "Shard", cell: (row) => row.name }, { title: "Core", number: true, cell: (row) => (row.core < 0 ? "–" : String(row.core)) }, { title: "State", cell: (row) => badge(row.state, row.ready ? "good" : "bad") },
-      { title: "Connections", number: true, cell: (row) => row.connections }, { title: "Sessions", number: true, cell: (row) => row.sessions }, { title: "Queues", number: true, cell: (row) => row.queues }, { title: "Restarts", number: true, cell: (row) => row.restarts },
-      { title: "Groups", cell: (row) => row.groups.map((group) => badge(group)) },
-      { title: "Pinned here", cell: (row) => row.pinned.map((group) => el("div", { class: "row" }, group, api.has() ? unpin(group) : "")) },
-    ], found),
-  ];
+  const pin = (group, row) => context.act(`group ${group} is pinned to ${row.name}`, () => api.send("PUT", `${V1}/groups/${path(group)}/pin`, { shard: row.shard }));
+  const shards = table("Shards of this node, each with a core of its own where there are enough", [
+    { title: "Shard", cell: (row) => row.name }, { title: "Core", number: true, cell: (row) => (row.core < 0 ? "–" : String(row.core)) }, { title: "State", cell: (row) => badge(row.state, row.ready ? "good" : "bad") },
+    { title: "Connections", number: true, cell: (row) => row.connections }, { title: "Sessions", number: true, cell: (row) => row.sessions }, { title: "Queues", number: true, cell: (row) => row.queues }, { title: "Restarts", number: true, cell: (row) => row.restarts },
+    { title: "Groups", cell: (row) => row.groups.map((group) => (api.has() ? movable(group, row, found, pin) : badge(group))) },
+    { title: "Pinned here", cell: (row) => row.pinned.map((group) => el("div", { class: "row" }, group, api.has() ? unpin(group) : "")) },
+  ], found);
+  const shown = [el("h2", {}, "Cores"), shards];
+  if (api.has()) {
+    shown.push(el("p", { class: "soft" }, "Drag a group to another shard to pin it there, or choose it with Tab and press an arrow key up or down."));
+    shards.querySelectorAll("tbody tr").forEach((line, at) => takesGroups(line, (group) => { if (!found[at].groups.includes(group)) pin(group, found[at]); }));
+  }
   const names = found.flatMap((row) => row.groups).sort();
   if (api.has() && names.length) {
     shown.push(el("h3", {}, "Pin a group"), form([
