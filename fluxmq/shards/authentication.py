@@ -237,7 +237,12 @@ class Authentication:
 
     def _decided(self, login: Login, answer: LoginAnswer) -> None:
         """Continue with what other backends have decided."""
-        if answer.outcome == "accepted" and self.reachable(answer.name, login.peer):
+        accepted = answer.outcome == "accepted"
+        # The name in a token is known only now.
+        if accepted and self.bans.refuse(answer.backend, login.peer, answer.name):
+            login.done(BANNED)
+            return
+        if accepted and self.reachable(answer.name, login.peer):
             self.results[answer.backend, "success"] += 1
             self.guessing.succeeded(login.username, login.address, self._loop.time())
             made = self.backends.login(answer)

@@ -176,8 +176,8 @@ class MqttClient:
     ``peer``: "address:port". ``username``: the authenticated user's name, empty for anonymous.
     ``addressed``: cache of queues it may publish to. ``aliases``: topic aliases the client has
     defined. ``assigned``: the broker generated its client id. ``page``: kind of web page, for
-    clients in browsers. ``feeds``: retained messages being sent, by subscription. ``enhanced``:
-    CONNECT named an authentication method. ``proof``: the server's last SCRAM message, for CONNACK.
+    clients in browsers. ``feeds``: retained messages being sent, by subscription. ``method``:
+    the authentication method that CONNECT named, empty for none. ``proof``: the server's last SCRAM message, for CONNACK.
     """
 
     __slots__ = (
@@ -187,10 +187,10 @@ class MqttClient:
         "certificate_name",
         "connect",
         "connection",
-        "enhanced",
         "feeds",
         "keep_alive",
         "listener",
+        "method",
         "page",
         "peer",
         "policy",
@@ -219,7 +219,7 @@ class MqttClient:
         self.aliases: dict[int, bytes] | None = None
         self.feeds: dict[bytes, RetainedFeed] | None = None
         self.assigned = False
-        self.enhanced = False
+        self.method = ""
         self.scram: ServerExchange | None = None
         self.proof: bytes | None = None
         self.reauthenticating = False
