@@ -62,6 +62,7 @@ from fluxmq.ipc import launch as launching
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.definition_messages import EXPORT_DEFINITIONS, IMPORT_DEFINITIONS
+from fluxmq.ipc.door_messages import BANS_WANTED
 from fluxmq.ipc.launch import Launch, LaunchError
 from fluxmq.ipc.messages import (
     ERROR_UNKNOWN_KIND,
@@ -390,6 +391,19 @@ class ControlProcess:
         )
         self._answers[RECORD_CHANGE] = recorded.answer
         recorded.start()
+        self._share_bans(client())
+
+    def _share_bans(self, client: EtcdClient) -> None:
+        """Have all nodes enforce the same bans."""
+        from fluxmq.control.etcd.bans import BanKeys
+
+        bans = self._serving["bans"]
+        assert isinstance(bans, Bans), "they have been read"
+        keys = BanKeys(client, self._settings.cluster.node_id, bans)
+        bans.share(keys, self._other_nodes())
+        self._answers[BANS_WANTED] = bans.answer
+        self._serving["bans of the cluster"] = keys
+        keys.start()
 
     def _join_etcd(self, client: EtcdClient, cluster: ClusterSettings) -> None:
         """Have this node's member admitted if it was lost, and admit others'."""

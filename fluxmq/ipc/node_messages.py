@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from fluxmq.ipc.door_messages import BANS_WANTED
 from fluxmq.ipc.messages import MessageBody, Name, Natural, Text, Word
 from fluxmq.ipc.row_messages import CLOSE_CONNECTIONS, CLOSE_SESSION, LIST
 from fluxmq.ipc.traffic_messages import NODE_RATES
@@ -37,7 +38,10 @@ REVISION_WANTED: Final = "revision_wanted"
 ADMIT_MEMBER: Final = "admit_member"
 
 QUESTIONS: Final = frozenset(
-    {LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER, NODE_RATES}
+    {
+        *(LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER, NODE_RATES),
+        BANS_WANTED,
+    }
 )
 """Kinds of questions that a control process answers for another node."""
 

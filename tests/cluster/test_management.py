@@ -67,6 +67,24 @@ def test_every_node_lists_the_nodes_and_their_connections(sites: list[Management
             assert row["node"] == "node2"
 
 
+def test_a_ban_on_one_node_closes_connections_of_all(cluster: Cluster) -> None:
+    """And refuses them, until it is lifted on another one."""
+    first, second, third = cluster.nodes
+    with Client(tcp(HOST, third.port), 5) as client:
+        assert client.connect("eve").reason == 0
+        said = first.broker.control("ban", "client_id", "eve", "--for", "1h")
+        assert said.splitlines()[1] == "Closed 1 connections"
+        assert client.expect(wire.DISCONNECT).reason == 0x98
+    for node in cluster.nodes:
+        with Client(tcp(HOST, node.port), 5) as client:
+            assert client.connect("eve").reason == 0x8A
+        assert "\teve\t" in node.broker.control("list_bans")
+    second.broker.control("unban", "client_id", "eve")
+    for node in cluster.nodes:
+        with Client(tcp(HOST, node.port), 5) as client:
+            assert client.connect("eve").reason == 0
+
+
 def test_users_and_definitions_are_the_clusters(sites: list[ManagementSite]) -> None:
     first, second, _ = sites
     assert first.status("PUT", "users/ann", {"password": "pw", "tags": "monitoring"}) == 201
