@@ -25,6 +25,8 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
+from fluxmq.cluster.errors import ClusterError
+from fluxmq.cluster.security import Security
 from fluxmq.control import (
     backups,
     clustering,
@@ -169,6 +171,7 @@ class ControlProcess:
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
         self._serving: dict[str, Serving] = {}
         """Other parts to stop before the metadata is closed, by name in the log."""
+        self._etcd_clients: list[EtcdClient] = []
         self._listener = ControlListener(
             Service(self._answer, self._greeted, self._gone), os.geteuid()
         )
@@ -247,7 +250,7 @@ class ControlProcess:
         watch = CertificateWatch(self._shards, time.time)
         self._serving["certificates"] = watch
         self._greeting.append(watch)
-        watch.add(of_transport(self._settings.cluster))
+        watch.add(of_transport(self._settings.cluster, self._renew_certificates))
         if self._settings.cluster.enabled and self._settings.cluster.etcd is not None:
             self._start_etcd(self._settings.cluster)
         management = cache(lambda: self._management(listing))
@@ -357,9 +360,11 @@ class ControlProcess:
         def client() -> EtcdClient:
             """Return a connection for one part, which closes it."""
             try:
-                return EtcdClient.of(cluster)
+                made = EtcdClient.of(cluster)
             except EtcdError as problem:
                 raise BootError(str(problem)) from problem
+            self._etcd_clients.append(made)
+            return made
 
         election = self._serving["the election"] = Election(client(), cluster.node_id)
         election.start()
@@ -404,6 +409,22 @@ class ControlProcess:
         self._answers[BANS_WANTED] = bans.answer
         self._serving["bans of the cluster"] = keys
         keys.start()
+
+    def _renew_certificates(self) -> None:
+        """Show others new certificates from now on. Raises ClusterError for files that cannot be
+        used."""
+        Security.of(self._settings.cluster)
+        if not self._etcd_clients:
+            return
+        from fluxmq.control.etcd.client import EtcdError, credentials_of
+
+        try:
+            credentials = credentials_of(self._settings.cluster)
+        except EtcdError as problem:  # they have vanished since
+            raise ClusterError(str(problem)) from problem
+        assert credentials is not None, "files are watched with TLS only"
+        for client in self._etcd_clients:
+            client.renew(credentials)
 
     def _join_etcd(self, client: EtcdClient, cluster: ClusterSettings) -> None:
         """Have this node's member admitted if it was lost, and admit others'."""
