@@ -78,7 +78,7 @@ from fluxmq.ipc.messages import (
     NodeStatus,
     ProcessNumbers,
 )
-from fluxmq.ipc.node_messages import ADMIT_MEMBER, REVISION_WANTED, RevisionWanted
+from fluxmq.ipc.node_messages import ADMIT_MEMBER, NODE_ROW, REVISION_WANTED, RevisionWanted
 from fluxmq.ipc.owner_messages import OWNER_CLAIM
 from fluxmq.ipc.record_messages import RECORD_CHANGE
 from fluxmq.ipc.retained_messages import RETAINED_CHANGE
@@ -512,6 +512,7 @@ class ControlProcess:
             self._launch.workers,
         )
         self._answers[NODE_RATES] = api.rates.answer
+        self._answers[NODE_ROW] = api.overview.answer
         self._serving["management"] = api
         api.start()
         return api

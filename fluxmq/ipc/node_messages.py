@@ -34,13 +34,14 @@ MEDIA_TYPE: Final = "application/vnd.msgpack"
 """Type of a request's and an answer's body there: a frame's value, `[version, kind, id, body]`."""
 
 REVISION_WANTED: Final = "revision_wanted"
+NODE_ROW: Final = "node_row"
 
 ADMIT_MEMBER: Final = "admit_member"
 
 QUESTIONS: Final = frozenset(
     {
         *(LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER, NODE_RATES),
-        BANS_WANTED,
+        *(BANS_WANTED, NODE_ROW),
     }
 )
 """Kinds of questions that a control process answers for another node."""
@@ -63,6 +64,12 @@ class RevisionWanted(MessageBody, frozen=True):
 
     what: Word
     revision: Natural
+
+
+class NodeRow(MessageBody, frozen=True):
+    """A node as the management interface shows it: the answer to ``node_row``."""
+
+    row: Mapping[str, Any]
 
 
 class AdmitMember(MessageBody, frozen=True):

@@ -54,17 +54,25 @@ def test_a_queue_is_the_same_from_every_node(sites: list[ManagementSite]) -> Non
     assert first.status("GET", "queues/%2F/shared") == 404
 
 
-def test_every_node_lists_the_nodes_and_their_connections(sites: list[ManagementSite]) -> None:
+def test_every_node_lists_the_nodes_and_their_connections(
+    cluster: Cluster, sites: list[ManagementSite]
+) -> None:
     names = {"node1", "node2", "node3"}
     for site in sites:
         nodes = site.get("nodes")
         assert {each["name"] for each in nodes} == names
-        assert all(each["running"] for each in nodes)
+        assert all(each["running"] and each["mem_used"] > 0 for each in nodes)
+        assert len({each["os_pid"] for each in nodes}) == 3
+        assert site.get("vhosts/%2F")["cluster_state"] == dict.fromkeys(names, "running")
     with sites[1].connect() as connection:
         del connection
         for site in sites:
             (row,) = [each for each in site.get("connections") if each["protocol"] == "AMQP 0-9-1"]
             assert row["node"] == "node2"
+    cluster.nodes[1].broker.control("suspend_listeners")
+    assert [each["being_drained"] for each in sites[0].get("nodes")] == [False, True, False]
+    cluster.nodes[1].broker.control("resume_listeners")
+    assert not sites[0].get("nodes/node2")["being_drained"]
 
 
 def test_a_ban_on_one_node_closes_connections_of_all(cluster: Cluster) -> None:

@@ -185,6 +185,7 @@ def test_a_bearer_uses_the_management_interface(doors: Doors) -> None:
     administrator = token(doors.keys[0], *EVERYTHING, "tag:administrator", sub="root")
     status, found = ask(administrator, "GET", "whoami")
     assert (status, found["name"], found["tags"]) == (200, "root", ["administrator"])
+    assert not found["is_internal_user"]
     status, _ = ask(administrator, "PUT", "queues/%2F/made", {"durable": True})
     assert status == 201
     restricted = token(doors.keys[0], "read:%2F/x", "tag:management", sub="root")

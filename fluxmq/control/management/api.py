@@ -89,7 +89,14 @@ class ManagementApi:
         objects = MessagingObjects(node.topology, listings, caller, self.rates, node.name)
         clients = MessagingClients(node.ask, partial(_consumer_timeout, node))
         administration = Administration(
-            *(node.ask, node.topology, users, lambda: parameters_of(current()), objects, node.nodes)
+            *(
+                node.ask,
+                node.topology,
+                users,
+                lambda: parameters_of(current()),
+                objects,
+                node.running,
+            )
         )
         group_of = partial(
             _group_of, settings, Placement(workers, settings.queue_manager.local_groups)
@@ -98,7 +105,7 @@ class ManagementApi:
             *(node.topology, users, administration, group_of, settings.amqp.product_version)
         )
         limits = UserLimitRoutes(node.topology, administration)
-        overview = Overview(node, objects, clients, caller, self.rates)
+        self.overview = overview = Overview(node, objects, clients, caller, self.rates, others)
         self.routes: list[ApiRoute] = [
             *overview.routes(),
             *CertificateExpiry(node).routes(),

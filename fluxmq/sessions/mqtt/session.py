@@ -177,7 +177,8 @@ class MqttClient:
     ``addressed``: cache of queues it may publish to. ``aliases``: topic aliases the client has
     defined. ``assigned``: the broker generated its client id. ``page``: kind of web page, for
     clients in browsers. ``feeds``: retained messages being sent, by subscription. ``method``:
-    the authentication method that CONNECT named, empty for none. ``proof``: the server's last SCRAM message, for CONNACK.
+    the authentication method that CONNECT named, empty for none. ``connected_at``: milliseconds since
+    the epoch. ``proof``: the server's last SCRAM message, for CONNACK.
     """
 
     __slots__ = (
@@ -186,6 +187,7 @@ class MqttClient:
         "assigned",
         "certificate_name",
         "connect",
+        "connected_at",
         "connection",
         "feeds",
         "keep_alive",
@@ -207,6 +209,7 @@ class MqttClient:
         self.connection = connection
         self.peer = peer
         self.listener = listener
+        self.connected_at = 0
         self.stage = OPENED
         self.connect: Connect | None = None
         self.session: Session | None = None
