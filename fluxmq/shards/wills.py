@@ -224,7 +224,7 @@ class ClusterWills:
         value = wanted.will
         will = Will(
             *(value.topic, value.payload, value.qos, value.retain, value.properties),
-            *(value.delay, value.expiry, value.without_user),
+            *(value.delay, value.expiry, value.without_user, value.backend),
         )
         self._publish(wanted.client, value.principal, will)
         self._wake()
@@ -239,4 +239,5 @@ def value_of(session: Session, will: Will) -> WillValue:
         expiry=will.expiry,
         principal=session.principal,
         without_user=will.without_user,
+        backend=will.backend,
     )

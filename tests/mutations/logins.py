@@ -113,6 +113,22 @@ MUTATIONS = [
         OF_METHOD + "test_a_ban_is_of_the_name_in_the_token",
     ),
     Mutation(
+        "will_of_a_removed_backend",
+        "A will is not published once its backend is no longer asked.",
+        "Authentication.will_policy",
+        "if backend not in self.settings.backends:",
+        "if False:",
+        OF_SHARD + "test_after_a_restart_a_will_is_published_that_its_backend_had_permitted",
+    ),
+    Mutation(
+        "will_forgets_its_backend",
+        "A will that its backend permitted is published after a restart.",
+        "rows:will_values",
+        "*([will.backend] * bool(will.backend)),",
+        "",
+        OF_SHARD + "test_after_a_restart_a_will_is_published_that_its_backend_had_permitted",
+    ),
+    Mutation(
         "permitted_for_ever",
         "What another backend has decided is asked again.",
         "permitted",

@@ -248,7 +248,7 @@ def on_renewed(
     result: AuthResult,
 ) -> None:
     """Have a new token take the place of the former one: its rights, and its end. A connection whose
-    token is refused, is another user's, or does not permit a subscription is closed
+    token is refused, is another user's, or does not permit a subscription or the will is closed
     [MQTT-4.12.1-2]."""
     session = client.session
     if client.stage is not CONNECTED or session is None:
@@ -261,6 +261,13 @@ def on_renewed(
         fail(client, Reason.NOT_AUTHORIZED, "re-authentication as another user")
         return
     client.policy = result.login.policy(session.client_id)
+    will = session.will
+    if will is not None and not may_publish(client, will.topic):
+        session.will = None
+        broker.wills.changed(session, will)
+        broker.counts.will_refused(session.client_id, session.principal, will)
+        fail(client, Reason.NOT_AUTHORIZED, "the new token does not permit the will")
+        return
     if end_denied(broker, client, session):
         fail(client, Reason.NOT_AUTHORIZED, "the new token does not permit a subscription")
         return
@@ -495,6 +502,7 @@ def attach(
     if session.will is not None:
         known = of_backend(client) or broker.authentication.record(client.username)
         session.will.without_user = not known
+        session.will.backend = "" if client.policy is None else client.policy.backend
     broker.wills.changed(session, former)
     connection.open = True
     connection.delivery = session.delivery

@@ -97,11 +97,12 @@ class LoginPort(Protocol):
         """Return a client's permissions."""
 
     def will_policy(
-        self, client_id: str, username: str, without_user: bool, /
+        self, client_id: str, username: str, without_user: bool, backend: str, /
     ) -> TopicPolicy | None:
         """Return the current permissions of a client, connected or not; None if it may not log in.
 
-        ``without_user``: it was no known user when it connected.
+        ``without_user``: it was no known user when it connected. ``backend``: the login backend
+        that has permitted its will, empty for the internal one.
         """
 
 

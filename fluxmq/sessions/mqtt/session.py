@@ -61,10 +61,12 @@ class Will:
     """A will message, ready to be published if its client still may. ``delay`` is in seconds.
 
     ``without_user``: its client was no known user when it connected (anonymous, or authenticated by
-    certificate), so publishing needs no user record.
+    certificate), so publishing needs no user record. ``backend``: the login backend that had let the
+    client in, and permitted the will, if it is not the internal one.
     """
 
     __slots__ = (
+        "backend",
         "delay",
         "expiry",
         "payload",
@@ -85,6 +87,7 @@ class Will:
         delay: int,
         expiry: int | None,
         without_user: bool = False,
+        backend: str = "",
     ) -> None:
         self.topic = topic
         self.payload = payload
@@ -94,6 +97,7 @@ class Will:
         self.delay = delay
         self.expiry = expiry
         self.without_user = without_user
+        self.backend = backend
 
 
 class RetainedFeed:

@@ -58,6 +58,7 @@ def will_values(will: Will | None) -> list[Any] | None:
         will.delay,
         will.expiry,
         will.without_user,
+        *([will.backend] * bool(will.backend)),  # unknown to earlier versions
     ]
 
 

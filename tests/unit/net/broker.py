@@ -67,7 +67,9 @@ class Logins:
         """The permissions of all clients."""
         return self.shard.access
 
-    def will_policy(self, client_id: str, username: str, without_user: bool) -> TopicPolicy:
+    def will_policy(
+        self, client_id: str, username: str, without_user: bool, backend: str
+    ) -> TopicPolicy:
         """The permissions of all clients."""
         return self.shard.access
 

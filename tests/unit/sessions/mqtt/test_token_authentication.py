@@ -11,7 +11,7 @@ from fluxmq.auth.bans import USER, Ban, BanTable
 from fluxmq.ipc.login_messages import LoginAnswer, LoginQuestion
 from tests.conformance import wire
 from tests.conformance.client import Client, Packet
-from tests.unit.shards.node import LOOPBACK, Node, drain, stream_of
+from tests.unit.shards.node import LOOPBACK, Node, drain, messages, stream_of
 from tests.unit.shards.test_backend_logins import (
     LASTING,
     MAXIMUM_CONNECT_TIME,
@@ -170,6 +170,17 @@ def test_a_subscription_that_the_new_token_does_not_permit_ends_with_the_connect
     packet = renew(doors, found, granted("read:%2F/amq.topic/a.2"))
     assert (packet.kind, packet.reason) == (wire.DISCONNECT, NOT_AUTHORIZED)
     assert list(doors.shard.session("c").subscriptions) == [b"a/2"]
+
+
+def test_a_will_that_the_new_token_does_not_permit_is_dropped(doors: Doors) -> None:
+    watcher = doors.node.connect(0, "w")
+    watcher.subscribe("gone/#")
+    found = opened(doors, granted(*RIGHTS), props=proof(), will=wire.Will("gone/c", b"bye"))
+    drain(found)
+    packet = renew(doors, found, granted("write:%2F/amq.topic/a.*"))
+    assert (packet.kind, packet.reason) == (wire.DISCONNECT, NOT_AUTHORIZED)
+    assert messages(watcher) == []
+    assert doors.shard.broker.counts.drops["no_permission"] == 1
 
 
 def test_packets_behind_a_renewal_wait_for_it(doors: Doors) -> None:
