@@ -241,7 +241,7 @@ def proof(secret: str) -> wire.Properties:
 
 def test_paho_names_the_method(doors: Doors) -> None:
     secret = token(doors.keys[0], "write:%2F/amq.topic/a.*")
-    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties = Properties(PacketTypes.CONNECT)
     properties.AuthenticationMethod = "OAUTH2-JWT"
     properties.AuthenticationData = secret.encode()
     client = doors.mqtt("", None, properties=properties)
