@@ -17,7 +17,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
@@ -171,7 +171,6 @@ class ControlProcess:
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
         self._serving: dict[str, Serving] = {}
         """Other parts to stop before the metadata is closed, by name in the log."""
-        self._etcd_clients: list[EtcdClient] = []
         self._listener = ControlListener(
             Service(self._answer, self._greeted, self._gone), os.geteuid()
         )
@@ -250,9 +249,7 @@ class ControlProcess:
         watch = CertificateWatch(self._shards, time.time)
         self._serving["certificates"] = watch
         self._greeting.append(watch)
-        watch.add(of_transport(self._settings.cluster, self._renew_certificates))
-        if self._settings.cluster.enabled and self._settings.cluster.etcd is not None:
-            self._start_etcd(self._settings.cluster)
+        self._start_cluster(self._settings.cluster, watch)
         management = cache(lambda: self._management(listing))
 
         async def defined(message: ControlMessage) -> Body:
@@ -348,7 +345,16 @@ class ControlProcess:
         raft = self._settings.cluster.raft
         return queue.replication_group(raft) or "" if raft.enabled else ""
 
-    def _start_etcd(self, cluster: ClusterSettings) -> None:
+    def _start_cluster(self, cluster: ClusterSettings, watch: CertificateWatch) -> None:
+        """Start what a cluster has in etcd, and watch the certificates shown to other nodes and to
+        etcd. Raises BootError."""
+        clients = []
+        if cluster.enabled and cluster.etcd is not None:
+            clients = self._start_etcd(cluster)
+        watch.add(of_transport(cluster, partial(_renew_certificates, cluster, clients)))
+
+    def _start_etcd(self, cluster: ClusterSettings) -> list[EtcdClient]:
+        """Start the parts that use etcd; return their connections to it. Raises BootError."""
         # The library writes lines of its own to standard error; its errors are logged here.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         # Loaded after the fork, and only where it is used: gRPC has threads, and takes memory.
@@ -357,13 +363,15 @@ class ControlProcess:
         from fluxmq.control.etcd.election import Election
         from fluxmq.control.etcd.retained import RetainedKeys
 
+        clients: list[EtcdClient] = []
+
         def client() -> EtcdClient:
             """Return a connection for one part, which closes it."""
             try:
                 made = EtcdClient.of(cluster)
             except EtcdError as problem:
                 raise BootError(str(problem)) from problem
-            self._etcd_clients.append(made)
+            clients.append(made)
             return made
 
         election = self._serving["the election"] = Election(client(), cluster.node_id)
@@ -397,6 +405,7 @@ class ControlProcess:
         self._answers[RECORD_CHANGE] = recorded.answer
         recorded.start()
         self._share_bans(client())
+        return clients
 
     def _share_bans(self, client: EtcdClient) -> None:
         """Have all nodes enforce the same bans."""
@@ -409,22 +418,6 @@ class ControlProcess:
         self._answers[BANS_WANTED] = bans.answer
         self._serving["bans of the cluster"] = keys
         keys.start()
-
-    def _renew_certificates(self) -> None:
-        """Show others new certificates from now on. Raises ClusterError for files that cannot be
-        used."""
-        Security.of(self._settings.cluster)
-        if not self._etcd_clients:
-            return
-        from fluxmq.control.etcd.client import EtcdError, credentials_of
-
-        try:
-            credentials = credentials_of(self._settings.cluster)
-        except EtcdError as problem:  # they have vanished since
-            raise ClusterError(str(problem)) from problem
-        assert credentials is not None, "files are watched with TLS only"
-        for client in self._etcd_clients:
-            client.renew(credentials)
 
     def _join_etcd(self, client: EtcdClient, cluster: ClusterSettings) -> None:
         """Have this node's member admitted if it was lost, and admit others'."""
@@ -663,6 +656,22 @@ class ControlProcess:
         finally:
             peer.abort()
         return None
+
+
+def _renew_certificates(cluster: ClusterSettings, clients: Sequence[EtcdClient]) -> None:
+    """Show others new certificates from now on. Raises ClusterError for files that cannot be used."""
+    Security.of(cluster)
+    if not clients:
+        return
+    from fluxmq.control.etcd.client import EtcdError, credentials_of
+
+    try:
+        credentials = credentials_of(cluster)
+    except EtcdError as problem:  # they have vanished since
+        raise ClusterError(str(problem)) from problem
+    assert credentials is not None, "files are watched with TLS only"
+    for client in clients:
+        client.renew(credentials)
 
 
 async def _refuse(message: ControlMessage) -> Body:

@@ -224,8 +224,9 @@ class ClusterWills:
         value = wanted.will
         will = Will(
             *(value.topic, value.payload, value.qos, value.retain, value.properties),
-            *(value.delay, value.expiry, value.without_user, value.backend),
+            *(value.delay, value.expiry, value.without_user),
         )
+        will.backend = value.backend
         self._publish(wanted.client, value.principal, will)
         self._wake()
         answered({})

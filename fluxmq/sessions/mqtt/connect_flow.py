@@ -221,7 +221,6 @@ def on_auth(
         if method in TOKEN_METHODS:
             check_token(broker, client, data, partial(on_renewed, broker, client, fail))
             return
-        client.reauthenticating = True
         begin_scram(broker, client, method, data)
         return
     if packet.reason != Reason.CONTINUE_AUTHENTICATION or client.scram is None:
@@ -327,13 +326,13 @@ def scram_step(broker: MqttBrokerPort, client: MqttClient, data: bytes) -> None:
         broker.events.mqtt_login(client, exchange.username, AuthResult(LoginOutcome.WRONG))
         fail_authentication(broker, client, Reason.NOT_AUTHORIZED, str(error))
         return
-    if client.reauthenticating and exchange.username != client.username:
+    again = client.stage is CONNECTED
+    if again and exchange.username != client.username:
         broker.authentication.scram_result(exchange.username, client.peer, False)
         raise ProtocolError(Reason.NOT_AUTHORIZED, "re-authentication as another user")
     broker.authentication.scram_result(exchange.username, client.peer, True)
     client.scram = None
-    if client.reauthenticating:
-        client.reauthenticating = False
+    if again:
         send_auth(broker, client, Reason.SUCCESS, final)
         return
     assert client.connect is not None
@@ -345,7 +344,7 @@ def login_refused(broker: MqttBrokerPort, client: MqttClient, username: str) -> 
     """Return whether a SCRAM login is refused untried; if so, tell the client."""
     refusal = broker.authentication.login_refusal(username, client.peer)
     if refusal is not None:
-        reason = (RENEWALS if client.reauthenticating else LOGINS)[refusal]
+        reason = (RENEWALS if client.stage is CONNECTED else LOGINS)[refusal]
         text = "too many failed logins, or users not loaded yet"
         banned = refusal is LoginOutcome.BANNED
         fail_authentication(broker, client, reason, "banned" if banned else text)
@@ -355,7 +354,7 @@ def login_refused(broker: MqttBrokerPort, client: MqttClient, username: str) -> 
 def fail_authentication(broker: MqttBrokerPort, client: MqttClient, reason: int, text: str) -> None:
     """Fail SCRAM: CONNACK with the reason before the session exists, DISCONNECT afterwards."""
     client.scram = None
-    if client.reauthenticating:
+    if client.stage is CONNECTED:
         raise ProtocolError(reason, text)
     assert client.connect is not None
     refuse(broker, client, reason, text, client.connect.version)

@@ -87,7 +87,6 @@ class Will:
         delay: int,
         expiry: int | None,
         without_user: bool = False,
-        backend: str = "",
     ) -> None:
         self.topic = topic
         self.payload = payload
@@ -97,7 +96,7 @@ class Will:
         self.delay = delay
         self.expiry = expiry
         self.without_user = without_user
-        self.backend = backend
+        self.backend = ""
 
 
 class RetainedFeed:
@@ -202,7 +201,6 @@ class MqttClient:
         "policy",
         "problem_information",
         "proof",
-        "reauthenticating",
         "scram",
         "session",
         "stage",
@@ -229,5 +227,4 @@ class MqttClient:
         self.method = ""
         self.scram: ServerExchange | None = None
         self.proof: bytes | None = None
-        self.reauthenticating = False
         self.problem_information = True
