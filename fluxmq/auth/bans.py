@@ -19,7 +19,7 @@ CLIENT_ID: Final = "client_id"
 KINDS: Final = (ADDRESS, USER, CLIENT_ID)
 
 BANS_MAX: Final = 4096
-"""Bans of a node: all of them travel in one message to each process, and people keep the list. Use
+"""Bans that there may be: all of them travel in one message to each process, and people keep the list. Use
 a firewall for more addresses than that."""
 VALUE_CHARACTERS_MAX: Final = 512
 REASON_CHARACTERS_MAX: Final = 200

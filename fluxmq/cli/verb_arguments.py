@@ -76,7 +76,7 @@ def _formatted(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def _bans(commands: Commands) -> None:
     value = ("value", "the address, network (192.0.2.0/24), user name or MQTT client id")
     for name, text in (
-        ("ban", "refuse connections to this node, and close those that are open"),
+        ("ban", "refuse connections to all nodes, and close those that are open"),
         ("unban", "lift a ban"),
     ):
         verb = _verb(commands, name, text)
@@ -92,7 +92,7 @@ def _bans(commands: Commands) -> None:
             verb.add_argument(
                 "--reason", metavar="TEXT", default="", help="a note, shown by list_bans"
             )
-    _formatted(_verb(commands, "list_bans", "list the bans of this node"))
+    _formatted(_verb(commands, "list_bans", "list the bans"))
 
 
 def _definitions(commands: Commands) -> None:

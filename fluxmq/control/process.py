@@ -17,7 +17,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
@@ -25,6 +25,8 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
+from fluxmq.cluster.errors import ClusterError
+from fluxmq.cluster.security import Security
 from fluxmq.control import (
     backups,
     clustering,
@@ -64,6 +66,7 @@ from fluxmq.ipc import launch as launching
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.definition_messages import EXPORT_DEFINITIONS, IMPORT_DEFINITIONS
+from fluxmq.ipc.door_messages import BANS_WANTED
 from fluxmq.ipc.launch import Launch, LaunchError
 from fluxmq.ipc.log_messages import RECENT_LOG
 from fluxmq.ipc.messages import (
@@ -78,7 +81,7 @@ from fluxmq.ipc.messages import (
     NodeStatus,
     ProcessNumbers,
 )
-from fluxmq.ipc.node_messages import ADMIT_MEMBER, REVISION_WANTED, RevisionWanted
+from fluxmq.ipc.node_messages import ADMIT_MEMBER, NODE_ROW, REVISION_WANTED, RevisionWanted
 from fluxmq.ipc.owner_messages import OWNER_CLAIM
 from fluxmq.ipc.record_messages import RECORD_CHANGE
 from fluxmq.ipc.retained_messages import RETAINED_CHANGE
@@ -245,9 +248,7 @@ class ControlProcess:
         watch = CertificateWatch(self._shards, time.time)
         self._serving["certificates"] = watch
         self._greeting.append(watch)
-        watch.add(of_transport(self._settings.cluster))
-        if self._settings.cluster.enabled and self._settings.cluster.etcd is not None:
-            self._start_etcd(self._settings.cluster)
+        self._start_cluster(self._settings.cluster, watch)
         management = cache(lambda: self._management(listing))
 
         async def defined(message: ControlMessage) -> Body:
@@ -357,7 +358,16 @@ class ControlProcess:
         raft = self._settings.cluster.raft
         return queue.replication_group(raft) or "" if raft.enabled else ""
 
-    def _start_etcd(self, cluster: ClusterSettings) -> None:
+    def _start_cluster(self, cluster: ClusterSettings, watch: CertificateWatch) -> None:
+        """Start what a cluster has in etcd, and watch the certificates shown to other nodes and to
+        etcd. Raises BootError."""
+        clients = []
+        if cluster.enabled and cluster.etcd is not None:
+            clients = self._start_etcd(cluster)
+        watch.add(of_transport(cluster, partial(_renew_certificates, cluster, clients)))
+
+    def _start_etcd(self, cluster: ClusterSettings) -> list[EtcdClient]:
+        """Start the parts that use etcd; return their connections to it. Raises BootError."""
         # The library writes lines of its own to standard error; its errors are logged here.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         # Loaded after the fork, and only where it is used: gRPC has threads, and takes memory.
@@ -366,12 +376,16 @@ class ControlProcess:
         from fluxmq.control.etcd.election import Election
         from fluxmq.control.etcd.retained import RetainedKeys
 
+        clients: list[EtcdClient] = []
+
         def client() -> EtcdClient:
             """Return a connection for one part, which closes it."""
             try:
-                return EtcdClient.of(cluster)
+                made = EtcdClient.of(cluster)
             except EtcdError as problem:
                 raise BootError(str(problem)) from problem
+            clients.append(made)
+            return made
 
         election = self._serving["the election"] = Election(client(), cluster.node_id)
         election.start()
@@ -403,6 +417,20 @@ class ControlProcess:
         )
         self._answers[RECORD_CHANGE] = recorded.answer
         recorded.start()
+        self._share_bans(client())
+        return clients
+
+    def _share_bans(self, client: EtcdClient) -> None:
+        """Have all nodes enforce the same bans."""
+        from fluxmq.control.etcd.bans import BanKeys
+
+        bans = self._serving["bans"]
+        assert isinstance(bans, Bans), "they have been read"
+        keys = BanKeys(client, self._settings.cluster.node_id, bans)
+        bans.share(keys, self._other_nodes())
+        self._answers[BANS_WANTED] = bans.answer
+        self._serving["bans of the cluster"] = keys
+        keys.start()
 
     def _join_etcd(self, client: EtcdClient, cluster: ClusterSettings) -> None:
         """Have this node's member admitted if it was lost, and admit others'."""
@@ -489,6 +517,7 @@ class ControlProcess:
             self._shards,
         )
         self._answers[NODE_RATES] = api.rates.answer
+        self._answers[NODE_ROW] = api.overview.answer
         self._serving["management"] = api
         api.start()
         return api
@@ -639,6 +668,22 @@ class ControlProcess:
         finally:
             peer.abort()
         return None
+
+
+def _renew_certificates(cluster: ClusterSettings, clients: Sequence[EtcdClient]) -> None:
+    """Show others new certificates from now on. Raises ClusterError for files that cannot be used."""
+    Security.of(cluster)
+    if not clients:
+        return
+    from fluxmq.control.etcd.client import EtcdError, credentials_of
+
+    try:
+        credentials = credentials_of(cluster)
+    except EtcdError as problem:  # they have vanished since
+        raise ClusterError(str(problem)) from problem
+    assert credentials is not None, "files are watched with TLS only"
+    for client in clients:
+        client.renew(credentials)
 
 
 async def _refuse(message: ControlMessage) -> Body:

@@ -3,6 +3,7 @@
 control -> shard             reload_certificates, bans (after hello and at each change)
 control -> acceptor          bans
 fluxmqctl -> control         ban, unban, list_bans
+control -> another node's    bans_wanted
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ BANS: Final = "bans"
 BAN: Final = "ban"
 UNBAN: Final = "unban"
 LIST_BANS: Final = "list_bans"
+BANS_WANTED: Final = "bans_wanted"
 
 
 class CertificatesReloaded(MessageBody, frozen=True):
@@ -61,13 +63,20 @@ class UnbanRequest(MessageBody, frozen=True):
 
 class BanChanged(MessageBody, frozen=True):
     """The answer to ban and unban. ``closed``: connections that were closed; ``unconfirmed``:
-    processes that have not confirmed the change in time."""
+    processes, and other nodes, that have not confirmed the change in time."""
 
     closed: Natural
     unconfirmed: Annotated[tuple[str, ...], Meta(max_length=1024)]
 
 
+class BansWanted(MessageBody, frozen=True):
+    """Question of a node that has changed the cluster's bans, answered with `BansApplied` when they
+    are in force on the other one. ``revision``: etcd's."""
+
+    revision: Natural
+
+
 class BansApplied(MessageBody, frozen=True):
-    """A process's answer to bans: the connections that it has closed."""
+    """A process's or another node's answer: the connections that were closed."""
 
     closed: Natural

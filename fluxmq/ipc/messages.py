@@ -256,6 +256,8 @@ class ProcessNumbers(MessageBody, frozen=True):
     """1 while the disk has no room for them."""
     clocks_apart: Natural = 0
     """Nodes of the cluster whose wall clocks are too far from this one's."""
+    refusing: Natural = 0
+    """1 while the acceptor refuses clients by command."""
 
 
 class ProcessStatus(MessageBody, frozen=True, kw_only=True):

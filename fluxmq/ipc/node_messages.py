@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from fluxmq.ipc.door_messages import BANS_WANTED
 from fluxmq.ipc.messages import MessageBody, Name, Natural, Text, Word
 from fluxmq.ipc.row_messages import CLOSE_CONNECTIONS, CLOSE_SESSION, LIST
 from fluxmq.ipc.traffic_messages import NODE_RATES
@@ -33,11 +34,15 @@ MEDIA_TYPE: Final = "application/vnd.msgpack"
 """Type of a request's and an answer's body there: a frame's value, `[version, kind, id, body]`."""
 
 REVISION_WANTED: Final = "revision_wanted"
+NODE_ROW: Final = "node_row"
 
 ADMIT_MEMBER: Final = "admit_member"
 
 QUESTIONS: Final = frozenset(
-    {LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER, NODE_RATES}
+    {
+        *(LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER, NODE_RATES),
+        *(BANS_WANTED, NODE_ROW),
+    }
 )
 """Kinds of questions that a control process answers for another node."""
 
@@ -59,6 +64,12 @@ class RevisionWanted(MessageBody, frozen=True):
 
     what: Word
     revision: Natural
+
+
+class NodeRow(MessageBody, frozen=True):
+    """A node as the management interface shows it: the answer to ``node_row``."""
+
+    row: Mapping[str, Any]
 
 
 class AdmitMember(MessageBody, frozen=True):

@@ -31,7 +31,7 @@ class WillValue(Struct, frozen=True, array_like=True):
 
     ``node`` and ``life`` say which life of which node the client is connected to; control sets
     them. ``delay``: seconds from the end of the connection, at most those that the session outlives
-    it. ``principal`` and ``without_user`` say whose permissions hold. ``properties`` are encoded as
+    it. ``principal``, ``without_user`` and ``backend`` say whose permissions hold. ``properties`` are encoded as
     in MQTT 5, without their length; ``expiry``: seconds, None for none.
     """
 
@@ -46,6 +46,7 @@ class WillValue(Struct, frozen=True, array_like=True):
     without_user: bool
     node: str = ""
     life: str = ""
+    backend: Annotated[str, Meta(max_length=16)] = ""
 
 
 class WillChange(Struct, frozen=True, array_like=True):

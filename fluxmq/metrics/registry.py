@@ -733,6 +733,13 @@ _DECLARED: Final = (
         _NODE,
     ),
     Metric(
+        "fluxmq_bans_failures_total",
+        _C,
+        "Failures of requests to etcd about bans of the cluster, and keys that make no sense.",
+        (),
+        _NODE,
+    ),
+    Metric(
         "fluxmq_scrape_stale",
         _G,
         "1 if the shard did not answer in time and its previous numbers are shown.",

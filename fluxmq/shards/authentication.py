@@ -55,6 +55,8 @@ INITIAL_REVISION = 1
 good."""
 ANONYMOUS = AuthResult(LoginOutcome.ACCEPTED)
 BANNED = AuthResult(LoginOutcome.BANNED)
+PERMITTED = TopicPolicy(("#", "$queue/#"), ())
+"""Permissions to publish what has been permitted before."""
 
 
 class Authentication:
@@ -237,7 +239,12 @@ class Authentication:
 
     def _decided(self, login: Login, answer: LoginAnswer) -> None:
         """Continue with what other backends have decided."""
-        if answer.outcome == "accepted" and self.reachable(answer.name, login.peer):
+        accepted = answer.outcome == "accepted"
+        # The name in a token is known only now.
+        if accepted and self.bans.refuse(answer.backend, login.peer, answer.name):
+            login.done(BANNED)
+            return
+        if accepted and self.reachable(answer.name, login.peer):
             self.results[answer.backend, "success"] += 1
             self.guessing.succeeded(login.username, login.address, self._loop.time())
             made = self.backends.login(answer)
@@ -379,18 +386,24 @@ class Authentication:
             username=username or None,
         )
 
-    def will_policy(self, client_id: str, username: str, without_user: bool) -> TopicPolicy | None:
+    def will_policy(
+        self, client_id: str, username: str, without_user: bool, backend: str = ""
+    ) -> TopicPolicy | None:
         """Return the permissions of a possibly absent client; None if it could not connect now.
 
         ``without_user``: it was not a known user when it connected. Otherwise a missing record
         means that the user was deleted, which does not make it anonymous. A user of another backend
-        has the rights of the last login.
+        has the rights of the last login. Where that is not known, or does not say, it counts that
+        ``backend`` permitted the will when it was accepted, as long as it is one of the settings.
         """
+        if backend:
+            if backend not in self.settings.backends:
+                return None
+            login = self.backends.last(username)
+            if login is None or login.backend != backend or login.remote is not None:
+                return PERMITTED
+            return login.policy(client_id)
         user = self._users.get(username) if username else None
-        login = self.backends.last(username) if user is None else None
-        if login is not None and not without_user:
-            # What was decided by the operation was decided when the client connected.
-            return login.policy(client_id) if login.remote is None else TopicPolicy(("#",), ())
         if user is not None:
             allowed = user.enabled
         elif username:

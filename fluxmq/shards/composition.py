@@ -159,6 +159,7 @@ class Shard:
             settings,
             around.count_connections,
             around.take_connections,
+            around.times.steady_us,
         )
 
     def _make_parts(

@@ -69,8 +69,8 @@ class ClientConnections:
         self.wheel.watch_connect(client, seconds, self._reactor.tally.now)
 
     def end_at(self, client: MqttClient, at: float) -> None:
-        """Disconnect the client when its login ends."""
-        self._ends.set(client, at)
+        """Disconnect the client when its login ends; 0: it does not end."""
+        self._ends.set_earliest(client, at)
 
     def feed_later(self, client: MqttClient) -> None:
         """Continue with the client's retained messages soon, whatever is pending."""

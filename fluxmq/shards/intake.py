@@ -47,10 +47,11 @@ class Intake:
         settings: Settings,
         counted: Callable[[int, int], None],
         taking: Callable[[bool], None],
+        now_us: Callable[[], int],
     ) -> None:
         """``amqp`` makes a connection speak AMQP; ``str``: its peer, ``float``: seconds until it
         must be open. ``counted`` gets the number of connections of a listener, ``taking`` whether
-        connections are received that it has not got yet."""
+        connections are received that it has not got yet. ``now_us`` returns µs since the epoch."""
         self._socket = adopt(handoff_fd)
         self._reactor = reactor
         self._broker = broker
@@ -58,6 +59,7 @@ class Intake:
         self._settings = settings
         self._counted = counted
         self._taking = taking
+        self._now_us = now_us
         self._tls: dict[int, ListenerCertificates] = {}
         self._amqp = amqp
         self.opened = [0] * len(LISTENERS)
@@ -148,6 +150,7 @@ class Intake:
         else:
             connection.handler = self._broker.handler
             client = MqttClient(connection, peer, listener)
+            client.connected_at = self._now_us() // 1000
             connection.identity = client
         connection.stream = self._filter(listener, settings)
         self.opened[listener] += 1

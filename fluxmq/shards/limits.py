@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fluxmq.auth.logins import OAUTH2
 from fluxmq.protocols.mqtt.codec import Limits
 from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.settings.schema import Settings
@@ -45,4 +46,5 @@ def session_limits(settings: Settings, workers: int) -> SessionLimits:
             control_characters=broker.allow_control_characters,
         ),
         acknowledge_refused=broker.refused_publish == "acknowledge",
+        tokens=OAUTH2 in settings.auth.backends,
     )

@@ -13,8 +13,8 @@ from fluxmq.protocols.mqtt.delivery import SessionDelivery
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.handover import restore
-from fluxmq.sessions.mqtt.session import Session, Will
-from fluxmq.shards.durable.rows import grant_of, will_values
+from fluxmq.sessions.mqtt.session import Session
+from fluxmq.shards.durable.rows import grant_of, will_of, will_values
 from fluxmq.shards.durable.session_journal import ReleasedMessage, SessionJournal, Undelivered
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.transfer import (
@@ -73,7 +73,7 @@ def session_of(
     received, released, next_pid, number = rest
     session.expires_at = now + expires_in if expires_in else 0.0
     session.will_at = now + will_in if will_in else 0.0
-    session.will = None if will is None else Will(*will)
+    session.will = None if will is None else will_of(will)
     for written, *options in subscriptions:
         session.subscriptions[written] = grant_of(options)
     session.received = set(received) or None

@@ -17,8 +17,8 @@ from fluxmq.protocols.mqtt.delivery import SessionDelivery
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.handover import drain, restore
-from fluxmq.sessions.mqtt.session import Session, Will
-from fluxmq.shards.durable.rows import grant_of, grant_values, will_values
+from fluxmq.sessions.mqtt.session import Session
+from fluxmq.shards.durable.rows import grant_of, grant_values, will_of, will_values
 from fluxmq.shards.durable.session_journal import ReleasedMessage, SessionJournal, Undelivered
 from fluxmq.shards.groups import GroupTable, SharedSubscription
 
@@ -97,7 +97,7 @@ def import_session(
     session = Session(state[0], delivery)
     session.principal, session.expiry, session.expires_at, session.will_at = state[1:5]
     if state[5] is not None:
-        session.will = Will(*state[5])
+        session.will = will_of(state[5])
     for written, *options in state[6]:
         session.subscriptions[written] = grant_of(options)
     if state[7]:

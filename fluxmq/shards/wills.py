@@ -226,6 +226,7 @@ class ClusterWills:
             *(value.topic, value.payload, value.qos, value.retain, value.properties),
             *(value.delay, value.expiry, value.without_user),
         )
+        will.backend = value.backend
         self._publish(wanted.client, value.principal, will)
         self._wake()
         answered({})
@@ -239,4 +240,5 @@ def value_of(session: Session, will: Will) -> WillValue:
         expiry=will.expiry,
         principal=session.principal,
         without_user=will.without_user,
+        backend=will.backend,
     )

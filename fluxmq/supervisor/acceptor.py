@@ -530,7 +530,10 @@ class Acceptor:
     def numbers(self) -> ProcessNumbers:
         """Return the connections that this process holds itself, for ``fluxmqctl status``."""
         awaited = len(self._pending) + len(self._entrance.early)
-        return ProcessNumbers(connections=awaited + self._delivery.backlog())
+        refusing = any(each.suspended for each in self._listeners.values())
+        return ProcessNumbers(
+            connections=awaited + self._delivery.backlog(), refusing=int(refusing)
+        )
 
 
 def main(launch: Launch) -> None:

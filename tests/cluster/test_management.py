@@ -81,17 +81,43 @@ def test_a_queue_is_backed_up_where_it_is_led_and_restored_from_any_node(
         assert sites[0].status("DELETE", f"queues/%2F/{name}") == 204
 
 
-def test_every_node_lists_the_nodes_and_their_connections(sites: list[ManagementSite]) -> None:
+def test_every_node_lists_the_nodes_and_their_connections(
+    cluster: Cluster, sites: list[ManagementSite]
+) -> None:
     names = {"node1", "node2", "node3"}
     for site in sites:
         nodes = site.get("nodes")
         assert {each["name"] for each in nodes} == names
-        assert all(each["running"] for each in nodes)
+        assert all(each["running"] and each["mem_used"] > 0 for each in nodes)
+        assert len({each["os_pid"] for each in nodes}) == 3
+        assert site.get("vhosts/%2F")["cluster_state"] == dict.fromkeys(names, "running")
     with sites[1].connect() as connection:
         del connection
         for site in sites:
             (row,) = [each for each in site.get("connections") if each["protocol"] == "AMQP 0-9-1"]
             assert row["node"] == "node2"
+    cluster.nodes[1].broker.control("suspend_listeners")
+    assert [each["being_drained"] for each in sites[0].get("nodes")] == [False, True, False]
+    cluster.nodes[1].broker.control("resume_listeners")
+    assert not sites[0].get("nodes/node2")["being_drained"]
+
+
+def test_a_ban_on_one_node_closes_connections_of_all(cluster: Cluster) -> None:
+    """And refuses them, until it is lifted on another one."""
+    first, second, third = cluster.nodes
+    with Client(tcp(HOST, third.port), 5) as client:
+        assert client.connect("eve").reason == 0
+        said = first.broker.control("ban", "client_id", "eve", "--for", "1h")
+        assert said.splitlines()[1] == "Closed 1 connections"
+        assert client.expect(wire.DISCONNECT).reason == 0x98
+    for node in cluster.nodes:
+        with Client(tcp(HOST, node.port), 5) as client:
+            assert client.connect("eve").reason == 0x8A
+        assert "\teve\t" in node.broker.control("list_bans")
+    second.broker.control("unban", "client_id", "eve")
+    for node in cluster.nodes:
+        with Client(tcp(HOST, node.port), 5) as client:
+            assert client.connect("eve").reason == 0
 
 
 def test_users_and_definitions_are_the_clusters(sites: list[ManagementSite]) -> None:

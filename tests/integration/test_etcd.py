@@ -5,16 +5,16 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from fluxmq.control.etcd import election
-from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError
+from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError, credentials_of
 from fluxmq.control.etcd.election import HOLD_SECONDS, LEADER_KEY, LEASE_SECONDS, Election
-from fluxmq.control.etcd.messages import Changed, Created, Get, Put, end_of
+from fluxmq.control.etcd.messages import Change, Changed, Created, Delete, Get, Put, Watched, end_of
 from fluxmq.settings.clustering import reachable
 from tests.broker import HOST, free_ports
 from tests.chaos.settings import make_certificates
@@ -119,6 +119,52 @@ def test_member_and_node_show_each_other_certificates(tmp_path: Path) -> None:
             await other.close()
 
     with serving(tmp_path, tls_enabled=True, **files) as trusted:
+        run(trusted, scenario)
+
+
+async def next_change(watching: AsyncIterator[Watched]) -> Change:
+    """The next change that a watch tells of."""
+    async for found in watching:
+        if found.changes:
+            return found.changes[0]
+    raise AssertionError("the watch has ended")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_new_certificates_are_for_new_requests(tmp_path: Path) -> None:
+    """What is under way goes on, also while the new certificates are no good."""
+    for folder in ("ours", "other"):
+        (tmp_path / folder).mkdir()
+        make_certificates(tmp_path / folder, 1)
+
+    def files(of_certificate: str) -> dict[str, str]:
+        return {
+            "tls_cert_file": str(tmp_path / of_certificate / "node1.pem"),
+            "tls_key_file": str(tmp_path / of_certificate / "node1.key"),
+            "tls_ca_file": str(tmp_path / "ours" / "ca.pem"),
+        }
+
+    async def scenario(client: EtcdClient) -> None:
+        ours = credentials_of(trusted.cluster)
+        transport = trusted.cluster.transport.model_copy(update=files("other"))
+        other = credentials_of(trusted.cluster.model_copy(update={"transport": transport}))
+        assert ours is not None
+        assert other is not None
+        revision = (await client.transact((), (Put(b"a", b""),))).revision
+        second = EtcdClient.of(trusted.cluster)
+        async with aclosing(client.watch(b"a", b"b", revision)) as watching:
+            assert (await next_change(watching)).entry.key == b"a"
+            client.renew(other)
+            assert not await answers(client)
+            await second.transact((), (Put(b"aa", b""),))
+            assert (await next_change(watching)).entry.key == b"aa"
+            client.renew(ours)
+            assert await answers(client)
+            await second.transact((), (Delete(b"aa"),))
+            assert (await next_change(watching)).deleted
+        await second.close()
+
+    with serving(tmp_path, tls_enabled=True, **files("ours")) as trusted:
         run(trusted, scenario)
 
 

@@ -13,9 +13,12 @@ import pika  # type: ignore[import-untyped]
 import pika.exceptions  # type: ignore[import-untyped]
 import pytest
 import yaml
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from tests.broker import HOST, Broker, external_broker, free_ports, running_broker
-from tests.conformance.client import eventually
+from tests.conformance import wire
+from tests.conformance.client import Client, eventually, tcp
 from tests.directory_server import BASE, directory_server
 from tests.issuer import Form, SigningKey, WebServer, document, signing_key, token, web_server
 from tests.management import ManagementSite
@@ -44,9 +47,11 @@ class Doors:
             if connection.is_open:
                 connection.close()
 
-    def mqtt(self, password: str, name: str | None = "any", version: int = 5) -> Mqtt:
+    def mqtt(
+        self, password: str, name: str | None = "any", version: int = 5, properties: Any = None
+    ) -> Mqtt:
         """An MQTT client that has got an answer."""
-        client = Mqtt(self.broker.port, password, name, version)
+        client = Mqtt(self.broker.port, password, name, version, properties)
         self._clients.append(client)
         return client
 
@@ -63,7 +68,9 @@ class Doors:
 class Mqtt:
     """A paho client, its events turned into waits."""
 
-    def __init__(self, port: int, password: str, name: str | None, version: int) -> None:
+    def __init__(
+        self, port: int, password: str, name: str | None, version: int, properties: Any = None
+    ) -> None:
         kind = paho.MQTTv5 if version == 5 else paho.MQTTv311
         client = paho.Client(
             paho.CallbackAPIVersion.VERSION2, protocol=kind, reconnect_on_failure=False
@@ -79,8 +86,9 @@ class Mqtt:
         client.on_publish = lambda _c, _u, _m, code, _p: self._note(self.codes, code)
         client.on_disconnect = lambda _c, _u, _f, code, _p: self._note(self.left, code)
         client.on_message = lambda _c, _u, message: self._note(self.messages, message.topic)
-        client.username_pw_set(name or "", password)
-        client.connect(HOST, port)
+        if properties is None:
+            client.username_pw_set(name or "", password)
+        client.connect(HOST, port, properties=properties)
         client.loop_start()
         self.wait(self.codes, 1)
 
@@ -177,6 +185,7 @@ def test_a_bearer_uses_the_management_interface(doors: Doors) -> None:
     administrator = token(doors.keys[0], *EVERYTHING, "tag:administrator", sub="root")
     status, found = ask(administrator, "GET", "whoami")
     assert (status, found["name"], found["tags"]) == (200, "root", ["administrator"])
+    assert not found["is_internal_user"]
     status, _ = ask(administrator, "PUT", "queues/%2F/made", {"durable": True})
     assert status == 201
     restricted = token(doors.keys[0], "read:%2F/x", "tag:management", sub="root")
@@ -194,6 +203,11 @@ def test_a_login_ends_with_its_token(doors: Doors) -> None:
     ended = doors.amqp(token(key, *EVERYTHING, lasts=1.5))
     renewed = doors.amqp(token(key, *EVERYTHING, lasts=1.5))
     fresh = token(key, *EVERYTHING, lasts=60)
+    by_method = Client(tcp(HOST, doors.broker.port), 5)
+    by_method.send(wire.connect(5, props=proof(token(key, *EVERYTHING, lasts=1.5))))
+    assert by_method.expect(wire.CONNACK).reason == 0
+    by_method.send(wire.auth(0x19, proof(fresh)))
+    assert by_method.expect(wire.AUTH).reason == 0
     asked = threading.Event()
     renewed._impl.update_secret(fresh, "renewed", lambda _frame: asked.set())
     while not asked.is_set():
@@ -204,6 +218,7 @@ def test_a_login_ends_with_its_token(doors: Doors) -> None:
         ended.process_data_events(DEADLINE)
     assert closed.value.reply_code == 320
     assert "expired" in closed.value.reply_text
+    assert by_method.ping() == []
     renewed.process_data_events(0)
     renewed.channel().queue_declare("renewed")
     # A token that is no good ends the connection, as with RabbitMQ.
@@ -211,6 +226,28 @@ def test_a_login_ends_with_its_token(doors: Doors) -> None:
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as refused:
         renewed.process_data_events(DEADLINE)
     assert refused.value.reply_code == 530
+    by_method.send(wire.auth(0x19, proof(token(key, sub="somebody else"))))
+    assert by_method.expect(wire.DISCONNECT).reason == 0x87
+    by_method.drop()
+
+
+def proof(secret: str) -> wire.Properties:
+    """A token as Authentication Data."""
+    return (
+        (wire.AUTHENTICATION_METHOD, "JWT"),
+        (wire.AUTHENTICATION_DATA, secret.encode()),
+    )
+
+
+def test_paho_names_the_method(doors: Doors) -> None:
+    secret = token(doors.keys[0], "write:%2F/amq.topic/a.*")
+    properties = Properties(PacketTypes.CONNECT)
+    properties.AuthenticationMethod = "OAUTH2-JWT"
+    properties.AuthenticationData = secret.encode()
+    client = doors.mqtt("", None, properties=properties)
+    assert client.codes[0].value == 0
+    assert client.publish("b") == 0x87
+    assert client.publish("a/x") in (0, 0x10)
 
 
 def test_a_new_key_counts_at_once_and_an_old_one_no_longer(doors: Doors) -> None:

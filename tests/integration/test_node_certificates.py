@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from fluxmq.cli.main import run as fluxmqctl
 from fluxmq.settings.listen_addresses import SHARD_PORTS
 from fluxmq.settings.listeners import Certificate
 from tests.broker import FIRST_PORT, HOST, Broker, free_ports, is_free, running_broker
 from tests.certificate_maker import Authority, common_name, replace
 from tests.conformance import wire
+from tests.etcd import serving
 
 DEADLINE = 15.0
 LISTENERS = ("mqtt.tls", "mqtt.websocket_tls", "amqp.tls", "https")
@@ -172,3 +174,50 @@ def test_new_certificates_are_for_new_connections(node: Node) -> None:
         replace(Path(node.default.key_file), good)
         before.sendall(wire.pingreq())
         assert before.recv(2) == b"\xd0\x00"
+
+
+@pytest.mark.once
+def test_a_node_shows_etcd_its_new_certificate(tmp_path: Path) -> None:
+    """After SIGHUP, as on its listeners; without a restart."""
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "other").mkdir()
+    authority, another = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    member, own = authority.issue("member", "localhost", "node1"), authority.issue("own", "node1")
+
+    def files(pair: Certificate) -> dict[str, str | bool]:
+        return {
+            "tls_enabled": True,
+            "tls_cert_file": pair.cert_file,
+            "tls_key_file": pair.key_file,
+            "tls_ca_file": str(authority.ca_file),
+        }
+
+    with serving(tmp_path, **files(member)) as trusted:
+        cluster = {
+            "enabled": True,
+            "node_id": "node1",
+            "transport": {"bind_addr": f"{HOST}:{_transport_port()}", **files(own)},
+            "etcd": {"endpoints": [f"https://{trusted.address.replace(HOST, 'localhost')}"]},
+        }
+        with running_broker(tmp_path, settings={"cluster": cluster}) as broker:
+
+            def bans() -> int:
+                """Have the node change something in etcd; the command's exit code."""
+                return fluxmqctl(["--config", str(broker.config), "ban", "user", "eve"])
+
+            def reloaded(count: int) -> bool:
+                found = broker.metrics("fluxmq_tls_certificate_reloads_total")
+                return found[("listener", "cluster.transport"), ("result", "success")] == count
+
+            wait_for(lambda: bans() == 0, "the node knows the bans of the cluster")
+            good = {Path(name): Path(name).read_bytes() for name in (own.cert_file, own.key_file)}
+            bad = another.issue("own", "node1")
+            for path, name in zip(good, (bad.cert_file, bad.key_file), strict=True):
+                replace(path, Path(name).read_bytes())
+            broker.reload({})
+            wait_for(partial(reloaded, 1), "the certificate is read again")
+            assert bans() == 1, "etcd does not accept it"
+            for path, content in good.items():
+                replace(path, content)
+            broker.reload({})
+            wait_for(lambda: bans() == 0, "etcd accepts it again")

@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 OF_AUTHENTICATION = "tests/unit/shards/test_authentication.py::"
 OF_VERIFYING = "tests/unit/shards/test_password_verifications.py::"
+OF_CLUSTER_BANS = "tests/integration/test_etcd_bans.py::"
 OF_CLAIMS = "tests/unit/shards/test_session_ownership.py::"
 
 MUTATIONS = [
@@ -41,6 +42,23 @@ MUTATIONS = [
         "if not self._sessions.holds(client_id):\n                    # The home has",
         "if not clean and not self._sessions.holds(client_id):\n                    # The home has",
         OF_CLAIMS + "test_while_the_home_is_away_nothing_is_taken",
+    ),
+    # Bans of a cluster
+    Mutation(
+        "lifted_bans_return",
+        "A node that starts does not bring back bans that were lifted meanwhile.",
+        "Bans.own",
+        "() if self._copied else tuple(self._in_force().values())",
+        "tuple(self._in_force().values())",
+        OF_CLUSTER_BANS + "test_a_node_starts_by_its_copy_and_catches_up",
+    ),
+    Mutation(
+        "half_a_ban",
+        "What the cluster does not take holds on no node.",
+        "Bans.answer",
+        "not self._reached",
+        "False",
+        OF_CLUSTER_BANS + "test_without_etcd_a_ban_is_refused",
     ),
     # Web pages
     Mutation(

@@ -12,6 +12,7 @@ OF_STORE = "tests/unit/control/test_metadata.py::"
 OF_UPGRADES = "tests/unit/ipc/test_hash_upgrades.py::"
 OF_PASSWORDS = "tests/unit/shards/test_hash_upgrades.py::"
 OF_CLIENTS = "tests/unit/shards/test_permissions.py::"
+OF_METHOD = "tests/unit/sessions/mqtt/test_token_authentication.py::"
 OF_AMQP = "tests/unit/sessions/amqp091/test_logins.py::"
 
 MUTATIONS = [
@@ -51,8 +52,8 @@ MUTATIONS = [
         "remote_guest",
         "A user of this machine is one whichever backend knows the name.",
         "Authentication._decided",
-        "and self.reachable(answer.name, login.peer)",
-        "",
+        "if accepted and self.reachable(answer.name, login.peer)",
+        "if accepted",
         OF_SHARD + "test_a_user_of_this_machine_stays_one_of_it",
     ),
     Mutation(
@@ -78,6 +79,54 @@ MUTATIONS = [
         "or result.username != info.user",
         "",
         OF_AMQP + "test_a_renewal_that_is_refused_closes_the_connection",
+    ),
+    Mutation(
+        "another_user_by_auth",
+        "Nor does AUTH make another user of an MQTT client.",
+        "connect_flow:on_renewed",
+        "if result.username != client.username:",
+        "if False:",
+        OF_METHOD + "test_a_renewal_that_fails_ends_the_connection",
+    ),
+    Mutation(
+        "renewed_until_the_former_end",
+        "A login that was renewed by AUTH ends with the new token.",
+        "connect_flow:on_renewed",
+        "broker.connections.end_at(client, client.policy.ends_at)",
+        "pass",
+        OF_METHOD + "test_a_renewed_login_has_the_end_and_the_rights_of_the_new_token",
+    ),
+    Mutation(
+        "secrets_given_away",
+        "What is no token is given to no backend as one.",
+        "connect_flow:check_token",
+        "or not looks_like_token(token)",
+        "",
+        OF_METHOD + "test_what_is_no_token_is_given_to_no_backend",
+    ),
+    Mutation(
+        "banned_by_token",
+        "A ban is of the name in the token, whatever name is given beside it.",
+        "Authentication._decided",
+        "accepted and self.bans.refuse(answer.backend, login.peer, answer.name)",
+        "False",
+        OF_METHOD + "test_a_ban_is_of_the_name_in_the_token",
+    ),
+    Mutation(
+        "will_of_a_removed_backend",
+        "A will is not published once its backend is no longer asked.",
+        "Authentication.will_policy",
+        "if backend not in self.settings.backends:",
+        "if False:",
+        OF_SHARD + "test_after_a_restart_a_will_is_published_that_its_backend_had_permitted",
+    ),
+    Mutation(
+        "will_forgets_its_backend",
+        "A will that its backend permitted is published after a restart.",
+        "rows:will_values",
+        "*([will.backend] * bool(will.backend)),",
+        "",
+        OF_SHARD + "test_after_a_restart_a_will_is_published_that_its_backend_had_permitted",
     ),
     Mutation(
         "permitted_for_ever",

@@ -2,12 +2,17 @@
 
 Requests go to one endpoint until it fails, then to the next. A request that may have been carried
 out is not repeated here: only its caller knows whether that would do harm.
+
+New certificates are for new connections, which all later requests use; what is under way goes on over
+the connection that it has, which is closed afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -68,44 +73,69 @@ class EtcdClient:
         credentials: grpc.ChannelCredentials | None = None,
         name: str = "",
     ) -> None:
-        options: list[tuple[str, Any]] = list(_CHANNEL_OPTIONS)
+        self._endpoints = tuple(endpoints)
+        self._options: list[tuple[str, Any]] = list(_CHANNEL_OPTIONS)
         if name:
-            options.append(("grpc.ssl_target_name_override", name))
-        self._channels = [
-            grpc.aio.insecure_channel(each, options)
-            if credentials is None
-            else grpc.aio.secure_channel(each, credentials, options)
-            for each in endpoints
-        ]
+            self._options.append(("grpc.ssl_target_name_override", name))
+        self._channels = self._opened(credentials)
         self._current = 0
+        self._calls: Counter[grpc.aio.Channel] = Counter()
+        """Requests and watches under way, by channel."""
+        self._former: set[grpc.aio.Channel] = set()
+        """Channels with former certificates on which there are some."""
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def _opened(self, credentials: grpc.ChannelCredentials | None) -> list[grpc.aio.Channel]:
+        return [
+            grpc.aio.insecure_channel(each, self._options)
+            if credentials is None
+            else grpc.aio.secure_channel(each, credentials, self._options)
+            for each in self._endpoints
+        ]
 
     @classmethod
     def of(cls, cluster: ClusterSettings) -> EtcdClient:
         """Return a client of the member or the endpoints of the settings. Raises EtcdError for a
         certificate that cannot be read."""
-        etcd, transport = cluster.etcd, cluster.transport
+        etcd = cluster.etcd
         assert etcd is not None, "the settings ask for etcd"
         endpoints = [address_of(each) for each in etcd.endpoints]
         endpoints = endpoints or [reachable(etcd.client_addr)]
-        if not transport.tls_enabled:
-            return cls(endpoints)
+        credentials = credentials_of(cluster)
+        named = credentials is None or bool(etcd.endpoints)
+        return cls(endpoints, credentials, "" if named else cluster.node_id)
+
+    def renew(self, credentials: grpc.ChannelCredentials) -> None:
+        """Use other certificates for what is requested from now on."""
+        before, self._channels = self._channels, self._opened(credentials)
+        for channel in before:
+            if self._calls[channel]:
+                self._former.add(channel)
+            else:
+                self._close(channel)
+
+    def _close(self, channel: grpc.aio.Channel) -> None:
+        task = asyncio.get_running_loop().create_task(channel.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    @contextmanager
+    def _using(self, channel: grpc.aio.Channel) -> Iterator[None]:
+        self._calls[channel] += 1
         try:
-            authority, key, certificate = (
-                Path(path or "").read_bytes()
-                for path in (
-                    transport.tls_ca_file,
-                    transport.tls_key_file,
-                    transport.tls_cert_file,
-                )
-            )
-        except OSError as problem:
-            raise EtcdError(f"cluster.transport: {problem}") from problem
-        credentials = grpc.ssl_channel_credentials(authority, key, certificate)
-        return cls(endpoints, credentials, "" if etcd.endpoints else cluster.node_id)
+            yield
+        finally:
+            self._calls[channel] -= 1
+            if not self._calls[channel]:
+                del self._calls[channel]
+                if channel in self._former:
+                    self._former.remove(channel)
+                    self._close(channel)
 
     async def close(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*(channel.close() for channel in self._channels))
+        channels = (*self._channels, *self._former)
+        await asyncio.gather(*(channel.close() for channel in channels), *self._closing)
 
     async def transact(
         self,
@@ -171,22 +201,25 @@ class EtcdClient:
         of the last change that was received.
         """
         channel = self._channels[self._current]
-        call = channel.stream_stream(messages.WATCH)(metadata=_WITH_LEADER)
-        try:
-            await call.write(messages.watch(key, end, start))
-            while isinstance(answer := await call.read(), bytes):
-                found = messages.watched_of(answer)
-                if found.compacted:
-                    raise CompactedError(f"changes before {found.compacted} have been compacted")
-                if found.ended:
-                    raise EtcdError(found.ended)
-                yield found
-            raise EtcdError("the server has ended the watch")
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ValueError) as problem:
-            self._next(channel)
-            raise EtcdError(_reason(problem)) from problem
-        finally:
-            call.cancel()
+        with self._using(channel):
+            call = channel.stream_stream(messages.WATCH)(metadata=_WITH_LEADER)
+            try:
+                await call.write(messages.watch(key, end, start))
+                while isinstance(answer := await call.read(), bytes):
+                    found = messages.watched_of(answer)
+                    if found.compacted:
+                        raise CompactedError(
+                            f"changes before {found.compacted} have been compacted"
+                        )
+                    if found.ended:
+                        raise EtcdError(found.ended)
+                    yield found
+                raise EtcdError("the server has ended the watch")
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ValueError) as problem:
+                self._next(channel)
+                raise EtcdError(_reason(problem)) from problem
+            finally:
+                call.cancel()
 
     async def _ask(
         self, method: str, request: bytes, decode: Callable[[bytes], Decoded]
@@ -205,7 +238,8 @@ class EtcdClient:
     ) -> Decoded:
         channel = self._channels[self._current]
         try:
-            return decode(await once(channel))
+            with self._using(channel):
+                return decode(await once(channel))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ValueError) as problem:
             self._next(channel)
             raise EtcdError(_reason(problem)) from problem
@@ -214,6 +248,20 @@ class EtcdClient:
         """Use the next endpoint, unless another request has seen to it."""
         if self._channels[self._current] is failed:
             self._current = (self._current + 1) % len(self._channels)
+
+
+def credentials_of(cluster: ClusterSettings) -> grpc.ChannelCredentials | None:
+    """Return the certificates of the settings, read anew; None without TLS. Raises EtcdError for
+    files that cannot be read."""
+    transport = cluster.transport
+    if not transport.tls_enabled:
+        return None
+    files = transport.tls_ca_file, transport.tls_key_file, transport.tls_cert_file
+    try:
+        authority, key, certificate = (Path(path or "").read_bytes() for path in files)
+    except OSError as problem:
+        raise EtcdError(f"cluster.transport: {problem}") from problem
+    return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
 def _reason(problem: Exception) -> str:

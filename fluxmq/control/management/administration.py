@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
@@ -87,7 +87,8 @@ UNUSABLE_BYTES: Final = 32
 
 
 class Administration:
-    """Serves the routes. ``users`` returns the node's; ``nodes`` the names of the cluster's nodes."""
+    """Serves the routes. ``users`` returns the node's; ``running`` the names of the nodes that
+    run."""
 
     def __init__(
         self,
@@ -96,14 +97,14 @@ class Administration:
         users: Callable[[], tuple[User, ...]],
         parameters: Callable[[], HashParameters],
         objects: MessagingObjects,
-        nodes: Sequence[str],
+        running: Callable[[], Awaitable[list[str]]],
     ) -> None:
         self._ask = ask
         self._topology = topology
         self._users = users
         self._parameters = parameters
         self._objects = objects
-        self._nodes = nodes
+        self._running = running
 
     def routes(self) -> list[ApiRoute]:
         """Return the routes."""
@@ -172,10 +173,10 @@ class Administration:
 
     async def _vhosts(self, call: Call) -> web.Response:
         seen = [each for each in self._topology().vhosts() if call.caller.sees(each.name)]
-        traced = await self._trace()
+        traced, nodes = await self._trace(), await self._running()
         totals = await self._objects.rates.of_vhosts([each.name for each in seen])
         rows = [
-            vhost_row(each, self._nodes, row, traced=each.name in traced)
+            vhost_row(each, nodes, row, traced=each.name in traced)
             for each, row in zip(seen, totals, strict=True)
         ]
         return answer(ListQuery(call).whole(rows))
@@ -190,7 +191,7 @@ class Administration:
         found = self._found_vhost(call.vhost)
         traced = call.vhost in await self._trace()
         (totals,) = await self._objects.rates.of_vhosts([found.name])
-        return answer(vhost_row(found, self._nodes, totals, traced=traced))
+        return answer(vhost_row(found, await self._running(), totals, traced=traced))
 
     async def _trace(self, vhost: str = "", on: bool = False) -> tuple[str, ...]:
         """Trace a virtual host or no longer; return those that are traced. Raises ApiError."""

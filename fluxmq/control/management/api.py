@@ -87,14 +87,21 @@ class ManagementApi:
         objects = MessagingObjects(node.topology, listings, caller, self.rates, node.name)
         clients = MessagingClients(node.ask, partial(_consumer_timeout, node))
         administration = Administration(
-            *(node.ask, node.topology, users, lambda: parameters_of(current()), objects, node.nodes)
+            *(
+                node.ask,
+                node.topology,
+                users,
+                lambda: parameters_of(current()),
+                objects,
+                node.running,
+            )
         )
         groups = DeclaringNode(settings, node.replicas)
         self.definitions = Definitions(
             *(node.topology, users, administration, groups, settings.amqp.product_version)
         )
         limits = UserLimitRoutes(node.topology, administration)
-        overview = Overview(node, objects, clients, caller, self.rates)
+        self.overview = overview = Overview(node, objects, clients, caller, self.rates, others)
         self.routes: list[ApiRoute] = [
             *overview.routes(),
             *CertificateExpiry(node).routes(),

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from fluxmq.control import procfs
+from fluxmq.control.management.access import LOGIN_OF_REQUEST
 from fluxmq.control.management.amqp_calls import AmqpCaller
 from fluxmq.control.management.clients import MessagingClients
 from fluxmq.control.management.list_query import JsonRow
@@ -31,10 +32,12 @@ from fluxmq.control.management.requests import (
 )
 from fluxmq.control.management.rows import rows_of
 from fluxmq.control.management.versions import PRODUCT, VERSION
+from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.clusters import REBALANCE, RaftListing
-from fluxmq.ipc.messages import STATUS, MessageError, NodeStatus
+from fluxmq.ipc.messages import STATUS, Body, ControlMessage, MessageError, NodeStatus
+from fluxmq.ipc.node_messages import NODE_ROW, NodeRow
 from fluxmq.ipc.row_messages import CHANNELS, CONSUMERS
 from fluxmq.protocols.amqp091.content import BasicProperties
 from fluxmq.protocols.amqp091.methods import (
@@ -60,6 +63,8 @@ ABSENT: Final = (
     *("stream/consumers", "stream/consumers/{vhost}"),
 )
 """Lists of what does not exist here: runtime parameters, federation, shovels, the stream protocol."""
+NODE_SECONDS: Final = 2.0
+"""Time for another node to answer."""
 PORT_DIGITS_MAX: Final = 5
 ENDANGERED_MAX: Final = 100
 """Queues that the answer of a health check names."""
@@ -76,6 +81,14 @@ class NodeView(NamedTuple):
     name: str
     nodes: tuple[str, ...]
 
+    async def running(self) -> list[str]:
+        """Return the nodes that this one is in contact with, and itself."""
+        found = {self.name}
+        if self.replicas is not None:
+            groups = (await self.replicas()).groups
+            found |= {each.node for group in groups for each in group.members if each.connected}
+        return sorted(found)
+
 
 class Overview:
     """Serves the routes."""
@@ -87,8 +100,10 @@ class Overview:
         clients: MessagingClients,
         caller: AmqpCaller,
         rates: MessageRates,
+        others: ControlOfNodes,
     ) -> None:
         self._node = node
+        self._others = others
         self._objects = objects
         self._clients = clients
         self._caller = caller
@@ -131,7 +146,8 @@ class Overview:
 
     async def _whoami(self, call: Call) -> web.Response:
         user = call.caller.user
-        return answer({"name": user.name, "tags": list(user.tags), "is_internal_user": True})
+        internal = LOGIN_OF_REQUEST.get() is None
+        return answer({"name": user.name, "tags": list(user.tags), "is_internal_user": internal})
 
     async def _overview(self, call: Call) -> web.Response:
         topology = self._node.topology()
@@ -227,23 +243,33 @@ class Overview:
 
     # Nodes
 
+    async def answer(self, _message: ControlMessage) -> Body:
+        """Tell another node of this one."""
+        return NodeRow(await self._own()).to_body()
+
     async def _members(self) -> list[JsonRow]:
-        rows = [await self._own()]
-        online: set[str] = set()
-        if self._node.replicas is not None:
-            groups = (await self._node.replicas()).groups
-            online = {each.node for group in groups for each in group.members if each.connected}
-        rows += [
-            {
-                "name": each,
-                "type": "disc",
-                "running": each in online,
-                "partitions": [],
-                "being_drained": False,
-            }
-            for each in self._node.nodes
-            if each != self._node.name
-        ]
+        own, running, answers = await asyncio.gather(
+            self._own(),
+            self._node.running(),
+            self._others.ask_all(NODE_ROW, {}, NODE_SECONDS),
+        )
+        rows = [own]
+        for name, told in zip(self._others.nodes, answers, strict=True):
+            try:
+                if isinstance(told, RequestError):
+                    raise told
+                rows.append({**NodeRow.from_body(told).row})
+            except (RequestError, MessageError):
+                # It does not run, or serves no management interface.
+                rows.append(
+                    {
+                        "name": name,
+                        "type": "disc",
+                        "running": name in running,
+                        "partitions": [],
+                        "being_drained": False,  # not known, if it runs; tools want it
+                    }
+                )
         return rows
 
     async def _nodes(self, _call: Call) -> web.Response:
@@ -271,7 +297,9 @@ class Overview:
             "name": self._node.name,
             "type": "disc",
             "running": True,
-            "being_drained": False,
+            "being_drained": any(
+                each.numbers and each.numbers.refusing for each in status.processes
+            ),
             "partitions": [],
             "rabbitmq_version": self._node.settings.amqp.product_version,
             "os_pid": str(os.getppid()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -117,8 +117,8 @@ def policy_row(policy: Policy) -> JsonRow:
     }
 
 
-def vhost_row(vhost: Vhost, nodes: Sequence[str], totals: JsonRow, *, traced: bool) -> JsonRow:
-    """Return a virtual host; ``totals``: its messages and their rates; ``traced``: this node copies
+def vhost_row(vhost: Vhost, nodes: Iterable[str], totals: JsonRow, *, traced: bool) -> JsonRow:
+    """Return a virtual host; ``nodes``: those that run; ``totals``: its messages and their rates; ``traced``: this node copies
     its messages to the firehose."""
     return {
         "name": vhost.name,
@@ -201,7 +201,7 @@ def topic_permission_rows(user: User) -> list[JsonRow]:
 def connection_row(row: JsonRow) -> JsonRow:
     """Return a connection."""
     told = {key: value for key, value in row.items() if value is not None}
-    # Connections of MQTT have no time, and tools want a number.
+    # Nodes of earlier versions do not tell the time of MQTT connections, and tools want a number.
     found: dict[str, Any] = {"connected_at": 0, "client_properties": {}, **told, "type": "network"}
     found["name"] = row.get("name") or row.get("pid")
     found["username"] = row.get("user")

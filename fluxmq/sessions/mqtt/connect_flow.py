@@ -1,7 +1,7 @@
 """CONNECT: from the first packet to an attached session.
 
 Steps, each of which may end the connection: decode, check the packet by itself, authenticate (name
-and password off the loop, or SCRAM by AUTH packets), claim the client id from its present owner,
+and password or a token off the loop, or SCRAM by AUTH packets), claim the client id from its present owner,
 attach the session and answer. The connection is not read while an answer is awaited.
 
 Longer than 500 lines because the steps follow each other, and share what refuses a client.
@@ -11,8 +11,10 @@ Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
+from fluxmq.auth.login_steps import looks_like_token
 from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.remote_rights import UndecidedError
@@ -35,7 +37,7 @@ from fluxmq.protocols.mqtt.properties import Properties, encode_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.topics import holds_control_characters
 from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
-from fluxmq.sessions.mqtt.outcomes import LOGINS, reason_of
+from fluxmq.sessions.mqtt.outcomes import LOGINS, RENEWALS, reason_of
 from fluxmq.sessions.mqtt.ports import MqttBrokerPort, SessionLimits
 from fluxmq.sessions.mqtt.queue_properties import queue_options
 from fluxmq.sessions.mqtt.session import (
@@ -50,6 +52,9 @@ from fluxmq.sessions.mqtt.session import (
 )
 
 SCRAM_METHOD = "SCRAM-SHA-256"
+TOKEN_METHODS = frozenset({"JWT", "OAUTH2", "OAUTH2-JWT"})
+"""Names of one method: a signed token as Authentication Data, and no challenge. No standard names it;
+clients that are written for several brokers use these."""
 RESERVED_PREFIXES = ("amqp:", "amqp091-")
 """Client id namespaces of the other protocols: the cluster tells protocols apart by them."""
 RECEIVE_MAXIMUM_DEFAULT = 65535
@@ -125,8 +130,12 @@ def on_connect(broker: MqttBrokerPort, client: MqttClient, body: bytes) -> None:
         refuse(broker, client, Reason.BANNED, "banned", connect.version)
         return
     if method is not None:
-        client.enhanced = True
-        begin_scram(broker, client, method, connect.properties.authentication_data)
+        client.method = method
+        data = connect.properties.authentication_data
+        if method in TOKEN_METHODS and broker.limits.tokens:
+            check_token(broker, client, data or b"", partial(on_authenticated, broker, client))
+        else:
+            begin_scram(broker, client, method, data)
         return
     if connect.username or connect.password:
         broker.connections.pause(client.connection)  # while the password is verified
@@ -194,22 +203,78 @@ def check_queue_will(will: WillPacket, version: int) -> None:
     raise ProtocolError(reason if version == 5 else Reason.SERVER_UNAVAILABLE, text, version)
 
 
-def on_auth(broker: MqttBrokerPort, client: MqttClient, packet: Auth) -> None:
+def on_auth(
+    broker: MqttBrokerPort,
+    client: MqttClient,
+    packet: Auth,
+    fail: Callable[[MqttClient, int, str], None],
+) -> None:
     """Handle AUTH: a step of the exchange begun by CONNECT, or a new one (MQTT 5.0 section
-    4.12)."""
+    4.12). ``fail`` closes the connection for a token that is refused later."""
     data = packet.properties.authentication_data or b""
     method = packet.properties.authentication_method
-    if method != SCRAM_METHOD:
+    if not client.method or method != client.method:
         raise ProtocolError(Reason.PROTOCOL_ERROR, "AUTH without the method of CONNECT")
     if client.stage is CONNECTED and packet.reason == Reason.RE_AUTHENTICATE:
-        if not client.enhanced or client.scram is not None:
-            raise ProtocolError(Reason.PROTOCOL_ERROR, "nothing to re-authenticate")
-        client.reauthenticating = True
+        if client.scram is not None:
+            raise ProtocolError(Reason.PROTOCOL_ERROR, "re-authentication is going on")
+        if method in TOKEN_METHODS:
+            check_token(broker, client, data, partial(on_renewed, broker, client, fail))
+            return
         begin_scram(broker, client, method, data)
         return
     if packet.reason != Reason.CONTINUE_AUTHENTICATION or client.scram is None:
         raise ProtocolError(Reason.PROTOCOL_ERROR, "no authentication is going on")
     scram_step(broker, client, data)
+
+
+def check_token(
+    broker: MqttBrokerPort, client: MqttClient, token: bytes, done: Callable[[AuthResult], None]
+) -> None:
+    """Have a token verified; the connection is not read meanwhile. What does not look like one is
+    not sent to any backend, and neither is one when they have been removed from the settings."""
+    if not broker.limits.tokens or not looks_like_token(token):
+        done(AuthResult(LoginOutcome.WRONG))
+        return
+    broker.connections.pause(client.connection)
+    broker.authentication.verify("", token, client.peer, done)
+
+
+def on_renewed(
+    broker: MqttBrokerPort,
+    client: MqttClient,
+    fail: Callable[[MqttClient, int, str], None],
+    result: AuthResult,
+) -> None:
+    """Have a new token take the place of the former one: its rights, and its end. A connection whose
+    token is refused, is another user's, or does not permit a subscription or the will is closed
+    [MQTT-4.12.1-2]."""
+    session = client.session
+    if client.stage is not CONNECTED or session is None:
+        return  # the connection was lost meanwhile
+    broker.events.mqtt_login(client, result.username or client.username, result)
+    if result.outcome is not LoginOutcome.ACCEPTED or result.login is None:
+        fail(client, RENEWALS[result.outcome], "the new token is not accepted")
+        return
+    if result.username != client.username:
+        fail(client, Reason.NOT_AUTHORIZED, "re-authentication as another user")
+        return
+    client.policy = result.login.policy(session.client_id)
+    will = session.will
+    if will is not None and not may_publish(client, will.topic):
+        session.will = None
+        broker.wills.changed(session, will)
+        broker.counts.will_refused(session.client_id, session.principal, will)
+        fail(client, Reason.NOT_AUTHORIZED, "the new token does not permit the will")
+        return
+    if end_denied(broker, client, session):
+        fail(client, Reason.NOT_AUTHORIZED, "the new token does not permit a subscription")
+        return
+    apply_policy(client)
+    broker.connections.end_at(client, client.policy.ends_at)
+    # Smaller than the CONNACK that the client has taken, which names the method too.
+    send_auth(broker, client, Reason.SUCCESS, None)
+    broker.connections.resume(client.connection)
 
 
 def begin_scram(
@@ -229,9 +294,9 @@ def begin_scram(
         send_auth(broker, client, Reason.CONTINUE_AUTHENTICATION, b"")
 
 
-def send_auth(broker: MqttBrokerPort, client: MqttClient, reason: int, data: bytes) -> None:
+def send_auth(broker: MqttBrokerPort, client: MqttClient, reason: int, data: bytes | None) -> None:
     """Answer with AUTH, or close if the client would not accept its size [MQTT-3.1.2-24]."""
-    properties = Properties(authentication_method=SCRAM_METHOD, authentication_data=data)
+    properties = Properties(authentication_method=client.method, authentication_data=data)
     encoded = encode(Auth(reason, properties), 5)
     if len(encoded) > client.connection.max_packet_out:
         fail_authentication(broker, client, Reason.PACKET_TOO_LARGE, NO_ROOM)
@@ -261,13 +326,13 @@ def scram_step(broker: MqttBrokerPort, client: MqttClient, data: bytes) -> None:
         broker.events.mqtt_login(client, exchange.username, AuthResult(LoginOutcome.WRONG))
         fail_authentication(broker, client, Reason.NOT_AUTHORIZED, str(error))
         return
-    if client.reauthenticating and exchange.username != client.username:
+    again = client.stage is CONNECTED
+    if again and exchange.username != client.username:
         broker.authentication.scram_result(exchange.username, client.peer, False)
         raise ProtocolError(Reason.NOT_AUTHORIZED, "re-authentication as another user")
     broker.authentication.scram_result(exchange.username, client.peer, True)
     client.scram = None
-    if client.reauthenticating:
-        client.reauthenticating = False
+    if again:
         send_auth(broker, client, Reason.SUCCESS, final)
         return
     assert client.connect is not None
@@ -278,21 +343,18 @@ def scram_step(broker: MqttBrokerPort, client: MqttClient, data: bytes) -> None:
 def login_refused(broker: MqttBrokerPort, client: MqttClient, username: str) -> bool:
     """Return whether a SCRAM login is refused untried; if so, tell the client."""
     refusal = broker.authentication.login_refusal(username, client.peer)
-    if refusal is LoginOutcome.BANNED:
-        # DISCONNECT has no code for it (MQTT 5.0 section 3.14.2.1).
-        reason = Reason.NOT_AUTHORIZED if client.reauthenticating else Reason.BANNED
-        fail_authentication(broker, client, reason, "banned")
-    elif refusal is not None:
-        fail_authentication(
-            broker, client, LOGINS[refusal], "too many failed logins, or users not loaded yet"
-        )
+    if refusal is not None:
+        reason = (RENEWALS if client.stage is CONNECTED else LOGINS)[refusal]
+        text = "too many failed logins, or users not loaded yet"
+        banned = refusal is LoginOutcome.BANNED
+        fail_authentication(broker, client, reason, "banned" if banned else text)
     return refusal is not None
 
 
 def fail_authentication(broker: MqttBrokerPort, client: MqttClient, reason: int, text: str) -> None:
     """Fail SCRAM: CONNACK with the reason before the session exists, DISCONNECT afterwards."""
     client.scram = None
-    if client.reauthenticating:
+    if client.stage is CONNECTED:
         raise ProtocolError(reason, text)
     assert client.connect is not None
     refuse(broker, client, reason, text, client.connect.version)
@@ -305,7 +367,10 @@ def on_authenticated(broker: MqttBrokerPort, client: MqttClient, result: AuthRes
         return  # the connection was lost meanwhile
     broker.events.mqtt_login(client, result.username or connect.username or "", result)
     if result.outcome is not LoginOutcome.ACCEPTED:
-        refuse(broker, client, LOGINS[result.outcome], "not authorised", connect.version)
+        reason = LOGINS[result.outcome]
+        if client.method and result.outcome is LoginOutcome.WRONG:
+            reason = Reason.NOT_AUTHORIZED  # it has given no password
+        refuse(broker, client, reason, "not authorised", connect.version)
         return
     client.username = result.username
     limit = broker.user_limits.enter(client, client.username)
@@ -381,10 +446,11 @@ def of_backend(client: MqttClient) -> bool:
     return client.policy is not None and client.policy.backend != ""
 
 
-def end_denied(broker: MqttBrokerPort, client: MqttClient, session: Session) -> None:
-    """End the subscriptions of a resumed session that the client's present login does not
-    permit: an earlier one may have granted more."""
+def end_denied(broker: MqttBrokerPort, client: MqttClient, session: Session) -> bool:
+    """End the subscriptions of a session that the client's present login does not permit: an earlier
+    one may have granted more. Return whether there were any."""
     assert client.policy is not None
+    before = len(session.subscriptions)
     for written in list(session.subscriptions):
         try:
             permitted = client.policy.may_subscribe(written.decode())
@@ -393,6 +459,7 @@ def end_denied(broker: MqttBrokerPort, client: MqttClient, session: Session) -> 
         if not permitted:
             broker.subscriptions.unsubscribe(session, written)
             del session.subscriptions[written]
+    return len(session.subscriptions) < before
 
 
 def new_session(broker: MqttBrokerPort, connect: Connect) -> Session:
@@ -434,6 +501,7 @@ def attach(
     if session.will is not None:
         known = of_backend(client) or broker.authentication.record(client.username)
         session.will.without_user = not known
+        session.will.backend = "" if client.policy is None else client.policy.backend
     broker.wills.changed(session, former)
     connection.open = True
     connection.delivery = session.delivery

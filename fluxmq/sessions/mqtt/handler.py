@@ -110,7 +110,7 @@ class MqttConnectionHandler:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "second CONNECT")
         packet = decode(first, body, client.connection.version, limits=self.broker.limits.packets)
         if isinstance(packet, Auth):
-            connect_flow.on_auth(self.broker, client, packet)
+            connect_flow.on_auth(self.broker, client, packet, self.fail)
         elif connected:
             self.connected(client, packet)
         elif isinstance(packet, Disconnect):

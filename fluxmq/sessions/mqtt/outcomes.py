@@ -48,7 +48,18 @@ LOGINS: Final[Mapping[LoginOutcome, Reason]] = {
     LoginOutcome.UNAVAILABLE: Reason.SERVER_UNAVAILABLE,
     LoginOutcome.BUSY: Reason.SERVER_BUSY,
 }
-"""Reason codes of CONNACK, or of DISCONNECT after a re-authentication."""
+"""Reason codes of CONNACK."""
+
+RENEWALS: Final[Mapping[LoginOutcome, Reason]] = {
+    LoginOutcome.ACCEPTED: Reason.NOT_AUTHORIZED,
+    LoginOutcome.WRONG: Reason.NOT_AUTHORIZED,
+    LoginOutcome.DENIED: Reason.NOT_AUTHORIZED,
+    LoginOutcome.BANNED: Reason.NOT_AUTHORIZED,
+    LoginOutcome.UNAVAILABLE: Reason.SERVER_BUSY,
+    LoginOutcome.BUSY: Reason.SERVER_BUSY,
+}
+"""Reason codes of DISCONNECT after a re-authentication, which has fewer; ``ACCEPTED``: as somebody
+else."""
 
 _PUBLISH: Final[Mapping[int, Reason]] = {
     Outcome.OK: Reason.SUCCESS,

@@ -47,6 +47,8 @@ class SessionLimits:
     acknowledge_refused: bool = True
     """True when a 3.1.1 client's permanently refused publish is acknowledged instead of
     disconnecting."""
+    tokens: bool = False
+    """True when a login backend accepts tokens, so that they are an authentication method."""
     connacks: dict[tuple[bool, bool], bytes] = field(default_factory=dict)
     """Encoded CONNACKs of MQTT 5 clients without special requests, by session present and server
     keep-alive: they depend on these settings alone."""
@@ -71,6 +73,11 @@ class LoginPort(Protocol):
         ``done`` is called at once for a client without a name, otherwise at once or later.
         """
 
+    def verify(
+        self, username: str, password: bytes, peer: str, done: Callable[[AuthResult], None], /
+    ) -> None:
+        """Check a password, or a token, which needs no name; ``done`` is called at once or later."""
+
     def scram_exchange(self) -> ServerExchange:
         """Return a new SCRAM-SHA-256 exchange."""
 
@@ -90,11 +97,12 @@ class LoginPort(Protocol):
         """Return a client's permissions."""
 
     def will_policy(
-        self, client_id: str, username: str, without_user: bool, /
+        self, client_id: str, username: str, without_user: bool, backend: str, /
     ) -> TopicPolicy | None:
         """Return the current permissions of a client, connected or not; None if it may not log in.
 
-        ``without_user``: it was no known user when it connected.
+        ``without_user``: it was no known user when it connected. ``backend``: the login backend
+        that has permitted its will, empty for the internal one.
         """
 
 
@@ -239,7 +247,8 @@ class ConnectionPort(Protocol):
         """Call the handler's ``expired`` after this long without input."""
 
     def end_at(self, client: MqttClient, at: float) -> None:
-        """Disconnect the client at this monotonic time, when its login ends."""
+        """Disconnect the client at this monotonic time, when its login ends; 0: it does not, or no
+        longer."""
 
     def feed_later(self, client: MqttClient) -> None:
         """Schedule a call of the handler's ``drained`` for this client."""

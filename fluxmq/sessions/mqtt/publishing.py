@@ -267,7 +267,9 @@ def publish_pieces(broker: MqttBrokerPort, run: PublishRun, pieces: list[Publish
 
 def publish_will(broker: MqttBrokerPort, client_id: str, principal: str, will: Will) -> None:
     """Publish a client's will if it may publish that now."""
-    policy = broker.authentication.will_policy(client_id, principal, will.without_user)
+    policy = broker.authentication.will_policy(
+        client_id, principal, will.without_user, will.backend
+    )
     if policy is None or not allows_publish(policy, will.topic):
         broker.counts.will_refused(client_id, principal, will)
         return

@@ -61,10 +61,12 @@ class Will:
     """A will message, ready to be published if its client still may. ``delay`` is in seconds.
 
     ``without_user``: its client was no known user when it connected (anonymous, or authenticated by
-    certificate), so publishing needs no user record.
+    certificate), so publishing needs no user record. ``backend``: the login backend that had let the
+    client in, and permitted the will, if it is not the internal one.
     """
 
     __slots__ = (
+        "backend",
         "delay",
         "expiry",
         "payload",
@@ -94,6 +96,7 @@ class Will:
         self.delay = delay
         self.expiry = expiry
         self.without_user = without_user
+        self.backend = ""
 
 
 class RetainedFeed:
@@ -176,8 +179,9 @@ class MqttClient:
     ``peer``: "address:port". ``username``: the authenticated user's name, empty for anonymous.
     ``addressed``: cache of queues it may publish to. ``aliases``: topic aliases the client has
     defined. ``assigned``: the broker generated its client id. ``page``: kind of web page, for
-    clients in browsers. ``feeds``: retained messages being sent, by subscription. ``enhanced``:
-    CONNECT named an authentication method. ``proof``: the server's last SCRAM message, for CONNACK.
+    clients in browsers. ``feeds``: retained messages being sent, by subscription. ``method``:
+    the authentication method that CONNECT named, empty for none. ``connected_at``: milliseconds since
+    the epoch. ``proof``: the server's last SCRAM message, for CONNACK.
     """
 
     __slots__ = (
@@ -186,17 +190,17 @@ class MqttClient:
         "assigned",
         "certificate_name",
         "connect",
+        "connected_at",
         "connection",
-        "enhanced",
         "feeds",
         "keep_alive",
         "listener",
+        "method",
         "page",
         "peer",
         "policy",
         "problem_information",
         "proof",
-        "reauthenticating",
         "scram",
         "session",
         "stage",
@@ -207,6 +211,7 @@ class MqttClient:
         self.connection = connection
         self.peer = peer
         self.listener = listener
+        self.connected_at = 0
         self.stage = OPENED
         self.connect: Connect | None = None
         self.session: Session | None = None
@@ -219,8 +224,7 @@ class MqttClient:
         self.aliases: dict[int, bytes] | None = None
         self.feeds: dict[bytes, RetainedFeed] | None = None
         self.assigned = False
-        self.enhanced = False
+        self.method = ""
         self.scram: ServerExchange | None = None
         self.proof: bytes | None = None
-        self.reauthenticating = False
         self.problem_information = True

@@ -34,7 +34,7 @@ from fluxmq.routing.topology.names import internal_name, public_name
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091.basic_consume import AmqpConsumer
-from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.channel import Channel, ChannelState
 from fluxmq.sessions.amqp091.channel_methods import ChannelMethods
 from fluxmq.sessions.amqp091.client import AmqpClient, AmqpStage
 from fluxmq.sessions.amqp091.consume_request import SINGLE_ACTIVE
@@ -323,6 +323,7 @@ def _mqtt_row(client: MqttClient) -> TableRow:
         "timeout": client.keep_alive,
         "client_properties": {"client_id": session.client_id} if session is not None else {},
         "send_pend": client.connection.size,
+        "connected_at": client.connected_at,
     }
 
 
@@ -348,6 +349,13 @@ def _channel_row(methods: ChannelMethods) -> TableRow:
         "messages_unconfirmed": window.unanswered if window is not None else 0,
         "prefetch_count": methods.consumers.prefetch,
         "global_prefetch_count": methods.consumers.shared_limit,
-        "state": "running",
+        "state": _channel_state(methods),
     }
     return row
+
+
+def _channel_state(methods: ChannelMethods) -> str:
+    """Return a channel's state in RabbitMQ's words."""
+    if methods.channel.state is not ChannelState.OPEN:
+        return "closing"
+    return "flow" if methods.client.connection.paused else "running"

@@ -216,7 +216,7 @@ class BrokerEvents:
                 "vhost": DEFAULT_VHOST,
                 "timeout": client.keep_alive,
                 "client_properties": {"client_id": client.session.client_id},
-                "connected_at": self._now_us() // 1000,
+                "connected_at": client.connected_at,
             }
             self.emit("connection.created", about)
 

@@ -17,6 +17,9 @@ from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Grant, Session, Will, filter_inside
 
+WILL_VALUES = 8
+"""Values of a will that all versions know."""
+
 
 class Clock:
     """Conversion between monotonic seconds and wall clock."""
@@ -58,7 +61,15 @@ def will_values(will: Will | None) -> list[Any] | None:
         will.delay,
         will.expiry,
         will.without_user,
+        *([will.backend] * bool(will.backend)),  # unknown to earlier versions
     ]
+
+
+def will_of(values: list[Any]) -> Will:
+    """Return the will of ``will_values``, also those of earlier versions."""
+    will = Will(*values[:WILL_VALUES])
+    will.backend = values[WILL_VALUES] if len(values) > WILL_VALUES else ""
+    return will
 
 
 def grant_values(grant: Grant) -> list[Any]:
@@ -118,7 +129,7 @@ def restore_session(session: Session, data: bytes, clock: Clock, alive: float) -
     values = unpack(data)
     session.principal, session.expiry, connected, expires_at, will_at, will, number, sent = values
     if will is not None:
-        session.will = Will(*will)
+        session.will = will_of(will)
     if connected:
         expires_at = alive + session.expiry
         if session.will is not None:

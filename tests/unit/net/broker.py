@@ -43,6 +43,10 @@ class Logins:
         """Everybody may come in."""
         done(AuthResult(LoginOutcome.ACCEPTED))
 
+    def verify(self, _username: str, _password: bytes, _peer: str, done: Any) -> None:
+        """Everybody may come in."""
+        done(AuthResult(LoginOutcome.ACCEPTED))
+
     def scram_exchange(self) -> Any:
         """There is none."""
         raise ProtocolError(0x8C, "no such method")
@@ -63,7 +67,9 @@ class Logins:
         """The permissions of all clients."""
         return self.shard.access
 
-    def will_policy(self, client_id: str, username: str, without_user: bool) -> TopicPolicy:
+    def will_policy(
+        self, client_id: str, username: str, without_user: bool, backend: str
+    ) -> TopicPolicy:
         """The permissions of all clients."""
         return self.shard.access
 

@@ -14,10 +14,12 @@ from fluxmq.auth.users import User
 from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.login_messages import LOGIN, SECRET_BYTES_MAX, LoginAnswer, LoginQuestion
 from fluxmq.ipc.messages import ERROR_AWAY, Body, Failure
+from fluxmq.ipc.will_messages import decode_will, encode_will
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.settings.schema import AuthSettings
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.backend_logins import ASKED_MAX, REMEMBERED_MAX
+from fluxmq.shards.wills import value_of
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.node import LOOPBACK, Node, drain, messages, stream_of
@@ -279,6 +281,53 @@ def test_its_will_is_published_then(doors: Doors) -> None:
     doors.connect(granted(*RIGHTS, name="device", expires_in=60), will=wire.Will("gone/c", b"bye"))
     doors.node.advance(61)
     assert messages(watcher) == [b"bye"]
+
+
+@pytest.mark.parametrize("backends", [("internal", "oauth2"), ("internal",), ("oauth2", "http")])
+def test_after_a_restart_a_will_is_published_that_its_backend_had_permitted(
+    make_node: Callable[..., Node], backends: tuple[str, ...]
+) -> None:
+    """If that is still asked: nobody there knows the rights of the user, who may not be back."""
+    auth = {"auth": settings("internal", "oauth2")}
+    node = make_node(1, auth, users=(user("tom"),))
+    doors = Doors(node)
+    will = wire.Will("gone/c", b"bye", properties=((wire.WILL_DELAY_INTERVAL, 500),))
+    doors.connect(granted(*RIGHTS, name="device"), props=LASTING, will=will)
+    node.run()
+    node.advance(1)
+    node.kill(0)
+    node.start(0)
+    node.run()
+    node[0].timer()
+    node[0].permissions.configure(AuthSettings.model_validate(settings(*backends)))
+    watcher = node.connect(0, "w")
+    watcher.subscribe("gone/#")
+    node.advance(600)
+    assert messages(watcher) == ([b"bye"] if "oauth2" in backends else [])
+
+
+def test_rights_of_a_later_login_count_for_a_will(doors: Doors) -> None:
+    """Also where the internal backend has a user of that name."""
+    watcher = doors.node.connect(0, "w")
+    watcher.subscribe("gone/#")
+    will = wire.Will("gone/c", b"bye", properties=((wire.WILL_DELAY_INTERVAL, 500),))
+    found = doors.connect(granted(*RIGHTS), props=LASTING, will=will)
+    stream_of(found).close()
+    doors.node.run()
+    doors.shard.authentication.backends.login(granted("write:%2F/amq.topic/a.*"))
+    doors.node.advance(600)
+    assert messages(watcher) == []
+    assert doors.shard.broker.counts.drops["no_permission"] == 1
+
+
+def test_another_node_is_told_which_backend_has_permitted_a_will(doors: Doors) -> None:
+    doors.connect(granted(*RIGHTS, name="device"), will=wire.Will("gone/c", b"bye"))
+    session = doors.shard.session("c")
+    assert session.will is not None
+    told = decode_will(encode_will(value_of(session, session.will)))
+    assert (told.principal, told.backend, told.without_user) == ("device", "oauth2", False)
+    earlier = encode_will(told)[:-7].replace(b"\x9c", b"\x9b", 1)
+    assert decode_will(earlier).backend == ""
 
 
 def test_a_resumed_session_keeps_what_the_new_login_permits(doors: Doors) -> None:

@@ -28,7 +28,7 @@ from fluxmq.shards.rights_decisions import (
 )
 from tests.conformance import wire
 from tests.conformance.client import Client
-from tests.unit.shards.node import Node, drain, messages
+from tests.unit.shards.node import Node, drain, messages, stream_of
 from tests.unit.shards.test_authentication import CHEAP
 from tests.unit.shards.test_backend_logins import HTTP
 
@@ -266,6 +266,17 @@ def test_a_will_is_decided_before_connack(doors: Doors, allowed: set[str], reaso
         doors.server.answer()
         doors.node.run()
     assert answers(client) == [(wire.CONNACK, reason)]
+
+
+@pytest.mark.parametrize("topic", ["gone/c", "$queue/gone"])
+def test_a_will_that_was_permitted_is_published_unasked(doors: Doors, topic: str) -> None:
+    doors.server.allowed = {"gone.c", "gone"}
+    client = doors.connect(will=wire.Will(topic, b"bye"))
+    assert answers(client) == [(wire.CONNACK, 0)]
+    doors.server.allowed, doors.server.away = set(), True
+    stream_of(client).close()
+    doors.node.run()
+    assert doors.node[0].broker.counts.wills == 1
 
 
 def test_a_client_that_leaves_while_it_waits(doors: Doors) -> None:

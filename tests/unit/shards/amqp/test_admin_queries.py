@@ -127,6 +127,7 @@ def test_connections_of_both_protocols(make_amqp: MakeAmqp) -> None:
     assert (amqp["state"], amqp["ssl"], amqp["send_pend"]) == ("running", False, 0)
     assert amqp["client_properties"] == {"capabilities": {"connection.blocked": True}}
     assert amqp["connected_at"] > 0
+    assert mqtt["connected_at"] == amqp["connected_at"]
     assert (mqtt["name"], mqtt["state"], mqtt["ssl"]) == ("sensor", "running", False)
     (state,) = node.amqp().handler.clients
     state.pause()
@@ -157,8 +158,14 @@ def test_channels(make_amqp: MakeAmqp) -> None:
     assert (second["confirm"], second["prefetch_count"]) == (True, 7)
     assert second["messages_unconfirmed"] == 0
     client.send(1, "tx.rollback")
-    first, _ = rows(node, CHANNELS)
+    first, second = rows(node, CHANNELS)
     assert [first[name] for name in counts] == [3, 0, 0]
+    (state,) = node.amqp().handler.clients
+    state.pause()
+    assert {each["state"] for each in rows(node, CHANNELS)} == {"flow"}
+    state.resume()
+    client.send(2, "basic.consume", queue="none")
+    assert [each["state"] for each in rows(node, CHANNELS)] == ["running", "closing"]
 
 
 def test_consumers_and_which_is_active(make_amqp: MakeAmqp) -> None:
