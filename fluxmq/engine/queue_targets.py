@@ -119,13 +119,15 @@ class QueueTarget:
                 run, run.topic, block, now, expiry, now + options.delay_ms * 1000
             )
         client = self._client(self.info.group)
-        room = True
+        room, spans = True, self._reactor.spans
         for batch in batches:
-            done: Callable[[int], object] = self._unanswered
+            done: Callable[[int], object] | None = self._unanswered
             if run.qos:
                 done = self._reactor.hold().done
             else:
                 self._waiting += 1
+            if spans is not None:
+                done = spans.appended(self.info.name, block, batch, done)
             room &= client.append(self.info.name, batch, done, None, self._by_address)
         if not room:
             self._reactor.link_full = True

@@ -617,6 +617,28 @@ _DECLARED: Final = (
         "Such messages dropped because too many were waiting, or a queue had no room.",
         ("exchange",),
     ),
+    # Spans for OpenTelemetry
+    Metric("fluxmq_tracing_spans_total", _C, "Spans recorded of messages with a trace context."),
+    Metric(
+        "fluxmq_tracing_spans_dropped_total",
+        _C,
+        "Spans not recorded: more than `tracing.max_spans_per_second` (rate), too many were waiting (full), or the control"
+        " process did not take them (control).",
+        ("reason",),
+    ),
+    Metric(
+        "fluxmq_tracing_spans_exported_total",
+        _C,
+        "Spans that the collector has taken.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_tracing_export_dropped_total",
+        _C,
+        "Spans that were not sent because too many were waiting (waiting), or that the collector did not take (refused).",
+        ("reason",),
+        scope=Scope.NODE,
+    ),
     # Limits on rates, and of users
     Metric("fluxmq_publishers_held", _G, "Connections not read because they publish too fast."),
     Metric(

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import cython
 
-from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
+from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink, SpanPort
 from fluxmq.net.route import Route
 from fluxmq.net.sockets import receive
 from fluxmq.protocols.amqp091.parser import AmqpParser
@@ -103,6 +103,7 @@ class Reactor:
         self.inbound: list[Inbound] = []
         self.link_full = False
         self.watching = 0  # what the host does with publishers, of the WATCH bits
+        self.spans: SpanPort | None = None
         self.ticking = False
         self.pending_ack: PendingAck | None = None
         self.unfinished = False
@@ -490,6 +491,8 @@ class Reactor:
         if self.watching and self.watching & WATCH_RUNS and not run.control:
             tracer: ReactorHost = self.host
             tracer.trace(connection, run)
+        if self.spans is not None and run.properties and not run.control:
+            self.spans.accepted(connection, run)
         if not run.control and self.publish_run(run) < 0:
             handler: MqttHandler = connection.handler
             handler.bad_topic(connection, run.topic)
@@ -539,6 +542,8 @@ class Reactor:
         delivery: SessionDelivery
         if len(route.targets) > 1 and run.end - run.start >= 4096:
             run.detach()  # many get the same bytes: one copy, shared
+        if self.spans is not None and run.properties and route.targets:
+            self.spans.delivered(run, len(route.targets))
         for item in route.targets:
             target = item
             delivery = target.delivery

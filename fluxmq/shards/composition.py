@@ -48,7 +48,7 @@ from fluxmq.shards.retained_fetch import RetainedFetch
 from fluxmq.shards.retained_sync import RetainedSync
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.shared_counts import SharedCounts
-from fluxmq.shards.surroundings import Surroundings
+from fluxmq.shards.surroundings import Surroundings, Times
 from fluxmq.shards.switch import Switch
 from fluxmq.shards.user_limits import UserLimitChecks
 from fluxmq.shards.wills import ClusterWills
@@ -131,6 +131,9 @@ class Shard:
         )
         self.control_users = make_control_users(
             around.index, settings.cluster, relay, self.broker, self.queues, self.retained_sync
+        )
+        self.control_users += trace_messages(
+            settings, around.times, self.reactor, self.queues, parts.groups
         )
         self.peers = self.broker.peers
         self.nodes = parts.nodes
@@ -293,6 +296,21 @@ def make_control_users(
         queues.attach = records.attach
         users = *users, records
     return users
+
+
+def trace_messages(
+    settings: Settings, times: Times, reactor: Reactor, queues: Queues, groups: GroupTable
+) -> tuple[ControlUser, ...]:
+    """Have the shard's parts record spans, if the settings want them; return what records them."""
+    if not settings.tracing.enabled:
+        return ()
+    # Imported only where it is used, as above.
+    from fluxmq.shards.spans import Spans
+
+    spans = Spans(settings.tracing, reactor, times.steady_us, times.monotonic, queues.attach)
+    reactor.spans = groups.spans = spans
+    queues.attach = spans.attach
+    return (spans,)
 
 
 def make_retained(

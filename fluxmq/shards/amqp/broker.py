@@ -406,6 +406,9 @@ class AmqpBroker:
         if self.firehose.on:
             session: AmqpSession = connection.identity
             self.firehose.published(session.client.info, run, routing)
+        spans = self._reactor.spans
+        if spans is not None:
+            spans.published(routing.exchange.name, routing.keys[0], routing.block, run.count)
         if self._reactor.watching & WATCH_RATES:
             vhost = routing.exchange.vhost
             self._broker.rates.charge(connection, vhost, run.count, run.payload_bytes)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from fluxmq.engine.clients import QueueClients
-from fluxmq.engine.ports import GroupTarget
+from fluxmq.engine.ports import AppendCallback, GroupTarget
 from fluxmq.engine.queue_targets import QueueTarget
 from fluxmq.model.batch_format import parse
 from fluxmq.net.reactor import Reactor
@@ -175,7 +175,7 @@ class Publishing:
         expiry = now + max(expiry_ms * 1000, 1) if expiry_ms is not None else 0
         built: dict[tuple[int, int, int], list[bytes]] = {}
         given = routing.identity or _UNNAMED
-        room = True
+        room, spans = True, self._reactor.spans
         for (group, name), way in found.items():
             value = (routing.headers or {}).get(way.deduplicates) if way.deduplicates else None
             named = given if value is None else value_identity(way.deduplicates, value)
@@ -191,11 +191,13 @@ class Publishing:
                 )
             client = self._client_of(group)
             for batch in batches:
+                done: AppendCallback | None = None
                 if confirmation is not None:
                     confirmation.hold()
-                room &= client.append(
-                    name, batch, confirmation.done if confirmation is not None else None
-                )
+                    done = confirmation.done
+                if spans is not None:
+                    done = spans.appended(name, routing.block, batch, done)
+                room &= client.append(name, batch, done)
         if not room:
             self._reactor.link_full = True
 
