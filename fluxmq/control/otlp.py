@@ -1,6 +1,7 @@
 """OpenTelemetry's library: makes spans and sends them by OTLP over HTTP.
 
-Imported only where tracing is enabled: the library is an extra, and takes memory.
+Imported only where tracing is enabled: the library is an extra, and takes memory. All spans have the publisher's span,
+that of the message's ``traceparent``, as parent; a delivery links to it as well.
 
 Source: OpenTelemetry's Python SDK; OTLP 1.9.
 """
@@ -28,7 +29,7 @@ from opentelemetry.trace import (
     TraceState,
 )
 
-from fluxmq.control.spans import error_type, span_attributes, span_name
+from fluxmq.control.span_attributes import error_type, span_attributes, span_name
 from fluxmq.ipc.span_messages import SpanRecord, SpanStage
 from fluxmq.settings.traces import Tracing
 

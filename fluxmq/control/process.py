@@ -305,16 +305,16 @@ class ControlProcess:
         """Make what sends spans to a collector, if the settings want it. Raises BootError."""
         if not self._settings.tracing.enabled:
             return
-        from fluxmq.control import spans
+        from fluxmq.control import span_exports
 
         try:
-            exporter = spans.make_exporter(
+            exporter = span_exports.make_exporter(
                 self._settings.tracing, self._settings.cluster.node_id, fluxmq.__version__
             )
-        except spans.TracingError as problem:
+        except span_exports.TracingError as problem:
             raise BootError(str(problem)) from problem
-        exports = self._serving["spans"] = spans.SpanExports(exporter)
-        self._answers |= dict.fromkeys(spans.KINDS, exports.answer)
+        exports = self._serving["spans"] = span_exports.SpanExports(exporter)
+        self._answers |= dict.fromkeys(span_exports.KINDS, exports.answer)
         exports.start()
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:

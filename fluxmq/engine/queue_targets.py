@@ -14,7 +14,7 @@ from fluxmq.model.batch_format import PROTOCOL_MQTT
 from fluxmq.model.message_batch import build_message
 from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import Item, PropertyKind, encode
-from fluxmq.net.reactor import Reactor
+from fluxmq.net.reactor import WATCH_SPANS, Reactor
 from fluxmq.protocols.mqtt.batches import build_batches
 from fluxmq.protocols.mqtt.message_properties import to_items
 from fluxmq.protocols.mqtt.run import PublishRun
@@ -119,15 +119,15 @@ class QueueTarget:
                 run, run.topic, block, now, expiry, now + options.delay_ms * 1000
             )
         client = self._client(self.info.group)
-        room, spans = True, self._reactor.spans
+        room, tracing = True, bool(self._reactor.watching & WATCH_SPANS)
         for batch in batches:
             done: Callable[[int], object] | None = self._unanswered
             if run.qos:
                 done = self._reactor.hold().done
             else:
                 self._waiting += 1
-            if spans is not None:
-                done = spans.appended(self.info.name, block, batch, done)
+            if tracing:
+                done = self._reactor.host.spans.appended(self.info.name, block, batch, done)
             room &= client.append(self.info.name, batch, done, None, self._by_address)
         if not room:
             self._reactor.link_full = True

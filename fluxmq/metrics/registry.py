@@ -618,26 +618,13 @@ _DECLARED: Final = (
         ("exchange",),
     ),
     # Spans for OpenTelemetry
-    Metric("fluxmq_tracing_spans_total", _C, "Spans recorded of messages with a trace context."),
+    Metric("fluxmq_tracing_spans_total", _C, "Spans of a shard's messages.", ("outcome",)),
     Metric(
-        "fluxmq_tracing_spans_dropped_total",
+        "fluxmq_tracing_exports_total",
         _C,
-        "Spans not recorded: more than `tracing.max_spans_per_second` (rate), too many were waiting (full), or the control"
-        " process did not take them (control).",
-        ("reason",),
-    ),
-    Metric(
-        "fluxmq_tracing_spans_exported_total",
-        _C,
-        "Spans that the collector has taken.",
-        scope=Scope.NODE,
-    ),
-    Metric(
-        "fluxmq_tracing_export_dropped_total",
-        _C,
-        "Spans that were not sent because too many were waiting (waiting), or that the collector did not take (refused).",
-        ("reason",),
-        scope=Scope.NODE,
+        "Spans for the collector, by whether it has taken them.",
+        ("outcome",),
+        Scope.NODE,
     ),
     # Limits on rates, and of users
     Metric("fluxmq_publishers_held", _G, "Connections not read because they publish too fast."),

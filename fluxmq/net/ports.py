@@ -44,7 +44,7 @@ AppendedCallback = Callable[[int], object]
 
 
 class SpanPort(Protocol):
-    """Records what happens to messages with a trace context; a shard without tracing has none."""
+    """Records what happens to messages with a trace context."""
 
     def accepted(self, connection: Connection, run: PublishRun, /) -> object:
         """Record that a client's run with properties has arrived."""
@@ -64,6 +64,10 @@ class SpanPort(Protocol):
 
 class ReactorHost(Protocol):
     """The shard."""
+
+    @property
+    def spans(self) -> SpanPort:
+        """What records spans (`WATCH_SPANS`)."""
 
     def route(self, topic: bytes, /) -> Route | None:
         """Return the route of a topic; None for an invalid one."""

@@ -8,7 +8,7 @@ from fluxmq.protocols.mqtt.scan cimport Scanner
 from fluxmq.protocols.mqtt.pending_acks cimport PendingAck
 
 cdef class Reactor:
-    cdef public object host, poller, spans
+    cdef public object host, poller
     cdef public Tally tally
     cdef public dict connections, others, routes
     cdef public list dirty, inbound

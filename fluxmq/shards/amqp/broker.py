@@ -24,7 +24,7 @@ from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
-from fluxmq.net.reactor import WATCH_RATES
+from fluxmq.net.reactor import WATCH_RATES, WATCH_SPANS
 from fluxmq.net.tls import TlsStream
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import Connection
@@ -406,10 +406,12 @@ class AmqpBroker:
         if self.firehose.on:
             session: AmqpSession = connection.identity
             self.firehose.published(session.client.info, run, routing)
-        spans = self._reactor.spans
-        if spans is not None:
-            spans.published(routing.exchange.name, routing.keys[0], routing.block, run.count)
-        if self._reactor.watching & WATCH_RATES:
+        watching = self._reactor.watching
+        if watching & WATCH_SPANS:
+            self._broker.spans.published(
+                routing.exchange.name, routing.keys[0], routing.block, run.count
+            )
+        if watching & WATCH_RATES:
             vhost = routing.exchange.vhost
             self._broker.rates.charge(connection, vhost, run.count, run.payload_bytes)
         routed = self._publishing.publish(run, routing, confirmation)

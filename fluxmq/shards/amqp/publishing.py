@@ -18,7 +18,7 @@ from fluxmq.engine.clients import QueueClients
 from fluxmq.engine.ports import AppendCallback, GroupTarget
 from fluxmq.engine.queue_targets import QueueTarget
 from fluxmq.model.batch_format import parse
-from fluxmq.net.reactor import Reactor
+from fluxmq.net.reactor import WATCH_SPANS, Reactor
 from fluxmq.net.route import Route
 from fluxmq.protocols.amqp091.message_properties import routing_key_to_topic, topic_to_routing_key
 from fluxmq.protocols.amqp091.run import AmqpPublishRun, build_amqp_batches
@@ -175,7 +175,7 @@ class Publishing:
         expiry = now + max(expiry_ms * 1000, 1) if expiry_ms is not None else 0
         built: dict[tuple[int, int, int], list[bytes]] = {}
         given = routing.identity or _UNNAMED
-        room, spans = True, self._reactor.spans
+        room, tracing = True, bool(self._reactor.watching & WATCH_SPANS)
         for (group, name), way in found.items():
             value = (routing.headers or {}).get(way.deduplicates) if way.deduplicates else None
             named = given if value is None else value_identity(way.deduplicates, value)
@@ -195,8 +195,8 @@ class Publishing:
                 if confirmation is not None:
                     confirmation.hold()
                     done = confirmation.done
-                if spans is not None:
-                    done = spans.appended(name, routing.block, batch, done)
+                if tracing:
+                    done = self._reactor.host.spans.appended(name, routing.block, batch, done)
                 room &= client.append(name, batch, done)
         if not room:
             self._reactor.link_full = True

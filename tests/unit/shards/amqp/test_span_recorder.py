@@ -11,7 +11,8 @@ from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.messages import ERROR_AWAY, Body, Failure
 from fluxmq.ipc.span_messages import SPANS, SPANS_MAX, TEXT_MAX, SpanBatch, SpanRecord, SpanStage
 from fluxmq.model.outcomes import Outcome
-from fluxmq.shards import spans
+from fluxmq.net.reactor import WATCH_SPANS
+from fluxmq.shards import span_recorder
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.amqp.support import AmqpClient, AmqpNode, Publisher, user
@@ -77,11 +78,11 @@ def context(parent: str = PARENT, state: str = "") -> list[tuple[int, tuple[str,
 
 
 def samples(node: AmqpNode, shard: int = 0) -> dict[str, float]:
-    """Metrics of spans, by name or reason."""
+    """Spans by what became of them."""
     return {
-        labels.get("reason", name): value
+        labels["outcome"]: value
         for each in node[shard].control_users
-        for name, labels, value in each.samples()
+        for _, labels, value in each.samples()
     }
 
 
@@ -92,7 +93,7 @@ def publish(client: Client, topic: str, count: int = 1, parent: str = PARENT) ->
 
 def test_nothing_is_there_unless_the_settings_want_it(make_amqp: MakeAmqp) -> None:
     node = make_amqp(1, (user(),))
-    assert node[0].reactor.spans is None
+    assert not node[0].reactor.watching & WATCH_SPANS
     assert node[0].control_users == ()
 
 
@@ -267,13 +268,13 @@ def test_no_more_in_a_second_than_the_settings_say(make_amqp: MakeAmqp) -> None:
     node.advance(1.1)
     publish(publisher, "t")
     assert len(taker.take()) == 1
-    assert samples(node)["fluxmq_tracing_spans_total"] == 4
+    assert samples(node)["taken"] == 4
 
 
 def test_what_waits_for_control_is_bounded(
     make_amqp: MakeAmqp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans, "WAITING_MAX", 600)
+    monkeypatch.setattr(span_recorder, "WAITING_MAX", 600)
     node = make_amqp(**traced())
     taker = Taker(node)
     taker.away = True
@@ -283,11 +284,11 @@ def test_what_waits_for_control_is_bounded(
     assert taker.take() == []
     assert samples(node)["full"] == 2
     taker.away, taker.mute = False, True
-    node.advance(spans.RETRY_SECONDS + 0.2)
+    node.advance(span_recorder.RETRY_SECONDS + 0.2)
     assert taker.requests == [SPANS_MAX]
     taker.answer(Failure(ERROR_AWAY, "gone"))
-    assert samples(node)["control"] == SPANS_MAX
-    node.advance(spans.RETRY_SECONDS + 0.2)
+    assert samples(node)["refused"] == SPANS_MAX
+    node.advance(span_recorder.RETRY_SECONDS + 0.2)
     assert taker.requests == [SPANS_MAX, 100]
     assert [each.destination for each in taker.spans] == [f"t/{number}" for number in range(600)]
 

@@ -1,9 +1,7 @@
 """Takes spans from the shards and sends them to an OpenTelemetry collector.
 
-Attributes and names follow OpenTelemetry's semantic conventions for messaging. All spans have the publisher's span, that
-of the message's ``traceparent``, as parent; a delivery links to it as well. The library (`otlp`) makes the spans and
-encodes them, and a thread sends them, a few hundred at a time. What waits is bounded; what does not fit, and what the
-collector does not take, is dropped and counted. The shards never wait.
+The library (`otlp`) makes the spans and encodes them, and a thread sends them, a few hundred at a time. What waits is
+bounded; what does not fit, and what the collector does not take, is dropped and counted. The shards never wait.
 """
 
 from __future__ import annotations
@@ -17,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from fluxmq.ipc.messages import Body, ControlMessage
-from fluxmq.ipc.span_messages import SPANS, SpanBatch, SpanRecord, SpanStage
+from fluxmq.ipc.span_messages import SPANS, SpanBatch, SpanRecord
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
-from fluxmq.model.outcomes import Outcome
 from fluxmq.settings.traces import Tracing
 
 WAITING_MAX: Final = 10_000
@@ -31,15 +28,9 @@ COMPANY_SECONDS: Final = 0.2
 """Time that spans wait for others before they are sent."""
 END_SECONDS: Final = 1.5
 """Time to send what waits when the process ends: less than all of it has."""
-REASONS: Final = ("waiting", "refused")
+OUTCOMES: Final = ("sent", "full", "refused")
+"""Spans that the collector has taken, or not taken; those for which there was no room."""
 KINDS: Final = (SPANS,)
-
-OPERATIONS: Final = {
-    SpanStage.ACCEPT: ("accept", "receive"),
-    SpanStage.COMMIT: ("commit", ""),
-    SpanStage.DELIVER: ("deliver", "send"),
-}
-"""Name and type of each stage's operation; storing a message has no type."""
 
 _log = get_logger(__name__)
 
@@ -68,8 +59,8 @@ class SpanExports:
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._said = RateLimited(_log, per_second=0.1, burst=3)
-        self.exported = 0
-        self.dropped: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        """Spans by outcome."""
 
     def start(self) -> None:
         """Send spans until ``stop``."""
@@ -93,7 +84,7 @@ class SpanExports:
         """Take spans from a shard. Raises MessageError."""
         for span in SpanBatch.from_body(message.body).spans:
             if len(self._waiting) >= WAITING_MAX:
-                self.dropped["waiting"] += 1
+                self.counts["full"] += 1
             else:
                 self._waiting.append(span)
         self._arrived.set()
@@ -121,18 +112,16 @@ class SpanExports:
         loop = asyncio.get_running_loop()
         problem = await loop.run_in_executor(self._thread, self._exporter.export, batch)
         if problem:
-            self.dropped["refused"] += count
+            self.counts["refused"] += count
             self._said.event(logging.WARNING, "spans", "%d spans not sent: %s", count, problem)
         else:
-            self.exported += count
+            self.counts["sent"] += count
         return not problem
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of the metrics."""
-        yield "fluxmq_tracing_spans_exported_total", {}, self.exported
-        for reason in REASONS:
-            dropped = self.dropped[reason]
-            yield "fluxmq_tracing_export_dropped_total", {"reason": reason}, dropped
+        for outcome in OUTCOMES:
+            yield "fluxmq_tracing_exports_total", {"outcome": outcome}, self.counts[outcome]
 
 
 def make_exporter(settings: Tracing, node: str, version: str) -> SpanExporter:
@@ -148,47 +137,3 @@ def make_exporter(settings: Tracing, node: str, version: str) -> SpanExporter:
         ) from problem
     except OSError as problem:
         raise TracingError(f"tracing.ca_file: {problem}") from problem
-
-
-def span_name(span: SpanRecord) -> str:
-    """Return a span's name: operation and destination."""
-    return f"{OPERATIONS[span.stage][0]} {span.destination}".rstrip()
-
-
-def error_type(outcome: int) -> str:
-    """Return the name of a commit's outcome; empty for success."""
-    code = outcome & 0xFF  # the rest selects a text
-    if code == Outcome.OK:
-        return ""
-    try:
-        return Outcome(code).name.lower()
-    except ValueError:
-        return str(code)
-
-
-def span_attributes(span: SpanRecord) -> dict[str, str | int]:
-    """Return a span's attributes.
-
-    Source: OpenTelemetry's semantic conventions 1.45, messaging spans.
-    """
-    name, kind = OPERATIONS[span.stage]
-    found: dict[str, str | int] = {
-        "messaging.system": "fluxmq",
-        "messaging.operation.name": name,
-        "messaging.operation.type": kind,
-        "messaging.destination.name": span.destination,
-        "messaging.destination.subscription.name": ""
-        if span.stage is SpanStage.COMMIT
-        else span.queue,
-        "messaging.client.id": span.client,
-        "network.protocol.name": span.protocol,
-        "error.type": error_type(span.outcome),
-    }
-    found = {key: value for key, value in found.items() if value}
-    if span.messages > 1:
-        found["messaging.batch.message_count"] = span.messages
-    if span.receivers > 1:
-        found["fluxmq.receivers"] = span.receivers
-    if span.attempts > 1:
-        found["fluxmq.delivery.attempts"] = span.attempts
-    return found

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from fluxmq.engine.ports import (
     AttachCallback,
@@ -41,8 +42,7 @@ from fluxmq.model.trace_context import (
     context_of_block,
 )
 from fluxmq.net.ports import AppendedCallback
-from fluxmq.net.reactor import Reactor
-from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.protocols.mqtt.message_properties import to_items
 from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.protocols.mqtt.run import PublishRun
@@ -55,13 +55,24 @@ WAITING_MAX = 5000
 WINDOW_SECONDS = 1.0
 RETRY_SECONDS = 1.0
 """Pause after a request that failed."""
+OUTCOMES = ("taken", "rate", "full", "refused")
+"""Control has taken the span, or refused it; there were more than in a second, or the buffer was full."""
 MQTT, AMQP = "mqtt", "amqp"
+
+
+class Subject(NamedTuple):
+    """Names in a span, as `SpanRecord` has them."""
+
+    destination: str
+    protocol: str = ""
+    queue: str = ""
+    client: str = ""
 
 
 class TracedConsumer:
     """Stands between a queue's group and a consumer, and sees what is delivered."""
 
-    def __init__(self, spans: Spans, wanted: AttachRequest, port: ConsumerPort) -> None:
+    def __init__(self, spans: SpanRecorder, wanted: AttachRequest, port: ConsumerPort) -> None:
         self._spans = spans
         self._wanted = wanted
         self._port = port
@@ -84,21 +95,22 @@ class TracedConsumer:
         self._port.cancelled()
 
 
-class Spans:
-    """Records spans, and hands them to control. ``now_us``: time of day; ``monotonic``: the reactor's clock; ``attach``:
+class SpanRecorder:
+    """Records spans, and hands them to control. ``now_us``: time of day; ``monotonic``: the clock of
+    ``tally``; ``attach``:
     attaches a consumer."""
 
     def __init__(
         self,
         settings: Tracing,
-        reactor: Reactor,
+        tally: Tally,
         now_us: Callable[[], int],
         monotonic: Callable[[], float],
         attach: AttachCallback,
     ) -> None:
         self._attach = attach
         self._settings = settings
-        self._tally = reactor.tally
+        self._tally = tally
         self._now_us = now_us
         self._monotonic = monotonic
         self._control: RequestSender | None = None
@@ -107,10 +119,8 @@ class Spans:
         self._in_window = 0
         self._asking = False
         self._retry_at = 0.0
-        self.recorded = 0
-        self.dropped: Counter[str] = Counter()
-        """Spans dropped, by reason: more than in a second (rate), the buffer was full (full), control has refused them
-        (control)."""
+        self.counts: Counter[str] = Counter()
+        """Spans by what became of them."""
 
     # What happens to messages
 
@@ -121,29 +131,17 @@ class Spans:
             if context is not None:
                 client: MqttClient = connection.identity
                 session = client.session
-                self._note(
-                    SpanStage.ACCEPT,
-                    context,
-                    self._arrival(),
-                    destination=cut(run.topic),
-                    protocol=MQTT,
-                    client="" if session is None else session.client_id[:TEXT_MAX],
-                    messages=run.count,
-                )
+                client_id = "" if session is None else session.client_id[:TEXT_MAX]
+                subject = Subject(cut(run.topic), MQTT, client=client_id)
+                self._note(SpanStage.ACCEPT, context, self._arrival(), subject, run.count)
 
     def published(self, exchange: str, key: str, block: bytes, messages: int) -> None:
         """Record that messages from an AMQP client have arrived."""
         if TRACEPARENT in block:
             context = self._wanted(context_of_block(block))
             if context is not None:
-                self._note(
-                    SpanStage.ACCEPT,
-                    context,
-                    self._arrival(),
-                    destination=of_exchange(exchange, key),
-                    protocol=AMQP,
-                    messages=messages,
-                )
+                subject = Subject(of_exchange(exchange, key), AMQP)
+                self._note(SpanStage.ACCEPT, context, self._arrival(), subject, messages)
 
     def appended(
         self, queue: str, block: bytes, batch: bytes, done: AppendedCallback | None
@@ -155,15 +153,8 @@ class Spans:
         start, messages = self._now_us(), parse(batch).count
 
         def committed(reason: int) -> None:
-            self._note(
-                SpanStage.COMMIT,
-                context,
-                start,
-                destination=of_queue(queue),
-                queue=of_queue(queue),
-                messages=messages,
-                outcome=reason,
-            )
+            subject = Subject(of_queue(queue), queue=of_queue(queue))
+            self._note(SpanStage.COMMIT, context, start, subject, messages, outcome=reason)
             if done is not None:
                 done(reason)
 
@@ -174,15 +165,9 @@ class Spans:
         if TRACEPARENT in run.properties:
             context = self._wanted(context_of_run(run))
             if context is not None:
-                self._note(
-                    SpanStage.DELIVER,
-                    context,
-                    self._now_us(),
-                    destination=cut(run.topic),
-                    protocol=MQTT,
-                    messages=run.count,
-                    receivers=receivers,
-                )
+                subject = Subject(cut(run.topic), MQTT)
+                now = self._now_us()
+                self._note(SpanStage.DELIVER, context, now, subject, run.count, receivers)
 
     def consumed(
         self, wanted: AttachRequest, batch: Batch, first: int, count: int, attempts: int
@@ -190,18 +175,9 @@ class Spans:
         """Record that messages with equal properties are delivered to a queue's consumer."""
         context = self._wanted(context_of_block(batch.properties(first)))
         if context is not None:
-            self._note(
-                SpanStage.DELIVER,
-                context,
-                self._now_us(),
-                destination=of_queue(wanted.queue),
-                protocol=AMQP if wanted.asker else MQTT,
-                queue=of_queue(wanted.queue),
-                client=wanted.member[:TEXT_MAX],
-                messages=count,
-                receivers=1,
-                attempts=attempts,
-            )
+            queue, protocol = of_queue(wanted.queue), AMQP if wanted.asker else MQTT
+            subject = Subject(queue, protocol, queue, wanted.member[:TEXT_MAX])
+            self._note(SpanStage.DELIVER, context, self._now_us(), subject, count, 1, attempts)
 
     def attach(
         self, target: GroupTarget, wanted: AttachRequest, port: ConsumerPort, done: Attaching
@@ -222,7 +198,7 @@ class Spans:
             self._window_end = now + WINDOW_SECONDS
             self._in_window = 0
         if self._in_window >= self._settings.max_spans_per_second:
-            self.dropped["rate"] += 1
+            self.counts["rate"] += 1
             return None
         self._in_window += 1
         return context
@@ -232,20 +208,15 @@ class Spans:
         stage: SpanStage,
         context: TraceContext,
         start: int,
-        *,
-        destination: str,
+        subject: Subject,
         messages: int,
-        protocol: str = "",
-        queue: str = "",
-        client: str = "",
         receivers: int = 0,
         attempts: int = 0,
         outcome: int = 0,
     ) -> None:
         if len(self._waiting) >= WAITING_MAX:
-            self.dropped["full"] += 1
+            self.counts["full"] += 1
             return
-        self.recorded += 1
         self._waiting.append(
             SpanRecord(
                 stage,
@@ -255,10 +226,10 @@ class Spans:
                 context.state,
                 start,
                 max(self._now_us(), start),
-                destination,
-                protocol,
-                queue,
-                client,
+                subject.destination,
+                subject.protocol,
+                subject.queue,
+                subject.client,
                 messages,
                 receivers,
                 attempts,
@@ -303,16 +274,16 @@ class Spans:
     def _answered(self, count: int, answer: Body | Failure) -> None:
         self._asking = False
         if isinstance(answer, Failure):
-            self.dropped["control"] += count
+            self.counts["refused"] += count
             self._retry_at = self._monotonic() + RETRY_SECONDS
         else:
+            self.counts["taken"] += count
             self.housekeeping()
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of the metrics."""
-        yield "fluxmq_tracing_spans_total", {}, self.recorded
-        for reason in ("rate", "full", "control"):
-            yield "fluxmq_tracing_spans_dropped_total", {"reason": reason}, self.dropped[reason]
+        for outcome in OUTCOMES:
+            yield "fluxmq_tracing_spans_total", {"outcome": outcome}, self.counts[outcome]
 
 
 def context_of_run(run: PublishRun) -> TraceContext | None:
