@@ -27,6 +27,7 @@ from fluxmq.control.management.objects import MessagingObjects
 from fluxmq.control.management.openapi import document
 from fluxmq.control.management.overview import NodeView, Overview
 from fluxmq.control.management.page_files import add_pages
+from fluxmq.control.management.parameters import Parameters
 from fluxmq.control.management.rates import MessageRates
 from fluxmq.control.management.requests import (
     PREFIX,
@@ -94,11 +95,13 @@ class ManagementApi:
         group_of = partial(
             _group_of, settings, Placement(workers, settings.queue_manager.local_groups)
         )
+        parameters = Parameters(node.topology, administration, objects, node.name)
         self.definitions = Definitions(
-            *(node.topology, users, administration, group_of, settings.amqp.product_version)
+            *(node.topology, users, administration, parameters, group_of),
+            settings.amqp.product_version,
         )
         limits = UserLimitRoutes(node.topology, administration)
-        overview = Overview(node, objects, clients, caller, self.rates)
+        overview = Overview(node, objects, clients, caller, self.rates, parameters)
         self.routes: list[ApiRoute] = [
             *overview.routes(),
             *CertificateExpiry(node).routes(),
@@ -106,6 +109,7 @@ class ManagementApi:
             *clients.routes(),
             *administration.routes(),
             *limits.routes(),
+            *parameters.routes(),
             *self.definitions.routes(),
             *control_routes(node.ask),
             *GroupRoutes(node.ask, clustered=node.replicas is not None).routes(),

@@ -11,6 +11,7 @@ from aiohttp import web
 from fluxmq.auth.users import User
 from fluxmq.control.management.administration import Administration
 from fluxmq.control.management.list_query import JsonRow
+from fluxmq.control.management.parameters import Parameters, parameter_row
 from fluxmq.control.management.requests import (
     ApiError,
     ApiRoute,
@@ -48,9 +49,9 @@ from fluxmq.routing.topology.changes import (
     Change,
     DeclareExchange,
     DeclareQueue,
-    SetVhostLimits,
 )
 from fluxmq.routing.topology.names import is_reserved
+from fluxmq.routing.topology.parameters import OPERATOR_POLICY, VHOST_LIMITS, parameters
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.topology import Topology
 
@@ -71,6 +72,7 @@ class Definitions:
         topology: Callable[[], Topology],
         users: Callable[[], tuple[User, ...]],
         administration: Administration,
+        parameters: Parameters,
         group_of: GroupOf,
         version: str,
     ) -> None:
@@ -79,6 +81,7 @@ class Definitions:
         self._topology = topology
         self._users = users
         self._administration = administration
+        self._parameters = parameters
         self._group_of = group_of
 
     def routes(self) -> list[ApiRoute]:
@@ -125,17 +128,8 @@ class Definitions:
             ],
             "permissions": [row for each in users for row in permission_rows(each)],
             "topic_permissions": [row for each in users for row in topic_permission_rows(each)],
-            "parameters": [
-                {
-                    "component": "vhost-limits",
-                    "vhost": each.name,
-                    "name": "limits",
-                    "value": dict(each.limits),
-                }
-                for each in vhosts
-                if each.limits
-            ],
-            "global_parameters": [],
+            "parameters": self._of_components([each.name for each in vhosts]),
+            "global_parameters": self._parameters.global_rows(),
         }
         for vhost in vhosts:
             for key, rows in self._of_vhost(vhost.name).items():
@@ -159,10 +153,13 @@ class Definitions:
         found = self._of_vhost(call.vhost)
         without = {
             key: [{k: v for k, v in row.items() if k != "vhost"} for row in rows]
-            for key, rows in found.items()
+            for key, rows in {**found, "parameters": self._of_components([call.vhost])}.items()
         }
         versions = {"rabbitmq_version": self._version, "product_name": PRODUCT}
-        return answer({**versions, "parameters": [], **without})
+        return answer({**versions, **without})
+
+    def _of_components(self, vhosts: list[str]) -> list[JsonRow]:
+        return [parameter_row(each) for each in parameters(self._topology(), vhosts)]
 
     def _of_vhost(self, vhost: str) -> dict[str, list[JsonRow]]:
         """Return what is declared in a virtual host and lasts: no exclusive queues, and neither the
@@ -233,9 +230,8 @@ class Definitions:
             await _named("topic permission", row, administration.permit_topics(row))
         for row in _rows(body, "parameters"):
             await self._load_parameter(row, ignored)
-        ignored += [
-            f"global parameter {each.get('name')}" for each in _rows(body, "global_parameters")
-        ]
+        for row in _rows(body, "global_parameters"):
+            await _named("global parameter", row, self._parameters.put_global(row))
         for row in _rows(body, "policies"):
             await _named("policy", row, administration.put_policy(row))
         await self._declare([DeclareQueue(self._queue(row)) for row in _rows(body, "queues")])
@@ -250,12 +246,8 @@ class Definitions:
 
     async def _load_parameter(self, row: JsonRow, ignored: list[str]) -> None:
         component = text_of(row, "component", "")
-        if component == "vhost-limits":
-            limits = table_of(row, "value")
-            await self._administration.change(SetVhostLimits(text_of(row, "vhost"), limits))
-        elif component == "operator_policy":
-            policy = {**table_of(row, "value"), "vhost": row.get("vhost"), "name": row.get("name")}
-            await self._administration.put_policy(policy, operator=True)
+        if component in (VHOST_LIMITS, OPERATOR_POLICY):
+            await _named("parameter", row, self._parameters.put(row))
         else:
             ignored.append(f"{component} {row.get('name')}")
 

@@ -136,6 +136,8 @@ def _rows() -> dict[str, Schema]:
         "User": _names("name", tags={"type": "array", "items": _TEXT}),
         "VhostLimits": _names("vhost", value=_TABLE),
         "UserLimits": _names("user", value=_TABLE),
+        "Parameter": _names("vhost", "component", "name", value=_TABLE),
+        "GlobalParameter": _names("name", value=_ANY),
         "Policy": _names(
             "vhost", "name", "pattern", "apply-to", definition=_TABLE, priority=_COUNT
         ),
@@ -190,6 +192,7 @@ def _bodies() -> dict[str, Schema]:
             ("exchange", "write", "read"), exchange=_TEXT, write=_TEXT, read=_TEXT
         ),
         "Limit": _object(("value",), value=_COUNT),
+        "ParameterValue": _object(("value",), value=_ANY),
         "PolicyDeclaration": _object(
             ("pattern", "definition"),
             **{"pattern": _TEXT, "definition": _TABLE, "apply-to": _TEXT, "priority": _COUNT},
