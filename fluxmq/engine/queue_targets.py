@@ -14,6 +14,7 @@ from fluxmq.model.batch_format import PROTOCOL_MQTT
 from fluxmq.model.message_batch import build_message
 from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import Item, PropertyKind, encode
+from fluxmq.model.trace_context import TRACEPARENT
 from fluxmq.net.reactor import WATCH_SPANS, Reactor
 from fluxmq.protocols.mqtt.batches import build_batches
 from fluxmq.protocols.mqtt.message_properties import to_items
@@ -119,7 +120,8 @@ class QueueTarget:
                 run, run.topic, block, now, expiry, now + options.delay_ms * 1000
             )
         client = self._client(self.info.group)
-        room, tracing = True, bool(self._reactor.watching & WATCH_SPANS)
+        room = True
+        tracing = self._reactor.watching & WATCH_SPANS != 0 and TRACEPARENT in block
         for batch in batches:
             done: Callable[[int], object] | None = self._unanswered
             if run.qos:

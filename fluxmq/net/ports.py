@@ -44,13 +44,13 @@ AppendedCallback = Callable[[int], object]
 
 
 class SpanPort(Protocol):
-    """Records what happens to messages with a trace context."""
+    """Records what happens to messages that have ``traceparent`` among their properties."""
 
     def accepted(self, connection: Connection, run: PublishRun, /) -> object:
-        """Record that a client's run with properties has arrived."""
+        """Record that a client's run has arrived."""
 
     def delivered(self, run: PublishRun, receivers: int, /) -> object:
-        """Record that a run with properties is delivered to so many sessions here."""
+        """Record that a run is delivered to so many sessions here."""
 
     def published(self, exchange: str, key: str, block: bytes, messages: int, /) -> object:
         """Record that messages with these properties have arrived, for an exchange."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import cython
 
+from fluxmq.model.trace_context import TRACEPARENT
 from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
 from fluxmq.net.route import Route
 from fluxmq.net.sockets import receive
@@ -492,7 +493,7 @@ class Reactor:
         if self.watching and self.watching & WATCH_RUNS and not run.control:
             tracer: ReactorHost = self.host
             tracer.trace(connection, run)
-        if self.watching and self.watching & WATCH_SPANS and run.properties and not run.control:
+        if self.watching & WATCH_SPANS and TRACEPARENT in run.properties and not run.control:
             tracing: ReactorHost = self.host
             tracing.spans.accepted(connection, run)
         if not run.control and self.publish_run(run) < 0:
@@ -544,7 +545,7 @@ class Reactor:
         delivery: SessionDelivery
         if len(route.targets) > 1 and run.end - run.start >= 4096:
             run.detach()  # many get the same bytes: one copy, shared
-        if self.watching and self.watching & WATCH_SPANS and run.properties and route.targets:
+        if self.watching & WATCH_SPANS and TRACEPARENT in run.properties and route.targets:
             host: ReactorHost = self.host
             host.spans.delivered(run, len(route.targets))
         for item in route.targets:

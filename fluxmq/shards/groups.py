@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
+from fluxmq.model.trace_context import TRACEPARENT
 from fluxmq.net.links import Link
 from fluxmq.net.ports import SpanPort
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
@@ -93,7 +94,7 @@ class SharedSubscription:
         grant = self.grants[session]
         identifier = identifier_property(grant.subscription_id)
         spans = self._table.spans
-        if spans is not None and run.properties:
+        if spans is not None and TRACEPARENT in run.properties:
             spans.delivered(run, 1)
         qos = min(run.qos, grant.qos)
         if qos:

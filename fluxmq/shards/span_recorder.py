@@ -126,28 +126,26 @@ class SpanRecorder:
 
     def accepted(self, connection: Connection, run: PublishRun) -> None:
         """Record that an MQTT client's run has arrived."""
-        if TRACEPARENT in run.properties:
-            context = self._wanted(context_of_run(run))
-            if context is not None:
-                client: MqttClient = connection.identity
-                session = client.session
-                client_id = "" if session is None else session.client_id[:TEXT_MAX]
-                subject = Subject(cut(run.topic), MQTT, client=client_id)
-                self._note(SpanStage.ACCEPT, context, self._arrival(), subject, run.count)
+        context = self._wanted(context_of_run(run))
+        if context is not None:
+            client: MqttClient = connection.identity
+            session = client.session
+            client_id = "" if session is None else session.client_id[:TEXT_MAX]
+            subject = Subject(cut(run.topic), MQTT, client=client_id)
+            self._note(SpanStage.ACCEPT, context, self._arrival(), subject, run.count)
 
     def published(self, exchange: str, key: str, block: bytes, messages: int) -> None:
         """Record that messages from an AMQP client have arrived."""
-        if TRACEPARENT in block:
-            context = self._wanted(context_of_block(block))
-            if context is not None:
-                subject = Subject(of_exchange(exchange, key), AMQP)
-                self._note(SpanStage.ACCEPT, context, self._arrival(), subject, messages)
+        context = self._wanted(context_of_block(block))
+        if context is not None:
+            subject = Subject(of_exchange(exchange, key), AMQP)
+            self._note(SpanStage.ACCEPT, context, self._arrival(), subject, messages)
 
     def appended(
         self, queue: str, block: bytes, batch: bytes, done: AppendedCallback | None
     ) -> AppendedCallback | None:
         """Return what to call when a queue has a batch; it calls ``done`` as well."""
-        context = self._wanted(context_of_block(block)) if TRACEPARENT in block else None
+        context = self._wanted(context_of_block(block))
         if context is None:
             return done
         start, messages = self._now_us(), parse(batch).count
@@ -162,12 +160,10 @@ class SpanRecorder:
 
     def delivered(self, run: PublishRun, receivers: int) -> None:
         """Record that a run is delivered to subscribers here."""
-        if TRACEPARENT in run.properties:
-            context = self._wanted(context_of_run(run))
-            if context is not None:
-                subject = Subject(cut(run.topic), MQTT)
-                now = self._now_us()
-                self._note(SpanStage.DELIVER, context, now, subject, run.count, receivers)
+        context = self._wanted(context_of_run(run))
+        if context is not None:
+            subject, now = Subject(cut(run.topic), MQTT), self._now_us()
+            self._note(SpanStage.DELIVER, context, now, subject, run.count, receivers)
 
     def consumed(
         self, wanted: AttachRequest, batch: Batch, first: int, count: int, attempts: int

@@ -24,6 +24,7 @@ from fluxmq.ipc.group_choice import group_for
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
+from fluxmq.model.trace_context import TRACEPARENT
 from fluxmq.net.reactor import WATCH_RATES, WATCH_SPANS
 from fluxmq.net.tls import TlsStream
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
@@ -407,7 +408,7 @@ class AmqpBroker:
             session: AmqpSession = connection.identity
             self.firehose.published(session.client.info, run, routing)
         watching = self._reactor.watching
-        if watching & WATCH_SPANS:
+        if watching & WATCH_SPANS and TRACEPARENT in routing.block:
             self._broker.spans.published(
                 routing.exchange.name, routing.keys[0], routing.block, run.count
             )

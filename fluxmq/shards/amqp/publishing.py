@@ -18,6 +18,7 @@ from fluxmq.engine.clients import QueueClients
 from fluxmq.engine.ports import AppendCallback, GroupTarget
 from fluxmq.engine.queue_targets import QueueTarget
 from fluxmq.model.batch_format import parse
+from fluxmq.model.trace_context import TRACEPARENT
 from fluxmq.net.reactor import WATCH_SPANS, Reactor
 from fluxmq.net.route import Route
 from fluxmq.protocols.amqp091.message_properties import routing_key_to_topic, topic_to_routing_key
@@ -175,7 +176,8 @@ class Publishing:
         expiry = now + max(expiry_ms * 1000, 1) if expiry_ms is not None else 0
         built: dict[tuple[int, int, int], list[bytes]] = {}
         given = routing.identity or _UNNAMED
-        room, tracing = True, bool(self._reactor.watching & WATCH_SPANS)
+        room = True
+        tracing = self._reactor.watching & WATCH_SPANS != 0 and TRACEPARENT in routing.block
         for (group, name), way in found.items():
             value = (routing.headers or {}).get(way.deduplicates) if way.deduplicates else None
             named = given if value is None else value_identity(way.deduplicates, value)
