@@ -35,17 +35,9 @@ from fluxmq.control.topology_service import TopologyService
 from fluxmq.ipc.messages import USER_ADD, USER_DELETE, USER_PASSWORD, USER_UPGRADE
 from fluxmq.ipc.permission_messages import PERMISSION_SET, PermissionSet
 from fluxmq.ipc.user_messages import UserAdd, UserDelete, UserPassword, UserUpgrade
-from fluxmq.routing.topology.changes import (
-    AddVhost,
-    Bind,
-    Change,
-    DeleteQueue,
-    DeleteVhost,
-    SetGlobalParameter,
-)
+from fluxmq.routing.topology.changes import AddVhost, Bind, Change, DeleteQueue, DeleteVhost
 from fluxmq.routing.topology.configured import configured_queue
-from fluxmq.routing.topology.records import Binding, GlobalParameter, Vhost
-from fluxmq.routing.topology.topology import global_parameters
+from fluxmq.routing.topology.records import Binding, Vhost
 from fluxmq.settings.queues import QueueSettings
 from tests.etcd import Server, is_true, serving
 from tests.integration.metadata_nodes import MetadataNode, MetadataNodes, play
@@ -94,13 +86,8 @@ def test_three_nodes_begin_with_one_topology_and_a_change_on_one_is_on_all(
         for number, node in enumerate(nodes.up):
             assert await node.change(queue(f"q{number}")) is None
             assert f"q{number}" in node.queues_of()
-        named = GlobalParameter("cluster_name", '"orders"')
-        assert await nodes["node2"].change(SetGlobalParameter(named)) is None
         await nodes.all_alike()
         assert nodes["node1"].queues_of() == ["q0", "q1", "q2"]
-        known = global_parameters(nodes["node3"].topology_service.topology)
-        assert known == {"cluster_name": named}
-        assert b"/fluxmq/metadata/topology/global_parameter/cluster_name" in await keys(client)
         assert [user.name for user in nodes["node3"].directory.users.users] == ["guest"]
         # Nothing to be changed: the revision stays.
         before = nodes["node1"].topology_service.revision
