@@ -8,22 +8,19 @@ COMMANDS: Final = (
     *("add_user", "add_vhost", "alarms", "authenticate_user", "await_startup", "change_password"),
     *("check_alarms", "check_if_node_is_quorum_critical", "check_local_alarms"),
     *("check_port_connectivity", "check_port_listener", "check_protocol_listener", "check_running"),
-    *("check_virtual_hosts", "clear_operator_policy", "clear_permissions", "clear_policy"),
+    *("check_virtual_hosts", "clear_global_parameter", "clear_operator_policy"),
+    *("clear_parameter", "clear_permissions", "clear_policy"),
     *("clear_topic_permissions", "clear_vhost_limits", "close_all_connections"),
     *("close_connection", "cluster_status", "delete_queue", "delete_user", "delete_vhost"),
     *("environment", "export_definitions", "forget_cluster_node", "import_definitions"),
     *("is_running", "list_bindings", "list_channels", "list_connections", "list_consumers"),
-    *("list_exchanges", "list_operator_policies", "list_permissions", "list_policies"),
+    *("list_exchanges", "list_global_parameters", "list_operator_policies", "list_parameters"),
+    *("list_permissions", "list_policies"),
     *("list_queues", "list_topic_permissions", "list_user_permissions"),
     *("list_user_topic_permissions", "list_users", "list_vhost_limits", "list_vhosts", "listeners"),
     *("node_health_check", "ping", "purge_queue", "rebalance", "resume_listeners"),
-    *(
-        "server_version",
-        "set_operator_policy",
-        "set_permissions",
-        "set_policy",
-        "set_topic_permissions",
-    ),
+    *("server_version", "set_cluster_name", "set_global_parameter", "set_operator_policy"),
+    *("set_parameter", "set_permissions", "set_policy", "set_topic_permissions"),
     *("set_user_tags", "set_vhost_limits", "status", "suspend_listeners", "version"),
 )
 """Commands under RabbitMQ's names."""
@@ -33,9 +30,6 @@ _SERVICE: Final = "start and stop the process fluxmq-supervisor, with systemctl,
 _MEMBERS: Final = (
     "the settings file names a cluster's nodes (cluster.transport.peers); fluxmqctl grow and shrink"
     " change the members of a group"
-)
-_PARAMETERS: Final = (
-    "there are no runtime parameters; policies and limits have commands of their own"
 )
 _SETTINGS: Final = "change the settings file, and send SIGHUP to fluxmq-supervisor"
 _METRICS: Final = "the metrics at /metrics and the management interface show it"
@@ -57,7 +51,6 @@ REFUSED: Final[dict[str, str]] = {
     **dict.fromkeys(("join_cluster", "change_cluster_node_type"), _MEMBERS),
     **dict.fromkeys(("update_cluster_nodes", "rename_cluster_node", "discover_peers"), _MEMBERS),
     "await_online_nodes": "fluxmqctl cluster_status shows which nodes are in contact",
-    "set_cluster_name": "a node has its name from the settings file (cluster.node_id)",
     **dict.fromkeys(
         ("sync_queue", "cancel_sync_queue"),
         "queues are replicated by their group's log; fluxmqctl members shows how far each copy is",
@@ -65,10 +58,6 @@ REFUSED: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("grow", "shrink", "add_member", "delete_member"),
         "members are those of a replication group, with all its queues: fluxmqctl grow and shrink",
-    ),
-    **dict.fromkeys(("set_parameter", "clear_parameter", "list_parameters"), _PARAMETERS),
-    **dict.fromkeys(
-        ("set_global_parameter", "clear_global_parameter", "list_global_parameters"), _PARAMETERS
     ),
     **dict.fromkeys(
         ("set_user_limits", "clear_user_limits", "list_user_limits"),

@@ -26,6 +26,7 @@ def add_verbs(commands: Commands) -> None:
     _permissions(commands)
     _vhosts(commands)
     _user_limits(commands)
+    _parameters(commands)
     _tracing(commands)
     _policies(commands)
     _lists(commands)
@@ -242,6 +243,24 @@ def _vhosts(commands: Commands) -> None:
     listing.add_argument(
         "--global", dest="everywhere", action="store_true", help="of all virtual hosts"
     )
+
+
+def _parameters(commands: Commands) -> None:
+    component = ("component", "vhost-limits or operator_policy")
+    name, value = ("name", "the parameter's name"), ("value", "any JSON")
+    of_component = component, name
+    _verb(
+        *(commands, "set_parameter", "set a runtime parameter", *of_component),
+        ("value", "a JSON object"),
+        vhost=True,
+    )
+    _verb(commands, "clear_parameter", "remove a runtime parameter", *of_component, vhost=True)
+    _listing(commands, "list_parameters", "parameters", "list runtime parameters")
+    _verb(commands, "set_global_parameter", "set a parameter of the cluster", name, value)
+    _verb(commands, "clear_global_parameter", "remove a parameter of the cluster", name)
+    text = "list the parameters of the cluster"
+    _listing(commands, "list_global_parameters", "global_parameters", text)
+    _verb(commands, "set_cluster_name", "set the name of the cluster", ("name", "the new name"))
 
 
 def _user_limits(commands: Commands) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from fluxmq.cli import ban_verbs, limit_verbs, trace_verbs
+from fluxmq.cli import ban_verbs, limit_verbs, parameter_verbs, trace_verbs
 from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.cli.formats import said, table
 from fluxmq.cli.node import TargetNode
@@ -246,6 +246,8 @@ _LISTS: Final = (
     "list_vhosts",
     "list_vhost_limits",
     "list_user_limits",
+    "list_parameters",
+    "list_global_parameters",
     "list_policies",
     "list_operator_policies",
     "explain-policy",
@@ -254,6 +256,7 @@ _LISTS: Final = (
 VERBS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], list[str]]]] = {
     **ban_verbs.VERBS,
     **trace_verbs.VERBS,
+    **parameter_verbs.verbs(_change),
     **dict.fromkeys(_LISTS, _list),
     "add_vhost": _add_vhost,
     "delete_vhost": _delete_vhost,

@@ -203,6 +203,15 @@ LISTS: Final[dict[str, ListSpec]] = {
     "vhost_limits": ListSpec(
         ("vhost", "limits"), ("limits",), True, 'Listing limits for vhost "{vhost}" ...'
     ),
+    "parameters": ListSpec(
+        ("component", "name", "value"),
+        ("component", "name", "value"),
+        True,
+        'Listing runtime parameters for vhost "{vhost}" ...',
+    ),
+    "global_parameters": ListSpec(
+        ("name", "value"), ("name", "value"), False, "Listing global runtime parameters ..."
+    ),
     "user_limits": ListSpec(("user", "limits"), ("limits",), False, "Listing limits of users ..."),
     "policies": ListSpec(
         ("vhost", "name", "pattern", "apply-to", "definition", "priority"),

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+import orjson
 from msgspec.structs import replace
 
 from fluxmq.control.clustering import in_contact
@@ -53,15 +54,17 @@ from fluxmq.ipc.row_messages import (
 )
 from fluxmq.logs import get_logger
 from fluxmq.routing.topology.effective import Explained, explain, policy_definition, policy_of
+from fluxmq.routing.topology.parameters import RuntimeParameter, parameters
 from fluxmq.routing.topology.records import (
     Binding,
     Exchange,
+    GlobalParameter,
     Policy,
     QueueRecord,
     UserLimits,
     Vhost,
 )
-from fluxmq.routing.topology.topology import Topology
+from fluxmq.routing.topology.topology import Topology, global_parameters
 
 _log = get_logger(__name__)
 
@@ -337,6 +340,10 @@ def _records(topology: Topology, wanted: ListRequest) -> Iterator[Record]:
         wanted_ones = (each for each in of_users if wanted.subject in ("", each.user))
         yield from ((_user_limits_row, each) for each in wanted_ones)
         return
+    if wanted.what == "global_parameters":
+        of_cluster = global_parameters(topology)
+        yield from ((_global_parameter_row, of_cluster[name]) for name in sorted(of_cluster))
+        return
     vhosts = [each.name for each in topology.vhosts()] if wanted.vhost is None else [wanted.vhost]
     for vhost in vhosts:
         match wanted.what:
@@ -354,6 +361,8 @@ def _records(topology: Topology, wanted: ListRequest) -> Iterator[Record]:
                 host = topology.vhost(vhost)
                 if host is not None and host.limits:
                     yield _limits_row, host
+            case "parameters":
+                yield from ((_parameter_row, each) for each in parameters(topology, [vhost]))
             case "explained":
                 yield from ((_explained_row, each) for each in _explained(topology, vhost, wanted))
 
@@ -421,6 +430,15 @@ def _vhost_row(vhost: Vhost) -> TableRow:
 
 def _limits_row(vhost: Vhost) -> TableRow:
     return {"vhost": vhost.name, "limits": plain(vhost.limits)}
+
+
+def _parameter_row(parameter: RuntimeParameter) -> TableRow:
+    value = orjson.dumps(plain(parameter.value)).decode()
+    return {"component": parameter.component, "name": parameter.name, "value": value}
+
+
+def _global_parameter_row(parameter: GlobalParameter) -> TableRow:
+    return {"name": parameter.name, "value": parameter.value}
 
 
 def _user_limits_row(limits: UserLimits) -> TableRow:

@@ -238,6 +238,7 @@ class ControlProcess:
         self._answers |= dict.fromkeys(USER_KINDS, of_users.answer)
         self._answers[TOPOLOGY_CHANGE] = lambda message: topology_service.answer(message.body)
         self._start_logins(topology_service)
+        self._start_tracing()
         self._join(topology_service, self._directory)
         await self._load_bans()
         socket_path = self._launch.control_socket
@@ -313,6 +314,22 @@ class ControlProcess:
             raise BootError(str(problem)) from problem
         self._serving["login backends"] = logins
         self._answers |= dict.fromkeys(service.KINDS, logins.answer)
+
+    def _start_tracing(self) -> None:
+        """Make what sends spans to a collector, if the settings want it. Raises BootError."""
+        if not self._settings.tracing.enabled:
+            return
+        from fluxmq.control import span_exports
+
+        try:
+            exporter = span_exports.make_exporter(
+                self._settings.tracing, self._settings.cluster.node_id, fluxmq.__version__
+            )
+        except span_exports.TracingError as problem:
+            raise BootError(str(problem)) from problem
+        exports = self._serving["spans"] = span_exports.SpanExports(exporter)
+        self._answers |= dict.fromkeys(span_exports.KINDS, exports.answer)
+        exports.start()
 
     async def _load(self, store: MetadataStore) -> tuple[Users, TopologyService]:
         """Read the metadata from disk, for a single node or as a member of a cluster."""

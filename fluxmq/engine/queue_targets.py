@@ -14,7 +14,8 @@ from fluxmq.model.batch_format import PROTOCOL_MQTT
 from fluxmq.model.message_batch import build_message
 from fluxmq.model.outcomes import Outcome
 from fluxmq.model.properties import Item, PropertyKind, encode
-from fluxmq.net.reactor import Reactor
+from fluxmq.model.trace_context import TRACEPARENT
+from fluxmq.net.reactor import WATCH_SPANS, Reactor
 from fluxmq.protocols.mqtt.batches import build_batches
 from fluxmq.protocols.mqtt.message_properties import to_items
 from fluxmq.protocols.mqtt.run import PublishRun
@@ -120,12 +121,15 @@ class QueueTarget:
             )
         client = self._client(self.info.group)
         room = True
+        tracing = self._reactor.watching & WATCH_SPANS != 0 and TRACEPARENT in block
         for batch in batches:
-            done: Callable[[int], object] = self._unanswered
+            done: Callable[[int], object] | None = self._unanswered
             if run.qos:
                 done = self._reactor.hold().done
             else:
                 self._waiting += 1
+            if tracing:
+                done = self._reactor.host.spans.appended(self.info.name, block, batch, done)
             room &= client.append(self.info.name, batch, done, None, self._by_address)
         if not room:
             self._reactor.link_full = True

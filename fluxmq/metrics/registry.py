@@ -617,6 +617,15 @@ _DECLARED: Final = (
         "Such messages dropped because too many were waiting, or a queue had no room.",
         ("exchange",),
     ),
+    # Spans for OpenTelemetry
+    Metric("fluxmq_tracing_spans_total", _C, "Spans of a shard's messages.", ("outcome",)),
+    Metric(
+        "fluxmq_tracing_exports_total",
+        _C,
+        "Spans for the collector, by whether it has taken them.",
+        ("outcome",),
+        Scope.NODE,
+    ),
     # Limits on rates, and of users
     Metric("fluxmq_publishers_held", _G, "Connections not read because they publish too fast."),
     Metric(

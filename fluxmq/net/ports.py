@@ -5,6 +5,7 @@ Packages above implement them. Every method returns at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from fluxmq.protocols.connection import Connection
@@ -38,8 +39,35 @@ class Inbound(Protocol):
         """Ask to be woken by the next arrival."""
 
 
+AppendedCallback = Callable[[int], object]
+"""Called with 0 once a queue has messages for good, else with a reason."""
+
+
+class SpanPort(Protocol):
+    """Records what happens to messages that have ``traceparent`` among their properties."""
+
+    def accepted(self, connection: Connection, run: PublishRun, /) -> object:
+        """Record that a client's run has arrived."""
+
+    def delivered(self, run: PublishRun, receivers: int, /) -> object:
+        """Record that a run is delivered to so many sessions here."""
+
+    def published(self, exchange: str, key: str, block: bytes, messages: int, /) -> object:
+        """Record that messages with these properties have arrived, for an exchange."""
+
+    def appended(
+        self, queue: str, block: bytes, batch: bytes, done: AppendedCallback | None, /
+    ) -> AppendedCallback | None:
+        """Return what to call instead of ``done`` when a queue has a batch, whose messages have
+        these properties."""
+
+
 class ReactorHost(Protocol):
     """The shard."""
+
+    @property
+    def spans(self) -> SpanPort:
+        """What records spans (`WATCH_SPANS`)."""
 
     def route(self, topic: bytes, /) -> Route | None:
         """Return the route of a topic; None for an invalid one."""

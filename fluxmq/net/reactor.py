@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import cython
 
+from fluxmq.model.trace_context import TRACEPARENT
 from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
 from fluxmq.net.route import Route
 from fluxmq.net.sockets import receive
@@ -64,6 +65,8 @@ WATCH_RUNS: Final = 2
 """The host copies every run that a client publishes."""
 WATCH_RATES: Final = 4
 """The host charges every run, and stops publishers that are too fast."""
+WATCH_SPANS: Final = 8
+"""The host records spans of messages with a trace context (`ReactorHost.spans`)."""
 ANSWERS_MAX: Final = 2 * 1024 * 1024
 """Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
 PROTOCOL_ERROR: Final = 0x82
@@ -490,6 +493,9 @@ class Reactor:
         if self.watching and self.watching & WATCH_RUNS and not run.control:
             tracer: ReactorHost = self.host
             tracer.trace(connection, run)
+        if self.watching & WATCH_SPANS and TRACEPARENT in run.properties and not run.control:
+            tracing: ReactorHost = self.host
+            tracing.spans.accepted(connection, run)
         if not run.control and self.publish_run(run) < 0:
             handler: MqttHandler = connection.handler
             handler.bad_topic(connection, run.topic)
@@ -539,6 +545,9 @@ class Reactor:
         delivery: SessionDelivery
         if len(route.targets) > 1 and run.end - run.start >= 4096:
             run.detach()  # many get the same bytes: one copy, shared
+        if self.watching & WATCH_SPANS and TRACEPARENT in run.properties and route.targets:
+            host: ReactorHost = self.host
+            host.spans.delivered(run, len(route.targets))
         for item in route.targets:
             target = item
             delivery = target.delivery

@@ -38,6 +38,7 @@ def check(settings: Settings) -> list[SettingsProblem]:
         *cluster_problems(settings),
         *_storage(settings),
         *queue_problems(settings),
+        *_tracing(settings),
     ]
     # The groups' plans would only repeat the problems of the sections that they are derived from.
     of_groups = any(problem.path.startswith(("cluster.", "queues[")) for problem in found)
@@ -174,6 +175,13 @@ def _argon2(settings: Settings) -> Iterator[SettingsProblem]:
         yield SettingsProblem(
             "auth.argon2.memory_cost",
             f"must be at least 8KiB per lane, {format_size(argon2.parallelism * 8192)} in all",
+        )
+
+
+def _tracing(settings: Settings) -> Iterator[SettingsProblem]:
+    if not settings.tracing.endpoint.partition("://")[2].partition("/")[2]:
+        yield SettingsProblem(
+            "tracing.endpoint", "names no path: collectors take traces at /v1/traces"
         )
 
 

@@ -29,6 +29,7 @@ from fluxmq.settings.listeners import (
 from fluxmq.settings.login_backends import BackendName, HttpBackend, Ldap, LoginCache, OAuth2
 from fluxmq.settings.queues import QueueManager, QueueSettings
 from fluxmq.settings.section import Section
+from fluxmq.settings.traces import Tracing
 from fluxmq.settings.values import Announced, Duration, Size, TopicFilter, Version
 
 Expiry = Annotated[Duration, Field(ge=0, le=MQTT_EXPIRY_SECONDS_MAX)]
@@ -346,6 +347,8 @@ class Settings(Section):
     """Durable queues that exist from the start."""
     management: Management = Management()
     """Definitions to declare when the node starts."""
+    tracing: Tracing = Tracing()
+    """Spans of messages, for OpenTelemetry."""
 
     def ack_durability(self, queue: QueueSettings) -> Literal["fsync", "buffered"]:
         """Return the durability of an acknowledgement by this queue: its own setting, or the

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from fluxmq.net.ports import SpanPort
 from fluxmq.net.reactor import PAUSED_LINK, Reactor
 from fluxmq.net.route import Route
 from fluxmq.protocols.connection import Connection
@@ -197,6 +198,13 @@ class ShardBroker:
     def hold_publisher(self, connection: Connection) -> None:
         """Stop reading a connection if it publishes: an alarm is in force."""
         self.alarms.hold_publisher(connection)
+
+    @property
+    def spans(self) -> SpanPort:
+        """What records spans of messages with a trace context, if the settings want it."""
+        spans = self._parts.groups.spans
+        assert spans is not None, "asked only where tracing is enabled"
+        return spans
 
     def trace(self, connection: Connection, run: PublishRun) -> None:
         """Copy a client's run for the firehose."""

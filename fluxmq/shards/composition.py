@@ -13,7 +13,7 @@ from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.metrics.registry import Sample
 from fluxmq.net import frames
 from fluxmq.net.links import Link
-from fluxmq.net.reactor import Reactor
+from fluxmq.net.reactor import WATCH_SPANS, Reactor
 from fluxmq.routing.node_interest import NodeInterest
 from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.schema import Settings
@@ -48,7 +48,7 @@ from fluxmq.shards.retained_fetch import RetainedFetch
 from fluxmq.shards.retained_sync import RetainedSync
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.shared_counts import SharedCounts
-from fluxmq.shards.surroundings import Surroundings
+from fluxmq.shards.surroundings import Surroundings, Times
 from fluxmq.shards.switch import Switch
 from fluxmq.shards.user_limits import UserLimitChecks
 from fluxmq.shards.wills import ClusterWills
@@ -132,6 +132,7 @@ class Shard:
         self.control_users = make_control_users(
             around.index, settings.cluster, relay, self.broker, self.queues, self.retained_sync
         )
+        self.control_users += trace_messages(settings, around.times, self.queues, parts.groups)
         self.peers = self.broker.peers
         self.nodes = parts.nodes
         watched.events.connected = lambda: parts.nodes.connected
@@ -294,6 +295,22 @@ def make_control_users(
         queues.attach = records.attach
         users = *users, records
     return users
+
+
+def trace_messages(
+    settings: Settings, times: Times, queues: Queues, groups: GroupTable
+) -> tuple[ControlUser, ...]:
+    """Have the shard's parts record spans, if the settings want them; return what records them."""
+    if not settings.tracing.enabled:
+        return ()
+    # Imported only where it is used, as above.
+    from fluxmq.shards.span_recorder import SpanRecorder
+
+    reactor, clocks = queues.reactor, (times.steady_us, times.monotonic)
+    groups.spans = spans = SpanRecorder(settings.tracing, reactor.tally, *clocks, queues.attach)
+    reactor.watching |= WATCH_SPANS
+    queues.attach = spans.attach
+    return (spans,)
 
 
 def make_retained(

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
+from fluxmq.model.trace_context import TRACEPARENT
 from fluxmq.net.links import Link
+from fluxmq.net.ports import SpanPort
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.routing.node_interest import OWN_SHARD, InterestChange, NodeInterest
@@ -91,6 +93,9 @@ class SharedSubscription:
         """Deliver a part to one member."""
         grant = self.grants[session]
         identifier = identifier_property(grant.subscription_id)
+        spans = self._table.spans
+        if spans is not None and TRACEPARENT in run.properties:
+            spans.delivered(run, 1)
         qos = min(run.qos, grant.qos)
         if qos:
             session.delivery.enqueue(run, qos, 0, identifier, self)
@@ -135,6 +140,7 @@ class GroupTable:
         self.count_drop = count_drop
         self.member_count = 0
         """Number of shared subscriptions of this shard's sessions."""
+        self.spans: SpanPort | None = None
         self.links = links
         self.persistent_links = persistent_links
         self._former: dict[int, set[tuple[bytes, bytes]]] = {}

@@ -18,6 +18,7 @@ from fluxmq.ipc.user_messages import Users
 from fluxmq.routing.topology.changes import Bind, DeclareQueue
 from fluxmq.routing.topology.records import Binding, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.routing.topology.topology import global_parameters
 from tests.integration.test_admin import DEADLINE, Node, until
 
 CONNECTIONS = [
@@ -186,6 +187,35 @@ def test_virtual_hosts_and_limits(ctl, shard):
     assert "b" in ctl.err
     ctl("list_queues", "-p", "b", code=1)
     assert "does not exist" in ctl.err
+
+
+def test_parameters(ctl, shard):
+    ctl("set_global_parameter", "tags", '{"zone": ["a", null]}')
+    ctl("set_cluster_name", "orders")
+    assert ctl.rows("list_global_parameters") == [
+        {"name": "cluster_name", "value": '"orders"'},
+        {"name": "tags", "value": '{"zone":["a",null]}'},
+    ]
+    assert global_parameters(shard.topics.topology).keys() == {"cluster_name", "tags"}
+    ctl("set_global_parameter", "tags", "{", code=2)
+    assert "Could not parse JSON document" in ctl.err
+    ctl("clear_global_parameter", "tags")
+    ctl("clear_global_parameter", "tags", code=1)
+    assert "Parameter does not exist" in ctl.err
+    operator = '{"pattern": "^q", "definition": {"max-length": 5}}'
+    ctl("set_parameter", "operator_policy", "o", operator)
+    ctl("set_parameter", "vhost-limits", "limits", '{"max-queues": 9}')
+    whole = '{"pattern":"^q","definition":{"max-length":5},"priority":0,"apply-to":"all"}'
+    assert ctl.rows("list_parameters") == [
+        {"component": "vhost-limits", "name": "limits", "value": '{"max-queues":9}'},
+        {"component": "operator_policy", "name": "o", "value": whole},
+    ]
+    ctl("set_parameter", "shovel", "s", "{}", code=1)
+    assert "component shovel not found" in ctl.err
+    ctl("clear_parameter", "operator_policy", "o")
+    ctl("clear_parameter", "vhost-limits", "limits")
+    assert ctl.rows("list_parameters") == []
+    ctl("clear_parameter", "shovel", "s", code=1)
 
 
 def test_policies(ctl, shard):

@@ -336,6 +336,8 @@ def test_definitions_of_rabbitmq_are_imported(site: Site) -> None:
         for row in rows:
             assert any(row.items() <= each.items() for each in exported[kind]), (kind, row)
     assert "not supported" in site.broker.log()
+    assert exported["global_parameters"] == DEFINITIONS["global_parameters"]
+    assert site.status("DELETE", "global-parameters/internal_cluster_id") == 204
     credentials = pika.PlainCredentials("old", "old password")
     parameters = pika.ConnectionParameters(HOST, site.amqp, "imported", credentials)
     with pika.BlockingConnection(parameters) as connection:

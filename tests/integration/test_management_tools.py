@@ -145,3 +145,62 @@ def test_certificates_that_expire_soon_fail_their_check(site: ToolSite) -> None:
     assert row["cacertfile_expires_on"] == []
     for wrong in ("x/days", "1/fortnights", "100000/days"):
         assert site.status("GET", f"{check}/{wrong}") == 400
+
+
+def test_parameters(site: ToolSite) -> None:
+    one = "parameters/operator_policy/%2F/o"
+    operator = {"pattern": "^o", "definition": {"max-length": 5}}
+    assert site.status("PUT", one, {"value": operator}) == 201
+    assert site.status("PUT", one, {"value": {**operator, "priority": 2}}) == 204
+    assert site.status("PUT", one, {}) == 400
+    row = {
+        "vhost": "/",
+        "component": "operator_policy",
+        "name": "o",
+        "value": {**operator, "priority": 2, "apply-to": "all"},
+    }
+    assert site.get(one) == row
+    assert site.get("operator-policies/%2F/o")["priority"] == 2
+    for path in ("parameters", "parameters/operator_policy", "parameters/operator_policy/%2F"):
+        assert site.get(path) == [row]
+    assert site.get("definitions")["parameters"] == [row]
+    without = {key: value for key, value in row.items() if key != "vhost"}
+    assert site.get("definitions/%2F")["parameters"] == [without]
+    refused = site.ask("PUT", "parameters/shovel/%2F/s", {"value": {"src-queue": "a"}})
+    assert refused.status == 400
+    assert refused.body["reason"] == "Validation failed\n\ncomponent shovel not found\n"
+    assert site.status("PUT", "parameters/vhost-limits/none/limits", {"value": {}}) == 404
+    site.ask("PUT", "users/polly", {"password": "pw", "tags": "policymaker"})
+    site.ask("PUT", "permissions/%2F/polly", {"configure": "", "write": "", "read": ""})
+    polly = {"user": "polly", "password": "pw"}
+    assert site.get("parameters/operator_policy/%2F", **polly) == [row]
+    assert site.status("PUT", one, {"value": operator}, **polly) == 401
+    assert site.status("DELETE", one, **polly) == 401
+    assert site.status("DELETE", "users/polly") == 204
+    assert site.status("DELETE", one) == 204
+    assert site.status("DELETE", one) == site.status("GET", one) == 404
+
+
+def test_global_parameters(site: ToolSite) -> None:
+    """The name of the cluster is one of them."""
+    node = site.get("cluster-name")["name"]
+    tags = {"region": ["eu", None, 1.5]}
+    assert site.status("PUT", "global-parameters/cluster_tags", {"value": tags}) == 201
+    assert site.status("PUT", "global-parameters/cluster_name", {"value": "orders"}) == 201
+    assert site.get("overview")["cluster_name"] == "orders"
+    assert site.status("PUT", "cluster-name", {"name": "sales"}) == 204
+    assert site.get("cluster-name") == {"name": "sales"}
+    rows = [{"name": "cluster_name", "value": "sales"}, {"name": "cluster_tags", "value": tags}]
+    assert site.get("global-parameters") == rows
+    assert site.get("global-parameters/cluster_tags") == rows[1]
+    definitions = site.get("definitions")
+    assert definitions["global_parameters"] == rows
+    assert site.status("PUT", "global-parameters/none", {}) == 400
+    for name in ("cluster_name", "cluster_tags"):
+        assert site.status("DELETE", f"global-parameters/{name}") == 204
+        assert site.status("DELETE", f"global-parameters/{name}") == 404
+    assert site.get("cluster-name") == {"name": node}
+    assert site.status("POST", "definitions", {"global_parameters": rows}) == 204
+    assert site.get("global-parameters") == rows
+    for name in ("cluster_name", "cluster_tags"):
+        site.ask("DELETE", f"global-parameters/{name}")

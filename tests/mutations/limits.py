@@ -1,4 +1,4 @@
-"""Limits of users and rates, the firehose, and events."""
+"""Limits of users and rates, the firehose, events, spans, and parameters."""
 
 from __future__ import annotations
 
@@ -55,5 +55,29 @@ MUTATIONS = [
         "own / max(self._publishers.count(name), own)",
         "1",
         OF_RATES + "test_a_virtual_hosts_rate_is_shared_by_the_publishers_of_all_shards",
+    ),
+    Mutation(
+        "span_not_sampled",
+        "Only traces that their publishers sample have spans.",
+        "SpanRecorder._wanted",
+        "context is None or not context.sampled or not",
+        "context is None or not",
+        OF_AMQP + "test_span_recorder.py::test_traces_that_are_not_sampled_or_none",
+    ),
+    Mutation(
+        "spans_without_end",
+        "Spans wait for control in a bounded buffer.",
+        "SpanRecorder._note",
+        "if len(self._waiting) >= WAITING_MAX:",
+        "if False:",
+        OF_AMQP + "test_span_recorder.py::test_what_waits_for_control_is_bounded",
+    ),
+    Mutation(
+        "parameter_of_a_plug_in",
+        "A parameter that would have no effect is refused.",
+        "setting",
+        "_check_component(component)",
+        "pass",
+        "tests/unit/routing/topology/test_parameters.py::test_what_is_refused",
     ),
 ]

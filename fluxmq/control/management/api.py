@@ -29,6 +29,7 @@ from fluxmq.control.management.objects import MessagingObjects
 from fluxmq.control.management.openapi import document
 from fluxmq.control.management.overview import NodeView, Overview
 from fluxmq.control.management.page_files import add_pages
+from fluxmq.control.management.parameters import Parameters
 from fluxmq.control.management.rates import MessageRates
 from fluxmq.control.management.requests import (
     PREFIX,
@@ -97,11 +98,15 @@ class ManagementApi:
             )
         )
         groups = DeclaringNode(settings, node.replicas)
+        parameters = Parameters(node.topology, administration, objects, node.name)
         self.definitions = Definitions(
-            *(node.topology, users, administration, groups, settings.amqp.product_version)
+            *(node.topology, users, administration, parameters, groups),
+            settings.amqp.product_version,
         )
         limits = UserLimitRoutes(node.topology, administration)
-        self.overview = overview = Overview(node, objects, clients, caller, self.rates, others)
+        self.overview = overview = Overview(
+            *(node, objects, clients, caller, self.rates, others), parameters
+        )
         self.routes: list[ApiRoute] = [
             *overview.routes(),
             *CertificateExpiry(node).routes(),
@@ -109,6 +114,7 @@ class ManagementApi:
             *clients.routes(),
             *administration.routes(),
             *limits.routes(),
+            *parameters.routes(),
             *self.definitions.routes(),
             *control_routes(node.ask),
             *GroupRoutes(node.ask, clustered=node.replicas is not None).routes(),

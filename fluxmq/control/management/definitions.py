@@ -13,6 +13,7 @@ from fluxmq.auth.users import User
 from fluxmq.control.management.administration import Administration
 from fluxmq.control.management.declared_groups import DeclaringNode
 from fluxmq.control.management.list_query import JsonRow
+from fluxmq.control.management.parameters import Parameters, parameter_row
 from fluxmq.control.management.requests import (
     ApiError,
     ApiRoute,
@@ -51,9 +52,9 @@ from fluxmq.routing.topology.changes import (
     Change,
     DeclareExchange,
     DeclareQueue,
-    SetVhostLimits,
 )
 from fluxmq.routing.topology.names import is_reserved
+from fluxmq.routing.topology.parameters import OPERATOR_POLICY, VHOST_LIMITS, parameters
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.topology import Topology
 
@@ -70,6 +71,7 @@ class Definitions:
         topology: Callable[[], Topology],
         users: Callable[[], tuple[User, ...]],
         administration: Administration,
+        parameters: Parameters,
         groups: DeclaringNode,
         version: str,
     ) -> None:
@@ -78,6 +80,7 @@ class Definitions:
         self._topology = topology
         self._users = users
         self._administration = administration
+        self._parameters = parameters
         self._groups = groups
 
     def routes(self) -> list[ApiRoute]:
@@ -124,17 +127,8 @@ class Definitions:
             ],
             "permissions": [row for each in users for row in permission_rows(each)],
             "topic_permissions": [row for each in users for row in topic_permission_rows(each)],
-            "parameters": [
-                {
-                    "component": "vhost-limits",
-                    "vhost": each.name,
-                    "name": "limits",
-                    "value": dict(each.limits),
-                }
-                for each in vhosts
-                if each.limits
-            ],
-            "global_parameters": [],
+            "parameters": self._of_components([each.name for each in vhosts]),
+            "global_parameters": self._parameters.global_rows(),
         }
         for vhost in vhosts:
             for key, rows in self._of_vhost(vhost.name).items():
@@ -158,10 +152,13 @@ class Definitions:
         found = self._of_vhost(call.vhost)
         without = {
             key: [{k: v for k, v in row.items() if k != "vhost"} for row in rows]
-            for key, rows in found.items()
+            for key, rows in {**found, "parameters": self._of_components([call.vhost])}.items()
         }
         versions = {"rabbitmq_version": self._version, "product_name": PRODUCT}
-        return answer({**versions, "parameters": [], **without})
+        return answer({**versions, **without})
+
+    def _of_components(self, vhosts: list[str]) -> list[JsonRow]:
+        return [parameter_row(each) for each in parameters(self._topology(), vhosts)]
 
     def _of_vhost(self, vhost: str) -> dict[str, list[JsonRow]]:
         """Return what is declared in a virtual host and lasts: no exclusive queues, and neither the
@@ -219,9 +216,8 @@ class Definitions:
             await _named("topic permission", row, administration.permit_topics(row))
         for row in _rows(body, "parameters"):
             await self._load_parameter(row, ignored)
-        ignored += [
-            f"global parameter {each.get('name')}" for each in _rows(body, "global_parameters")
-        ]
+        for row in _rows(body, "global_parameters"):
+            await _named("global parameter", row, self._parameters.put_global(row))
         for row in _rows(body, "policies"):
             await _named("policy", row, administration.put_policy(row))
         await self._declare(await self._queues(_rows(body, "queues")))
@@ -236,12 +232,8 @@ class Definitions:
 
     async def _load_parameter(self, row: JsonRow, ignored: list[str]) -> None:
         component = text_of(row, "component", "")
-        if component == "vhost-limits":
-            limits = table_of(row, "value")
-            await self._administration.change(SetVhostLimits(text_of(row, "vhost"), limits))
-        elif component == "operator_policy":
-            policy = {**table_of(row, "value"), "vhost": row.get("vhost"), "name": row.get("name")}
-            await self._administration.put_policy(policy, operator=True)
+        if component in (VHOST_LIMITS, OPERATOR_POLICY):
+            await _named("parameter", row, self._parameters.put(row))
         else:
             ignored.append(f"{component} {row.get('name')}")
 

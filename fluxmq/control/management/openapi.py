@@ -139,6 +139,8 @@ def _rows() -> dict[str, Schema]:
         "User": _names("name", tags={"type": "array", "items": _TEXT}),
         "VhostLimits": _names("vhost", value=_TABLE),
         "UserLimits": _names("user", value=_TABLE),
+        "Parameter": _names("vhost", "component", "name", value=_TABLE),
+        "GlobalParameter": _names("name", value=_ANY),
         "Policy": _names(
             "vhost", "name", "pattern", "apply-to", definition=_TABLE, priority=_COUNT
         ),
@@ -196,6 +198,7 @@ def _bodies() -> dict[str, Schema]:
         ),
         "Limit": _object(("value",), value=_COUNT),
         "BanDeclaration": _names("reason", seconds={"type": "number"}),
+        "ParameterValue": _object(("value",), value=_ANY),
         "PolicyDeclaration": _object(
             ("pattern", "definition"),
             **{"pattern": _TEXT, "definition": _TABLE, "apply-to": _TEXT, "priority": _COUNT},

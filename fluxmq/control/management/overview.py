@@ -18,6 +18,7 @@ from fluxmq.control.management.amqp_calls import AmqpCaller
 from fluxmq.control.management.clients import MessagingClients
 from fluxmq.control.management.list_query import JsonRow
 from fluxmq.control.management.objects import MessagingObjects
+from fluxmq.control.management.parameters import Parameters
 from fluxmq.control.management.rates import TOTALS, MessageRates, span_of
 from fluxmq.control.management.requests import (
     ApiRoute,
@@ -55,14 +56,13 @@ ALIVENESS_QUEUE: Final = "aliveness-test"
 FLAGS: Final = ("quorum_queue", "stream_queue", "classic_mirrored_queue_version", "user_limits")
 """Feature flags that tools look for; everything is always enabled."""
 ABSENT: Final = (
-    *("parameters", "parameters/{component}", "parameters/{component}/{vhost}"),
-    *("global-parameters", "federation-links", "federation-links/{vhost}"),
+    *("federation-links", "federation-links/{vhost}"),
     *("shovels", "shovels/{vhost}"),
     *("stream/connections", "stream/connections/{vhost}"),
     *("stream/publishers", "stream/publishers/{vhost}"),
     *("stream/consumers", "stream/consumers/{vhost}"),
 )
-"""Lists of what does not exist here: runtime parameters, federation, shovels, the stream protocol."""
+"""Lists of what does not exist here: federation, shovels, the stream protocol."""
 NODE_SECONDS: Final = 2.0
 """Time for another node to answer."""
 PORT_DIGITS_MAX: Final = 5
@@ -101,7 +101,9 @@ class Overview:
         caller: AmqpCaller,
         rates: MessageRates,
         others: ControlOfNodes,
+        parameters: Parameters,
     ) -> None:
+        self._parameters = parameters
         self._node = node
         self._others = others
         self._objects = objects
@@ -119,7 +121,6 @@ class Overview:
             ApiRoute("GET", "nodes", self._nodes, monitoring),
             ApiRoute("GET", "nodes/{name}", self._one, monitoring),
             ApiRoute("GET", "nodes/{name}/memory", self._memory, monitoring),
-            ApiRoute("GET", "cluster-name", self._cluster_name),
             ApiRoute("GET", "extensions", _list_of({"javascript": "dispatcher.js"})),
             ApiRoute("GET", "feature-flags", self._flags),
             ApiRoute("PUT", "feature-flags/{name}/enable", self._enable, admin),
@@ -159,7 +160,7 @@ class Overview:
             "product_version": VERSION,
             "rates_mode": "basic",
             "node": self._node.name,
-            "cluster_name": self._name,
+            "cluster_name": self._parameters.cluster_name,
             "statistics_db_event_queue": 0,
             "erlang_version": "none",
             "disable_stats": False,
@@ -186,14 +187,6 @@ class Overview:
         found["message_stats"] = rates.get("message_stats", {})
         found["queue_totals"] = {name: rates[name] for name in TOTALS if name in rates}
         return answer(found)
-
-    @property
-    def _name(self) -> str:
-        """The cluster's name; for a node alone its own."""
-        return self._node.name
-
-    async def _cluster_name(self, _call: Call) -> web.Response:
-        return answer({"name": self._name})
 
     def _listeners(self) -> list[JsonRow]:
         """Return the listeners of this node, by RabbitMQ's names of protocols."""

@@ -79,14 +79,25 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
         "Check that no certificate of a listener expires within so many days, weeks, months or years",
         "Check",
     ),
-    "GET parameters": RouteText("List runtime parameters: none", "Any[]"),
+    "PUT cluster-name": RouteText("Set the name of the cluster", "", "ClusterName"),
+    "GET parameters": RouteText("List runtime parameters", "Parameter[]"),
     "GET parameters/{component}": RouteText(
-        "List runtime parameters of a component: none", "Any[]"
+        "List runtime parameters of a component", "Parameter[]"
     ),
     "GET parameters/{component}/{vhost}": RouteText(
-        "List runtime parameters of a component in a virtual host: none", "Any[]"
+        "List runtime parameters of a component in a virtual host", "Parameter[]"
     ),
-    "GET global-parameters": RouteText("List global parameters: none", "Any[]"),
+    "GET parameters/{component}/{vhost}/{name}": RouteText("Show a runtime parameter", "Parameter"),
+    "PUT parameters/{component}/{vhost}/{name}": RouteText(
+        "Set a runtime parameter", "created", "ParameterValue"
+    ),
+    "DELETE parameters/{component}/{vhost}/{name}": RouteText("Clear a runtime parameter"),
+    "GET global-parameters": RouteText("List global parameters", "GlobalParameter[]"),
+    "GET global-parameters/{name}": RouteText("Show a global parameter", "GlobalParameter"),
+    "PUT global-parameters/{name}": RouteText(
+        "Set a global parameter", "created", "ParameterValue"
+    ),
+    "DELETE global-parameters/{name}": RouteText("Clear a global parameter"),
     "GET user-limits": RouteText("List the limits of users", "UserLimits[]"),
     "GET user-limits/{user}": RouteText("List the limits of a user", "UserLimits[]"),
     "PUT user-limits/{user}/{name}": RouteText("Set a limit of a user", "", "Limit"),

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, TypeAlias
 
 from fluxmq.routing.topology.fields import pack_fields, unpack_fields
-from fluxmq.routing.topology.records import Arguments, Binding, Exchange, Policy, QueueRecord, Vhost
+from fluxmq.routing.topology.records import (
+    Arguments,
+    Binding,
+    Exchange,
+    GlobalParameter,
+    Policy,
+    QueueRecord,
+    Vhost,
+)
 from fluxmq.routing.topology.values import pack_value
 
 
@@ -135,6 +143,20 @@ class ClearUserLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SetGlobalParameter:
+    """Set this global parameter, replacing one of the same name; a no-op when it is equal."""
+
+    parameter: GlobalParameter
+
+
+@dataclass(frozen=True, slots=True)
+class ClearGlobalParameter:
+    """Remove this global parameter; 404 when there is none."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class DropOwner:
     """Delete the exclusive queues of a connection that ended."""
 
@@ -190,7 +212,9 @@ class FinishMigration:
 
 Change: TypeAlias = (
     "DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | Bind | Unbind | SetPolicy | ClearPolicy | AddVhost"
-    " | DeleteVhost | AddEventExchange | SetVhostLimits | SetUserLimits | ClearUserLimits | DropOwner | DropGroup | QueueUnused | MigrateQueue | AbortMigration | FinishMigration"
+    " | DeleteVhost | AddEventExchange | SetVhostLimits | SetUserLimits | ClearUserLimits"
+    " | SetGlobalParameter | ClearGlobalParameter | DropOwner | DropGroup | QueueUnused | MigrateQueue | AbortMigration"
+    " | FinishMigration"
 )
 
 _CHANGES: Final[dict[str, type[Any]]] = {
@@ -208,6 +232,8 @@ _CHANGES: Final[dict[str, type[Any]]] = {
     "set_vhost_limits": SetVhostLimits,
     "set_user_limits": SetUserLimits,
     "clear_user_limits": ClearUserLimits,
+    "set_global_parameter": SetGlobalParameter,
+    "clear_global_parameter": ClearGlobalParameter,
     "drop_owner": DropOwner,
     "drop_group": DropGroup,
     "queue_unused": QueueUnused,
@@ -224,6 +250,7 @@ _INNER: Final[dict[type[Any], tuple[str, type[Any]]]] = {
     Unbind: ("binding", Binding),
     SetPolicy: ("policy", Policy),
     AddVhost: ("vhost", Vhost),
+    SetGlobalParameter: ("parameter", GlobalParameter),
 }
 """Changes that hold a record: its field's name and type."""
 

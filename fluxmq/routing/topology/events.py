@@ -1,7 +1,8 @@
 """Events of changes of the topology: a routing key, and headers about the change.
 
 Keys and headers are those of RabbitMQ's event exchange, except that a change does not say which user
-made it. A record that is put again without being new is an event only for policies and limits.
+made it; the value of a global parameter is JSON as text. A record that is put again without being new is an event only
+for global parameters, policies and limits.
 
 Source: RabbitMQ's rabbitmq_event_exchange, and its calls of rabbit_event:notify.
 """
@@ -13,9 +14,11 @@ from typing import Any, TypeAlias
 
 from fluxmq.routing.topology.records import (
     EXCHANGE,
+    GLOBAL_PARAMETER,
     USER_LIMITS,
     Binding,
     Exchange,
+    GlobalParameter,
     Key,
     Policy,
     QueueRecord,
@@ -24,7 +27,7 @@ from fluxmq.routing.topology.records import (
     Vhost,
     record_of,
 )
-from fluxmq.routing.topology.topology import Topology, TopologyRow
+from fluxmq.routing.topology.topology import Topology, TopologyRow, global_parameters
 
 Event: TypeAlias = "tuple[str, dict[str, Any]]"
 """Routing key and headers."""
@@ -44,6 +47,8 @@ def topology_events(topology: Topology, rows: Iterable[TopologyRow]) -> Iterator
 
 def _present(topology: Topology, kind: str, key: Key) -> Record | None:
     """Return the record of this key that the topology has now."""
+    if kind == GLOBAL_PARAMETER:
+        return global_parameters(topology).get(str(key[0]))
     if kind == USER_LIMITS:
         limits = topology.limits_of_user(str(key[0]))
         return UserLimits(str(key[0]), limits) if limits else None
@@ -67,6 +72,8 @@ def _events(kind: str, old: Record | None, new: Record | None) -> Iterator[Event
     if record is None:
         return
     match record:
+        case GlobalParameter():
+            yield _parameter(record, cleared=new is None)
         case UserLimits():
             yield _limits("user", {"username": record.user}, None if new is None else record.limits)
         case Policy():
@@ -117,6 +124,13 @@ def _policy(policy: Policy, *, cleared: bool) -> Event:
         "definition": dict(policy.definition),
         "priority": policy.priority,
     }
+
+
+def _parameter(parameter: GlobalParameter, *, cleared: bool) -> Event:
+    names = {"component": "global", "name": parameter.name}
+    if cleared:
+        return "parameter.cleared", names
+    return "parameter.set", {**names, "value": parameter.value}
 
 
 def _vhost(old: Record | None, new: Record | None) -> Iterator[Event]:

@@ -7,6 +7,7 @@ process is trusted only after this.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Final, NamedTuple, TypeVar
@@ -20,6 +21,8 @@ R = TypeVar("R")
 
 DESCRIPTION_BYTES_MAX: Final = 4096
 """Maximum bytes of texts that people write: a vhost's description, a policy's pattern."""
+JSON_BYTES_MAX: Final = 64 << 10
+"""Maximum bytes of a global parameter's value: every shard holds it, and etcd."""
 TAGS_MAX: Final = 100
 """Maximum tags of a vhost: they are labels."""
 PRIORITY_MAX: Final = (1 << 31) - 1
@@ -69,6 +72,17 @@ def _tags(value: Any) -> tuple[str, ...]:
     return tuple(_name(tag) for tag in value)
 
 
+def _json(value: Any) -> str:
+    if not isinstance(value, str) or len(value.encode()) > JSON_BYTES_MAX:
+        raise ValueError("not JSON, or too large")
+    json.loads(value, parse_constant=_no_constant)
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _priority(value: Any) -> int:
     if type(value) is not int or abs(value) > PRIORITY_MAX:
         raise ValueError("not a priority")
@@ -111,6 +125,7 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     ),
     **dict.fromkeys(("arguments", "definition", "limits"), _table),
     **dict.fromkeys(("description", "pattern"), _text(DESCRIPTION_BYTES_MAX)),
+    "value": _json,
     "apply_to": _text(NAME_BYTES_MAX, empty=False),
     "priority": _priority,
     "tags": _tags,

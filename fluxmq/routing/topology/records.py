@@ -1,4 +1,4 @@
-"""Records: limits of users, vhosts, exchanges, queues, bindings, policies. Values, each with its identifying key.
+"""Records: global parameters, limits of users, vhosts, exchanges, queues, bindings, policies. Values, each with its identifying key.
 
 A record's key and row are plain values, for disk and for other processes. Records are checked when
 they are unpacked, and by the rules when they are declared, but not here.
@@ -18,13 +18,14 @@ Arguments: TypeAlias = "Mapping[str, Any]"
 Key: TypeAlias = "tuple[str | bytes, ...]"
 """Identity of a record among those of its kind."""
 
+GLOBAL_PARAMETER: Final = "global_parameter"
 USER_LIMITS: Final = "user_limits"
 VHOST: Final = "vhost"
 EXCHANGE: Final = "exchange"
 QUEUE: Final = "queue"
 BINDING: Final = "binding"
 POLICY: Final = "policy"
-KINDS: Final = (USER_LIMITS, VHOST, EXCHANGE, QUEUE, POLICY, BINDING)
+KINDS: Final = (GLOBAL_PARAMETER, USER_LIMITS, VHOST, EXCHANGE, QUEUE, POLICY, BINDING)
 """Kinds of records, each after those it needs."""
 
 ORIGIN_CLIENT: Final = "client"
@@ -32,6 +33,19 @@ ORIGIN_SETTINGS: Final = "settings"
 """Origin of configured queues: no client may delete them."""
 
 # Dicts are excluded from a record's hash: they have none.
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameter:
+    """A value that people and programs keep at the cluster; ``value``: any JSON, as text."""
+
+    name: str
+    value: str
+
+    @property
+    def key(self) -> Key:
+        """Name."""
+        return (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +177,16 @@ class Policy:
         return (self.vhost, "operator_policy" if self.operator else "policy", self.name)
 
 
-Record: TypeAlias = "UserLimits | Vhost | Exchange | QueueRecord | Binding | Policy"
-RECORDS: Final[dict[str, type[UserLimits | Vhost | Exchange | QueueRecord | Binding | Policy]]] = {
+Record: TypeAlias = (
+    "GlobalParameter | UserLimits | Vhost | Exchange | QueueRecord | Binding | Policy"
+)
+RECORDS: Final[
+    dict[
+        str,
+        type[GlobalParameter | UserLimits | Vhost | Exchange | QueueRecord | Binding | Policy],
+    ]
+] = {
+    GLOBAL_PARAMETER: GlobalParameter,
     USER_LIMITS: UserLimits,
     VHOST: Vhost,
     EXCHANGE: Exchange,

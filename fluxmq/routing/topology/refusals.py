@@ -15,6 +15,9 @@ RESOURCE_LOCKED: Final = 405
 PRECONDITION_FAILED: Final = 406
 COMMAND_INVALID: Final = 503
 
+NO_PARAMETER: Final = "Parameter does not exist"
+"""Text for a parameter, global or of a component, that is to be removed."""
+
 
 class Refusal(FluxmqError):  # noqa: N818 - an answer to whoever asked, not a fault of the broker
     """A change is refused, or the requested record is missing.

@@ -22,6 +22,7 @@ from fluxmq.routing.topology.names import (
 from fluxmq.routing.topology.records import (
     BINDING,
     EXCHANGE,
+    GLOBAL_PARAMETER,
     KINDS,
     ORIGIN_SETTINGS,
     POLICY,
@@ -36,6 +37,7 @@ from fluxmq.routing.topology.records import (
 )
 from fluxmq.routing.topology.refusals import (
     ACCESS_REFUSED,
+    NO_PARAMETER,
     NOT_FOUND,
     Refusal,
     default_exchange,
@@ -51,6 +53,8 @@ from fluxmq.routing.topology.store import Space, TopologyStore
 RECORDS_MAX: Final = 2_000_000
 """Maximum records of a node, of all kinds: every shard holds them all, at some hundred bytes to a
 kilobyte each."""
+GLOBAL_PARAMETERS_MAX: Final = 1000
+"""Maximum number of global parameters: they are a few names and notes of the whole cluster."""
 MAX_PUBLISH_RATE: Final = "max-publish-rate"
 MAX_PUBLISH_BYTE_RATE: Final = "max-publish-byte-rate"
 """Messages and bytes per second; unlike numbers, rates cannot be 0."""
@@ -387,6 +391,23 @@ def _put_user_limits(
         store.put(UserLimits(user, limits))
 
 
+def _set_global_parameter(store: TopologyStore, change: changes.SetGlobalParameter) -> None:
+    wanted = change.parameter
+    if not wanted.name:
+        raise precondition("a global parameter has a name")
+    known = store.global_parameters.get(wanted.name)
+    if known is None and len(store.global_parameters) >= GLOBAL_PARAMETERS_MAX:
+        raise precondition(f"there are {GLOBAL_PARAMETERS_MAX} global parameters already")
+    if known != wanted:
+        store.put(wanted)
+
+
+def _clear_global_parameter(store: TopologyStore, change: changes.ClearGlobalParameter) -> None:
+    if change.name not in store.global_parameters:
+        raise Refusal(NOT_FOUND, NO_PARAMETER)
+    store.drop(GLOBAL_PARAMETER, (change.name,))
+
+
 def _check_limits(limits: Any, known: tuple[str, ...]) -> None:
     for key, value in limits.items():
         if key not in known:
@@ -414,6 +435,8 @@ _RULES: Final[dict[type[Any], Callable[[TopologyStore, Any], None]]] = {
     changes.SetVhostLimits: _set_vhost_limits,
     changes.SetUserLimits: _set_user_limits,
     changes.ClearUserLimits: _clear_user_limits,
+    changes.SetGlobalParameter: _set_global_parameter,
+    changes.ClearGlobalParameter: _clear_global_parameter,
     changes.DropOwner: _drop_owner,
     changes.DropGroup: _drop_group,
     changes.QueueUnused: _queue_unused,

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 from fluxmq.routing.topology.records import (
     EXCHANGE,
+    GLOBAL_PARAMETER,
     POLICY,
     QUEUE,
     USER_LIMITS,
     VHOST,
     Binding,
     Exchange,
+    GlobalParameter,
     Key,
     Policy,
     QueueRecord,
@@ -90,6 +92,7 @@ class TopologyStore:
 
     def __init__(self) -> None:
         self.spaces: dict[str, Space] = {}
+        self.global_parameters: dict[str, GlobalParameter] = {}
         self.user_limits: dict[str, UserLimits] = {}
         self.owned: dict[str, dict[Key, QueueRecord]] = {}
         """Exclusive queues by their connection."""
@@ -100,6 +103,8 @@ class TopologyStore:
 
     def get(self, kind: str, key: Key) -> Record | None:
         """Return the record of this key; None when there is none."""
+        if kind == GLOBAL_PARAMETER:
+            return self.global_parameters.get(str(key[0]))
         if kind == USER_LIMITS:
             return self.user_limits.get(str(key[0]))
         space = self.spaces.get(str(key[0]))
@@ -121,7 +126,9 @@ class TopologyStore:
         """
         kind, key = kind_of(record), record.key
         old = self.get(kind, key)
-        if isinstance(record, UserLimits):
+        if isinstance(record, GlobalParameter):
+            self.global_parameters[record.name] = record
+        elif isinstance(record, UserLimits):
             self.user_limits[record.user] = record
         elif isinstance(record, Vhost):
             self._put_vhost(record)
@@ -144,7 +151,9 @@ class TopologyStore:
         old = self.get(kind, key)
         if old is None:
             return
-        if isinstance(old, UserLimits):
+        if isinstance(old, GlobalParameter):
+            del self.global_parameters[old.name]
+        elif isinstance(old, UserLimits):
             del self.user_limits[old.user]
         elif isinstance(old, Vhost):
             del self.spaces[old.name]

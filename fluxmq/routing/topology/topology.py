@@ -21,6 +21,7 @@ from fluxmq.routing.topology.records import (
     QUEUE,
     Binding,
     Exchange,
+    GlobalParameter,
     Key,
     Policy,
     QueueRecord,
@@ -34,7 +35,7 @@ from fluxmq.routing.topology.records import (
 from fluxmq.routing.topology.refusals import Refusal, default_exchange
 from fluxmq.routing.topology.store import Space, TopologyStore
 
-__all__ = ["Delta", "OutOfStepError", "Refusal", "Topology", "TopologyRow"]
+__all__ = ["Delta", "OutOfStepError", "Refusal", "Topology", "TopologyRow", "global_parameters"]
 
 
 class OutOfStepError(FluxmqError):
@@ -172,6 +173,7 @@ class Topology:
     def snapshot(self) -> Delta:
         """Return everything, for an empty copy."""
         records = itertools.chain(
+            self._store.global_parameters.values(),
             self._store.user_limits.values(),
             *(space.records() for space in self._store.spaces.values()),
         )
@@ -331,6 +333,11 @@ class Topology:
     def __len__(self) -> int:
         """Return the number of records of all kinds."""
         return self._store.count
+
+
+def global_parameters(topology: Topology) -> Mapping[str, GlobalParameter]:
+    """Return all global parameters by name."""
+    return topology._store.global_parameters
 
 
 def reversal(topology: Topology, revision: int) -> Delta:

@@ -23,7 +23,8 @@ from fluxmq.ipc.group_choice import choice_of
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
-from fluxmq.net.reactor import WATCH_RATES
+from fluxmq.model.trace_context import TRACEPARENT
+from fluxmq.net.reactor import WATCH_RATES, WATCH_SPANS
 from fluxmq.net.tls import TlsStream
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import Connection
@@ -393,7 +394,12 @@ class AmqpBroker:
         if self.firehose.on:
             session: AmqpSession = connection.identity
             self.firehose.published(session.client.info, run, routing)
-        if self._reactor.watching & WATCH_RATES:
+        watching = self._reactor.watching
+        if watching & WATCH_SPANS and TRACEPARENT in routing.block:
+            self._broker.spans.published(
+                routing.exchange.name, routing.keys[0], routing.block, run.count
+            )
+        if watching & WATCH_RATES:
             vhost = routing.exchange.vhost
             self._broker.rates.charge(connection, vhost, run.count, run.payload_bytes)
         routed = self._publishing.publish(run, routing, confirmation)

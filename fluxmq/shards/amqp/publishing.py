@@ -15,10 +15,11 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from fluxmq.engine.clients import QueueClients
-from fluxmq.engine.ports import GroupTarget
+from fluxmq.engine.ports import AppendCallback, GroupTarget
 from fluxmq.engine.queue_targets import QueueTarget
 from fluxmq.model.batch_format import parse
-from fluxmq.net.reactor import Reactor
+from fluxmq.model.trace_context import TRACEPARENT
+from fluxmq.net.reactor import WATCH_SPANS, Reactor
 from fluxmq.net.route import Route
 from fluxmq.protocols.amqp091.message_properties import routing_key_to_topic, topic_to_routing_key
 from fluxmq.protocols.amqp091.run import AmqpPublishRun, build_amqp_batches
@@ -176,6 +177,7 @@ class Publishing:
         built: dict[tuple[int, int, int], list[bytes]] = {}
         given = routing.identity or _UNNAMED
         room = True
+        tracing = self._reactor.watching & WATCH_SPANS != 0 and TRACEPARENT in routing.block
         for (group, name), way in found.items():
             value = (routing.headers or {}).get(way.deduplicates) if way.deduplicates else None
             named = given if value is None else value_identity(way.deduplicates, value)
@@ -191,11 +193,13 @@ class Publishing:
                 )
             client = self._client_of(group)
             for batch in batches:
+                done: AppendCallback | None = None
                 if confirmation is not None:
                     confirmation.hold()
-                room &= client.append(
-                    name, batch, confirmation.done if confirmation is not None else None
-                )
+                    done = confirmation.done
+                if tracing:
+                    done = self._reactor.host.spans.appended(name, routing.block, batch, done)
+                room &= client.append(name, batch, done)
         if not room:
             self._reactor.link_full = True
 

@@ -72,8 +72,9 @@ def test_rights_by_route_tag_and_virtual_host() -> None:
     entering = ("none", "own", "own", "own", "own")
     administering = ("none", "none", "none", "none", "own and other")
     policies = ("none", "none", "own", "none", "own and other")
+    parameters = ("none", "none", "own and other", "none", "own and other")
     assert found.keys() <= {
-        *(everybody, reading, entering, administering, policies),
+        *(everybody, reading, entering, administering, policies, parameters),
         ("none", "none", "none", "own and other", "own and other"),
         ("none", "none", "none", "own", "own and other"),
         ("none", "none", "none", "own", "own"),
@@ -82,7 +83,16 @@ def test_rights_by_route_tag_and_virtual_host() -> None:
     assert "GET queues/{vhost}/{name}" in found[reading]
     assert {"PUT queues/{vhost}/{name}", "POST queues/{vhost}/{name}/get"} <= found[entering]
     assert {"PUT users/{user}", "POST definitions", "DELETE vhosts/{vhost}"} <= found[administering]
-    assert {"PUT policies/{vhost}/{name}", "DELETE policies/{vhost}/{name}"} == found[policies]
+    one = "parameters/{component}/{vhost}/{name}"
+    assert found[policies] == {
+        *("PUT policies/{vhost}/{name}", "DELETE policies/{vhost}/{name}"),
+        *(f"{method} {one}" for method in ("GET", "PUT", "DELETE")),
+        "GET parameters/{component}/{vhost}",
+    }
+    assert found[parameters] == {
+        *("GET parameters", "GET parameters/{component}", "GET global-parameters"),
+        *(f"{method} global-parameters/{{name}}" for method in ("GET", "PUT", "DELETE")),
+    }
 
 
 def test_no_route_needs_no_right() -> None:

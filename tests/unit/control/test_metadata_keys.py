@@ -134,6 +134,7 @@ def test_damaged_values_are_refused(entry: KeyValue) -> None:
 @pytest.mark.parametrize("key", [("/",), (STRANGE,)])
 def test_keys_of_records_come_back(key: tuple[str, ...]) -> None:
     assert row_key_of(row_key("vhost", key)) == ("vhost", key)
+    assert row_key_of(row_key("global_parameter", key)) == ("global_parameter", key)
     binding: tuple[str | bytes, ...] = (*key, "x", "queue", "", "r/k", b"\x00/%")
     assert row_key_of(row_key("binding", binding)) == ("binding", binding)
 

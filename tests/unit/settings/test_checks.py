@@ -198,3 +198,12 @@ def test_notes(tmp_path: Path) -> None:
     assert again == plain
     local = "server: {mqtt: {tcp: {addr: 'localhost:1883'}}}\nauth: {anonymous: {allow: always}}"
     assert notes(written(tmp_path, local)) == []
+
+
+def test_a_collector_takes_traces_at_a_path(tmp_path: Path) -> None:
+    text = "tracing: {enabled: true, endpoint: 'http://collector:4318%s'}"
+    for path in ("", "/"):
+        with pytest.raises(SettingsError) as refused:
+            written(tmp_path, text % path)
+        assert [each.path for each in refused.value.problems] == ["tracing.endpoint"]
+    assert written(tmp_path, text % "/v1/traces").tracing.enabled

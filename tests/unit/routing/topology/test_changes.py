@@ -16,6 +16,7 @@ from fluxmq.routing.topology.names import NAME_BYTES_MAX, internal_name, public_
 from fluxmq.routing.topology.records import (
     Binding,
     Exchange,
+    GlobalParameter,
     Policy,
     QueueRecord,
     Record,
@@ -34,6 +35,7 @@ ARGUMENTS = {
     "x-message-ttl": 5,
 }
 RECORDS: list[Record] = [
+    GlobalParameter("tags", '{"a":[1,null]}'),
     Vhost("v", {"max-queues": 5}, "quorum", ("a", "b"), "text"),
     Vhost("/"),
     Exchange("/", "e", "topic", True, True, True, ARGUMENTS),
@@ -63,6 +65,8 @@ CHANGES: list[Change] = [
     changes.SetVhostLimits("v", {"max-queues": 5}),
     changes.SetUserLimits("u", {"max-channels": 5}),
     changes.ClearUserLimits("u", "max-channels"),
+    changes.SetGlobalParameter(GlobalParameter("cluster_name", '"a"')),
+    changes.ClearGlobalParameter("cluster_name"),
     changes.DropOwner("me"),
     changes.DropGroup("memory-1"),
     changes.QueueUnused("/", "q"),

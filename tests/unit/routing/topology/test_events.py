@@ -11,6 +11,7 @@ from fluxmq.routing.topology.changes import (
     AddVhost,
     Bind,
     Change,
+    ClearGlobalParameter,
     ClearPolicy,
     ClearUserLimits,
     DeclareExchange,
@@ -19,6 +20,7 @@ from fluxmq.routing.topology.changes import (
     DeleteQueue,
     DeleteVhost,
     MigrateQueue,
+    SetGlobalParameter,
     SetPolicy,
     SetUserLimits,
     SetVhostLimits,
@@ -26,7 +28,14 @@ from fluxmq.routing.topology.changes import (
 )
 from fluxmq.routing.topology.events import topology_events
 from fluxmq.routing.topology.names import EVENT_EXCHANGE
-from fluxmq.routing.topology.records import Binding, Exchange, Policy, QueueRecord, Vhost
+from fluxmq.routing.topology.records import (
+    Binding,
+    Exchange,
+    GlobalParameter,
+    Policy,
+    QueueRecord,
+    Vhost,
+)
 from fluxmq.routing.topology.topology import Topology
 
 BINDING = Binding("/", "x", "q", routing_key="k", arguments={"a": 1})
@@ -112,6 +121,14 @@ def made(*changes: Change) -> list[tuple[str, dict[str, Any]]]:
         (
             [SetUserLimits("u", {"max-channels": 5}), ClearUserLimits("u")],
             [("user.limits.cleared", {"name": "limits", "username": "u"})],
+        ),
+        (
+            [SetGlobalParameter(GlobalParameter("a", "[1]"))],
+            [("parameter.set", {"component": "global", "name": "a", "value": "[1]"})],
+        ),
+        (
+            [SetGlobalParameter(GlobalParameter("a", "1")), ClearGlobalParameter("a")],
+            [("parameter.cleared", {"component": "global", "name": "a"})],
         ),
         ([AddVhost(Vhost("/", description="changed"))], []),
     ],

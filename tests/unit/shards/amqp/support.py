@@ -407,10 +407,17 @@ class AmqpClient:
         self._sock.sendall(wire.method(channel, name, fields))
         self.node.run()
 
-    def publish(self, channel: int, exchange: str, key: str, body: bytes) -> None:
+    def publish(
+        self,
+        channel: int,
+        exchange: str,
+        key: str,
+        body: bytes,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
         """Send a message."""
         method = wire.method(channel, "basic.publish", {"exchange": exchange, "routing_key": key})
-        self._sock.sendall(method + wire.content(channel, {}, body, 131_072))
+        self._sock.sendall(method + wire.content(channel, properties or {}, body, 131_072))
         self.node.run()
 
     def read(self) -> list[wire.Method]:
