@@ -58,7 +58,9 @@ def parser() -> argparse.ArgumentParser:
     catch_up.add_options(follower)
     failover.add_options(commands.add_parser("failover", help="a leader's node is killed"))
     roaming.add_options(commands.add_parser("roaming", help="clients go from node to node"))
-    node_loss.add_options(commands.add_parser("node-loss", help="a node with many sessions is killed"))
+    node_loss.add_options(
+        commands.add_parser("node-loss", help="a node with many sessions is killed")
+    )
     resting.add_options(commands.add_parser("resting", help="nodes without anything to do"))
     commands.add_parser("cases", help="list the cases")
     micro = commands.add_parser("micro", help="micro-benchmarks of the codecs, trie and ring")

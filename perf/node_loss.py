@@ -109,7 +109,9 @@ class Watcher:
         return {
             "megabytes_before": self.before / 1e6,
             "megabytes_peak": self.peak / 1e6,
-            "etcd_transactions": sum(new["transactions"] - old["transactions"] for new, old in pairs),
+            "etcd_transactions": sum(
+                new["transactions"] - old["transactions"] for new, old in pairs
+            ),
             "etcd_commits": max(new["commits"] - old["commits"] for new, old in pairs),
             "cores": {
                 **{name: (used[name] - self._cpu.get(name, 0.0)) / took for name in used},

@@ -32,6 +32,9 @@ from fluxmq.ipc.owner_messages import (
 from tests.control_part import alone
 from tests.etcd import Server, eventually, is_true, run, serving
 
+OPERATIONS_MAX = 300
+"""Operations of a transaction: fewer than a shard asks for, claims and releases together."""
+
 pytestmark = pytest.mark.once
 
 
@@ -71,7 +74,7 @@ async def node(server: Server, folder: Path, name: str, life: str = "1") -> Asyn
         answered({})
 
     def make(shards: Callable[[], list[Peer]]) -> OwnerIds:
-        return OwnerIds(EtcdClient.of(server.cluster), name, life, shards)
+        return OwnerIds(EtcdClient.of(server.cluster), name, life, shards, OPERATIONS_MAX)
 
     async with alone(folder / f"{name}-{life}", make, {OWNER_TERM: term}) as ids:
         yield Node(ids, terms)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -147,22 +148,27 @@ class EtcdClient:
     async def keep_alive(self, lease: int) -> tuple[int, int]:
         """Prolong a lease; return its remaining seconds, 0 if it is over, and the store's revision.
         Raises EtcdError."""
+        async with aclosing(self.keep_all_alive((lease,))) as answers:
+            return await anext(answers)
 
-        async def once(channel: grpc.aio.Channel) -> bytes:
-            call = channel.stream_stream(messages.KEEP_ALIVE)(timeout=REQUEST_SECONDS)
-            try:
+    async def keep_all_alive(self, leases: Sequence[int]) -> AsyncGenerator[tuple[int, int], None]:
+        """Prolong leases, one after the other; yield what `keep_alive` returns for each. Raises
+        EtcdError, after which none of those left has been prolonged for certain."""
+        channel = self._channels[self._current]
+        call = channel.stream_stream(messages.KEEP_ALIVE)(timeout=REQUEST_SECONDS)
+        try:
+            for lease in leases:
                 await call.write(messages.lease_request(lease))
+            for _ in leases:
                 answer = await call.read()
-            finally:
-                call.cancel()
-            if not isinstance(answer, bytes):
-                raise EtcdError("the server has ended the keep-alive")
-            return answer
-
-        def decode(answer: bytes) -> tuple[int, int]:
-            return messages.lease_of(answer)[1], messages.revision_of(answer)
-
-        return await self._carry_out(once, decode)
+                if not isinstance(answer, bytes):
+                    raise EtcdError("the server has ended the keep-alive")
+                yield messages.lease_of(answer)[1], messages.revision_of(answer)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ValueError) as problem:
+            self._next(channel)
+            raise EtcdError(_reason(problem)) from problem
+        finally:
+            call.cancel()
 
     async def watch(self, key: bytes, end: bytes, start: int) -> AsyncGenerator[Watched, None]:
         """Yield the changes of a key, or of all from ``key`` up to ``end``, from a revision on.
