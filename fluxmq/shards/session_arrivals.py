@@ -306,10 +306,10 @@ class SessionArrivals:
     def housekeeping(self) -> None:
         """Begin attempts again; called every tenth of a second."""
         now = self._now()
-        probes = 0
-        ended = {node for node, due in self._ended.items() if due <= now}
-        left = dict.fromkeys(self._ended, False)
+        overdue: dict[str, list[_Arrival]] = {}
+        waited: set[str] = set()
         for arrival in list(self._arriving.values()):
+            waited.add(arrival.waits_for)
             if arrival.stage is _Stage.COMMITTING:
                 if arrival.until <= now:
                     self._commit(arrival)
@@ -318,19 +318,19 @@ class SessionArrivals:
             elif arrival.deadline <= now:
                 self._give_up(arrival)
             elif arrival.until <= now:
-                node = arrival.waits_for
-                if node in left:
-                    left[node] = True
-                if node and node not in ended:
-                    probes += 1
-                    if probes > PROBES_MAX:
-                        continue
-                self._begin_again(arrival)
-        for node, some in left.items():
-            if not some:
-                del self._ended[node]
-            elif node in ended:
+                overdue.setdefault(arrival.waits_for, []).append(arrival)
+        for node in self._ended.keys() - waited:
+            del self._ended[node]
+        for node, arrivals in overdue.items():
+            if not node:
+                count = len(arrivals)
+            elif self._ended.get(node, now + 1.0) <= now:
+                count = len(arrivals)
                 self._ended[node] = now + ENDED_SECONDS
+            else:
+                count = PROBES_MAX
+            for arrival in arrivals[:count]:
+                self._begin_again(arrival)
 
     def _begin_again(self, arrival: _Arrival) -> None:
         if arrival.stage is _Stage.ASKING:
