@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fluxmq.ipc.owner_messages import REQUEST_BYTES, OwnerKeys
+from fluxmq.ipc.owner_messages import OwnerKeys
 from fluxmq.model.outcomes import Outcome
-from fluxmq.shards import expected_sessions
+from fluxmq.shards import expected_sessions, owned_ids
 from fluxmq.shards.session_arrivals import ENDED_SECONDS, PROBES_MAX, RETRY_SECONDS
 from tests.conformance import wire
 from tests.conformance.client import Client
@@ -516,19 +516,21 @@ def test_the_session_of_a_node_whose_lease_has_ended_is_left_behind(make_plane: 
     assert plane.net.nodes[0].disks[0].rows_of("c") == []
 
 
-def test_a_request_about_long_client_ids_has_few_of_them(make_plane: MakePlane) -> None:
+def test_a_request_about_long_client_ids_has_few_of_them(
+    make_plane: MakePlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owned_ids, "REQUEST_BYTES", 400)
     plane = make_plane(1, 1)
     (connection,) = plane.of(0)
     connection.undecided = True
-    fitting = REQUEST_BYTES // 60_000
-    names = [f"{number:060000}" for number in range(fitting + 3)]
+    names = [f"{number:0100}" for number in range(7)]
     clients = [begin(plane, 0, name, clean=True) for name in names]
     sizes = []
     for _ in range(3):
         (kind, body, answered) = connection.claims.popleft()
         sizes.append(len(OwnerKeys.from_body(body).claims))
         answered(plane.answer(kind, body, connection))
-    assert sizes == [1, fitting, 2]
+    assert sizes == [1, 4, 2]
     plane.net.run()
     assert not any(map(present, clients))
 
