@@ -134,6 +134,10 @@ class OwnedIds:
         self._claims[client_id] = OwnerKey(client_id, fence, look), done
         self._ask()
 
+    def withdraw(self, client_id: str) -> bool:
+        """Give up the claim of an id; return whether it was not on its way yet."""
+        return self._claims.pop(client_id, None) is not None
+
     def release(self, client_id: str) -> None:
         """Release an id in some seconds, unless it is in use then."""
         heapq.heappush(self._unused, (self._now() + RELEASE_SECONDS, client_id))

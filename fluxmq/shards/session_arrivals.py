@@ -314,13 +314,19 @@ class SessionArrivals:
                 if arrival.until <= now:
                     self._commit(arrival)
             elif arrival.stage is _Stage.CLAIMING:
-                continue
+                if arrival.deadline <= now and self._ids.withdraw(arrival.client_id):
+                    self._give_up(arrival)
             elif arrival.deadline <= now:
                 self._give_up(arrival)
             elif arrival.until <= now:
                 overdue.setdefault(arrival.waits_for, []).append(arrival)
         for node in self._ended.keys() - waited:
             del self._ended[node]
+        self._go_on(overdue, now)
+
+    def _go_on(self, overdue: dict[str, list[_Arrival]], now: float) -> None:
+        """Begin attempts again, by the node that could not be reached: of its clients a few, until
+        its keys vanish."""
         for node, arrivals in overdue.items():
             if not node:
                 count = len(arrivals)

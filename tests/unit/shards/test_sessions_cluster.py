@@ -14,7 +14,12 @@ import pytest
 from fluxmq.ipc.owner_messages import OwnerKeys
 from fluxmq.model.outcomes import Outcome
 from fluxmq.shards import expected_sessions, owned_ids
-from fluxmq.shards.session_arrivals import ENDED_SECONDS, PROBES_MAX, RETRY_SECONDS
+from fluxmq.shards.session_arrivals import (
+    ENDED_SECONDS,
+    PATIENCE_SECONDS,
+    PROBES_MAX,
+    RETRY_SECONDS,
+)
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.net_of_nodes import Net
@@ -533,6 +538,26 @@ def test_a_request_about_long_client_ids_has_few_of_them(
     assert sizes == [1, 4, 2]
     plane.net.run()
     assert not any(map(present, clients))
+
+
+def test_a_claim_that_was_not_sent_in_time_is_given_up(make_plane: MakePlane) -> None:
+    """Its client would be gone when it is answered, and the others behind it as well."""
+    plane = make_plane(1, 1)
+    (connection,) = plane.of(0)
+    connection.undecided = True
+    first = begin(plane, 0, "first", clean=True)
+    late = begin(plane, 0, "late", clean=True)
+    plane.net.advance(PATIENCE_SECONDS - 1)
+    assert drain(late) == []
+    in_time = begin(plane, 0, "in time", clean=True)
+    plane.net.advance(1 + RETRY_SECONDS)
+    assert late.expect(wire.CONNACK).reason == 0x88
+    asked = plane.asked
+    decide(plane, 0)
+    assert not present(first)
+    assert not present(in_time)
+    assert plane.asked == asked + 2
+    assert owner(plane, "late") == ""
 
 
 def test_the_clients_of_a_node_that_has_ended_do_not_all_ask_again_and_again(
