@@ -62,6 +62,7 @@ class Shared:
 
     def __init__(self, processes: int) -> None:
         self.there = multiprocessing.RawArray("l", processes)
+        self.again = multiprocessing.RawArray("l", processes)
         self.refused = multiprocessing.RawArray("l", processes)
         self.ports = multiprocessing.RawArray("i", 8)
         """Ports to connect to; 0 ends the list."""
@@ -198,6 +199,7 @@ class SessionLoop:
         self._shared.there[self._place] += 1
         if not self.first:
             self.outcome.moments.append(time.monotonic())
+            self._shared.again[self._place] += 1
         elif self._shared.there[self._place] == len(self._sessions):
             self.first = False
             self.outcome = Outcome()
@@ -261,6 +263,11 @@ class Clients:
     def there(self) -> int:
         """Number of sessions that are there."""
         return sum(self._shared.there)
+
+    @property
+    def again(self) -> int:
+        """How often sessions have been there again."""
+        return sum(self._shared.again)
 
     @property
     def refused(self) -> int:

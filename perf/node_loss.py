@@ -61,19 +61,21 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def etcd_counts(node: Node) -> dict[str, float]:
-    """What a node's member of etcd has done so far: transactions that it was asked for, commits of the cluster, keys."""
+    """What a node's member of etcd has done so far; see ``counts_of``."""
     url = f"http://{HOST}:{node.addresses.etcd + 1}/metrics"
     with urllib.request.urlopen(url, timeout=PAGE_S) as answer:
-        lines = answer.read().decode().splitlines()
-    found = {"transactions": 0.0, "commits": 0.0, "keys": 0.0}
-    for line in lines:
+        return counts_of(answer.read().decode())
+
+
+def counts_of(page: str) -> dict[str, float]:
+    """Numbers on etcd's page of metrics: transactions that the member was asked for, and commits of the cluster."""
+    found = {"transactions": 0.0, "commits": 0.0}
+    for line in page.splitlines():
         name, _, value = line.rpartition(" ")
         if name.startswith("grpc_server_handled_total{") and 'method="Txn"' in name:
             found["transactions"] += float(value)
         elif name == "etcd_server_proposals_applied_total":
             found["commits"] = float(value)
-        elif name == "etcd_debugging_mvcc_keys_total":
-            found["keys"] = float(value)
     return found
 
 
@@ -147,7 +149,7 @@ def lose(crowd: Crowd, workers: int) -> dict[str, Any]:
 
 def _await(clients: Clients, count: int, seconds: float, watcher: Watcher | None = None) -> None:
     deadline = time.monotonic() + seconds
-    while clients.there < count:
+    while clients.there < count or (watcher is not None and clients.again < count):
         if not clients.alive():
             raise RunError("a process of clients has failed")
         if time.monotonic() > deadline:
@@ -168,8 +170,6 @@ def _lose(crowd: Crowd, nodes: Nodes, clients: Clients) -> dict[str, Any]:
     clients.choose([node.addresses.mqtt for node in survivors])
     killed = time.monotonic()
     nodes.nodes[0].kill()
-    while clients.there == crowd.count:
-        time.sleep(POLL_S)
     problem = ""
     try:
         _await(clients, crowd.count, AGAIN_S, watcher)

@@ -23,8 +23,9 @@ KEEP_ALIVE_SECONDS: Final = 2.0
 """Interval of keep-alives: three may fail."""
 POOL_KEYS: Final = 1000
 """Keys of a lease: to delete so many delays other writes by some 20 ms."""
-ALIVE_OF_STREAM: Final = 32
-"""Leases prolonged over one stream, one after the other: a stream costs as much as some twenty."""
+ALIVE_OF_STREAM: Final = 8
+"""Leases prolonged over one stream, which costs as much as some twenty of them. A member that does not
+lead asks the leader for one after the other: more of them would take too long when it is slow."""
 ALIVE_AT_ONCE: Final = 16
 """Such streams under way."""
 
