@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | resting | observers | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | node-loss | resting | observers | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perf import catch_up, failover, idle, observers, plots, queue, report, resting, roaming
+from perf import (
+    catch_up,
+    failover,
+    idle,
+    node_loss,
+    observers,
+    plots,
+    queue,
+    report,
+    resting,
+    roaming,
+)
 from perf.brokers import BrokerError
 from perf.cases import CASES, IDLE_CONNECTIONS
 from perf.compare import CaseResult, Plan, run_case
@@ -58,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     catch_up.add_options(follower)
     failover.add_options(commands.add_parser("failover", help="a leader's node is killed"))
     roaming.add_options(commands.add_parser("roaming", help="clients go from node to node"))
+    node_loss.add_options(
+        commands.add_parser("node-loss", help="a node with many sessions is killed")
+    )
     resting.add_options(commands.add_parser("resting", help="nodes without anything to do"))
     observers.add_options(
         commands.add_parser("observers", help="scrapes and open pages beside messages")
@@ -212,6 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return failover.main(options)
         if options.command == "roaming":
             return roaming.main(options)
+        if options.command == "node-loss":
+            return node_loss.main(options)
         if options.command == "resting":
             return resting.main(options)
         if options.command == "observers":

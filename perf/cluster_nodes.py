@@ -57,6 +57,9 @@ CONTROL_S = 30.0
 POLL_S = 0.02
 PAGE_S = 2.0
 
+SESSIONS = 100_000
+"""Sessions of a node, unless its listener takes more connections."""
+
 HEARTBEAT_S, ELECTION_S = 0.15, 1.0
 """Raft's timings: those of ``config/cluster``."""
 
@@ -70,7 +73,7 @@ class Shape:
     groups they are in ``default``. ``named`` are further queues, by name, with the group of each. Consumers on nodes that
     do not lead get messages from the leader, and those of the queues in ``copied`` out of their node's copy. ``workers``:
     shards of a node; ``pins``: groups that have a certain one of them. ``clustered``: False for nodes that know nothing of
-    each other."""
+    each other. ``connections``: the most of a listener."""
 
     queues: int = 1
     groups: int = 0
@@ -79,6 +82,7 @@ class Shape:
     workers: int = 1
     pins: tuple[tuple[str, int], ...] = ()
     clustered: bool = True
+    connections: int = 10_000
 
     def group_names(self) -> list[str]:
         """The groups beside ``default``."""
@@ -184,11 +188,14 @@ def settings(
     }
     return {
         "server": {
-            "mqtt": {"tcp": {"addr": f"{HOST}:{own.mqtt}", "max_connections": 10_000}},
+            "mqtt": {"tcp": {"addr": f"{HOST}:{own.mqtt}", "max_connections": shape.connections}},
             "amqp": {"tcp": {"addr": f"{HOST}:{own.amqp}", "max_connections": 10_000}},
             "http": {"addr": f"{HOST}:{own.http}"},
         },
-        "session": {"max_inflight_messages": 65_535},
+        "session": {
+            "max_inflight_messages": 65_535,
+            "max_sessions": max(SESSIONS, shape.connections),
+        },
         "storage": {"data_dir": str(data), "queue_ack_durability": "fsync"},
         "log": {"level": "warning", "format": "text"},
         "queues": [

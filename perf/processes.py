@@ -60,6 +60,19 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     return ticks / TICKS_PER_SECOND
 
 
+def cpu_by_name(pids: Sequence[int]) -> dict[str, float]:
+    """Seconds of processor time used so far, by the processes' names without a number at their end."""
+    found: dict[str, float] = {}
+    for pid in pids:
+        try:
+            name = (PROC / str(pid) / "comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        name = name.rstrip("0123456789").rstrip("-")
+        found[name] = found.get(name, 0.0) + cpu_seconds((pid,))
+    return found
+
+
 def memory(pids: Sequence[int]) -> Memory:
     """Memory of these processes now."""
     pss = rss = 0

@@ -391,6 +391,7 @@ class ControlProcess:
         from fluxmq.control.etcd import owners, records, wills
         from fluxmq.control.etcd.client import EtcdClient, EtcdError
         from fluxmq.control.etcd.election import Election
+        from fluxmq.control.etcd.metadata_keys import FLAT_MAX, NESTED_MAX
         from fluxmq.control.etcd.retained import RetainedKeys
 
         clients: list[EtcdClient] = []
@@ -424,13 +425,14 @@ class ControlProcess:
         )
         self._answers |= dict.fromkeys(wills.KINDS, will_keys.answer)
         will_keys.start()
+        operations_max = NESTED_MAX if cluster.member is not None else FLAT_MAX
         ids = self._serving["owners of client ids"] = owners.OwnerIds(
-            client(), cluster.node_id, life, self._shards
+            client(), cluster.node_id, life, self._shards, operations_max
         )
         self._answers[OWNER_CLAIM] = ids.answer
         ids.start()
         recorded = self._serving["records"] = records.RecordKeys(
-            client(), cluster.node_id, life, self._shards
+            client(), cluster.node_id, life, self._shards, operations_max
         )
         self._answers[RECORD_CHANGE] = recorded.answer
         recorded.start()

@@ -22,9 +22,10 @@ from fluxmq.ipc.will_messages import Client
 OWNER_CLAIM: Final = "owner_claim"
 OWNER_TERM: Final = "owner_term"
 
-CLAIMS_MAX: Final = 60
-"""Claims in a request, and releases: a server of etcd takes 128 operations in a transaction unless
-told otherwise."""
+CLAIMS_MAX: Final = 250
+"""Claims in a request, and releases: a shard takes some 20 ms to let in as many clients."""
+REQUEST_BYTES: Final = 256 << 10
+"""Size of the client ids in a request, unless it has a single one of either kind."""
 
 Moment = Annotated[float, Meta(ge=0)]
 Revision = Annotated[int, Meta(ge=0)]

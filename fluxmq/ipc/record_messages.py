@@ -24,7 +24,7 @@ RECORD_CHANGE: Final = "record_change"
 RECORD_AGAIN: Final = "record_again"
 
 RECORDS_MAX: Final = CLAIMS_MAX
-"""Changes in a request, for the same reason."""
+"""Changes in a request."""
 
 Name = Annotated[str, Meta(max_length=65_535)]
 

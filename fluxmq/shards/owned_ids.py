@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import islice, starmap
+from itertools import islice
 from typing import Protocol
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
@@ -22,6 +22,7 @@ from fluxmq.ipc.owner_messages import (
     CLAIMS_MAX,
     OWNER_CLAIM,
     OWNER_TERM,
+    REQUEST_BYTES,
     FoundOwner,
     FoundOwners,
     OwnerKey,
@@ -53,6 +54,18 @@ class IdUser(Protocol):
 
     def taken(self, client_id: str, /) -> None:
         """Handle that another node has an id that is in use here."""
+
+
+def _of_request(client_ids: Iterable[str]) -> list[str]:
+    """Return those of the first client ids that one request may have."""
+    found: list[str] = []
+    size = 0
+    for client_id in islice(client_ids, CLAIMS_MAX):
+        size += len(client_id.encode())
+        if found and size > REQUEST_BYTES:
+            break
+        found.append(client_id)
+    return found
 
 
 class OwnedIds:
@@ -120,6 +133,10 @@ class OwnedIds:
         self._releases.pop(client_id, None)
         self._claims[client_id] = OwnerKey(client_id, fence, look), done
         self._ask()
+
+    def withdraw(self, client_id: str) -> bool:
+        """Give up the claim of an id; return whether it was not on its way yet."""
+        return self._claims.pop(client_id, None) is not None
 
     def release(self, client_id: str) -> None:
         """Release an id in some seconds, unless it is in use then."""
@@ -192,13 +209,15 @@ class OwnedIds:
         if self._asking or self._now() < self._retry_at:
             return
         if self._renewed and not self._claims:
-            for client_id in list(self._renewed)[:CLAIMS_MAX]:
+            for client_id in islice(self._renewed, CLAIMS_MAX):
                 key = OwnerKey(client_id, self._renewed[client_id])
                 self._claims[client_id] = key, partial(self._on_renewed, client_id)
         if not self._claims and not (self._releases and only_to_release):
             return
-        claims = {each: self._claims.pop(each) for each in list(islice(self._claims, CLAIMS_MAX))}
-        releases = tuple(starmap(OwnerKey, islice(self._releases.items(), CLAIMS_MAX)))
+        claims = {each: self._claims.pop(each) for each in _of_request(self._claims)}
+        releases = tuple(
+            OwnerKey(each, self._releases[each]) for each in _of_request(self._releases)
+        )
         self._asking = True
         body = OwnerKeys(tuple(key for key, _ in claims.values()), releases).to_body()
 

@@ -32,6 +32,11 @@ ANSWER_SECONDS = 3.0
 """Time for the other node to take a step."""
 RETRY_SECONDS = 0.1
 """Pause before another attempt."""
+PROBES_MAX = 20
+"""Attempts in a tenth of a second for clients of nodes that cannot be reached: of a node that has
+ended with many clients, all of them wait for the same moment, and every attempt is a read of etcd."""
+ENDED_SECONDS = 0.5
+"""Pause between two attempts for all clients of a node whose leases end: it has several of them."""
 
 
 class _Stage(Enum):
@@ -67,6 +72,8 @@ class _Arrival:
         self.number = 0
         """The attempt's, as the other node knows it."""
         self.fence = 0
+        self.waits_for = ""
+        """The node that could not be reached at the last attempt."""
         self.others: list[str] = []
         """Other nodes that may send messages for the session."""
         self.messages: list[list[Any]] = []
@@ -97,6 +104,9 @@ class SessionArrivals:
         self._stale = stale
         self._arriving: dict[str, _Arrival] = {}
         self._numbers = itertools.count(1)
+        self._ended: dict[str, float] = {}
+        """Nodes that cannot be reached and whose keys vanish, and the moment of the next attempt for
+        all of their clients."""
         self.count = 0
         """Number of sessions that have come from other nodes."""
 
@@ -132,6 +142,10 @@ class SessionArrivals:
     def _claimed(self, arrival: _Arrival, owner: FoundOwner | None) -> None:
         if not self._is_current(arrival):
             return
+        if arrival.waits_for and owner is not None:
+            if owner.ours or not owner.node:
+                self._ended.setdefault(arrival.waits_for, 0.0)
+            arrival.waits_for = ""
         if owner is None:
             self._pause(arrival)
         elif owner.ours:
@@ -167,6 +181,7 @@ class SessionArrivals:
         arrival.until = self._now() + ANSWER_SECONDS
         request = arrival.number, arrival.clean, arrival.principal
         if not self._relay.send(arrival.node, arrival.client_id, "want", *request):
+            arrival.waits_for = arrival.node
             self._pause(arrival)
 
     def _of(self, node: str, client_id: str, number: int) -> _Arrival | None:
@@ -291,15 +306,41 @@ class SessionArrivals:
     def housekeeping(self) -> None:
         """Begin attempts again; called every tenth of a second."""
         now = self._now()
+        overdue: dict[str, list[_Arrival]] = {}
+        waited: set[str] = set()
         for arrival in list(self._arriving.values()):
+            waited.add(arrival.waits_for)
             if arrival.stage is _Stage.COMMITTING:
                 if arrival.until <= now:
                     self._commit(arrival)
-            elif arrival.deadline <= now and arrival.stage is not _Stage.CLAIMING:
+            elif arrival.stage is _Stage.CLAIMING:
+                if arrival.deadline <= now and self._ids.withdraw(arrival.client_id):
+                    self._give_up(arrival)
+            elif arrival.deadline <= now:
                 self._give_up(arrival)
-            elif arrival.until <= now and arrival.stage is not _Stage.CLAIMING:
-                if arrival.stage is _Stage.ASKING:
-                    self._relay.send(arrival.node, arrival.client_id, "stay", arrival.number)
-                self._drop(arrival)
-                arrival.stage = _Stage.CLAIMING
-                self._claim(arrival, 0)
+            elif arrival.until <= now:
+                overdue.setdefault(arrival.waits_for, []).append(arrival)
+        for node in self._ended.keys() - waited:
+            del self._ended[node]
+        self._go_on(overdue, now)
+
+    def _go_on(self, overdue: dict[str, list[_Arrival]], now: float) -> None:
+        """Begin attempts again, by the node that could not be reached: of its clients a few, until
+        its keys vanish."""
+        for node, arrivals in overdue.items():
+            if not node:
+                count = len(arrivals)
+            elif self._ended.get(node, now + 1.0) <= now:
+                count = len(arrivals)
+                self._ended[node] = now + ENDED_SECONDS
+            else:
+                count = PROBES_MAX
+            for arrival in arrivals[:count]:
+                self._begin_again(arrival)
+
+    def _begin_again(self, arrival: _Arrival) -> None:
+        if arrival.stage is _Stage.ASKING:
+            self._relay.send(arrival.node, arrival.client_id, "stay", arrival.number)
+        self._drop(arrival)
+        arrival.stage = _Stage.CLAIMING
+        self._claim(arrival, 0)

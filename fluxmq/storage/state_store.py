@@ -23,7 +23,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from fluxmq.model.outcomes import Outcome
@@ -101,6 +101,8 @@ class Changes:
     rows: dict[str, dict[Key, Row | None]]
     wiped: dict[str, None]
     size: int = 0
+    clients: set[object] = field(default_factory=set)
+    """First columns of the rows' keys: the clients, in tables of clients."""
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.wiped)
@@ -159,6 +161,7 @@ class StateStore:
     def put(self, table: StateTable, row: Row) -> None:
         """Insert or replace a row."""
         key = row[: table.keys]
+        self._changes.clients.add(key[0])
         self._changes.rows.setdefault(table.name, {})[key] = row
         self._changes.size += ROW_BYTES + sum(
             len(value) for value in row if isinstance(value, bytes | str)
@@ -166,12 +169,13 @@ class StateStore:
 
     def remove(self, table: StateTable, key: Key) -> None:
         """Remove a row; do nothing when it does not exist."""
+        self._changes.clients.add(key[0])
         self._changes.rows.setdefault(table.name, {})[key] = None
         self._changes.size += ROW_BYTES
 
     def wipe(self, client: str) -> None:
         """Remove all rows of a client."""
-        for table in OF_CLIENTS:
+        for table in OF_CLIENTS if client in self._changes.clients else ():
             rows = self._changes.rows.get(table.name)
             if rows:
                 for key in [key for key in rows if key[0] == client]:

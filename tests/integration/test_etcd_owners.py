@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from fluxmq.control.etcd import lease_pools, owners
 from fluxmq.control.etcd.client import EtcdClient
+from fluxmq.control.etcd.lease_pools import LeasePools
 from fluxmq.control.etcd.messages import Get
 from fluxmq.control.etcd.owners import OwnerIds, key_of
 from fluxmq.control.peers import Peer, RequestError
@@ -31,6 +33,9 @@ from fluxmq.ipc.owner_messages import (
 )
 from tests.control_part import alone
 from tests.etcd import Server, eventually, is_true, run, serving
+
+OPERATIONS_MAX = 300
+"""Operations of a transaction: fewer than a shard asks for, claims and releases together."""
 
 pytestmark = pytest.mark.once
 
@@ -71,7 +76,7 @@ async def node(server: Server, folder: Path, name: str, life: str = "1") -> Asyn
         answered({})
 
     def make(shards: Callable[[], list[Peer]]) -> OwnerIds:
-        return OwnerIds(EtcdClient.of(server.cluster), name, life, shards)
+        return OwnerIds(EtcdClient.of(server.cluster), name, life, shards, OPERATIONS_MAX)
 
     async with alone(folder / f"{name}-{life}", make, {OWNER_TERM: term}) as ids:
         yield Node(ids, terms)
@@ -143,6 +148,56 @@ def test_an_owner_may_be_looked_up_first(server: Server, tmp_path: Path) -> None
                 True,
                 False,
             ]
+
+    run(server, scenario)
+
+
+def test_claims_of_several_shards_share_a_transaction(server: Server, tmp_path: Path) -> None:
+    """The one under way is finished first; as many as a transaction may have go together."""
+
+    async def scenario(_client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one:
+            await one.claim(warm=0)
+            shards = [dict.fromkeys((f"{n}-{key}" for key in range(40)), 0) for n in range(8)]
+            found = await asyncio.gather(*(one.claim(**each) for each in shards))
+            owners = [owner for each in found for owner in each.values()]
+            assert all(owner.ours for owner in owners)
+            counts = Counter(owner.revision for owner in owners)
+            assert sorted(counts.values()) == [40, 280]
+
+    run(server, scenario)
+
+
+def test_many_claims_succeed_but_for_those_that_fail(server: Server, tmp_path: Path) -> None:
+    """Of many that are tried as one."""
+
+    async def scenario(client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one, node(server, tmp_path, "node2") as two:
+            names = [f"c{number}" for number in range(CLAIMS_MAX)]
+            first = await one.claim(**dict.fromkeys(names[:3], 0))
+            found = await two.claim(**dict.fromkeys(names, 0))
+            assert [name for name in names if not found[name].ours] == names[:3]
+            assert [found[name] for name in names[:3]] == [
+                FoundOwner("node1", "1", first[name].revision) for name in names[:3]
+            ]
+            assert await stored(client, names[-1]) == OwnerValue("node2", "1")
+            fences = {name: found[name].revision for name in names[3:]}
+            await one.claim(**{names[3]: fences[names[3]]})
+            await two.release(**fences)
+            assert await stored(client, names[3]) == OwnerValue("node1", "1")
+            assert await stored(client, names[4]) is None
+
+    run(server, scenario)
+
+
+def test_a_request_of_one_id_waits_for_another_one(server: Server, tmp_path: Path) -> None:
+    """A shard is connected again while its former request is under way."""
+
+    async def scenario(_client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one:
+            found = await asyncio.gather(*(one.claim(a=0, b=0) for _ in range(3)))
+            assert [each["a"].ours for each in found].count(True) == 1
+            assert {each["a"].revision for each in found} == {found[0]["a"].revision}
 
     run(server, scenario)
 
@@ -222,5 +277,27 @@ def test_a_lease_has_a_bounded_number_of_keys(
             assert await stored(client, names[-1]) is not None
             samples = {name: value for name, _, value in one.ids.samples()}
             assert samples["fluxmq_cluster_owned_client_ids"] == 2 * CLAIMS_MAX
+
+    run(server, scenario)
+
+
+def test_many_leases_are_kept_alive(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over few streams; of one that is over the keys are known, and the others last."""
+    monkeypatch.setattr(lease_pools, "POOL_KEYS", 1)
+    monkeypatch.setattr(lease_pools, "ALIVE_OF_STREAM", 4)
+
+    async def scenario(client: EtcdClient) -> None:
+        failures: list[str] = []
+        pools: LeasePools[str] = LeasePools(client, lambda what, _: failures.append(what))
+        for number in range(10):
+            pools.enter(f"c{number}", await pools.take(1))
+        before, over = pools.until, pools.of("c5")
+        assert over is not None
+        await client.revoke(over.lease)
+        assert await pools.keep_alive() == ["c5"]
+        assert (len(pools), failures) == (9, [])
+        assert pools.until > before
 
     run(server, scenario)

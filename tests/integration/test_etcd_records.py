@@ -11,6 +11,7 @@ import pytest
 from fluxmq.control.etcd import lease_pools, records
 from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Delete, Get, Put, end_of
+from fluxmq.control.etcd.metadata_keys import FLAT_MAX
 from fluxmq.control.etcd.owners import key_of
 from fluxmq.control.etcd.records import RecordKeys
 from fluxmq.control.peers import Peer, RequestError
@@ -76,7 +77,7 @@ async def node(server: Server, folder: Path, name: str, life: str = "1") -> Asyn
     made = Node(name)
 
     def make(shards: Callable[[], list[Peer]]) -> RecordKeys:
-        return RecordKeys(EtcdClient.of(server.cluster), name, life, shards)
+        return RecordKeys(EtcdClient.of(server.cluster), name, life, shards, FLAT_MAX)
 
     async with alone(folder / f"{name}-{life}", make, {RECORD_AGAIN: made.again}) as made.keys:
         yield made

@@ -19,6 +19,14 @@ MUTATIONS = [
         OF_ETCD + "test_of_two_nodes_one_is_the_owner",
     ),
     Mutation(
+        "many_claims_not_compared",
+        "So it is with many claims that are tried as one.",
+        "Fence.each",
+        "await self._transact(compares, operations)",
+        "await self._transact((), operations)",
+        OF_ETCD + "test_many_claims_succeed_but_for_those_that_fail",
+    ),
+    Mutation(
         "no_end_of_term",
         "A node that does not reach etcd lets its clients go before another one can have them.",
         "OwnedIds._check",

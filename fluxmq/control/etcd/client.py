@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -177,22 +177,28 @@ class EtcdClient:
     async def keep_alive(self, lease: int) -> tuple[int, int]:
         """Prolong a lease; return its remaining seconds, 0 if it is over, and the store's revision.
         Raises EtcdError."""
+        async with aclosing(self.keep_all_alive((lease,))) as answers:
+            return await anext(answers)
 
-        async def once(channel: grpc.aio.Channel) -> bytes:
+    async def keep_all_alive(self, leases: Sequence[int]) -> AsyncGenerator[tuple[int, int], None]:
+        """Prolong leases, one after the other; yield what `keep_alive` returns for each. Raises
+        EtcdError, after which none of those left has been prolonged for certain."""
+        channel = self._channels[self._current]
+        with self._using(channel):
             call = channel.stream_stream(messages.KEEP_ALIVE)(timeout=REQUEST_SECONDS)
             try:
-                await call.write(messages.lease_request(lease))
-                answer = await call.read()
+                for lease in leases:
+                    await call.write(messages.lease_request(lease))
+                for _ in leases:
+                    answer = await call.read()
+                    if not isinstance(answer, bytes):
+                        raise EtcdError("the server has ended the keep-alive")
+                    yield messages.lease_of(answer)[1], messages.revision_of(answer)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ValueError) as problem:
+                self._next(channel)
+                raise EtcdError(_reason(problem)) from problem
             finally:
                 call.cancel()
-            if not isinstance(answer, bytes):
-                raise EtcdError("the server has ended the keep-alive")
-            return answer
-
-        def decode(answer: bytes) -> tuple[int, int]:
-            return messages.lease_of(answer)[1], messages.revision_of(answer)
-
-        return await self._carry_out(once, decode)
 
     async def watch(self, key: bytes, end: bytes, start: int) -> AsyncGenerator[Watched, None]:
         """Yield the changes of a key, or of all from ``key`` up to ``end``, from a revision on.
@@ -224,22 +230,12 @@ class EtcdClient:
     async def _ask(
         self, method: str, request: bytes, decode: Callable[[bytes], Decoded]
     ) -> Decoded:
-        async def once(channel: grpc.aio.Channel) -> bytes:
-            answer = await channel.unary_unary(method)(request, timeout=REQUEST_SECONDS)
-            assert isinstance(answer, bytes), "no deserializer was given"
-            return answer
-
-        return await self._carry_out(once, decode)
-
-    async def _carry_out(
-        self,
-        once: Callable[[grpc.aio.Channel], Awaitable[bytes]],
-        decode: Callable[[bytes], Decoded],
-    ) -> Decoded:
         channel = self._channels[self._current]
         try:
             with self._using(channel):
-                return decode(await once(channel))
+                answer = await channel.unary_unary(method)(request, timeout=REQUEST_SECONDS)
+                assert isinstance(answer, bytes), "no deserializer was given"
+                return decode(answer)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ValueError) as problem:
             self._next(channel)
             raise EtcdError(_reason(problem)) from problem

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -43,6 +45,13 @@ from fluxmq.ipc.owner_messages import (
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 
+COMMITS_MAX: Final = 8
+"""Transactions under way."""
+PAUSE_OF_KEY: Final = 0.0004
+PAUSE_MAX: Final = 0.008
+"""Seconds from one transaction's beginning to the next one's, by the number of its keys, and at most.
+A transaction costs the members as much as some eighty keys, so in a crowd it pays to wait for more;
+a client that comes alone is not delayed."""
 TERM_SECONDS: Final = 1.0
 """Time for a shard to answer."""
 
@@ -54,14 +63,51 @@ def key_of(client: str) -> bytes:
     return b"/mqtt/sessions/%s/owner" % key_part(client)
 
 
+class _Changes:
+    """Claims (with True) and releases of one shard that are committed together. ``done``: the owners
+    of the ids that were claimed."""
+
+    def __init__(self, changes: list[tuple[OwnerKey, bool]]) -> None:
+        self.changes = changes
+        self.clients = {each.client for each, _ in changes}
+        self.done: asyncio.Future[dict[str, FoundOwner]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+    def succeed(self, found: dict[str, FoundOwner]) -> None:
+        """Answer the shard, unless it has gone."""
+        if not self.done.done():
+            self.done.set_result(
+                {client: found[client] for client in self.clients if client in found}
+            )
+
+    def fail(self, problem: Exception) -> None:
+        """Answer that it has failed."""
+        if not self.done.done():
+            self.done.set_exception(problem)
+
+
 class OwnerIds:
     """The client ids that this node owns. ``life`` differs each time that the node starts; ``shards``
-    returns its connected shards."""
+    returns its connected shards; ``operations_max``: of a transaction."""
 
     def __init__(
-        self, client: EtcdClient, node: str, life: str, shards: Callable[[], list[Peer]]
+        self,
+        client: EtcdClient,
+        node: str,
+        life: str,
+        shards: Callable[[], list[Peer]],
+        operations_max: int,
     ) -> None:
         self._client = client
+        self._operations_max = operations_max
+        self._waiting: deque[_Changes] = deque()
+        self._committing: set[asyncio.Task[None]] = set()
+        self._pause_ends = 0.0
+        self._delayed: asyncio.TimerHandle | None = None
         self._fence = Fence(client, f"{node}/owners")
         self._node = node
         self._life = life
@@ -78,9 +124,14 @@ class OwnerIds:
 
     async def stop(self) -> None:
         """End. The leases end by themselves: this process may be back before."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        tasks = [*self._committing, *(() if self._task is None else (self._task,))]
+        self._waiting.clear()
+        if self._delayed is not None:
+            self._delayed.cancel()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         await self._client.close()
 
     def samples(self) -> Iterator[Sample]:
@@ -105,17 +156,22 @@ class OwnerIds:
     ) -> tuple[FoundOwner, ...]:
         """Claim ids, but for those whose key was to be read first and is another node's; release
         others."""
-        found = await self._look([each.client for each in claims if each.look])
-        left = [each for each in claims if each.client not in found]
-        if left or releases:
-            owners = await self._transact(left, releases)
-            found |= zip((each.client for each in left), owners, strict=True)
+        found: dict[str, FoundOwner] = {}
+        size = self._operations_max
+        looked = [each.client for each in claims if each.look]
+        for at in range(0, len(looked), size):
+            found |= await self._look(looked[at : at + size])
+        left = [(each, True) for each in claims if each.client not in found]
+        left += [(each, False) for each in releases]
+        parts = [_Changes(left[at : at + size]) for at in range(0, len(left), size)]
+        self._waiting += parts
+        self._commit()
+        for owners in await asyncio.gather(*(part.done for part in parts)):
+            found |= owners
         return tuple(found[each.client] for each in claims)
 
     async def _look(self, clients: list[str]) -> dict[str, FoundOwner]:
         """Return the owners of those ids that have one."""
-        if not clients:
-            return {}
         gets = tuple(Get(key_of(client)) for client in clients)
         result = await self._client.transact((), gets)
         return {
@@ -124,32 +180,80 @@ class OwnerIds:
             if entries
         }
 
-    async def _transact(
-        self, claims: list[OwnerKey], releases: tuple[OwnerKey, ...]
-    ) -> list[FoundOwner]:
-        pool = await self._pools.take(len(claims))
+    def _commit(self) -> None:
+        """Commit what waits, all shards' together. The more keys a transaction has, the less each of
+        them costs: so while one is under way, and for a while after it has begun, others begin only
+        when they are full."""
+        loop, now = asyncio.get_running_loop(), time.monotonic()
+        while self._waiting and len(self._committing) < COMMITS_MAX:
+            if sum(map(len, self._waiting)) < self._operations_max:
+                if self._committing:
+                    break
+                if now < self._pause_ends:
+                    if self._delayed is None:
+                        self._delayed = loop.call_later(self._pause_ends - now, self._go_on)
+                    break
+            parts = self._next()
+            self._pause_ends = now + min(PAUSE_MAX, PAUSE_OF_KEY * sum(map(len, parts)))
+            task = loop.create_task(self._commit_together(parts))
+            self._committing.add(task)
+            task.add_done_callback(self._committed)
+
+    def _go_on(self) -> None:
+        self._delayed = None
+        self._commit()
+
+    def _committed(self, task: asyncio.Task[None]) -> None:
+        self._committing.discard(task)
+        self._commit()
+
+    def _next(self) -> list[_Changes]:
+        """Take what goes into one transaction, which has a key only once."""
+        taken: list[_Changes] = []
+        clients: set[str] = set()
+        size = 0
+        while self._waiting and size + len(self._waiting[0]) <= self._operations_max:
+            if not clients.isdisjoint(self._waiting[0].clients):
+                break  # a shard that is connected again asks anew
+            taken.append(self._waiting.popleft())
+            size += len(taken[-1])
+            clients |= taken[-1].clients
+        return taken
+
+    async def _commit_together(self, parts: list[_Changes]) -> None:
+        """Answer all of these, or fail all of them; outermost frame of its task."""
+        try:
+            found = await self._transact([each for part in parts for each in part.changes])
+        except Exception as problem:  # noqa: BLE001 - it is raised by those that wait
+            for part in parts:
+                part.fail(problem)
+            return
+        for part in parts:
+            part.succeed(found)
+
+    async def _transact(self, changes: list[tuple[OwnerKey, bool]]) -> dict[str, FoundOwner]:
+        """Claim and release ids in one transaction; return the owners of those that were claimed."""
+        pool = await self._pools.take(sum(claimed for _, claimed in changes))
         operations = []
-        for each in claims:
+        for each, claimed in changes:
             key, revision = key_of(each.client), each.revision
-            compare = Changed(key, revision) if revision else Created(key, 0)
-            put = Put(key, self._value, pool.lease)
-            operations.append(EtcdTransaction((compare,), (put,), (Get(key),)))
-        for each in releases:
-            key = key_of(each.client)
-            operations.append(EtcdTransaction((Changed(key, each.revision),), (Delete(key),)))
-        result = await self._fence.transact(tuple(operations))
-        if len(result.nested) != len(operations):
-            raise ValueError("the server has answered something else")
-        for each in releases:
-            self._pools.leave(each.client)
-        found = []
-        for each, done in zip(claims, result.nested, strict=False):
-            if done.succeeded:
+            if claimed:
+                compare = Changed(key, revision) if revision else Created(key, 0)
+                put = Put(key, self._value, pool.lease)
+                operations.append(EtcdTransaction((compare,), (put,), (Get(key),)))
+            else:
+                operations.append(EtcdTransaction((Changed(key, revision),), (Delete(key),)))
+        results = await self._fence.each(operations)
+        found = {}
+        for (each, claimed), done in zip(changes, results, strict=True):
+            if not claimed:
+                self._pools.leave(each.client)
+            elif done.succeeded:
                 self._pools.enter(each.client, pool)
-                found.append(FoundOwner(self._node, self._life, result.revision, ours=True))
+                found[each.client] = FoundOwner(self._node, self._life, done.revision, ours=True)
             else:
                 entry = next((entry for part in done.entries for entry in part), None)
-                found.append(FoundOwner() if entry is None else self._found(entry))
+                found[each.client] = FoundOwner() if entry is None else self._found(entry)
         return found
 
     def _found(self, entry: KeyValue) -> FoundOwner:

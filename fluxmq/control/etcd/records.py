@@ -18,7 +18,7 @@ from typing import Final
 
 from fluxmq.control.etcd.client import EtcdClient, EtcdError
 from fluxmq.control.etcd.fence import Fence
-from fluxmq.control.etcd.lease_pools import KEEP_ALIVE_SECONDS, LeasePools
+from fluxmq.control.etcd.lease_pools import KEEP_ALIVE_SECONDS, LeasePool, LeasePools
 from fluxmq.control.etcd.messages import (
     Delete,
     EtcdTransaction,
@@ -33,10 +33,10 @@ from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage
 from fluxmq.ipc.owner_messages import OwnerValue, encode_owner
 from fluxmq.ipc.record_messages import (
     RECORD_AGAIN,
-    RECORDS_MAX,
     ConsumerChange,
     RecordChanges,
     RefusedRecords,
+    SubscriptionChange,
     encode_record,
 )
 from fluxmq.logs import RateLimited, get_logger
@@ -71,12 +71,18 @@ def gone_in(changes: RecordChanges) -> list[bytes]:
 
 class RecordKeys:
     """The subscriptions and consumers of this node's clients. ``life`` is that of `OwnerIds`;
-    ``shards`` returns its connected shards."""
+    ``shards`` returns its connected shards; ``operations_max``: of a transaction."""
 
     def __init__(
-        self, client: EtcdClient, node: str, life: str, shards: Callable[[], list[Peer]]
+        self,
+        client: EtcdClient,
+        node: str,
+        life: str,
+        shards: Callable[[], list[Peer]],
+        operations_max: int,
     ) -> None:
         self._client = client
+        self._operations_max = operations_max
         self._fence = Fence(client, f"{node}/records")
         self._owner = encode_owner(OwnerValue(node, life))
         self._shards = shards
@@ -114,43 +120,56 @@ class RecordKeys:
     async def _change(self, changes: RecordChanges) -> RefusedRecords:
         candidates = list(self._putters) if changes.anew else gone_in(changes)
         gone = [key for key in candidates if self._putters.get(key) == changes.shard]
-        for at in range(0, len(gone), RECORDS_MAX):
-            await self._delete(gone[at : at + RECORDS_MAX])
-        return RefusedRecords(await self._put(changes))
+        size = self._operations_max
+        for at in range(0, len(gone), size):
+            await self._delete(gone[at : at + size])
+        refused: dict[str, None] = {}
+        come = [each for each in changes.subscriptions if each.value is not None]
+        for at in range(0, len(come), size):
+            refused |= dict.fromkeys(await self._put(come[at : at + size], changes.shard))
+        consumers = [each for each in changes.consumers if each.value is not None]
+        for at in range(0, len(consumers), size):
+            await self._put_consumers(consumers[at : at + size], changes.shard)
+        return RefusedRecords(tuple(refused))
 
-    async def _put(self, changes: RecordChanges) -> tuple[str, ...]:
-        """Put what has come or changed; return the clients whose ids this node does not own."""
-        pool = await self._pools.take(RECORDS_MAX)
+    async def _put(self, changes: list[SubscriptionChange], shard: int) -> list[str]:
+        """Put subscriptions; return the clients whose ids this node does not own."""
+        pool = await self._pools.take(len(changes))
         clients: dict[str, list[Put]] = {}
-        for change in changes.subscriptions:
-            if change.value is not None:
-                key = subscription_key(change.client, change.filter)
-                put = Put(key, encode_record(change.value), pool.lease)
-                clients.setdefault(change.client, []).append(put)
-        puts = [
-            Put(consumer_key(each), encode_record(each.value), pool.lease)
-            for each in changes.consumers
-            if each.value is not None
-        ]
-        claims = [
-            EtcdTransaction((Valued(key_of(client), self._owner),), tuple(of_client))
-            for client, of_client in clients.items()
-        ]
-        if not (claims or puts):
-            return ()
-        result = await self._fence.transact((*claims, *puts))
-        if len(result.nested) != len(claims):
-            raise ValueError("the server has answered something else")
+        for change in changes:
+            assert change.value is not None, "it has come"
+            key = subscription_key(change.client, change.filter)
+            put = Put(key, encode_record(change.value), pool.lease)
+            clients.setdefault(change.client, []).append(put)
+        results = await self._fence.each(
+            [
+                EtcdTransaction((Valued(key_of(client), self._owner),), tuple(of_client))
+                for client, of_client in clients.items()
+            ]
+        )
         refused = []
-        for (client, of_client), done in zip(clients.items(), result.nested, strict=True):
+        for (client, of_client), done in zip(clients.items(), results, strict=True):
             if done.succeeded:
-                puts += of_client
+                self._enter(of_client, pool, shard)
             else:
                 refused.append(client)
+        return refused
+
+    async def _put_consumers(self, changes: list[ConsumerChange], shard: int) -> None:
+        """Put consumers."""
+        pool = await self._pools.take(len(changes))
+        puts = [
+            Put(consumer_key(each), encode_record(each.value), pool.lease)
+            for each in changes
+            if each.value is not None
+        ]
+        await self._fence.transact(tuple(puts))
+        self._enter(puts, pool, shard)
+
+    def _enter(self, puts: list[Put], pool: LeasePool[bytes], shard: int) -> None:
         for put in puts:
             self._pools.enter(put.key, pool)
-            self._putters[put.key] = changes.shard
-        return tuple(refused)
+            self._putters[put.key] = shard
 
     async def _delete(self, keys: list[bytes]) -> None:
         """Delete keys of this node, unless another one has put them meanwhile."""
@@ -159,8 +178,7 @@ class RecordKeys:
             for key in keys
             if (pool := self._pools.of(key)) is not None
         ]
-        if operations:
-            await self._fence.transact(tuple(operations))
+        await self._fence.each(operations)
         for key in keys:
             self._pools.leave(key)
             self._putters.pop(key, None)

@@ -157,6 +157,8 @@ class Plane:
         ] = {}
         """Subscriptions and consumers: the node and the shard that have told of them, and values."""
         self.claimed = 0
+        self.asked = 0
+        """Client ids that shards have asked for."""
         self.owners: dict[str, FoundOwner] = {}
         self.lives: dict[str, str] = dict.fromkeys(net.names, "1")
         self.cut_off: set[str] = set()
@@ -256,6 +258,7 @@ class Plane:
     def own(self, asked: OwnerKeys, node: str, connection: Connection) -> Body | Failure:
         """Claims, and releases, of client ids."""
         self.claimed += 1
+        self.asked += len(asked.claims)
         found = []
         keys = *asked.claims, *asked.releases
         assert len({each.client for each in keys}) == len(keys)

@@ -13,7 +13,13 @@ import pytest
 
 from fluxmq.ipc.owner_messages import OwnerKeys
 from fluxmq.model.outcomes import Outcome
-from fluxmq.shards import expected_sessions
+from fluxmq.shards import expected_sessions, owned_ids
+from fluxmq.shards.session_arrivals import (
+    ENDED_SECONDS,
+    PATIENCE_SECONDS,
+    PROBES_MAX,
+    RETRY_SECONDS,
+)
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.net_of_nodes import Net
@@ -513,6 +519,86 @@ def test_the_session_of_a_node_whose_lease_has_ended_is_left_behind(make_plane: 
     plane.net.advance(1)
     assert holders(plane) == [1]
     assert plane.net.nodes[0].disks[0].rows_of("c") == []
+
+
+def test_a_request_about_long_client_ids_has_few_of_them(
+    make_plane: MakePlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owned_ids, "REQUEST_BYTES", 400)
+    plane = make_plane(1, 1)
+    (connection,) = plane.of(0)
+    connection.undecided = True
+    names = [f"{number:0100}" for number in range(7)]
+    clients = [begin(plane, 0, name, clean=True) for name in names]
+    sizes = []
+    for _ in range(3):
+        (kind, body, answered) = connection.claims.popleft()
+        sizes.append(len(OwnerKeys.from_body(body).claims))
+        answered(plane.answer(kind, body, connection))
+    assert sizes == [1, 4, 2]
+    plane.net.run()
+    assert not any(map(present, clients))
+
+
+def test_a_claim_that_was_not_sent_in_time_is_given_up(make_plane: MakePlane) -> None:
+    """Its client would be gone when it is answered, and the others behind it as well."""
+    plane = make_plane(1, 1)
+    (connection,) = plane.of(0)
+    connection.undecided = True
+    first = begin(plane, 0, "first", clean=True)
+    late = begin(plane, 0, "late", clean=True)
+    plane.net.advance(PATIENCE_SECONDS - 1)
+    assert drain(late) == []
+    in_time = begin(plane, 0, "in time", clean=True)
+    plane.net.advance(1 + RETRY_SECONDS)
+    assert late.expect(wire.CONNACK).reason == 0x88
+    asked = plane.asked
+    decide(plane, 0)
+    assert not present(first)
+    assert not present(in_time)
+    assert plane.asked == asked + 2
+    assert owner(plane, "late") == ""
+
+
+def test_the_clients_of_a_node_that_has_ended_do_not_all_ask_again_and_again(
+    make_plane: MakePlane,
+) -> None:
+    """They wait for the same moment, and few of them notice it for all."""
+    plane = make_plane(1, 1)
+    names = [f"c{number}" for number in range(10 * PROBES_MAX)]
+    for name in names:
+        assert not present(begin(plane, 0, name))
+    plane.net.cut(0, 1)
+    plane.net.nodes[0].kill(0)
+    waiting = [begin(plane, 1, name) for name in names]
+    assert plane.asked == 2 * len(names)
+    plane.net.advance(5)
+    assert 0 < plane.asked - 2 * len(names) <= 50 * PROBES_MAX
+    plane.expire(0)
+    plane.net.advance(3 * RETRY_SECONDS)
+    assert not any(map(present, waiting))
+    assert {owner(plane, name) for name in names} == {"n1"}
+
+
+def test_the_clients_of_a_node_come_back_while_others_of_its_leases_last(
+    make_plane: MakePlane,
+) -> None:
+    plane = make_plane(1, 1)
+    names = [f"c{number}" for number in range(4 * PROBES_MAX)]
+    for name in names:
+        assert not present(begin(plane, 0, name))
+    kept = {name: plane.owners[name] for name in names[PROBES_MAX:]}
+    plane.net.cut(0, 1)
+    plane.net.nodes[0].kill(0)
+    waiting = [begin(plane, 1, name) for name in names]
+    plane.net.advance(1)
+    plane.expire(0)
+    plane.owners |= kept
+    plane.net.advance(1)
+    assert not any(map(present, waiting[:PROBES_MAX]))
+    plane.expire(0)
+    plane.net.advance(ENDED_SECONDS + 2 * RETRY_SECONDS)
+    assert not any(map(present, waiting[PROBES_MAX:]))
 
 
 def test_a_node_that_comes_back_in_time_has_its_sessions(make_plane: MakePlane) -> None:

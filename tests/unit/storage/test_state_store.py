@@ -103,6 +103,33 @@ def test_wiping_takes_what_came_before_and_nothing_after(store: StateStore) -> N
     assert on_disk(store, "messages") == []
 
 
+class CountedName(str):
+    """A client id that counts comparisons with it."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_wiping_does_not_look_through_the_rows_of_others(store: StateStore) -> None:
+    """Thousands of clients connect before anything of them is on disk."""
+    for number in range(100):
+        store.put(SUBSCRIPTIONS, (CountedName(f"c{number}"), b"t", b""))
+    CountedName.compared = 0
+    for number in range(100):
+        store.wipe(f"d{number}")
+    assert CountedName.compared < 10
+    for number in range(100):
+        store.wipe(f"c{number}")
+    settle(store)
+    assert on_disk(store, "subscriptions") == []
+
+
 def test_everything_is_there_after_closing(tmp_path: Path) -> None:
     path = str(tmp_path / "state.db")
     store = StateStore(path)
