@@ -1,0 +1,549 @@
+"""A message that came by AMQP 1.0, as queues keep it: the item AMQP10 of a property block.
+
+The sections around the body stay byte for byte as they came. What other protocols and the broker
+understand is in items of its own beside them (durable, priority, ttl), or is made from the sections
+when a reader of another protocol asks: `expanded` returns a block's items with those that the
+sections say, in the form of the canonical block.
+
+    AMQP10   form u8 | message-annotations | properties | application-properties | footer
+             each section with its descriptor, as sent; annotations of the broker's own are left out
+    form     bits 0 to 3: the body, see `Body`
+             bits 4, 5: form of the descriptor of the body's section: smallulong, ulong, sym8, sym32
+             bit 6: the length of the content has four bytes although one is enough
+
+The payload is the content of the one data section, or the text of an amqp-value that is a string;
+any other body is kept encoded. Both have the form, so that a message leaves as it came.
+
+Source: AMQP 1.0 part 3 (messaging), section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple
+
+from fluxmq.model.amqp10_values import (
+    BINARY,
+    MAP,
+    STRING,
+    SYMBOL,
+    AmqpValueError,
+    Typed,
+    end_of,
+    map_entries,
+    map_of,
+    read_value,
+)
+from fluxmq.model.properties import Item, PropertyError, PropertyKind, Value, text
+
+HEADER: Final = 0x70
+DELIVERY_ANNOTATIONS: Final = 0x71
+MESSAGE_ANNOTATIONS: Final = 0x72
+PROPERTIES: Final = 0x73
+APPLICATION_PROPERTIES: Final = 0x74
+DATA: Final = 0x75
+SEQUENCE: Final = 0x76
+VALUE: Final = 0x77
+FOOTER: Final = 0x78
+
+SECTIONS_MAX: Final = 1024
+"""Sections of a message: a body may have many, and real ones have one."""
+
+NAMES: Final = {
+    HEADER: b"amqp:header:list",
+    DELIVERY_ANNOTATIONS: b"amqp:delivery-annotations:map",
+    MESSAGE_ANNOTATIONS: b"amqp:message-annotations:map",
+    PROPERTIES: b"amqp:properties:list",
+    APPLICATION_PROPERTIES: b"amqp:application-properties:map",
+    DATA: b"amqp:data:binary",
+    SEQUENCE: b"amqp:amqp-sequence:list",
+    VALUE: b"amqp:amqp-value:*",
+    FOOTER: b"amqp:footer:map",
+}
+"""Descriptors of sections as symbols, by their number."""
+_CODES: Final = {name: code for code, name in NAMES.items()}
+
+WIDE_CONTENT: Final = 0x40
+"""Bit of a form: the length of the content has four bytes although one is enough."""
+BODY_MASK: Final = 0x0F
+
+BROKERS_ANNOTATIONS: Final = frozenset(
+    (
+        b"x-exchange",
+        b"x-routing-key",
+        b"x-delivery-count",
+        b"x-acquired-count",
+        b"x-stream-offset",
+    )
+)
+"""Annotations that a delivery gets from the broker; a publisher's own of these names are dropped."""
+BROKERS_PREFIX: Final = b"x-opt-dlq-"
+"""Prefix of the same for dead letters."""
+
+SHORT_BYTES_MAX: Final = 255
+"""Bytes of a short string of AMQP 0.9.1."""
+
+FIELDS: Final = (
+    *("message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type"),
+    *("content-encoding", "absolute-expiry-time", "creation-time", "group-id", "group-sequence"),
+    "reply-to-group-id",
+)
+"""Fields of the properties section, in their order (3.2.4)."""
+(
+    *(MESSAGE_ID, USER_ID, TO, SUBJECT, REPLY_TO, CORRELATION_ID, CONTENT_TYPE, CONTENT_ENCODING),
+    *(ABSOLUTE_EXPIRY, CREATION_TIME, GROUP_ID, GROUP_SEQUENCE, REPLY_TO_GROUP_ID),
+) = range(len(FIELDS))
+
+TYPE_OF_ENCODED: Final = b"amqp-1.0"
+"""AMQP 0.9.1's type of a message whose body is an encoded section of AMQP 1.0, as RabbitMQ's."""
+CONTENT_TYPE_OF_ENCODED: Final = b"message/vnd.rabbitmq.amqp"
+"""MQTT's Content Type of the same."""
+
+
+class Body(IntEnum):
+    """What the payload is: the content of one data section, the text of an amqp-value that is a
+    string, or encoded sections: several of data, sequences, or another amqp-value."""
+
+    DATA = 0
+    TEXT = 1
+    SEVERAL = 5
+    SEQUENCES = 6
+    VALUE = 7
+
+
+class Reader(Enum):
+    """For whom sections are expanded: they differ in what they can hold."""
+
+    MQTT = "mqtt"
+    AMQP_0_9_1 = "amqp"
+    TABLE = "table"
+    """Columns of a table, which may have names of its own for what no other protocol has."""
+
+
+class Section(NamedTuple):
+    """A section's place in a message: its descriptor is at `start`, its value at `value`."""
+
+    code: int
+    start: int
+    value: int
+    end: int
+
+
+class Fields(NamedTuple):
+    """What the kept sections of a message say; properties by `FIELDS`, null if not there."""
+
+    form: int
+    annotations: tuple[tuple[Typed, Typed], ...]
+    properties: tuple[Typed, ...]
+    application: tuple[tuple[Typed, Typed], ...]
+
+
+NOTHING: Final = Typed("null", None)
+
+
+def scan(data: bytes, at: int, end: int) -> list[Section]:
+    """Return the sections of a message or a part of one, in the standard's order.
+
+    Raises `AmqpValueError` for bytes that are no sections, and for sections twice or out of order.
+    """
+    found: list[Section] = []
+    before = 0
+    while at < end:
+        if len(found) == SECTIONS_MAX:
+            raise AmqpValueError("more sections than a message takes")
+        code, value = _descriptor(data, at, end)
+        if code < before or (code == before and code not in (DATA, SEQUENCE)):
+            raise AmqpValueError("sections twice or out of order")
+        if DATA <= before <= VALUE and code != before and code != FOOTER:
+            raise AmqpValueError("a body of different sections")
+        before = code
+        stop = end_of(data, value, end)
+        found.append(Section(code, at, value, stop))
+        at = stop
+    return found
+
+
+def _descriptor(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return a section's number and where its value begins."""
+    if data.startswith(b"\0\x53", at) and at + 2 < end:
+        code, stop = data[at + 2], at + 3
+    else:
+        if data[at]:
+            raise AmqpValueError("a value that is no section")
+        stop = end_of(data, at + 1, end)
+        descriptor, stop = read_value(data, at + 1, stop)
+        said = descriptor.content
+        if isinstance(said, bytes) and descriptor.type == SYMBOL:
+            code = _CODES.get(said, 0)
+        else:
+            code = said if isinstance(said, int) and descriptor.type == "ulong" else 0
+    if not HEADER <= code <= FOOTER:
+        raise AmqpValueError("a section that is not known")
+    return code, stop
+
+
+def read_fields(content: bytes) -> Fields:
+    """Return what an item AMQP10 says. Raises `PropertyError` for invalid sections."""
+    if not content:
+        raise PropertyError("AMQP10 without a form")
+    annotations: tuple[tuple[Typed, Typed], ...] = ()
+    application: tuple[tuple[Typed, Typed], ...] = ()
+    properties: tuple[Typed, ...] = (NOTHING,) * len(FIELDS)
+    try:
+        for section in scan(content, 1, len(content)):
+            if section.code == FOOTER:
+                continue
+            value, _ = read_value(content, section.value, section.end)
+            if section.code == PROPERTIES:
+                properties = properties_in(value)
+            elif section.code == MESSAGE_ANNOTATIONS:
+                annotations = pairs_in(value)
+            elif section.code == APPLICATION_PROPERTIES:
+                application = pairs_in(value)
+            else:
+                raise AmqpValueError("a section that is not kept")
+    except AmqpValueError as error:
+        raise PropertyError(f"AMQP10: {error}") from None
+    return Fields(content[0], annotations, properties, application)
+
+
+def properties_in(value: Typed) -> tuple[Typed, ...]:
+    """Return the fields of a properties section, those not sent as null. Raises `AmqpValueError`."""
+    fields = value.content
+    if value.type != "list" or not isinstance(fields, tuple) or len(fields) > len(FIELDS):
+        raise AmqpValueError("properties of another form")
+    return (*fields, *(NOTHING,) * (len(FIELDS) - len(fields)))
+
+
+def pairs_in(value: Typed) -> tuple[tuple[Typed, Typed], ...]:
+    """Return keys and values of a section that is a map; none for null. Raises `AmqpValueError`."""
+    if value.type == "null":
+        return ()
+    if value.type != MAP or not isinstance(value.content, tuple):
+        raise AmqpValueError("a section that is no map")
+    return value.content
+
+
+def without_annotations(content: bytes, names: Iterable[bytes]) -> bytes:
+    """Return an item AMQP10 without some annotations. Raises `PropertyError`."""
+    left = frozenset(names)
+    try:
+        for section in scan(content, 1, len(content)):
+            if section.code == MESSAGE_ANNOTATIONS:
+                rest = annotations_without(content, section, left)
+                return content[: section.start] + rest + content[section.end :]
+    except AmqpValueError as error:
+        raise PropertyError(f"AMQP10: {error}") from None
+    return content
+
+
+def annotations_without(
+    data: bytes, section: Section, names: frozenset[bytes], prefix: bytes = b""
+) -> bytes:
+    """Return an annotations section without keys of these names, or with this prefix; empty if none
+    is left. The bytes are the same if none is dropped. Raises `AmqpValueError`."""
+    entries, count = map_entries(data, section.value, section.end)
+    kept: list[bytes] = []
+    at = 0
+    for _ in range(count // 2):
+        key, value_at = read_value(entries, at, len(entries))
+        stop = end_of(entries, value_at, len(entries))
+        name = key.content
+        if not (
+            isinstance(name, bytes)
+            and (name in names or (prefix != b"" and name.startswith(prefix)))
+        ):
+            kept.append(entries[at:stop])
+        at = stop
+    if at != len(entries) or count % 2:
+        raise AmqpValueError("a map of another size")
+    if 2 * len(kept) == count:
+        return data[section.start : section.end]
+    if not kept:
+        return b""
+    return data[section.start : section.value] + map_of(b"".join(kept), 2 * len(kept))
+
+
+# --- for readers of other protocols ---
+
+
+def sections_of_block(items: Iterable[Item]) -> bytes | None:
+    """Return the content of the item AMQP10, None without one."""
+    for kind, value, _ in items:
+        if kind is PropertyKind.AMQP10 and isinstance(value, bytes):
+            return value
+    return None
+
+
+def expanded(items: Sequence[Item], reader: Reader) -> Sequence[Item]:
+    """Return a block's items with those that its sections say in the place of AMQP10.
+
+    The table is in ``docs/message-properties.md``. Items of the broker's own that the sections say
+    as well win, since they are newer. For a `Reader.TABLE`, what no other protocol has is an item of
+    kind AMQP10 with the field's name and its text. Raises `PropertyError`.
+    """
+    content = sections_of_block(items)
+    if content is None:
+        return items
+    said = _Expansion(read_fields(content), reader).items
+    newer = {name for kind, _, name in items if kind is PropertyKind.HEADER}
+    out: list[Item] = []
+    for item in items:
+        if item.kind is PropertyKind.AMQP10:
+            out += [each for each in said if each.name not in newer or not each.name]
+        else:
+            out.append(item)
+    return out
+
+
+_TEXT_KINDS: Final = (
+    (CONTENT_TYPE, PropertyKind.CONTENT_TYPE),
+    (CONTENT_ENCODING, PropertyKind.CONTENT_ENCODING),
+    (USER_ID, PropertyKind.USER_ID),
+    (GROUP_ID, PropertyKind.APP_ID),
+)
+_ONLY_HERE: Final = (TO, SUBJECT, ABSOLUTE_EXPIRY, GROUP_SEQUENCE, REPLY_TO_GROUP_ID)
+_INTERNAL: Final = frozenset((b"x-routing-key", b"x-exchange", b"x-death"))
+_INTERNAL_PREFIX: Final = b"x-basic-"
+
+
+class _Expansion:
+    """Makes the items of one message's sections."""
+
+    def __init__(self, fields: Fields, reader: Reader) -> None:
+        self._reader = reader
+        self.items: list[Item] = []
+        body = fields.form & BODY_MASK
+        encoded = body >= Body.SEVERAL
+        named = reader is not Reader.MQTT or not encoded
+        if reader is Reader.MQTT and encoded:
+            self._put(PropertyKind.CONTENT_TYPE, CONTENT_TYPE_OF_ENCODED)
+        if reader is not Reader.AMQP_0_9_1 and body == Body.TEXT:
+            self.items.append(Item(PropertyKind.PAYLOAD_FORMAT, 1))
+        for index, kind in _TEXT_KINDS:
+            if named or kind is not PropertyKind.CONTENT_TYPE:
+                self._put_text(kind, fields.properties[index])
+        self._put_id(PropertyKind.MESSAGE_ID, fields.properties[MESSAGE_ID], b"x-message-id")
+        self._put_id(
+            PropertyKind.CORRELATION, fields.properties[CORRELATION_ID], b"x-correlation-id"
+        )
+        self._put_reply_to(fields.properties[REPLY_TO])
+        created = fields.properties[CREATION_TIME].content
+        if isinstance(created, int):
+            self.items.append(Item(PropertyKind.TIMESTAMP, max(created, 0) // 1000))
+        if encoded and reader is not Reader.MQTT:
+            self._put(PropertyKind.TYPE, TYPE_OF_ENCODED)
+        if reader is Reader.TABLE:
+            for index in _ONLY_HERE:
+                shown = _shown(fields.properties[index])
+                if shown is not None:
+                    self._put(PropertyKind.AMQP10, shown, FIELDS[index].replace("-", "_").encode())
+        for key, value in fields.annotations:
+            self._put_annotation(key, value)
+        for key, value in fields.application:
+            if key.type == STRING and isinstance(key.content, bytes):
+                self._put_header(key.content, value)
+
+    def _put(self, kind: PropertyKind, value: bytes, name: bytes = b"") -> None:
+        self.items.append(Item(kind, value, name))
+
+    def _put_header(self, name: bytes, value: Typed) -> None:
+        self.items.append(Item(PropertyKind.HEADER, header_value(value), name))
+
+    def _put_text(self, kind: PropertyKind, value: Typed) -> None:
+        if isinstance(value.content, bytes):
+            self._put(kind, value.content)
+
+    def _put_id(self, kind: PropertyKind, value: Typed, header: bytes) -> None:
+        """Put a message id (3.2.11 to 3.2.14): AMQP 0.9.1 has only short strings for them."""
+        content = _shown(value)
+        if content is None:
+            return
+        if self._reader is Reader.AMQP_0_9_1 and (
+            value.type == BINARY or len(content) > SHORT_BYTES_MAX
+        ):
+            self._put_header(header, value)
+        else:
+            self._put(kind, content)
+
+    def _put_reply_to(self, value: Typed) -> None:
+        address = value.content
+        if not isinstance(address, bytes):
+            return
+        if self._reader is Reader.MQTT:
+            topic = topic_of_address(address)
+            if topic is None:
+                self._put_header(b"reply-to", value)
+            else:
+                self._put(PropertyKind.REPLY_TO, topic)
+        elif self._reader is Reader.AMQP_0_9_1:
+            queue = queue_of_address(address)
+            self._put(PropertyKind.REPLY_TO, address if queue is None else queue)
+        else:
+            self._put(PropertyKind.REPLY_TO, address)
+
+    def _put_annotation(self, key: Typed, value: Typed) -> None:
+        name = key.content
+        if key.type != SYMBOL or not isinstance(name, bytes) or not name.startswith(b"x-"):
+            return
+        if name == b"x-cc":
+            self._put_header(b"CC", value)
+        elif name == b"x-opt-deaths":
+            deaths = _x_deaths(value)
+            if deaths:
+                self.items.append(Item(PropertyKind.HEADER, Value("A", deaths), b"x-death"))
+        elif name == b"x-basic-type":
+            self._put_text(PropertyKind.TYPE, value)
+        elif name not in _INTERNAL and not name.startswith(_INTERNAL_PREFIX):
+            self._put_header(name, value)
+
+
+def _shown(value: Typed) -> bytes | None:
+    """Return a field of the properties as text or bytes, None for null."""
+    content = value.content
+    if value.type == "uuid" and isinstance(content, bytes):
+        return urn_of(content)
+    if isinstance(content, bytes):
+        return content
+    return b"%d" % content if isinstance(content, int) else None
+
+
+_DEATH_NAMES: Final = {b"queue": b"queue", b"reason": b"reason", b"exchange": b"exchange"}
+
+
+def _x_deaths(value: Typed) -> tuple[Value, ...]:
+    """Return ``x-opt-deaths`` as the tables of AMQP 0.9.1's ``x-death``; none if it is malformed."""
+    deaths = []
+    for death in value.content if isinstance(value.content, tuple) else ():
+        if not isinstance(death, Typed) or death.type != MAP:
+            return ()
+        said = {key.content: each for key, each in pairs_in(death)}
+        count, moment, keys = (
+            said.get(name, NOTHING).content for name in (b"count", b"first-time", b"routing-keys")
+        )
+        table = [(b"count", Value("l", count if isinstance(count, int) and count < 1 << 63 else 1))]
+        for name in (b"reason", b"queue"):
+            table.append((name, _text_or_empty(said.get(name, NOTHING))))
+        seconds = max(moment, 0) // 1000 if isinstance(moment, int) else 0
+        table.append((b"time", Value("T", seconds)))
+        table.append((b"exchange", _text_or_empty(said.get(b"exchange", NOTHING))))
+        listed = tuple(map(_text_or_empty, keys)) if isinstance(keys, tuple) else ()
+        table.append((b"routing-keys", Value("A", listed)))
+        ttl = said.get(b"ttl", NOTHING).content
+        if isinstance(ttl, int):
+            table.append((b"original-expiration", text(b"%d" % ttl)))
+        deaths.append(Value("F", tuple(table)))
+    return tuple(deaths)
+
+
+def _text_or_empty(value: Typed) -> Value:
+    return text(value.content if isinstance(value.content, bytes) else b"")
+
+
+_TAGS: Final = {
+    "byte": "b",
+    "ubyte": "B",
+    "short": "s",
+    "ushort": "u",
+    "int": "I",
+    "uint": "i",
+    "long": "l",
+    "float": "f",
+    "double": "d",
+    "boolean": "t",
+    "null": "V",
+    STRING: "S",
+    SYMBOL: "S",
+    BINARY: "x",
+    "decimal32": "x",
+    "decimal64": "x",
+    "decimal128": "x",
+}
+_SIGNED_MAX: Final = (1 << 63) - 1
+
+
+def header_value(value: Typed) -> Value:
+    """Return a value as a header's: numbers keep their width, an unsigned one of 64 bits above the
+    signed ones is text; timestamps become seconds; a uuid is its URN, a character text, and a
+    described value is what it describes."""
+    kind, content = value
+    tag = _TAGS.get(kind)
+    if tag is not None:
+        return Value(tag, content)
+    if isinstance(content, tuple):
+        if kind == MAP:
+            return Value("F", tuple((_key(key), header_value(each)) for key, each in content))
+        if kind == "described":
+            return header_value(content[1])
+        return Value("A", tuple(header_value(each) for each in content))
+    if isinstance(content, bytes):
+        return text(urn_of(content))
+    assert isinstance(content, int), "what is left is a number"
+    if kind == "char":
+        return text(chr(content).encode())
+    if kind == "timestamp":
+        return Value("T", max(content, 0) // 1000)
+    return Value("l", content) if content <= _SIGNED_MAX else text(b"%d" % content)
+
+
+def _key(key: Typed) -> bytes:
+    shown = _shown(key)
+    return b"" if shown is None else shown
+
+
+URN: Final = b"urn:uuid:"
+
+
+def urn_of(uuid: bytes) -> bytes:
+    """Return a UUID's 16 bytes as its URN (RFC 9562 section 4)."""
+    digits = uuid.hex()
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return URN + "-".join(parts).encode()
+
+
+# --- reply addresses ---
+
+
+QUEUES: Final = b"/queues/"
+EXCHANGES: Final = b"/exchanges/"
+TOPICS: Final = b"/exchanges/amq.topic/"
+_HEX: Final = b"0123456789abcdefABCDEF"
+_TOPIC: Final = bytes.maketrans(b"/.", b"./")
+
+
+def unquoted(quoted: bytes) -> bytes | None:
+    """Return percent-encoded text decoded; None for a malformed escape, a slash, or what is not
+    UTF-8 (RFC 3986 section 2.1)."""
+    if b"/" in quoted:
+        return None
+    first, *escaped = quoted.split(b"%")
+    out = [first]
+    for part in escaped:
+        if len(part) < 2 or part[0] not in _HEX or part[1] not in _HEX:
+            return None
+        out += (bytes((int(part[:2], 16),)), part[2:])
+    found = b"".join(out)
+    try:
+        found.decode()
+    except UnicodeDecodeError:
+        return None
+    return found
+
+
+def queue_of_address(address: bytes) -> bytes | None:
+    """Return the queue that an address ``/queues/:queue`` names, None for another address."""
+    if not address.startswith(QUEUES):
+        return None
+    return unquoted(address[len(QUEUES) :]) or None
+
+
+def topic_of_address(address: bytes) -> bytes | None:
+    """Return the topic of MQTT for an address: of a queue or of ``amq.topic``; else None."""
+    queue = queue_of_address(address)
+    if queue is not None:
+        return queue if queue.startswith(b"$dlq/") else b"$queue/" + queue
+    if not address.startswith(TOPICS):
+        return None
+    key = unquoted(address[len(TOPICS) :])
+    return key.translate(_TOPIC) if key else None
