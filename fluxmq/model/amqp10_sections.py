@@ -299,7 +299,8 @@ def expanded(items: Sequence[Item], reader: Reader) -> Sequence[Item]:
     out: list[Item] = []
     for item in items:
         if item.kind is PropertyKind.AMQP10:
-            out += [each for each in said if each.name not in newer or not each.name]
+            out += [each for each in said if not each.name or each.name not in newer]
+            said = []
         else:
             out.append(item)
     return out
