@@ -11,10 +11,24 @@ from __future__ import annotations
 import struct
 from typing import Final, Protocol
 
-from fluxmq.protocols.amqp10.frames import FRAME_AMQP, FRAME_SASL, HEADER_BYTES
+from fluxmq.protocols.amqp10.frames import (
+    AMQP_HEADER,
+    FRAME_AMQP,
+    FRAME_SASL,
+    HEADER_BYTES,
+    SASL_HEADER,
+    TLS_HEADER,
+)
 from fluxmq.protocols.connection import Connection
 
 _FRAME: Final = struct.Struct(">IBBH")
+_HEADERS: Final = frozenset((AMQP_HEADER, SASL_HEADER, TLS_HEADER))
+
+
+def begins_amqp10(buffer: bytearray, end: int) -> bool:
+    """Return whether ``buffer[:end]`` begins with a protocol header of AMQP 1.0: with SASL, TLS or
+    neither."""
+    return end >= HEADER_BYTES and bytes(buffer[:HEADER_BYTES]) in _HEADERS
 
 
 class Amqp10Handler(Protocol):

@@ -150,7 +150,7 @@ class Amqp10Handshake:
         info.heartbeat = limits.heartbeat
         info.capabilities = frozenset(names(wanted.desired_capabilities)[:PROPERTIES_MAX])
         info.properties = {
-            str(name): value
+            str(name): _plain(value)
             for name, value in list((wanted.properties or {}).items())[:PROPERTIES_MAX]
         }
         now = broker.now()
@@ -204,6 +204,15 @@ class Amqp10Handshake:
             raise ConnectionConditionError(conditions.RESOURCE_LIMIT_EXCEEDED, full)
         info.counted = True
         client.access = access
+
+
+def _plain(value: object) -> object:
+    """Return a client's property as listings show it."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    return str(value)
 
 
 def _vhost_in(hostname: str | None) -> str:

@@ -179,6 +179,7 @@ class IncomingLink:
         session.client.count_error(error)
         session.outcomes.expect(1)
         session.outcomes.answer(number, 1, rejected(error.condition, error.text))
+        session.gathered(self)
         session.mark()
 
     def flush(self) -> None:

@@ -180,11 +180,9 @@ def _open_consumer(session: Amqp10Session, attach: AttachFrame, target: Target) 
     info, broker = client.info, client.broker
     try:
         client.access.read(QUEUE, target.queue)
-        queue = broker.topology.queue(info.vhost, target.queue)
-        if queue is None:
-            raise link_error(not_found(QUEUE, target.queue, info.vhost))
+        queue = broker.topology.require_queue(info.vhost, target.queue, info.owner)
         start = _start(terminus, queue)
-    except AmqpError as error:
+    except (AmqpError, Refusal) as error:
         raise link_error(error) from None
     if terminus.distribution_mode == COPY and queue.type != STREAM:
         raise _not_implemented(f"browsing (distribution-mode copy) of queue '{queue.name}'")
