@@ -84,21 +84,31 @@ BROKERS_PREFIX: Final = b"x-opt-dlq-"
 SHORT_BYTES_MAX: Final = 255
 """Bytes of a short string of AMQP 0.9.1."""
 
-FIELDS: Final = (
-    *("message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type"),
-    *("content-encoding", "absolute-expiry-time", "creation-time", "group-id", "group-sequence"),
-    "reply-to-group-id",
-)
-"""Fields of the properties section, in their order (3.2.4)."""
-(
-    *(MESSAGE_ID, USER_ID, TO, SUBJECT, REPLY_TO, CORRELATION_ID, CONTENT_TYPE, CONTENT_ENCODING),
-    *(ABSOLUTE_EXPIRY, CREATION_TIME, GROUP_ID, GROUP_SEQUENCE, REPLY_TO_GROUP_ID),
-) = range(len(FIELDS))
-
 TYPE_OF_ENCODED: Final = b"amqp-1.0"
 """AMQP 0.9.1's type of a message whose body is an encoded section of AMQP 1.0, as RabbitMQ's."""
 CONTENT_TYPE_OF_ENCODED: Final = b"message/vnd.rabbitmq.amqp"
 """MQTT's Content Type of the same."""
+
+
+class PropertyField(IntEnum):
+    """Fields of the properties section, in their order (3.2.4)."""
+
+    MESSAGE_ID = 0
+    USER_ID = 1
+    TO = 2
+    SUBJECT = 3
+    REPLY_TO = 4
+    CORRELATION_ID = 5
+    CONTENT_TYPE = 6
+    CONTENT_ENCODING = 7
+    ABSOLUTE_EXPIRY_TIME = 8
+    CREATION_TIME = 9
+    GROUP_ID = 10
+    GROUP_SEQUENCE = 11
+    REPLY_TO_GROUP_ID = 12
+
+
+FIELDS_MAX: Final = len(PropertyField)
 
 
 class Body(IntEnum):
@@ -131,7 +141,7 @@ class Section(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """What the kept sections of a message say; properties by `FIELDS`, null if not there."""
+    """What the kept sections of a message say; properties by `PropertyField`, null if not there."""
 
     form: int
     annotations: tuple[tuple[Typed, Typed], ...]
@@ -189,7 +199,7 @@ def read_fields(content: bytes) -> Fields:
         raise PropertyError("AMQP10 without a form")
     annotations: tuple[tuple[Typed, Typed], ...] = ()
     application: tuple[tuple[Typed, Typed], ...] = ()
-    properties: tuple[Typed, ...] = (NOTHING,) * len(FIELDS)
+    properties: tuple[Typed, ...] = (NOTHING,) * FIELDS_MAX
     try:
         for section in scan(content, 1, len(content)):
             if section.code == FOOTER:
@@ -201,8 +211,6 @@ def read_fields(content: bytes) -> Fields:
                 annotations = pairs_in(value)
             elif section.code == APPLICATION_PROPERTIES:
                 application = pairs_in(value)
-            else:
-                raise AmqpValueError("a section that is not kept")
     except AmqpValueError as error:
         raise PropertyError(f"AMQP10: {error}") from None
     return Fields(content[0], annotations, properties, application)
@@ -211,9 +219,9 @@ def read_fields(content: bytes) -> Fields:
 def properties_in(value: Typed) -> tuple[Typed, ...]:
     """Return the fields of a properties section, those not sent as null. Raises `AmqpValueError`."""
     fields = value.content
-    if value.type != "list" or not isinstance(fields, tuple) or len(fields) > len(FIELDS):
+    if value.type != "list" or not isinstance(fields, tuple) or len(fields) > FIELDS_MAX:
         raise AmqpValueError("properties of another form")
-    return (*fields, *(NOTHING,) * (len(FIELDS) - len(fields)))
+    return (*fields, *(NOTHING,) * (FIELDS_MAX - len(fields)))
 
 
 def pairs_in(value: Typed) -> tuple[tuple[Typed, Typed], ...]:
@@ -291,19 +299,26 @@ def expanded(items: Sequence[Item], reader: Reader) -> Sequence[Item]:
     out: list[Item] = []
     for item in items:
         if item.kind is PropertyKind.AMQP10:
-            out += [each for each in said if each.name not in newer or not each.name]
+            out += [each for each in said if not each.name or each.name not in newer]
+            said = []
         else:
             out.append(item)
     return out
 
 
 _TEXT_KINDS: Final = (
-    (CONTENT_TYPE, PropertyKind.CONTENT_TYPE),
-    (CONTENT_ENCODING, PropertyKind.CONTENT_ENCODING),
-    (USER_ID, PropertyKind.USER_ID),
-    (GROUP_ID, PropertyKind.APP_ID),
+    (PropertyField.CONTENT_TYPE, PropertyKind.CONTENT_TYPE),
+    (PropertyField.CONTENT_ENCODING, PropertyKind.CONTENT_ENCODING),
+    (PropertyField.USER_ID, PropertyKind.USER_ID),
+    (PropertyField.GROUP_ID, PropertyKind.APP_ID),
 )
-_ONLY_HERE: Final = (TO, SUBJECT, ABSOLUTE_EXPIRY, GROUP_SEQUENCE, REPLY_TO_GROUP_ID)
+_ONLY_HERE: Final = (
+    PropertyField.TO,
+    PropertyField.SUBJECT,
+    PropertyField.ABSOLUTE_EXPIRY_TIME,
+    PropertyField.GROUP_SEQUENCE,
+    PropertyField.REPLY_TO_GROUP_ID,
+)
 _INTERNAL: Final = frozenset((b"x-routing-key", b"x-exchange", b"x-death"))
 _INTERNAL_PREFIX: Final = b"x-basic-"
 
@@ -314,6 +329,15 @@ class _Expansion:
     def __init__(self, fields: Fields, reader: Reader) -> None:
         self._reader = reader
         self.items: list[Item] = []
+        self._put_properties(fields)
+        for key, value in fields.annotations:
+            self._put_annotation(key, value)
+        for key, value in fields.application:
+            if key.type == STRING and isinstance(key.content, bytes):
+                self._put_header(key.content, value)
+
+    def _put_properties(self, fields: Fields) -> None:
+        reader = self._reader
         body = fields.form & BODY_MASK
         encoded = body >= Body.SEVERAL
         named = reader is not Reader.MQTT or not encoded
@@ -324,12 +348,16 @@ class _Expansion:
         for index, kind in _TEXT_KINDS:
             if named or kind is not PropertyKind.CONTENT_TYPE:
                 self._put_text(kind, fields.properties[index])
-        self._put_id(PropertyKind.MESSAGE_ID, fields.properties[MESSAGE_ID], b"x-message-id")
         self._put_id(
-            PropertyKind.CORRELATION, fields.properties[CORRELATION_ID], b"x-correlation-id"
+            PropertyKind.MESSAGE_ID, fields.properties[PropertyField.MESSAGE_ID], b"x-message-id"
         )
-        self._put_reply_to(fields.properties[REPLY_TO])
-        created = fields.properties[CREATION_TIME].content
+        self._put_id(
+            PropertyKind.CORRELATION,
+            fields.properties[PropertyField.CORRELATION_ID],
+            b"x-correlation-id",
+        )
+        self._put_reply_to(fields.properties[PropertyField.REPLY_TO])
+        created = fields.properties[PropertyField.CREATION_TIME].content
         if isinstance(created, int):
             self.items.append(Item(PropertyKind.TIMESTAMP, max(created, 0) // 1000))
         if encoded and reader is not Reader.MQTT:
@@ -338,12 +366,7 @@ class _Expansion:
             for index in _ONLY_HERE:
                 shown = _shown(fields.properties[index])
                 if shown is not None:
-                    self._put(PropertyKind.AMQP10, shown, FIELDS[index].replace("-", "_").encode())
-        for key, value in fields.annotations:
-            self._put_annotation(key, value)
-        for key, value in fields.application:
-            if key.type == STRING and isinstance(key.content, bytes):
-                self._put_header(key.content, value)
+                    self._put(PropertyKind.AMQP10, shown, index.name.lower().encode())
 
     def _put(self, kind: PropertyKind, value: bytes, name: bytes = b"") -> None:
         self.items.append(Item(kind, value, name))
@@ -409,9 +432,6 @@ def _shown(value: Typed) -> bytes | None:
     return b"%d" % content if isinstance(content, int) else None
 
 
-_DEATH_NAMES: Final = {b"queue": b"queue", b"reason": b"reason", b"exchange": b"exchange"}
-
-
 def _x_deaths(value: Typed) -> tuple[Value, ...]:
     """Return ``x-opt-deaths`` as the tables of AMQP 0.9.1's ``x-death``; none if it is malformed."""
     deaths = []
@@ -422,14 +442,16 @@ def _x_deaths(value: Typed) -> tuple[Value, ...]:
         count, moment, keys = (
             said.get(name, NOTHING).content for name in (b"count", b"first-time", b"routing-keys")
         )
-        table = [(b"count", Value("l", count if isinstance(count, int) and count < 1 << 63 else 1))]
-        for name in (b"reason", b"queue"):
-            table.append((name, _text_or_empty(said.get(name, NOTHING))))
         seconds = max(moment, 0) // 1000 if isinstance(moment, int) else 0
-        table.append((b"time", Value("T", seconds)))
-        table.append((b"exchange", _text_or_empty(said.get(b"exchange", NOTHING))))
         listed = tuple(map(_text_or_empty, keys)) if isinstance(keys, tuple) else ()
-        table.append((b"routing-keys", Value("A", listed)))
+        table = [
+            (b"count", Value("l", count if isinstance(count, int) and count < 1 << 63 else 1)),
+            (b"reason", _text_or_empty(said.get(b"reason", NOTHING))),
+            (b"queue", _text_or_empty(said.get(b"queue", NOTHING))),
+            (b"time", Value("T", seconds)),
+            (b"exchange", _text_or_empty(said.get(b"exchange", NOTHING))),
+            (b"routing-keys", Value("A", listed)),
+        ]
         ttl = said.get(b"ttl", NOTHING).content
         if isinstance(ttl, int):
             table.append((b"original-expiration", text(b"%d" % ttl)))
@@ -510,6 +532,8 @@ EXCHANGES: Final = b"/exchanges/"
 TOPICS: Final = b"/exchanges/amq.topic/"
 _HEX: Final = b"0123456789abcdefABCDEF"
 _TOPIC: Final = bytes.maketrans(b"/.", b"./")
+_DEAD_LETTERS: Final = b"$dlq/"
+_NOT_IN_NAMES: Final = frozenset(b"/+#")
 
 
 def unquoted(quoted: bytes) -> bytes | None:
@@ -539,10 +563,13 @@ def queue_of_address(address: bytes) -> bytes | None:
 
 
 def topic_of_address(address: bytes) -> bytes | None:
-    """Return the topic of MQTT for an address: of a queue or of ``amq.topic``; else None."""
+    """Return the topic of MQTT for an address: of a queue that topics can name, or of
+    ``amq.topic``; else None."""
     queue = queue_of_address(address)
     if queue is not None:
-        return queue if queue.startswith(b"$dlq/") else b"$queue/" + queue
+        topic = queue if queue.startswith(_DEAD_LETTERS) else b"$queue/" + queue
+        name = queue.removeprefix(_DEAD_LETTERS)
+        return topic if name and name[:1] != b"$" and not _NOT_IN_NAMES & set(name) else None
     if not address.startswith(TOPICS):
         return None
     key = unquoted(address[len(TOPICS) :])

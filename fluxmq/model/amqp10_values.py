@@ -11,7 +11,6 @@ Source: AMQP 1.0 part 1 (types), sections 1.2 and 1.6.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 VALUES_MAX: Final = 1 << 15
