@@ -189,9 +189,7 @@ class ChannelLedger:
             ranges.append((found.unacked.consumer, offset, offset))
         return ranges
 
-    def settle_range(
-        self, first: cython.ulonglong, last: cython.ulonglong
-    ) -> list[Settled]:
+    def settle_range(self, first: cython.ulonglong, last: cython.ulonglong) -> list[Settled]:
         """Settle what is outstanding of the tags from ``first`` to ``last``; return (consumer, first
         offset, last offset) of each range."""
         found: Given

@@ -31,7 +31,9 @@ EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 _FRAME: Final = struct.Struct(">IBBH")
 
 
-def frame(channel: int, performative: object, payload: bytes = b"", kind: int = FRAME_AMQP) -> bytes:
+def frame(
+    channel: int, performative: object, payload: bytes = b"", kind: int = FRAME_AMQP
+) -> bytes:
     """Return a frame with a performative, and a payload behind it."""
     body = write(performative)
     size = HEADER_BYTES + len(body) + len(payload)

@@ -624,9 +624,9 @@ def _checked(name: str, rule: FieldRule, item: object) -> object:
         item = composite(item)
     if not rule.kinds or type(item) in rule.kinds:
         return item
-    if rule.multiple and isinstance(item, Array):
-        if all(type(each) in rule.kinds for each in item.items):
-            return item
+    listed = item.items if rule.multiple and isinstance(item, Array) else None
+    if listed is not None and all(type(each) in rule.kinds for each in listed):
+        return item
     raise MalformedError(f"{name} with a {rule.name} of type {type(item).__name__}")
 
 

@@ -106,9 +106,7 @@ class Amqp10Client:
         """The connection's state, in RabbitMQ's words."""
         if self.stage is not Amqp10Stage.RUNNING:
             return (
-                "closing"
-                if self.stage in (Amqp10Stage.CLOSING, Amqp10Stage.CLOSED)
-                else "starting"
+                "closing" if self.stage in (Amqp10Stage.CLOSING, Amqp10Stage.CLOSED) else "starting"
             )
         if self.blocked:
             return "blocked"

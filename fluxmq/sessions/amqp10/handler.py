@@ -14,13 +14,13 @@ from fluxmq.protocols.amqp10.conditions import ConnectionConditionError, malform
 from fluxmq.protocols.amqp10.frames import FRAME_SASL
 from fluxmq.protocols.amqp10.performatives import BeginFrame, CloseFrame, EndFrame, OpenFrame, read
 from fluxmq.protocols.connection import Connection
+from fluxmq.sessions.amqp091.client import ResourceAlarm
+from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 from fluxmq.sessions.amqp10.client import Amqp10Client, Amqp10Stage
 from fluxmq.sessions.amqp10.handshake import Amqp10Handshake
 from fluxmq.sessions.amqp10.incoming import IncomingLink
 from fluxmq.sessions.amqp10.session import Amqp10Session, SessionState
-from fluxmq.sessions.amqp091.client import ResourceAlarm
-from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
-from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 
 PROTOCOL: Final = "AMQP 1-0"
 """Name of the protocol in listings, in RabbitMQ's form."""
@@ -37,9 +37,7 @@ class Amqp10Connection:
         self.sessions: dict[int, Amqp10Session] = {}
         self.gathered: list[IncomingLink] = []
         info.protocol = PROTOCOL
-        self.client = Amqp10Client(
-            handler.broker, connection, info, handler.alarm, self._release
-        )
+        self.client = Amqp10Client(handler.broker, connection, info, handler.alarm, self._release)
 
     def frame(self, kind: int, channel: int, data: bytes) -> None:
         """Handle a frame. Raises ConnectionConditionError."""

@@ -44,9 +44,7 @@ class IncomingLink:
     ``first`` on.
     """
 
-    def __init__(
-        self, session: Amqp10Session, attach: AttachFrame, target: Target | None
-    ) -> None:
+    def __init__(self, session: Amqp10Session, attach: AttachFrame, target: Target | None) -> None:
         self.session = session
         self.name = attach.name
         self.handle = attach.handle

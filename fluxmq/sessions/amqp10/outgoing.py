@@ -13,6 +13,7 @@ Source: OASIS AMQP 1.0 part 2, sections 2.6.7 to 2.6.10 (flow control), part 3, 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, EXPIRY, Batch
@@ -58,6 +59,7 @@ class OutgoingLink:
         self.handle = attach.handle
         self.queue = queue
         self.settles = settles
+        self.priority = 0
         self.max_message = attach.max_message_size or 0
         self.consumer: AmqpConsumerHandle | None = None
         self.attached = False
@@ -79,6 +81,12 @@ class OutgoingLink:
         self.pump()
         if self.draining:
             self._drain()
+
+    @property
+    def member(self) -> str:
+        """Its name in the queue's consumer group."""
+        session = self.session
+        return f"{session.client.info.owner}:{session.channel}:{self.handle}"
 
     # --- credit ---
 
@@ -113,7 +121,7 @@ class OutgoingLink:
         """Messages that wait to be written."""
         return sum(each[2] for each in self.waiting)
 
-    def _ask(self, done: object) -> None:
+    def _ask(self, done: Callable[[QueueStatus | Refusal | None], None]) -> None:
         self.session.ask(self.queue, done)
 
     def _echo(self, status: QueueStatus | Refusal | None) -> None:

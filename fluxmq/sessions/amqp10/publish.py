@@ -16,7 +16,6 @@ from fluxmq.model.amqp10_values import AmqpValueError
 from fluxmq.model.batch_format import PROTOCOL_AMQP_1_0
 from fluxmq.model.properties import PropertyError
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
-from fluxmq.protocols.amqp091.errors import AmqpError
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.addresses import AddressError, Missing, Target, target_of_message

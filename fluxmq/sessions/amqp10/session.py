@@ -152,9 +152,7 @@ class Amqp10Session:
         self.client.count_error(error)
         self.release()
         self.state = SessionState.ENDING
-        self.client.send(
-            self.channel, EndFrame(ErrorCondition(error.condition, error.text))
-        )
+        self.client.send(self.channel, EndFrame(ErrorCondition(error.condition, error.text)))
 
     # --- links ---
 
@@ -429,6 +427,10 @@ class Amqp10Session:
             self.paced = False
             self.client.resume()
 
+    def consumers(self) -> list[OutgoingLink]:
+        """Return the links on which the client consumes."""
+        return [link for link in self.links.values() if isinstance(link, OutgoingLink)]
+
     @property
     def unsettled(self) -> int:
         """Deliveries to the client that are not settled."""
@@ -473,5 +475,3 @@ def _verb_of(state: object) -> tuple[Verb, int]:
         return (REQUEUE if state.delivery_failed else Verb.RELEASE), 0
     text = f"{type(state).__name__} is not supported as the outcome of a delivery"
     raise SessionConditionError(conditions.NOT_IMPLEMENTED, text)
-
-

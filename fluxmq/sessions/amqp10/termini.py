@@ -187,14 +187,16 @@ def _open_consumer(session: Amqp10Session, attach: AttachFrame, target: Target) 
     if terminus.distribution_mode == COPY and queue.type != STREAM:
         raise _not_implemented(f"browsing (distribution-mode copy) of queue '{queue.name}'")
     settles = attach.snd_settle_mode == SETTLED
+    priority = _priority(attach)
     link = OutgoingLink(session, attach, queue, settles)
+    link.priority = priority
     session.links[attach.handle] = link
     wanted = ConsumeRequest(
         queue,
         attach.name,
-        f"{info.owner}:{session.channel}:{attach.handle}",
+        link.member,
         NO_LIMIT_LEFT,
-        priority=_priority(attach),
+        priority=link.priority,
         start=start,
         asker=info.owner,
     )
