@@ -93,7 +93,7 @@ _PROTON = {
     Char: proton.char,
     Symbol: proton.symbol,
 }
-_PROTON_TYPES: dict[int, Any] = {
+_PROTON_TYPES: dict[int, tuple[Any, Any]] = {
     0xB3: (proton.Data.SYMBOL, proton.symbol),
     0xB1: (proton.Data.STRING, str),
     0x80: (proton.Data.ULONG, proton.ulong),

@@ -211,7 +211,7 @@ class Entities:
             access.write(EXCHANGE, exchange)
         self._generated = ""
         if method.exclusive:
-            info.exclusive = True
+            self.client.exclusive = True
         answer = partial(self._declared, method, name)
         broker.change([DeclareQueue(wanted)], self.channel.later(method, answer))
 

@@ -108,7 +108,9 @@ class Routing(NamedTuple):
     ``block``: their properties. ``keys``: the routing keys, the message's own first (CC and BCC are
     the others); a queue matched by several gets it once. ``headers`` and ``properties``
     (correlation_id, message_id, timestamp): inputs of exchanges. ``identity``: the message's
-    producer and sequence, if given; a queue drops duplicates.
+    producer and sequence, if given; a queue drops duplicates. ``delay_us``: time before
+    which it is not delivered, microseconds since the epoch, 0 for at once. ``attributes``: of the
+    batch, beside those of a run.
     """
 
     exchange: Exchange
@@ -118,6 +120,8 @@ class Routing(NamedTuple):
     properties: Mapping[str, object] | None = None
     expiry_ms: int | None = None
     identity: tuple[int, int] | None = None
+    delay_us: int = 0
+    attributes: int = 0
 
 
 class AmqpConsumerPort(Protocol):
@@ -148,7 +152,7 @@ class AmqpConsumerHandle(Protocol):
         back-off."""
 
     def set_limit(self, limit: int) -> None:
-        """Set the maximum of unacked messages, 0: the queue's limit."""
+        """Set the maximum of unacked messages, 0: the queue's limit, negative: none."""
 
     def take(self, done: Callable[[bool, int], None]) -> None:
         """Take one message. It is delivered through the port before ``done`` gets True and the

@@ -27,7 +27,7 @@ from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.net.reactor import WATCH_RATES
 from fluxmq.net.tls import TlsStream
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
-from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.connection import WIRE_AMQP_1_0, Connection
 from fluxmq.routing.topology.changes import Bind, Change, DeclareExchange, DeclareQueue, DeleteQueue
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
@@ -46,6 +46,7 @@ from fluxmq.sessions.amqp091.ports import (
     QueueStatus,
     Routing,
 )
+from fluxmq.sessions.amqp10.handler import Amqp10Connection, Amqp10ConnectionHandler
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.consumer_requests import consume, status_of
 from fluxmq.shards.amqp.publishing import Publishing
@@ -70,16 +71,38 @@ _log = get_logger("fluxmq.amqp")
 
 
 class ShardHandler(AmqpConnectionHandler):
-    """The sessions' handler, which also identifies TLS clients."""
+    """The sessions' handler, which also identifies TLS clients.
+
+    ``amqp10``: of AMQP 1.0, which connections get whose first bytes ask for it.
+    """
+
+    amqp10: Amqp10ConnectionHandler
 
     def protocol_header(self, connection: Connection, header: bytes) -> None:
         """Handle the first bytes; the TLS handshake is over by now."""
+        self._identify(connection)
+        super().protocol_header(connection, header)
+
+    def speaks_amqp10(self, connection: Connection) -> None:
+        """Make a connection one of AMQP 1.0."""
+        self._identify(connection)
+        session: AmqpSession = connection.identity
+        client = session.client
+        connection.handler = self.amqp10
+        made = Amqp10Connection(self.amqp10, connection, client.info)
+        connection.identity = made
+        connection.wire = WIRE_AMQP_1_0
+        made.client.deadline = client.deadline
+        made.client.reschedule()
+        # They refer to each other, and the garbage collector does not run during traffic.
+        del client.on_release
+
+    def _identify(self, connection: Connection) -> None:
         stream = connection.stream
         if isinstance(stream, TlsStream):
             identity = stream.peer_identity()
             if identity is not None:
                 connection.identity.client.info.certificate_name = identity.common_name or ""
-        super().protocol_header(connection, header)
 
 
 class AmqpCounts:
@@ -130,6 +153,8 @@ class AmqpBroker:
         self.configure(settings)
         self.handler = ShardHandler(self)
         self.handler.heads.tap = self.firehose
+        self.amqp10 = Amqp10ConnectionHandler(self, self.handler.alarm, self.handler.drop_owner)
+        self.handler.amqp10 = self.amqp10
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
@@ -404,8 +429,7 @@ class AmqpBroker:
     ) -> int:
         """Route and store a run."""
         if self.firehose.on:
-            session: AmqpSession = connection.identity
-            self.firehose.published(session.client.info, run, routing)
+            self.firehose.published(connection.identity.client.info, run, routing)
         if self._reactor.watching & WATCH_RATES:
             vhost = routing.exchange.vhost
             self._broker.rates.charge(connection, vhost, run.count, run.payload_bytes)
@@ -461,7 +485,7 @@ class AmqpBroker:
 
     def run_timers(self) -> None:
         """Run due timers; called every tenth of a second."""
-        self.timers.due(self.now(), self.handler.due)
+        self.timers.due(self.now(), _due)
 
     def wake(self) -> None:
         """Schedule the sending of written output."""
@@ -478,6 +502,7 @@ class AmqpBroker:
         if self._marked:
             self._marked = False
             self.handler.flush_marked()
+            self.amqp10.flush_marked()
 
     def pause(self, connection: Connection) -> None:
         """Stop reading."""
@@ -562,6 +587,11 @@ class AmqpBroker:
     def count_method(self, name: str) -> None:
         """Count a method received off the hot path."""
         self.counted.methods[name] += 1
+
+
+def _due(connection: Connection) -> None:
+    """Handle a deadline that a connection has scheduled."""
+    connection.handler.due(connection)
 
 
 def permissions_of(user: User | None, vhost: str) -> Permissions | None:

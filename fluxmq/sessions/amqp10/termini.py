@@ -1,0 +1,375 @@
+"""Attaching: from the termini of an attach to a link on an exchange or a queue.
+
+What a terminus asks for and is not served is refused with a condition, never left out: transactions,
+selectors, browsing of queues. Dynamic nodes are exclusive queues, which end with the link or the
+connection.
+
+Source: OASIS AMQP 1.0 part 3, section 3.5 (termini), RabbitMQ's addresses and its filter for the
+offset of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from fluxmq.model.properties import Timestamp
+from fluxmq.protocols.amqp091.errors import AmqpError
+from fluxmq.protocols.amqp10 import conditions
+from fluxmq.protocols.amqp10.addresses import (
+    AddressError,
+    Source,
+    Target,
+    queue_address,
+    source_of,
+    target_of,
+)
+from fluxmq.protocols.amqp10.conditions import LinkConditionError
+from fluxmq.protocols.amqp10.performatives import (
+    RECEIVER,
+    SENDER,
+    AttachFrame,
+    CoordinatorTerminus,
+    ReleasedState,
+    SourceTerminus,
+    TargetTerminus,
+)
+from fluxmq.protocols.amqp10.types import Described, Milliseconds, Symbol, symbols
+from fluxmq.routing.topology.arguments import STREAM
+from fluxmq.routing.topology.changes import Bind, Change, DeclareQueue
+from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, QueueRecord
+from fluxmq.routing.topology.refusals import Refusal, not_found
+from fluxmq.sessions.amqp091.consume_request import PRIORITY_MAX, stream_start
+from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, ConsumeRequest
+from fluxmq.sessions.amqp10.incoming import IncomingLink
+from fluxmq.sessions.amqp10.outgoing import NO_LIMIT_LEFT, OutgoingLink
+from fluxmq.sessions.amqp10.refused import link_error
+
+if TYPE_CHECKING:
+    from fluxmq.sessions.amqp10.session import Amqp10Session
+
+SETTLED: Final = 1
+"""snd-settle-mode: the sender sends all deliveries settled."""
+COPY: Final = Symbol("copy")
+MOVE: Final = Symbol("move")
+OFFSET_FILTER: Final = "rabbitmq:stream-offset-spec"
+PRIORITY: Final = Symbol("rabbitmq:priority")
+TEMPORARY: Final = "amq.gen-"
+"""Beginning of the names of dynamic nodes, as of the queues that a server names."""
+DELETE_ON_CLOSE: Final = Described(Symbol("amqp:delete-on-close:list"), [])
+OUTCOMES: Final = (
+    *("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list"),
+)
+
+
+# --- publishers ---
+
+
+def attach_publisher(session: Amqp10Session, attach: AttachFrame) -> None:
+    """Attach a link on which the client publishes. Raises LinkConditionError."""
+    terminus = attach.target
+    if isinstance(terminus, CoordinatorTerminus):
+        raise _not_implemented("transactions")
+    if not isinstance(terminus, TargetTerminus):
+        raise LinkConditionError(conditions.INVALID_FIELD, "an attach without a target")
+    if terminus.dynamic:
+        _declare(session, attach, _dynamic(session, auto_delete=False), _dynamic_target)
+        return
+    target: Target | None = None
+    if terminus.address is not None:
+        target = _target(terminus.address)
+        _check_target(session, target)
+        if target.declare and _lacks(session, target.queue):
+            _declare(session, attach, [_durable(session, target.queue)], _open_publisher)
+            return
+    _open_publisher(session, attach, target)
+
+
+def _target(address: object) -> Target:
+    if not isinstance(address, str):
+        raise LinkConditionError(conditions.INVALID_FIELD, "an address that is no string")
+    try:
+        return target_of(address)
+    except AddressError as error:
+        raise LinkConditionError(Symbol(error.condition), str(error)) from None
+
+
+def _check_target(session: Amqp10Session, target: Target) -> None:
+    """Check that the client may publish there. Raises LinkConditionError."""
+    client, name = session.client, target.exchange
+    vhost = client.info.vhost
+    try:
+        client.access.write(EXCHANGE, name)
+        exchange = client.broker.topology.exchange(vhost, name)
+        if exchange is None:
+            raise link_error(not_found(EXCHANGE, name, vhost))
+    except AmqpError as error:
+        raise link_error(error) from None
+    if exchange.internal:
+        text = f"cannot publish to internal exchange '{name}' in vhost '{vhost}'"
+        raise LinkConditionError(conditions.UNAUTHORIZED_ACCESS, text)
+
+
+def _dynamic_target(session: Amqp10Session, attach: AttachFrame, target: Target) -> None:
+    terminus = attach.target
+    assert isinstance(terminus, TargetTerminus)
+    terminus.address = queue_address(target.queue)
+    terminus.dynamic_node_properties = {Symbol("lifetime-policy"): DELETE_ON_CLOSE}
+    _open_publisher(session, attach, target)
+
+
+def _open_publisher(session: Amqp10Session, attach: AttachFrame, target: Target | None) -> None:
+    """Answer the attach of a publisher, and give it credit."""
+    link = IncomingLink(session, attach, target)
+    session.links[attach.handle] = link
+    session.client.send(
+        session.channel,
+        AttachFrame(
+            attach.name,
+            attach.handle,
+            RECEIVER,
+            attach.snd_settle_mode,
+            0,
+            attach.source,
+            attach.target,
+            None if attach.unsettled is None else {},
+            max_message_size=session.client.broker.limits.max_message,
+        ),
+    )
+    link.renew_credit()
+
+
+# --- consumers ---
+
+
+def attach_consumer(session: Amqp10Session, attach: AttachFrame) -> None:
+    """Attach a link on which the client consumes. Raises LinkConditionError."""
+    terminus = attach.source
+    if not isinstance(terminus, SourceTerminus):
+        raise LinkConditionError(conditions.INVALID_FIELD, "an attach without a source")
+    if terminus.dynamic:
+        _declare(session, attach, _dynamic(session, auto_delete=True), _dynamic_source)
+        return
+    if not isinstance(terminus.address, str):
+        raise LinkConditionError(conditions.INVALID_FIELD, "a source without an address")
+    try:
+        source = source_of(terminus.address)
+    except AddressError as error:
+        raise LinkConditionError(Symbol(error.condition), str(error)) from None
+    if source.exchange:
+        _declare(session, attach, _bound(session, source), _open_consumer)
+    elif source.declare and _lacks(session, source.queue):
+        _declare(session, attach, [_durable(session, source.queue)], _open_consumer)
+    else:
+        _open_consumer(session, attach, Target("", source.queue, source.queue))
+
+
+def _dynamic_source(session: Amqp10Session, attach: AttachFrame, target: Target) -> None:
+    terminus = attach.source
+    assert isinstance(terminus, SourceTerminus)
+    terminus.address = queue_address(target.queue)
+    terminus.dynamic_node_properties = {Symbol("lifetime-policy"): DELETE_ON_CLOSE}
+    _open_consumer(session, attach, target)
+
+
+def _open_consumer(session: Amqp10Session, attach: AttachFrame, target: Target) -> None:
+    """Attach to a queue, and answer when it has answered. Raises LinkConditionError."""
+    client, terminus = session.client, attach.source
+    assert isinstance(terminus, SourceTerminus)
+    info, broker = client.info, client.broker
+    try:
+        client.access.read(QUEUE, target.queue)
+        queue = broker.topology.require_queue(info.vhost, target.queue, info.owner)
+        start = _start(terminus, queue)
+    except (AmqpError, Refusal) as error:
+        raise link_error(error) from None
+    if terminus.distribution_mode == COPY and queue.type != STREAM:
+        raise _not_implemented(f"browsing (distribution-mode copy) of queue '{queue.name}'")
+    settles = attach.snd_settle_mode == SETTLED
+    priority = _priority(attach)
+    link = OutgoingLink(session, attach, queue, settles)
+    link.priority = priority
+    session.links[attach.handle] = link
+    wanted = ConsumeRequest(
+        queue,
+        attach.name,
+        link.member,
+        NO_LIMIT_LEFT,
+        priority=link.priority,
+        start=start,
+        asker=info.owner,
+    )
+    broker.consume(wanted, link, partial(_consuming, session, attach, link))
+
+
+def _consuming(
+    session: Amqp10Session,
+    attach: AttachFrame,
+    link: OutgoingLink,
+    answer: AmqpConsumerHandle | Refusal,
+) -> None:
+    """Complete the attach of a consumer with the queue's answer."""
+    there = session.links.get(attach.handle) is link
+    if isinstance(answer, Refusal):
+        if there:
+            session.refuse(attach, link_error(answer))
+            if link.ending is not None:
+                del session.links[attach.handle]
+        return
+    if not there:
+        answer.detach()
+        return
+    terminus = attach.source
+    assert isinstance(terminus, SourceTerminus)
+    stream = link.queue.type == STREAM
+    terminus.distribution_mode = COPY if stream else MOVE
+    terminus.default_outcome = ReleasedState()
+    terminus.outcomes = symbols(*OUTCOMES)
+    session.client.send(
+        session.channel,
+        AttachFrame(
+            attach.name,
+            attach.handle,
+            SENDER,
+            1 if link.settles else 0,
+            attach.rcv_settle_mode,
+            terminus,
+            attach.target,
+            None if attach.unsettled is None else {},
+            initial_delivery_count=0,
+            max_message_size=session.client.broker.limits.max_message,
+        ),
+    )
+    about = {"exclusive": False, "ack_required": not link.settles, "prefetch_count": 0}
+    session.client.broker.events.consumer_created(
+        session.client.info, session.channel, link.queue.name, link.name, about
+    )
+    link.open(answer)
+    if link.ending is not None:
+        session.ended_by_client(link.ending)
+
+
+def consumer_gone(session: Amqp10Session, link: OutgoingLink) -> None:
+    """Tell the end of a consumer."""
+    if link.attached:
+        session.client.broker.events.consumer_deleted(
+            session.client.info, session.channel, link.queue.name, link.name
+        )
+
+
+def _priority(attach: AttachFrame) -> int:
+    """Return a consumer's priority. Raises LinkConditionError unless it is a number."""
+    value = (attach.properties or {}).get(PRIORITY, 0)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise LinkConditionError(conditions.INVALID_FIELD, f"{PRIORITY} is no integer")
+    return max(-PRIORITY_MAX, min(int(value), PRIORITY_MAX))
+
+
+def _start(terminus: SourceTerminus, queue: QueueRecord) -> tuple[str, int] | None:
+    """Return where a stream's consumer begins. Raises LinkConditionError for other filters, and
+    SoftError for a value that says no position."""
+    start: object = None
+    for name, value in (terminus.filter or {}).items():
+        kind = value.descriptor if isinstance(value, Described) else name
+        if kind != OFFSET_FILTER or queue.type != STREAM:
+            raise _not_implemented(f"filter {name} on queue '{queue.name}'")
+        start = value.value if isinstance(value, Described) else value
+        if isinstance(start, Milliseconds):
+            start = Timestamp(max(start, 0) // 1000)
+        elif isinstance(start, str):
+            start = str(start)
+    return stream_start(start, queue) if queue.type == STREAM else None
+
+
+# --- queues that a link declares ---
+
+
+def _declare(
+    session: Amqp10Session,
+    attach: AttachFrame,
+    changes: list[Change],
+    then: Callable[[Amqp10Session, AttachFrame, Target], None],
+) -> None:
+    """Declare the queue of a link, and go on when it exists."""
+    declared = changes[0]
+    assert isinstance(declared, DeclareQueue)
+    name = declared.queue.name
+    session.links[attach.handle] = attach
+
+    def done(refusal: Refusal | None) -> None:
+        if session.links.get(attach.handle) is not attach:
+            return  # the client has gone on
+        try:
+            if refusal is not None:
+                raise link_error(refusal)
+            then(session, attach, Target("", name, name))
+        except LinkConditionError as error:
+            session.refuse(attach, error)
+
+    session.client.broker.change(changes, done)
+
+
+def _lacks(session: Amqp10Session, name: str) -> bool:
+    client = session.client
+    return client.broker.topology.queue(client.info.vhost, name) is None
+
+
+def _durable(session: Amqp10Session, name: str) -> Change:
+    """Return the declaration of a queue that an address of version 1 names."""
+    return _declaration(session, name, durable=True)
+
+
+def _dynamic(session: Amqp10Session, *, auto_delete: bool) -> list[Change]:
+    """Return the declaration of a dynamic node."""
+    name = TEMPORARY + session.client.broker.unique()
+    return [_declaration(session, name, exclusive=True, auto_delete=auto_delete)]
+
+
+def _bound(session: Amqp10Session, source: Source) -> list[Change]:
+    """Return the declaration of a queue of the link's own, bound to an exchange."""
+    client = session.client
+    vhost = client.info.vhost
+    try:
+        client.access.read(EXCHANGE, source.exchange)
+        exchange = client.broker.topology.exchange(vhost, source.exchange)
+        if exchange is None:
+            raise link_error(not_found(EXCHANGE, source.exchange, vhost))
+        client.access.read_topic(exchange, source.binding_key)
+    except AmqpError as error:
+        raise link_error(error) from None
+    name = TEMPORARY + client.broker.unique()
+    binding = Binding(vhost, source.exchange, name, QUEUE, source.binding_key)
+    declared = _declaration(session, name, exclusive=True, auto_delete=True)
+    return [declared, Bind(binding, client.info.owner)]
+
+
+def _declaration(
+    session: Amqp10Session,
+    name: str,
+    durable: bool = False,
+    exclusive: bool = False,
+    auto_delete: bool = False,
+) -> DeclareQueue:
+    """Return a declaration by the client. Raises LinkConditionError."""
+    client = session.client
+    info, broker = client.info, client.broker
+    vhost = broker.topology.vhost(info.vhost)
+    kind = "classic" if exclusive or vhost is None else vhost.default_queue_type
+    try:
+        client.access.configure(QUEUE, name)
+        group = broker.group_for(name, durable, exclusive, kind, {})
+    except (AmqpError, Refusal) as error:
+        raise link_error(error) from None
+    if exclusive:
+        client.exclusive = True
+    owner = info.owner if exclusive else ""
+    return DeclareQueue(
+        QueueRecord(
+            *(info.vhost, name, kind, durable, exclusive, auto_delete, {}, owner, group),
+        )
+    )
+
+
+def _not_implemented(what: str) -> LinkConditionError:
+    return LinkConditionError(conditions.NOT_IMPLEMENTED, f"{what} is not supported")
