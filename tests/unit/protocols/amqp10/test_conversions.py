@@ -57,7 +57,7 @@ def fields(**said: Any) -> bytes:
     return encoded(0x73, values)
 
 
-def annotations(**said: Any) -> bytes:
+def annotated(**said: Any) -> bytes:
     """An annotations section; underscores are hyphens."""
     return encoded(0x72, {Symbol(name.replace("_", "-")): value for name, value in said.items()})
 
@@ -160,14 +160,14 @@ def user(**pairs: str) -> bytes:
             id="application properties",
         ),
         pytest.param(
-            annotations(x_a=Int(1), x_basic_priority=UByte(1), other=Int(1), x_death="no"),
+            annotated(x_a=Int(1), x_basic_priority=UByte(1), other=Int(1), x_death="no"),
             {"headers": {"x-a": 1}},
             id="annotations",
         ),
-        pytest.param(annotations(x_cc=["k"]), {"headers": {"CC": ["k"]}}, id="x-cc"),
-        pytest.param(annotations(x_basic_type="t"), {"type": "t"}, id="x-basic-type"),
+        pytest.param(annotated(x_cc=["k"]), {"headers": {"CC": ["k"]}}, id="x-cc"),
+        pytest.param(annotated(x_basic_type="t"), {"type": "t"}, id="x-basic-type"),
         pytest.param(
-            annotations(
+            annotated(
                 x_opt_deaths=Array(
                     0xD1,
                     [
@@ -268,10 +268,10 @@ def test_sent_by_amqp_1_0_consumed_by_amqp_0_9_1(
             user(a="1", b="true", c="ü"),
             id="application properties",
         ),
-        pytest.param(annotations(x_a=Int(1), other=Int(1)), user(x_a="1"), id="annotations"),
-        pytest.param(annotations(x_cc=["k"]), b"", id="x-cc"),
-        pytest.param(annotations(x_opt_deaths=Array(0xD1, [])), b"", id="x-opt-deaths"),
-        pytest.param(annotations(x_basic_type="t"), user(amqp_type="t"), id="x-basic-type"),
+        pytest.param(annotated(x_a=Int(1), other=Int(1)), user(x_a="1"), id="annotations"),
+        pytest.param(annotated(x_cc=["k"]), b"", id="x-cc"),
+        pytest.param(annotated(x_opt_deaths=Array(0xD1, [])), b"", id="x-opt-deaths"),
+        pytest.param(annotated(x_basic_type="t"), user(amqp_type="t"), id="x-basic-type"),
     ],
 )
 def test_sent_by_amqp_1_0_consumed_by_mqtt(section: bytes, properties: bytes) -> None:
@@ -555,7 +555,7 @@ def test_values_that_amqp_0_9_1_does_not_have(value: Any, header: Value) -> None
     ids=str,
 )
 def test_annotations_may_have_values_inside_values(value: Any, header: Value) -> None:
-    assert decode_headers(sent(annotations(x_a=value))[0]) == {b"x-a": header}
+    assert decode_headers(sent(annotated(x_a=value))[0]) == {b"x-a": header}
 
 
 @pytest.mark.parametrize(

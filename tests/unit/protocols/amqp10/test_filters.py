@@ -30,7 +30,7 @@ from fluxmq.protocols.amqp10.types import (
 )
 from fluxmq.protocols.mqtt import message_properties as mqtt
 from tests.unit.protocols.amqp10.sections import encoded
-from tests.unit.protocols.amqp10.test_conversions import annotations, fields, of_mqtt, sent
+from tests.unit.protocols.amqp10.test_conversions import annotated, fields, of_mqtt, sent
 
 NOW = 1_700_000_000_000
 UUID_5 = UUID(int=5)
@@ -83,7 +83,7 @@ def test_offsets(value: object, offset: object) -> None:
 
 
 def test_values_of_streams() -> None:
-    eu, us = (message(annotations(x_stream_filter_value=each)) for each in ("eu", "us"))
+    eu, us = (message(annotated(x_stream_filter_value=each)) for each in ("eu", "us"))
     none = message()
     one = described("rabbitmq:stream-filter", "eu")
     more = described("rabbitmq:stream-filter", ["eu", "asia"])

@@ -49,7 +49,7 @@ from fluxmq.protocols.amqp10.types import (
     ULong,
 )
 from tests.unit.protocols.amqp10.sections import encoded
-from tests.unit.protocols.amqp10.test_conversions import DATA, annotations, fields, received, sent
+from tests.unit.protocols.amqp10.test_conversions import DATA, fields, received, sent
 
 NOW = 1_700_000_000_000_000
 
@@ -62,7 +62,7 @@ def columns(*sections: bytes) -> Columns:
 def test_columns() -> None:
     found = columns(
         encoded(0x70, [True, UByte(7), UInt(500)]),
-        annotations(
+        annotated(
             x_opt_delivery_time=Milliseconds(9),
             x_opt_delivery_delay=UInt(8),
             x_stream_filter_value="eu",
@@ -143,7 +143,7 @@ def test_delay(given: Columns, delay: int) -> None:
 
 def test_headers_for_routing() -> None:
     content = from_sections(
-        annotations(x_a=[Int(1), "b", {"k": None}], other=Int(1))
+        annotated(x_a=[Int(1), "b", {"k": None}], other=Int(1))
         + encoded(0x74, {"t": Milliseconds(7000), "s": Symbol("v"), "n": Int(5)})
         + DATA
     ).content
@@ -166,7 +166,7 @@ def test_properties_for_hashing() -> None:
 
 
 def test_annotations_of_the_broker_are_its_own() -> None:
-    forged = annotations(
+    forged = annotated(
         x_exchange="forged", x_routing_key="forged", x_opt_dlq_reason="forged", x_a="kept"
     )
     block, _ = sent(forged)
@@ -174,12 +174,12 @@ def test_annotations_of_the_broker_are_its_own() -> None:
     assert b"forged" not in data
     assert received(block)[0x72] == {"x-a": "kept"}
     assert codec.encode(Symbol("x-stream-offset")) + codec.encode(5) in data
-    only_forged, _ = sent(annotations(x_exchange="forged"))
+    only_forged, _ = sent(annotated(x_exchange="forged"))
     assert decode(only_forged)[-1] == Item(PropertyKind.AMQP10, b"\0")
 
 
 def test_what_the_broker_adds_later_replaces_what_was_sent() -> None:
-    block, _ = sent(annotations(x_opt_deaths="old", x_a=Int(1)))
+    block, _ = sent(annotated(x_opt_deaths="old", x_a=Int(1)))
     death = Value("F", ((b"queue", text(b"q")), (b"reason", text(b"rejected"))))
     items = [
         *decode(block),
@@ -204,9 +204,7 @@ def test_what_the_broker_adds_later_replaces_what_was_sent() -> None:
 
 
 def test_annotations_can_be_taken_out() -> None:
-    content = from_sections(
-        annotations(x_cc=["k"], x_a=Int(1)) + fields(subject="s") + DATA
-    ).content
+    content = from_sections(annotated(x_cc=["k"], x_a=Int(1)) + fields(subject="s") + DATA).content
     left = without_annotations(content, [b"x-cc"])
     assert [key.content for key, _ in read_fields(left).annotations] == [b"x-a"]
     assert left.endswith(fields(subject="s"))
@@ -261,16 +259,16 @@ def test_what_is_no_message(data: bytes, why: str) -> None:
 @pytest.mark.parametrize("value", ["k", Int(1), {"a": "b"}, ["k"] * (COPIES_MAX + 1)], ids=repr)
 def test_wrong_copies_are_an_error_of_their_own(value: Any) -> None:
     with pytest.raises(AnnotationError, match="x-cc"):
-        columns(annotations(x_cc=value))
+        columns(annotated(x_cc=value))
 
 
 def test_values_are_bounded() -> None:
     deep: Any = None
     for _ in range(NESTING_MAX - 1):
         deep = [deep]
-    assert columns(annotations(x_a=deep)) == Columns()
+    assert columns(annotated(x_a=deep)) == Columns()
     with pytest.raises(AmqpValueError, match="too deep"):
-        columns(annotations(x_a=[deep]))
+        columns(annotated(x_a=[deep]))
     nulls = b"\xf0\0\0\0\5" + VALUES_MAX.to_bytes(4, "big") + b"\x40"
     with pytest.raises(AmqpValueError, match="more values"):
         read_value(nulls, 0, len(nulls))
