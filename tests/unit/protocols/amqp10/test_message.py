@@ -49,7 +49,7 @@ from fluxmq.protocols.amqp10.types import (
     ULong,
 )
 from tests.unit.protocols.amqp10.sections import encoded
-from tests.unit.protocols.amqp10.test_conversions import DATA, fields, received, sent
+from tests.unit.protocols.amqp10.test_conversions import DATA, annotated, fields, received, sent
 
 NOW = 1_700_000_000_000_000
 
