@@ -212,11 +212,10 @@ class Amqp10ConnectionHandler:
 
     def flush_marked(self) -> None:
         """Send the outcomes of publishes. Called before groups gather their tick."""
-        while self.marked:
-            marked, self.marked = self.marked, []
-            for session in dict.fromkeys(marked):
-                if session.client.running:
-                    session.flush()
+        marked, self.marked = self.marked, []
+        for session in dict.fromkeys(marked):
+            if session.client.running:
+                session.flush()
 
     # --- resource alarms ---
 

@@ -200,7 +200,7 @@ class AdminQueries:
                     "consumer_tag": link.name,
                     "ack_required": not link.settles,
                     "exclusive": False,
-                    "prefetch_count": link.credit,
+                    "prefetch_count": link.credit.left,
                     "priority": link.priority,
                     "active": active,
                     "activity_status": self._activity(link.queue, active),

@@ -17,8 +17,8 @@ from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import TopicPermission, VhostPermission
 from fluxmq.model.batch_format import parse
 from fluxmq.protocols.amqp091.parser import AmqpParser
-from fluxmq.protocols.amqp10.parser import Amqp10Parser
 from fluxmq.protocols.amqp091.run import AmqpPublishRun, build_amqp_batches
+from fluxmq.protocols.amqp10.parser import Amqp10Parser
 from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.routing.topology.changes import AddVhost, Change, DeleteQueue
 from fluxmq.routing.topology.effective import effective

@@ -13,8 +13,6 @@ from fluxmq.protocols.amqp10.performatives import (
     FlowFrame,
     OpenFrame,
     SaslInitFrame,
-    SaslMechanismsFrame,
-    SaslOutcomeFrame,
     SourceTerminus,
     TargetTerminus,
     TransferFrame,
@@ -22,8 +20,8 @@ from fluxmq.protocols.amqp10.performatives import (
 )
 from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.protocols.connection import Connection
-from fluxmq.sessions.amqp10.handler import Amqp10Connection
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp10.handler import Amqp10Connection
 from tests.unit.sessions.amqp091.memory import MemoryBroker
 
 DATA = b"\0\x53\x75\xa0"
@@ -156,9 +154,7 @@ class Peer10:
         """Attach a link to consume on, and give it credit."""
         fields.setdefault("source", SourceTerminus(address))
         self.send(
-            AttachFrame(
-                f"receiver-{handle}", handle, True, target=TargetTerminus("here"), **fields
-            )
+            AttachFrame(f"receiver-{handle}", handle, True, target=TargetTerminus("here"), **fields)
         )
         found = self.receive()
         if credit is not None:

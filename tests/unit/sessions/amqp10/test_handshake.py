@@ -22,8 +22,8 @@ from fluxmq.protocols.amqp10.performatives import (
 )
 from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.sessions.amqp091.ports import AmqpLimits
-from tests.unit.sessions.amqp10.peer_10 import Peer10
 from tests.unit.sessions.amqp091.memory import MemoryBroker
+from tests.unit.sessions.amqp10.peer_10 import Peer10
 
 
 @pytest.fixture
