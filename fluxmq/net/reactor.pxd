@@ -19,7 +19,6 @@ cdef class Reactor:
     cdef public bytearray buffer
     cdef public Scanner scanner
     cdef public AmqpParser amqp
-    cdef public object amqp10
     cdef public PendingAck pending_ack
 
     cpdef int tick(self) except -1

@@ -24,7 +24,7 @@ from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
 from fluxmq.net.route import Route
 from fluxmq.net.sockets import receive
 from fluxmq.protocols.amqp091.parser import AmqpParser
-from fluxmq.protocols.amqp10.parser import Amqp10Parser, begins_amqp10
+from fluxmq.protocols.amqp10.parser import begins_amqp10
 from fluxmq.protocols.connection import Connection, StreamFilter, Tally
 from fluxmq.protocols.mqtt.delivery import SessionDelivery, Target
 from fluxmq.protocols.mqtt.pending_acks import PendingAck, abandon, respond
@@ -101,7 +101,6 @@ class Reactor:
         self.buffer = bytearray(receive_bytes)
         self.scanner = Scanner(max_packet)
         self.amqp = AmqpParser(receive_bytes)
-        self.amqp10 = Amqp10Parser(receive_bytes)
         self.inbound: list[Inbound] = []
         self.link_full = False
         self.watching = 0  # what the host does with publishers, of the WATCH bits
@@ -385,7 +384,7 @@ class Reactor:
             if connection.version == 0 and connection.wire == 1 and begins_amqp10(buffer, end):
                 connection.handler.speaks_amqp10(connection)
             if connection.wire == 2:
-                self.amqp10.process(connection, buffer, end)
+                connection.handler.process(connection, buffer, end)
                 return 0
             return self.amqp.process(connection, buffer, end)
         handler = connection.handler

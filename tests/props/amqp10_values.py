@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import proton
 from hypothesis import strategies as st
@@ -22,9 +23,11 @@ from fluxmq.protocols.amqp10.types import (
     UInt,
     ULong,
     UShort,
+    Uuid,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
+UUIDS = st.binary(min_size=16, max_size=16).map(Uuid)
 SYMBOLS = st.text(st.characters(max_codepoint=127), max_size=40).map(Symbol)
 
 
@@ -54,7 +57,7 @@ SCALARS = (
     | st.binary(min_size=4, max_size=4).map(DecimalBits)
     | st.binary(min_size=8, max_size=8).map(DecimalBits)
     | st.binary(min_size=16, max_size=16).map(DecimalBits)
-    | st.uuids()
+    | UUIDS
     | TEXT
     | SYMBOLS
     | st.binary(max_size=300)
@@ -65,7 +68,7 @@ ARRAYS = (
     | st.lists(_numbers(ULong, 64, False), max_size=6).map(lambda items: Array(0x80, items))
     | st.lists(_numbers(int, 64, True), max_size=6).map(lambda items: Array(0x81, items))
     | st.lists(st.booleans(), max_size=6).map(lambda items: Array(0x56, list(items)))
-    | st.lists(st.uuids(), max_size=6).map(lambda items: Array(0x98, list(items)))
+    | st.lists(UUIDS, max_size=6).map(lambda items: Array(0x98, list(items)))
 )
 VALUES = st.recursive(
     SCALARS | ARRAYS,
@@ -99,7 +102,7 @@ _PROTON_TYPES: dict[int, tuple[Any, Any]] = {
     0x80: (proton.Data.ULONG, proton.ulong),
     0x81: (proton.Data.LONG, int),
     0x56: (proton.Data.BOOL, bool),
-    0x98: (proton.Data.UUID, lambda value: value),
+    0x98: (proton.Data.UUID, lambda value: UUID(bytes=bytes(value))),
 }
 
 
@@ -111,6 +114,8 @@ def to_proton(value: Any) -> Any:
         if len(value) == 8:
             return proton.decimal64(int.from_bytes(value, "big"))
         return proton.decimal128(bytes(value))
+    if isinstance(value, Uuid):
+        return UUID(bytes=bytes(value))
     if isinstance(value, Described):
         return proton.Described(to_proton(value.descriptor), to_proton(value.value))
     if isinstance(value, Array):

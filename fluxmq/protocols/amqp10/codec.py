@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from typing import Any, Final
-from uuid import UUID
 
 from fluxmq.protocols.amqp10.types import (
     Array,
@@ -29,6 +28,7 @@ from fluxmq.protocols.amqp10.types import (
     UInt,
     ULong,
     UShort,
+    Uuid,
 )
 
 DEPTH_MAX: Final = 32
@@ -112,7 +112,7 @@ _FIXED: Final[dict[int, tuple[int, Callable[[bytes], object]]]] = {
     0x83: (8, lambda raw: Milliseconds(_I64.unpack(raw)[0])),
     0x84: (8, DecimalBits),
     0x94: (16, DecimalBits),
-    0x98: (16, lambda raw: UUID(bytes=raw)),
+    0x98: (16, Uuid),
 }
 """Types of a fixed width: the width and how to read them."""
 _VARIABLE: Final[dict[int, Callable[[bytes], object]]] = {
@@ -389,8 +389,10 @@ def _put_decimal(out: bytearray, value: Any) -> None:
 
 
 def _put_uuid(out: bytearray, value: Any) -> None:
+    if len(value) != 16:
+        raise ValueError("a uuid has 16 bytes")
     out.append(0x98)
-    out += value.bytes
+    out += value
 
 
 def _put_variable(out: bytearray, code: int, raw: bytes) -> None:
@@ -528,7 +530,7 @@ _WRITERS: Final[dict[type, Callable[[bytearray, Any], None]]] = {
     DecimalBits: _put_decimal,
     Char: _put_char,
     Milliseconds: _fixed(0x83, _I64),
-    UUID: _put_uuid,
+    Uuid: _put_uuid,
     bytes: _put_binary,
     bytearray: _put_binary,
     str: _put_string,

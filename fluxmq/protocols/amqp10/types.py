@@ -1,7 +1,7 @@
 """AMQP 1.0's types as Python values.
 
 The natural value of each type where there is one: None, bool, int (long), float (double), str
-(string), bytes (binary), `uuid.UUID`, list, dict (map). The others are small classes below, derived
+(string), bytes (binary), list, dict (map). The others are small classes below, derived
 from the natural value, so that a decoded value is encoded as the type that it came as.
 
 Source: OASIS AMQP 1.0 part 1, section 1.6.
@@ -68,6 +68,12 @@ class Float(float):
 
 class DecimalBits(bytes):
     """A decimal floating point number as its 4, 8 or 16 bytes (1.6.13 to 1.6.15)."""
+
+    __slots__ = ()
+
+
+class Uuid(bytes):
+    """A universally unique identifier, 16 bytes (1.6.18)."""
 
     __slots__ = ()
 

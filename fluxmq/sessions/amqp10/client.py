@@ -60,6 +60,22 @@ class Amqp10Stage(Enum):
     CLOSED = 7
 
 
+class EmptyFrames:
+    """Frames without body that show a client that we are alive: ``interval`` seconds between them, 0
+    for none; ``at``: monotonic seconds of the next."""
+
+    __slots__ = ("at", "interval")
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.interval = 0.0
+
+    def begin(self, interval: float, now: float) -> None:
+        """Send one in every interval from now on."""
+        self.interval = interval
+        self.at = now + interval
+
+
 class Amqp10Client:
     """The client of one connection.
 
@@ -67,8 +83,7 @@ class Amqp10Client:
     read while an alarm lasts. ``held``: reasons not to read it. ``budget``: for incomplete messages.
     ``frame_max``: largest frame that the client takes. ``exclusive``: it has declared exclusive
     queues. Times are monotonic seconds: ``deadline`` of
-    the handshake or of the answer to close, ``heartbeat_at`` of the next empty frame, ``heard``:
-    earliest start of the present silence; ``interval``: seconds between empty frames, 0 for none.
+    the handshake or of the answer to close, ``heard``: earliest start of the present silence.
     """
 
     def __init__(
@@ -86,8 +101,7 @@ class Amqp10Client:
         self.on_release: Callable[[], None] | None = on_release
         self.stage = Amqp10Stage.HEADER
         self.access = Access(broker, "", "")
-        self.heartbeat_at = 0.0
-        self.interval = 0.0
+        self.empty_frames = EmptyFrames()
         self.deadline = 0.0
         self.heard = 0.0
         self.blocked = False
@@ -222,9 +236,9 @@ class Amqp10Client:
         silent = 0.0
         if self.info.heartbeat and self.stage is Amqp10Stage.RUNNING:
             silent = self._silent_at()
-        if self.heartbeat_at and silent:
-            return min(self.heartbeat_at, silent)
-        return self.heartbeat_at or silent
+        if self.empty_frames.at and silent:
+            return min(self.empty_frames.at, silent)
+        return self.empty_frames.at or silent
 
     def _silent_at(self) -> float:
         """Return when the client's silence has lasted too long."""
@@ -248,11 +262,11 @@ class Amqp10Client:
             self.disconnect(text)
         if self.stage is Amqp10Stage.RUNNING:
             self._check_silence(now)
-        if self.heartbeat_at and self.heartbeat_at <= now:
-            self.heartbeat_at = 0.0
+        if self.empty_frames.at and self.empty_frames.at <= now:
+            self.empty_frames.at = 0.0
             if self.stage is Amqp10Stage.RUNNING:
                 self.connection.append(EMPTY_FRAME)
-                self.heartbeat_at = now + self.interval
+                self.empty_frames.at = now + self.empty_frames.interval
         self.reschedule()
 
     def _check_silence(self, now: float) -> None:

@@ -12,6 +12,7 @@ from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.codec import MalformedError
 from fluxmq.protocols.amqp10.conditions import ConnectionConditionError, malformed
 from fluxmq.protocols.amqp10.frames import FRAME_SASL
+from fluxmq.protocols.amqp10.parser import Amqp10Parser
 from fluxmq.protocols.amqp10.performatives import BeginFrame, CloseFrame, EndFrame, OpenFrame, read
 from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.amqp091.client import ResourceAlarm
@@ -140,18 +141,27 @@ class Amqp10Connection:
 
 class Amqp10ConnectionHandler:
     """Events from parser, reactor and shard. ``drop_owner``: deletes a connection's exclusive
-    queues. ``alarm``: of the shard."""
+    queues. ``alarm``: of the shard. ``receive_bytes``: of the reactor's buffer."""
 
     def __init__(
-        self, broker: AmqpBrokerPort, alarm: ResourceAlarm, drop_owner: Callable[[str], None]
+        self,
+        broker: AmqpBrokerPort,
+        alarm: ResourceAlarm,
+        drop_owner: Callable[[str], None],
+        receive_bytes: int,
     ) -> None:
         self.broker = broker
         self.alarm = alarm
         self.drop_owner = drop_owner
+        self.parser = Amqp10Parser(receive_bytes)
         self.marked: list[Amqp10Session] = []
         self.clients: dict[Amqp10Client, Amqp10Connection] = {}
 
     # --- input from clients ---
+
+    def process(self, connection: Connection, buffer: bytearray, end: int) -> None:
+        """Handle the bytes in ``buffer[:end]``; the connection keeps incomplete ones."""
+        self.parser.process(connection, buffer, end)
 
     def protocol_header(self, connection: Connection, header: bytes) -> None:
         """Handle a protocol header."""
@@ -212,11 +222,10 @@ class Amqp10ConnectionHandler:
 
     def flush_marked(self) -> None:
         """Send the outcomes of publishes. Called before groups gather their tick."""
-        while self.marked:
-            marked, self.marked = self.marked, []
-            for session in dict.fromkeys(marked):
-                if session.client.running:
-                    session.flush()
+        marked, self.marked = self.marked, []
+        for session in dict.fromkeys(marked):
+            if session.client.running:
+                session.flush()
 
     # --- resource alarms ---
 

@@ -158,8 +158,7 @@ class Amqp10Handshake:
         client.deadline = 0.0
         client.heard = now
         if wanted.idle_time_out:
-            client.interval = max(wanted.idle_time_out / 2000, 0.1)
-            client.heartbeat_at = now + client.interval
+            client.empty_frames.begin(max(wanted.idle_time_out / 2000, 0.1), now)
         client.reschedule()
         broker.count_opened(info)
 

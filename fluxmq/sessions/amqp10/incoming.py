@@ -10,7 +10,7 @@ sections 3.2 and 3.5.4 (targets).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.protocols.amqp10 import conditions
@@ -19,6 +19,7 @@ from fluxmq.protocols.amqp10.conditions import ConditionError, LinkConditionErro
 from fluxmq.protocols.amqp10.performatives import AttachFrame, TransferFrame
 from fluxmq.sessions.amqp091.budget import Share
 from fluxmq.sessions.amqp10.outcomes import PublishConfirmation, rejected
+from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.publish import (
     CheckedMessage,
     checked,
@@ -26,9 +27,6 @@ from fluxmq.sessions.amqp10.publish import (
     run_of,
 )
 from fluxmq.sessions.amqp10.serials import MASK
-
-if TYPE_CHECKING:
-    from fluxmq.sessions.amqp10.session import Amqp10Session
 
 CREDIT: Final = 512
 """Messages that a publisher may send before it gets more credit."""
@@ -44,7 +42,7 @@ class IncomingLink:
     ``first`` on.
     """
 
-    def __init__(self, session: Amqp10Session, attach: AttachFrame, target: Target | None) -> None:
+    def __init__(self, session: LinkSession, attach: AttachFrame, target: Target | None) -> None:
         self.session = session
         self.name = attach.name
         self.handle = attach.handle

@@ -53,8 +53,9 @@ class PublishOutcomes:
             fresh.sort(key=_first)
         ranges: list[tuple[int, int, Any]] = []
         for first, count, state in fresh:
-            if ranges and ranges[-1][2] is state and ranges[-1][1] == first - 1:
-                ranges[-1] = (ranges[-1][0], first + count - 1, state)
+            last = ranges[-1] if ranges else None
+            if last is not None and last[1] == first - 1 and last[2] == state:
+                ranges[-1] = (last[0], first + count - 1, state)
             else:
                 ranges.append((first, first + count - 1, state))
         return ranges

@@ -13,8 +13,7 @@ Source: OASIS AMQP 1.0 part 2, sections 2.6.7 to 2.6.10 (flow control), part 3, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, EXPIRY, Batch
 from fluxmq.model.properties import PropertyError
@@ -27,51 +26,106 @@ from fluxmq.queues.commands import Verb
 from fluxmq.queues.limits import UNSETTLED_MAX
 from fluxmq.routing.topology.arguments import STREAM
 from fluxmq.routing.topology.records import QueueRecord
+from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, QueueStatus, Range
 from fluxmq.sessions.amqp091.takers import merged
+from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.serials import MASK, ahead
-
-if TYPE_CHECKING:
-    from fluxmq.routing.topology.refusals import Refusal
-    from fluxmq.sessions.amqp10.session import Amqp10Session
 
 AHEAD_MAX: Final = 1000
 """Messages that a queue delivers before they can be written, whatever the credit."""
+CREDIT_MAX: Final = MASK >> 1
+"""Largest credit that is counted: serial numbers cannot tell more."""
+SETTLED: Final = 1
+"""snd-settle-mode: the sender sends all deliveries settled."""
+QUIET_ANSWERS: Final = 2
+"""Answers of a queue that it has nothing ready, after which credit is given up."""
+ANSWERS_MAX: Final = 8
+"""Answers after which it is given up all the same: what is ready is not for this consumer."""
 NO_LIMIT_LEFT: Final = -1
 """Limit of a consumer that is to get nothing."""
 UNDELIVERABLE: Final = b"undeliverable"
 
 
+class LinkCredit:
+    """Credit of a link. ``count``: its delivery-count; ``left``: credit that is left.
+
+    ``draining``: unused credit is to be given up. Until it is, the queue is asked again and again:
+    ``asking``; ``asked``: so many times, ``quiet``: times that it had nothing ready, both since the
+    delivery ``seen``.
+    """
+
+    __slots__ = ("asked", "asking", "count", "draining", "left", "quiet", "seen")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.left = 0
+        self.draining = False
+        self.asking = False
+        self.asked = 0
+        self.quiet = 0
+        self.seen = 0
+
+    def give(self, count: int | None, credit: int) -> None:
+        """Take a flow's delivery-count and credit (2.6.7)."""
+        limit = ((self.count if count is None else count) + credit) & MASK
+        self.left = min(max(ahead(limit, self.count), 0), CREDIT_MAX)
+        if credit > CREDIT_MAX:
+            self.left = CREDIT_MAX
+
+    def used(self, count: int) -> None:
+        """Note that messages were sent."""
+        self.left -= count
+        self.count = (self.count + count) & MASK
+
+    def heard(self, ready: int) -> bool:
+        """Note what a queue has ready; return whether nothing more is to be expected of it."""
+        self.asking = False
+        if self.seen != self.count:
+            self.seen = self.count
+            self.asked = self.quiet = 0
+        self.asked += 1
+        if not ready:
+            self.quiet += 1
+        return self.quiet >= QUIET_ANSWERS or self.asked >= ANSWERS_MAX
+
+
 class OutgoingLink:
     """A link to a consumer.
 
-    ``delivery_count``, ``credit``: of the link; ``held``: messages from the queue that it has not
-    settled, those in ``waiting`` included. ``settles``: it sends deliveries settled. ``written``:
-    such deliveries, not yet settled with the queue. ``draining``: unused credit is to be given up;
-    ``quiet``: answers of the queue that it has nothing ready.
+    ``held``: messages from the queue that it has not settled, those in ``waiting`` included.
+    ``settles``: it sends deliveries settled; ``written``: such deliveries, not yet settled with the
+    queue. ``limit``: what the queue was told. ``ending``: the client's detach, which came before
+    the queue's answer.
     """
 
     def __init__(
-        self, session: Amqp10Session, attach: AttachFrame, queue: QueueRecord, settles: bool
+        self, session: LinkSession, attach: AttachFrame, queue: QueueRecord, priority: int
     ) -> None:
         self.session = session
-        self.name = attach.name
-        self.handle = attach.handle
+        self.attach = attach
         self.queue = queue
-        self.settles = settles
-        self.priority = 0
-        self.max_message = attach.max_message_size or 0
+        self.settles = attach.snd_settle_mode == SETTLED
+        self.priority = priority
         self.consumer: AmqpConsumerHandle | None = None
         self.attached = False
-        self.delivery_count = 0
-        self.credit = 0
+        self.credit = LinkCredit()
         self.held = 0
-        self.draining = False
         self.waiting: deque[tuple[Batch, int, int, int]] = deque()
         self.written: list[Range] = []
         self.known: tuple[bytes, bytes, MessageTemplate] | None = None
         self.limit = NO_LIMIT_LEFT
         self.ending: DetachFrame | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.attach.name
+
+    @property
+    def handle(self) -> int:
+        """Its handle, on both sides."""
+        return self.attach.handle
 
     def open(self, consumer: AmqpConsumerHandle) -> None:
         """Begin, once the queue has answered and the client knows."""
@@ -79,8 +133,7 @@ class OutgoingLink:
         self.attached = True
         self.adjust()
         self.pump()
-        if self.draining:
-            self._drain()
+        self.session.mark()
 
     @property
     def member(self) -> str:
@@ -92,25 +145,22 @@ class OutgoingLink:
 
     def on_flow(self, flow: FlowFrame) -> None:
         """Take the credit of a flow (2.6.7)."""
+        credit = self.credit
         if flow.link_credit is not None:
-            since = flow.delivery_count
-            base = self.delivery_count if since is None else since
-            limit = (base + flow.link_credit) & MASK
-            self.credit = max(ahead(limit, self.delivery_count), 0)
-            if flow.link_credit > MASK >> 1:
-                self.credit = flow.link_credit
-        began = flow.drain and not self.draining
-        self.draining = flow.drain
+            credit.give(flow.delivery_count, flow.link_credit)
+        began = flow.drain and not credit.draining
+        credit.draining = flow.drain
         self.pump()
         self.adjust()
         if began:
-            self._drain()
+            credit.asked = credit.quiet = 0
+            self.session.mark()
         elif flow.echo:
-            self._ask(self._echo)
+            self.session.broker.queue_status(self.queue, self._echo)
 
     def adjust(self) -> None:
         """Tell the queue how many messages it may have unsettled."""
-        more = max(min(self.credit, AHEAD_MAX) - self.waiting_count, 0)
+        more = max(min(self.credit.left, AHEAD_MAX) - self.waiting_count, 0)
         limit = min(self.held + more, UNSETTLED_MAX) or NO_LIMIT_LEFT
         if limit != self.limit and self.consumer is not None:
             self.limit = limit
@@ -121,46 +171,42 @@ class OutgoingLink:
         """Messages that wait to be written."""
         return sum(each[2] for each in self.waiting)
 
-    def _ask(self, done: Callable[[QueueStatus | Refusal | None], None]) -> None:
-        self.session.ask(self.queue, done)
-
     def _echo(self, status: QueueStatus | Refusal | None) -> None:
         """Answer a flow that asks for one, with the messages available."""
         if self.attached:
             ready = status.ready if isinstance(status, QueueStatus) else 0
             available = min(ready + self.waiting_count, MASK)
-            self.session.send_flow(self.handle, self.delivery_count, self.credit, available)
+            self.session.send_flow(self.handle, self.credit.count, self.credit.left, available)
 
-    def _drain(self) -> None:
-        """Give up the credit once the queue has nothing more: it says so twice, as its messages may
-        be on their way when it says so first."""
+    def drain(self) -> None:
+        """Give up the credit once the queue has nothing more. It has to say so twice, as its messages
+        may be on their way when it says so first; what it keeps for others counts only so often."""
+        credit = self.credit
+        if not self.attached or not credit.draining or credit.asking or self.waiting:
+            return
+        if credit.left:
+            credit.asking = True
+            self.session.broker.queue_status(self.queue, self._heard)
+            return
+        self._drained()
 
-        def first(status: QueueStatus | Refusal | None) -> None:
-            if isinstance(status, QueueStatus) and status.ready and self._drains():
-                self._ask(first)
-                return
-            self._ask(second)
-
-        def second(status: QueueStatus | Refusal | None) -> None:
+    def _heard(self, status: QueueStatus | Refusal | None) -> None:
+        ready = status.ready if isinstance(status, QueueStatus) else 0
+        done = self.credit.heard(ready)
+        if not self.attached or not self.credit.draining:
+            return
+        if done and not self.waiting:
             self._drained()
-
-        if self._drains():
-            self._ask(first)
-        elif self.attached:
-            self._drained()
-
-    def _drains(self) -> bool:
-        return self.attached and self.draining and self.credit > 0
+        else:
+            self.session.mark()
 
     def _drained(self) -> None:
         """Advance the delivery count past the credit that is left, and tell the client."""
-        if not self.attached or not self.draining or self.waiting:
-            return
-        self.draining = False
-        self.delivery_count = (self.delivery_count + self.credit) & MASK
-        self.credit = 0
+        credit = self.credit
+        credit.draining = False
+        credit.used(credit.left)
         self.adjust()
-        self.session.send_flow(self.handle, self.delivery_count, 0, 0, drain=True)
+        self.session.send_flow(self.handle, credit.count, 0, 0, drain=True)
 
     # --- from the queue ---
 
@@ -188,25 +234,26 @@ class OutgoingLink:
     def pump(self) -> None:
         """Write what waits, as credit, window and connection allow."""
         session = self.session
-        while self.waiting and self.credit > 0 and self.attached:
+        while self.waiting and self.credit.left > 0 and self.attached:
             room = session.room()
             if room <= 0:
                 return
             batch, first, count, attempts = self.waiting.popleft()
-            part = 1 if self.max_message else min(count, self.credit, room)
+            largest = self.attach.max_message_size
+            part = 1 if largest else min(count, self.credit.left, room)
             if part < count:
                 self.waiting.appendleft((batch, first + part, count - part, attempts))
             messages = [
                 self._message(batch, index, attempts) for index in range(first, first + part)
             ]
-            if self.max_message and len(messages[0]) > self.max_message:
+            if largest and len(messages[0]) > largest:
                 offset = batch.base_offset + first
                 session.broker.count_drop("too_large", 1)
                 self.settle(Verb.REJECT, [(offset, offset)], 0, UNDELIVERABLE)
                 continue
             self._write(messages, batch.base_offset + first, attempts > 1)
-        if self.draining and not self.waiting and not self.credit:
-            self._drained()
+        if self.credit.draining and not self.waiting:
+            session.mark()
 
     def _write(self, messages: list[bytes], offset: int, again: bool) -> None:
         """Write messages from ``offset`` on, for which there are credit and window."""
@@ -216,8 +263,7 @@ class OutgoingLink:
         if self.settles:
             self.written.append((offset, offset + count - 1))
             session.mark()
-        self.credit -= count
-        self.delivery_count = (self.delivery_count + count) & MASK
+        self.credit.used(count)
         frames: list[bytes] = []
         frame_max = session.client.frame_max
         for number, message in enumerate(messages, tag):

@@ -41,9 +41,7 @@ from fluxmq.protocols.amqp10.performatives import (
 )
 from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.queues.commands import Verb
-from fluxmq.routing.topology.records import QueueRecord
-from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, QueueStatus, Range
+from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, Range
 from fluxmq.sessions.amqp091.takers import REQUEUE
 from fluxmq.sessions.amqp10 import termini
 from fluxmq.sessions.amqp10.client import Amqp10Client
@@ -58,8 +56,10 @@ HANDLE_MAX: Final = 255
 """Highest handle of a link: a session has no more than 256 links."""
 UNANSWERED_MAX: Final = 65_536
 """Maximum publishes of a session without outcome: beyond it the connection is not read."""
-FRAMES_WAITING_MAX: Final = 1
-"""Messages whose frames may wait for the client's window: one, which was begun."""
+DELIVERY_TIME: Final = Symbol("x-opt-delivery-time")
+"""Annotation of a modified outcome: when to deliver the message again, in ms since the epoch."""
+DELAY_MAX: Final = 366 * 86_400 * 1_000_000
+"""Longest delay of such a redelivery, a year in µs: a longer one is a confusion of units."""
 WRITTEN_MAX: Final = 256
 """Messages written at a time, so that room in the connection is looked at again."""
 
@@ -326,7 +326,7 @@ class Amqp10Session:
             return 0
         return min(self.window_end - self.sent, WRITTEN_MAX)
 
-    def give(self, link: OutgoingLink | None, count: int, offset: int) -> int:
+    def give(self, link: object | None, count: int, offset: int) -> int:
         """Return the first of ``count`` delivery numbers, which the link's messages get."""
         return self.ledger.given(link, count, offset)
 
@@ -356,10 +356,6 @@ class Amqp10Session:
                 link.pump()
                 link.adjust()
 
-    def ask(self, queue: QueueRecord, done: Callable[[QueueStatus | Refusal | None], None]) -> None:
-        """Ask a queue for its numbers."""
-        self.broker.queue_status(queue, done)
-
     # --- outcomes of deliveries ---
 
     def _on_disposition(self, disposition: DispositionFrame) -> None:
@@ -368,7 +364,7 @@ class Amqp10Session:
         state = disposition.state
         if not disposition.settled and isinstance(state, (ReceivedState, type(None))):
             return
-        verb, delay = _verb_of(state)
+        verb, delay = _verb_of(state, self.broker.now_us())
         newest = self.ledger.next_tag - 1
         first = widened(disposition.first, newest)
         last = first if disposition.last is None else widened(disposition.last, newest)
@@ -402,19 +398,16 @@ class Amqp10Session:
         for link, ranges in by_link.items():
             link.settle(verb, ranges, delay)
 
-    def _pass_on(self) -> None:
-        """Settle what was sent settled."""
-        for link in self.links.values():
-            if isinstance(link, OutgoingLink):
-                link.settle_written()
-
     # --- at the end of a tick ---
 
     def flush(self) -> None:
-        """Send the outcomes of publishes, and settle what was sent settled."""
+        """Send the outcomes of publishes, settle what was sent settled, and drain."""
         if self.state is SessionState.ENDING:
             return
-        self._pass_on()
+        for link in list(self.links.values()):
+            if isinstance(link, OutgoingLink):
+                link.settle_written()
+                link.drain()
         for first, last, state in self.outcomes.take():
             answer = DispositionFrame(RECEIVER, first & MASK, last & MASK, True, state)
             count = last - first + 1
@@ -458,8 +451,9 @@ class Amqp10Session:
             self.client.resume()
 
 
-def _verb_of(state: object) -> tuple[Verb, int]:
-    """Return how a queue settles a delivery of this outcome, and the delay of its redelivery in µs.
+def _verb_of(state: object, now_us: int) -> tuple[Verb, int]:
+    """Return how a queue settles a delivery of this outcome, and the delay of its redelivery in µs,
+    from RabbitMQ's annotation for it.
 
     Raises SessionConditionError for a state that is no outcome.
     """
@@ -472,6 +466,9 @@ def _verb_of(state: object) -> tuple[Verb, int]:
     if isinstance(state, ModifiedState):
         if state.undeliverable_here:
             return Verb.REJECT, 0
+        later = (state.message_annotations or {}).get(DELIVERY_TIME)
+        if isinstance(later, int):
+            return REQUEUE, min(max(int(later) * 1000 - now_us, 0), DELAY_MAX)
         return (REQUEUE if state.delivery_failed else Verb.RELEASE), 0
     text = f"{type(state).__name__} is not supported as the outcome of a delivery"
     raise SessionConditionError(conditions.NOT_IMPLEMENTED, text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.errors import AmqpError
@@ -44,13 +44,9 @@ from fluxmq.sessions.amqp091.consume_request import PRIORITY_MAX, stream_start
 from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, ConsumeRequest
 from fluxmq.sessions.amqp10.incoming import IncomingLink
 from fluxmq.sessions.amqp10.outgoing import NO_LIMIT_LEFT, OutgoingLink
+from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.refused import link_error
 
-if TYPE_CHECKING:
-    from fluxmq.sessions.amqp10.session import Amqp10Session
-
-SETTLED: Final = 1
-"""snd-settle-mode: the sender sends all deliveries settled."""
 COPY: Final = Symbol("copy")
 MOVE: Final = Symbol("move")
 OFFSET_FILTER: Final = "rabbitmq:stream-offset-spec"
@@ -66,7 +62,7 @@ OUTCOMES: Final = (
 # --- publishers ---
 
 
-def attach_publisher(session: Amqp10Session, attach: AttachFrame) -> None:
+def attach_publisher(session: LinkSession, attach: AttachFrame) -> None:
     """Attach a link on which the client publishes. Raises LinkConditionError."""
     terminus = attach.target
     if isinstance(terminus, CoordinatorTerminus):
@@ -95,7 +91,7 @@ def _target(address: object) -> Target:
         raise LinkConditionError(Symbol(error.condition), str(error)) from None
 
 
-def _check_target(session: Amqp10Session, target: Target) -> None:
+def _check_target(session: LinkSession, target: Target) -> None:
     """Check that the client may publish there. Raises LinkConditionError."""
     client, name = session.client, target.exchange
     vhost = client.info.vhost
@@ -111,7 +107,7 @@ def _check_target(session: Amqp10Session, target: Target) -> None:
         raise LinkConditionError(conditions.UNAUTHORIZED_ACCESS, text)
 
 
-def _dynamic_target(session: Amqp10Session, attach: AttachFrame, target: Target) -> None:
+def _dynamic_target(session: LinkSession, attach: AttachFrame, target: Target) -> None:
     terminus = attach.target
     assert isinstance(terminus, TargetTerminus)
     terminus.address = queue_address(target.queue)
@@ -119,7 +115,7 @@ def _dynamic_target(session: Amqp10Session, attach: AttachFrame, target: Target)
     _open_publisher(session, attach, target)
 
 
-def _open_publisher(session: Amqp10Session, attach: AttachFrame, target: Target | None) -> None:
+def _open_publisher(session: LinkSession, attach: AttachFrame, target: Target | None) -> None:
     """Answer the attach of a publisher, and give it credit."""
     link = IncomingLink(session, attach, target)
     session.links[attach.handle] = link
@@ -143,7 +139,7 @@ def _open_publisher(session: Amqp10Session, attach: AttachFrame, target: Target 
 # --- consumers ---
 
 
-def attach_consumer(session: Amqp10Session, attach: AttachFrame) -> None:
+def attach_consumer(session: LinkSession, attach: AttachFrame) -> None:
     """Attach a link on which the client consumes. Raises LinkConditionError."""
     terminus = attach.source
     if not isinstance(terminus, SourceTerminus):
@@ -165,7 +161,7 @@ def attach_consumer(session: Amqp10Session, attach: AttachFrame) -> None:
         _open_consumer(session, attach, Target("", source.queue, source.queue))
 
 
-def _dynamic_source(session: Amqp10Session, attach: AttachFrame, target: Target) -> None:
+def _dynamic_source(session: LinkSession, attach: AttachFrame, target: Target) -> None:
     terminus = attach.source
     assert isinstance(terminus, SourceTerminus)
     terminus.address = queue_address(target.queue)
@@ -173,7 +169,7 @@ def _dynamic_source(session: Amqp10Session, attach: AttachFrame, target: Target)
     _open_consumer(session, attach, target)
 
 
-def _open_consumer(session: Amqp10Session, attach: AttachFrame, target: Target) -> None:
+def _open_consumer(session: LinkSession, attach: AttachFrame, target: Target) -> None:
     """Attach to a queue, and answer when it has answered. Raises LinkConditionError."""
     client, terminus = session.client, attach.source
     assert isinstance(terminus, SourceTerminus)
@@ -186,10 +182,7 @@ def _open_consumer(session: Amqp10Session, attach: AttachFrame, target: Target) 
         raise link_error(error) from None
     if terminus.distribution_mode == COPY and queue.type != STREAM:
         raise _not_implemented(f"browsing (distribution-mode copy) of queue '{queue.name}'")
-    settles = attach.snd_settle_mode == SETTLED
-    priority = _priority(attach)
-    link = OutgoingLink(session, attach, queue, settles)
-    link.priority = priority
+    link = OutgoingLink(session, attach, queue, _priority(attach))
     session.links[attach.handle] = link
     wanted = ConsumeRequest(
         queue,
@@ -204,7 +197,7 @@ def _open_consumer(session: Amqp10Session, attach: AttachFrame, target: Target) 
 
 
 def _consuming(
-    session: Amqp10Session,
+    session: LinkSession,
     attach: AttachFrame,
     link: OutgoingLink,
     answer: AmqpConsumerHandle | Refusal,
@@ -250,7 +243,7 @@ def _consuming(
         session.ended_by_client(link.ending)
 
 
-def consumer_gone(session: Amqp10Session, link: OutgoingLink) -> None:
+def consumer_gone(session: LinkSession, link: OutgoingLink) -> None:
     """Tell the end of a consumer."""
     if link.attached:
         session.client.broker.events.consumer_deleted(
@@ -286,10 +279,10 @@ def _start(terminus: SourceTerminus, queue: QueueRecord) -> tuple[str, int] | No
 
 
 def _declare(
-    session: Amqp10Session,
+    session: LinkSession,
     attach: AttachFrame,
     changes: list[Change],
-    then: Callable[[Amqp10Session, AttachFrame, Target], None],
+    then: Callable[[LinkSession, AttachFrame, Target], None],
 ) -> None:
     """Declare the queue of a link, and go on when it exists."""
     declared = changes[0]
@@ -310,23 +303,23 @@ def _declare(
     session.client.broker.change(changes, done)
 
 
-def _lacks(session: Amqp10Session, name: str) -> bool:
+def _lacks(session: LinkSession, name: str) -> bool:
     client = session.client
     return client.broker.topology.queue(client.info.vhost, name) is None
 
 
-def _durable(session: Amqp10Session, name: str) -> Change:
+def _durable(session: LinkSession, name: str) -> Change:
     """Return the declaration of a queue that an address of version 1 names."""
     return _declaration(session, name, durable=True)
 
 
-def _dynamic(session: Amqp10Session, *, auto_delete: bool) -> list[Change]:
+def _dynamic(session: LinkSession, *, auto_delete: bool) -> list[Change]:
     """Return the declaration of a dynamic node."""
     name = TEMPORARY + session.client.broker.unique()
     return [_declaration(session, name, exclusive=True, auto_delete=auto_delete)]
 
 
-def _bound(session: Amqp10Session, source: Source) -> list[Change]:
+def _bound(session: LinkSession, source: Source) -> list[Change]:
     """Return the declaration of a queue of the link's own, bound to an exchange."""
     client = session.client
     vhost = client.info.vhost
@@ -345,7 +338,7 @@ def _bound(session: Amqp10Session, source: Source) -> list[Change]:
 
 
 def _declaration(
-    session: Amqp10Session,
+    session: LinkSession,
     name: str,
     durable: bool = False,
     exclusive: bool = False,

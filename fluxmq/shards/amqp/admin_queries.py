@@ -164,7 +164,7 @@ class AdminQueries:
             yield _session_row(session)
 
     def _sessions(self) -> Iterator[Amqp10Session]:
-        for connection in list(self._broker.amqp10.clients.values()):
+        for connection in list(self._broker.handler.amqp10.clients.values()):
             yield from connection.sessions.values()
 
     def _channels(self) -> Iterator[ChannelMethods]:
@@ -200,7 +200,7 @@ class AdminQueries:
                     "consumer_tag": link.name,
                     "ack_required": not link.settles,
                     "exclusive": False,
-                    "prefetch_count": link.credit,
+                    "prefetch_count": link.credit.left,
                     "priority": link.priority,
                     "active": active,
                     "activity_status": self._activity(link.queue, active),
@@ -238,7 +238,7 @@ class AdminQueries:
             if meant and client.stage is AmqpStage.RUNNING:
                 count += 1
                 client.disconnect(wanted.reason)
-        for other in list(self._broker.amqp10.clients):
+        for other in list(self._broker.handler.amqp10.clients):
             meant = wanted.pid in (None, other.info.owner)
             meant = meant and wanted.vhost in (None, other.info.vhost)
             if meant and other.running:

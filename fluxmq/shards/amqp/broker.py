@@ -153,8 +153,9 @@ class AmqpBroker:
         self.configure(settings)
         self.handler = ShardHandler(self)
         self.handler.heads.tap = self.firehose
-        self.amqp10 = Amqp10ConnectionHandler(self, self.handler.alarm, self.handler.drop_owner)
-        self.handler.amqp10 = self.amqp10
+        self.handler.amqp10 = Amqp10ConnectionHandler(
+            self, self.handler.alarm, self.handler.drop_owner, len(self.reactor.buffer)
+        )
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
@@ -502,7 +503,7 @@ class AmqpBroker:
         if self._marked:
             self._marked = False
             self.handler.flush_marked()
-            self.amqp10.flush_marked()
+            self.handler.amqp10.flush_marked()
 
     def pause(self, connection: Connection) -> None:
         """Stop reading."""

@@ -51,7 +51,7 @@ class AmqpCensus:
         if not self._left:
             self._left = [
                 *self._broker.handler.clients.values(),
-                *self._broker.amqp10.clients.values(),
+                *self._broker.handler.amqp10.clients.values(),
             ]
             self._count = AmqpCount()
         count = self._count
@@ -91,7 +91,7 @@ class AmqpReports:
     def samples(self) -> Iterator[Sample]:
         """Yield every metric of AMQP but those of messages."""
         broker = self._broker
-        if len(broker.handler.clients) + len(broker.amqp10.clients) <= CENSUS_STEP:
+        if len(broker.handler.clients) + len(broker.handler.amqp10.clients) <= CENSUS_STEP:
             self.census.step()
         count = self.census.result
         for state in AMQP_STATES:

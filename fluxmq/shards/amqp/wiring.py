@@ -86,7 +86,7 @@ class Amqp:
         )
         self.handler = self.broker.handler
         broker.alarms.on_change += (self._alarms_changed, broker.events.alarms_changed)
-        broker.alarms.on_relief += (self.handler.give_up, self.broker.amqp10.give_up)
+        broker.alarms.on_relief += (self.handler.give_up, self.broker.handler.amqp10.give_up)
         self.traffic = TrafficReports(queues, self._reactor.tally, publishing.traffic)
         self.declared = DeclaredQueues(
             queues,
@@ -206,7 +206,7 @@ class Amqp:
 
     def _clients(self) -> list[AmqpClient | Amqp10Client]:
         """Return the clients of both versions."""
-        return [*self.handler.clients, *self.broker.amqp10.clients]
+        return [*self.handler.clients, *self.broker.handler.amqp10.clients]
 
     def users_changed(self) -> None:
         """Disconnect clients whose user no longer has access, or whose login backend is no longer
@@ -249,10 +249,10 @@ class Amqp:
         """Pass a change of the alarms on to the sessions."""
         if raised:
             self.handler.block(reason_of(raised))
-            self.broker.amqp10.block()
+            self.broker.handler.amqp10.block()
         else:
             self.handler.unblock()
-            self.broker.amqp10.unblock()
+            self.broker.handler.amqp10.unblock()
 
     def configure(self, settings: Settings) -> None:
         """Apply new settings."""

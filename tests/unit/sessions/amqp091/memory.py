@@ -17,7 +17,6 @@ from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import TopicPermission, VhostPermission
 from fluxmq.model.batch_format import parse
 from fluxmq.protocols.amqp091.parser import AmqpParser
-from fluxmq.protocols.amqp10.parser import Amqp10Parser
 from fluxmq.protocols.amqp091.run import AmqpPublishRun, build_amqp_batches
 from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.routing.topology.changes import AddVhost, Change, DeleteQueue
@@ -95,8 +94,9 @@ class MemoryBroker:
         self.tally = Tally()
         self.parser = AmqpParser(1 << 20)
         self.handler = AmqpConnectionHandler(self)
-        self.parser_10 = Amqp10Parser(1 << 20)
-        self.amqp10 = Amqp10ConnectionHandler(self, self.handler.alarm, self.handler.drop_owner)
+        self.amqp10 = Amqp10ConnectionHandler(
+            self, self.handler.alarm, self.handler.drop_owner, 1 << 20
+        )
 
     def grant(
         self, user: str, permission: VhostPermission, topics: tuple[TopicPermission, ...] = ()
@@ -379,7 +379,7 @@ class MemoryBroker:
         connection.paused &= ~2
         if not connection.paused and not connection.closing and connection.tail is not None:
             tail, connection.tail = bytearray(connection.tail), None
-            parser = self.parser if connection.wire == 1 else self.parser_10
+            parser = self.parser if connection.wire == 1 else self.amqp10.parser
             parser.process(connection, tail, len(tail))
 
     def close(self, connection: Connection, linger: bool) -> None:

@@ -94,7 +94,7 @@ class Peer10:
         if connection.paused:
             connection.tail = kept + data
             return
-        self.broker.parser_10.process(connection, bytearray(kept + data), len(kept + data))
+        self.broker.amqp10.parser.process(connection, bytearray(kept + data), len(kept + data))
 
     def send(self, *bodies: object, channel: int = 0) -> None:
         """Performatives, in one reading."""
