@@ -28,13 +28,13 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from fluxmq.model.amqp10_readers import urn_of
 from fluxmq.model.amqp10_sections import (
     MESSAGE_ANNOTATIONS,
     Fields,
     PropertyField,
     read_fields,
     sections_of_block,
-    urn_of,
 )
 from fluxmq.model.amqp10_values import STRING, SYMBOL, Typed, map_of
 from fluxmq.model.properties import Item, PropertyError, PropertyKind, Timestamp, decode

@@ -20,7 +20,8 @@ from fluxmq.protocols.amqp091.content import (
 from fluxmq.protocols.amqp091.message_properties import from_block, to_block
 from fluxmq.protocols.amqp091.tables import read_values
 from fluxmq.protocols.amqp10 import codec
-from fluxmq.protocols.amqp10.message import from_sections, sections_of
+from fluxmq.protocols.amqp10.message import from_sections
+from fluxmq.protocols.amqp10.message_template import sections_of
 from fluxmq.protocols.amqp10.types import (
     Array,
     Byte,
