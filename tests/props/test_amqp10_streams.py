@@ -31,8 +31,8 @@ from fluxmq.protocols.amqp10.performatives import (
 from fluxmq.protocols.amqp10.types import Described, Symbol, ULong
 from fluxmq.routing.topology.changes import DeclareQueue
 from fluxmq.routing.topology.records import QueueRecord
-from tests.unit.sessions.amqp10.peer_10 import Peer10
 from tests.unit.sessions.amqp091.memory import MemoryBroker
+from tests.unit.sessions.amqp10.peer_10 import Peer10
 
 ADDRESSES = st.sampled_from(["/queues/q", "/queues/none", "/exchanges/amq.topic/k", "v1", None])
 SMALL = st.integers(0, 3)
