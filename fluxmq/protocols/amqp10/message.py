@@ -98,6 +98,10 @@ _LENGTH: Final = struct.Struct(">I")
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
+class AnnotationError(AmqpValueError):
+    """An annotation that the broker acts on has no such value (the standard's amqp:invalid-field)."""
+
+
 class Columns(NamedTuple):
     """What the broker acts on. None: the sender did not say.
 
@@ -172,7 +176,7 @@ def from_sections(data: bytes) -> AmqpMessage:
     """Return the message that the bytes of a transfer are.
 
     Raises `AmqpValueError` (the standard's amqp:decode-error) for anything but sections in order,
-    with a body.
+    with a body, and `AnnotationError` (amqp:invalid-field).
     """
     sections = scan(data, 0, len(data))
     body = [section for section in sections if DATA <= section.code <= VALUE]
@@ -326,9 +330,9 @@ def _copies(value: Typed) -> tuple[bytes, ...]:
         return ()
     listed = value.content
     if value.type not in ("list", "array") or not isinstance(listed, tuple):
-        raise AmqpValueError("an annotation x-cc that is no list")
+        raise AnnotationError("an annotation x-cc that is no list")
     if len(listed) > COPIES_MAX:
-        raise AmqpValueError(f"an annotation x-cc of more than {COPIES_MAX} routing keys")
+        raise AnnotationError(f"an annotation x-cc of more than {COPIES_MAX} routing keys")
     keys = tuple(each.content for each in listed if each.type == STRING)
     return tuple(key for key in keys if isinstance(key, bytes))
 
