@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
+from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.net.reactor import PAUSED_OUTPUT
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp10 import conditions
@@ -222,6 +223,18 @@ class Amqp10Client:
             if self.held == 0:
                 self.heard = self.broker.now()
                 self.broker.resume(self.connection)
+
+    def wait(self, undecided: UndecidedError, retry: Callable[[], None]) -> None:
+        """Have a permission decided, then try again. The connection is not read meanwhile."""
+
+        def decided() -> None:
+            if self.stage is Amqp10Stage.RUNNING:
+                retry()
+                self.connection.handler.processed(self.connection)
+                self.resume()
+
+        self.pause()
+        undecided.ask(decided)
 
     def reschedule(self) -> None:
         """Schedule a call for the next deadline."""

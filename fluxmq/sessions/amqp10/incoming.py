@@ -10,8 +10,10 @@ sections 3.2 and 3.5.4 (targets).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
+from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.addresses import Target
@@ -155,6 +157,10 @@ class IncomingLink:
             self.flush()
             try:
                 self.known, payload = checked(session.client, data, self.target)
+            except UndecidedError as undecided:
+                again = partial(self._take_again, delivery, settled, data)
+                session.client.wait(undecided, again)
+                return
             except ConditionError as error:
                 self.known = None
                 self._refuse(number, settled, error)
@@ -166,6 +172,14 @@ class IncomingLink:
             session.gathered(self)
         self.waiting.append(payload)
         self.waiting_bytes += len(payload)
+
+    def _take_again(self, delivery: int, settled: bool, data: bytes) -> None:
+        """Publish a message once it is decided whether the client may."""
+        try:
+            self._take(delivery, settled, data)
+        except LinkConditionError as error:
+            self.session.client.count_error(error)
+            self.session.detach(self, error.condition, error.text)
 
     def _refuse(self, number: int, settled: bool, error: ConditionError) -> None:
         """Reject a message; one that is settled leaves only the link to be ended."""

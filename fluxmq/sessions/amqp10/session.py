@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
+from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.protocols.amqp091.ledger import ChannelLedger, Settled
 from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.conditions import (
@@ -146,6 +148,8 @@ class Amqp10Session:
                 raise ConnectionConditionError(conditions.ILLEGAL_STATE, text)
         except SessionConditionError as error:
             self.fail(error)
+        except UndecidedError as undecided:
+            self.client.wait(undecided, partial(self.on_frame, body, payload))
 
     def fail(self, error: ConditionError) -> None:
         """End the session for an error."""

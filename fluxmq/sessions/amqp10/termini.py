@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.errors import AmqpError
 from fluxmq.protocols.amqp10 import conditions
@@ -297,6 +298,8 @@ def _declare(
             if refusal is not None:
                 raise link_error(refusal)
             then(session, attach, Target("", name, name))
+        except UndecidedError as undecided:
+            session.client.wait(undecided, partial(done, None))
         except LinkConditionError as error:
             session.refuse(attach, error)
 
