@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -36,6 +35,7 @@ from fluxmq.protocols.amqp10.types import (
     UInt,
     ULong,
     UShort,
+    Uuid,
 )
 from fluxmq.protocols.mqtt import message_properties as mqtt
 from fluxmq.protocols.mqtt.packet_types import PacketType
@@ -45,7 +45,7 @@ from fluxmq.protocols.mqtt.wire import decode_length
 from tests.unit.protocols.amqp10.sections import encoded
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "message-properties.md"
-UUID_5 = UUID(int=5)
+UUID_5 = Uuid(bytes(15) + b"\x05")
 URN = "urn:uuid:00000000-0000-0000-0000-000000000005"
 LONG = "y" * 256
 DATA = encoded(0x75, b"body")
