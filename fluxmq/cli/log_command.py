@@ -20,7 +20,7 @@ from typing import Final
 import orjson
 
 from fluxmq.cli.tables import Column, TextTable, grouped
-from fluxmq.model.amqp10_sections import Reader, expanded
+from fluxmq.model.amqp10_readers import Reader, expanded
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.properties import Item, PropertyError, PropertyKind, Value, decode
 from fluxmq.model.segments import TIME_NONE

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fluxmq.model.amqp10_sections import Reader, expanded, without_annotations
+from fluxmq.model.amqp10_readers import Reader, expanded
+from fluxmq.model.amqp10_sections import without_annotations
 from fluxmq.model.properties import Item, PropertyKind, Value, decode, encode, text
 from fluxmq.protocols.amqp091.message_properties import address_of
 from fluxmq.queues.commands import DeadLetterReason

@@ -25,7 +25,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from fluxmq.model.amqp10_sections import Reader, expanded
+from fluxmq.model.amqp10_readers import Reader, expanded
 from fluxmq.model.properties import NUMBERS, Item, PropertyError, PropertyKind, decode
 from fluxmq_spark.block_texts import NAME_AT, NAME_SIZE, Source, name_of, text_of
 

@@ -8,19 +8,14 @@ import proton
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.model.amqp10_sections import (
-    MESSAGE_ANNOTATIONS,
-    PROPERTIES,
-    Reader,
-    expanded,
-    read_fields,
-    scan,
-)
+from fluxmq.model.amqp10_readers import Reader, expanded
+from fluxmq.model.amqp10_sections import MESSAGE_ANNOTATIONS, PROPERTIES, read_fields, scan
 from fluxmq.model.amqp10_values import AmqpValueError, end_of, read_value
 from fluxmq.model.properties import Item, PropertyError, PropertyKind, decode, encode
 from fluxmq.protocols.amqp091 import message_properties as amqp091
 from fluxmq.protocols.amqp10 import codec
-from fluxmq.protocols.amqp10.message import from_sections, sections_of, template_of
+from fluxmq.protocols.amqp10.message import from_sections
+from fluxmq.protocols.amqp10.message_template import sections_of, template_of
 from fluxmq.protocols.mqtt import message_properties as mqtt
 from tests.props.amqp10_messages import TRANSFERS
 from tests.props.amqp10_values import VALUES

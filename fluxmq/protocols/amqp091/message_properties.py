@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from fluxmq.model.amqp10_sections import Reader, expanded
+from fluxmq.model.amqp10_readers import Reader, expanded
 from fluxmq.model.properties import (
     NUMBERS,
     Item,

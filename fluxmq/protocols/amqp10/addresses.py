@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Final
 from urllib.parse import quote
 
-from fluxmq.model.amqp10_sections import EXCHANGES, QUEUES, unquoted
+from fluxmq.model.amqp10_readers import EXCHANGES, QUEUES, unquoted
 
 ADDRESS_BYTES_MAX: Final = 4096
 """Bytes of an address: an exchange's name and a routing key of 255 bytes, each byte encoded as

@@ -26,29 +26,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from uuid import UUID
 
+from fluxmq.model.amqp10_readers import urn_of
 from fluxmq.model.amqp10_sections import (
     MESSAGE_ANNOTATIONS,
     Fields,
     PropertyField,
     read_fields,
     sections_of_block,
-    urn_of,
 )
 from fluxmq.model.amqp10_values import STRING, SYMBOL, Typed, map_of
 from fluxmq.model.properties import Item, PropertyError, PropertyKind, Timestamp, decode
 from fluxmq.protocols.amqp10 import foreign_messages
 from fluxmq.protocols.amqp10.conditions import INVALID_FIELD
-from fluxmq.protocols.amqp10.selectors import (
-    Names,
-    Scalar,
-    Selector,
-    SelectorError,
-    compile_selector,
-    equal,
-)
-from fluxmq.protocols.amqp10.types import Array, Described, Milliseconds, Symbol, UInt, ULong
+from fluxmq.protocols.amqp10.selector_terms import Scalar, equal
+from fluxmq.protocols.amqp10.selectors import Names, Selector, SelectorError, compile_selector
+from fluxmq.protocols.amqp10.types import Array, Described, Milliseconds, Symbol, UInt, ULong, Uuid
 
 FILTERS_MAX: Final = 16
 """Filters of a source, and fields of one filter, as in RabbitMQ: each is looked at for every
@@ -239,7 +232,7 @@ def _selected(selector: Selector) -> Predicate:
 
 # --- property filters ---
 
-_IDS: Final = frozenset((ULong, UUID, bytes, str))
+_IDS: Final = frozenset((ULong, Uuid, bytes, str))
 _PROPERTY_TYPES: Final[dict[str, frozenset[type]]] = {
     "message-id": _IDS,
     "user-id": frozenset((bytes,)),
@@ -284,8 +277,6 @@ def _text_reference(value: str) -> Match:
 
 
 def _plain(value: object) -> Scalar:
-    if isinstance(value, UUID):
-        return value.bytes
     if isinstance(value, bool):
         return value
     if isinstance(value, bytes):

@@ -13,18 +13,8 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from fluxmq.model.amqp10_sections import (
-    DATA,
-    FIELDS_MAX,
-    FOOTER,
-    QUEUES,
-    TOPICS,
-    TYPE_OF_ENCODED,
-    URN,
-    Body,
-    PropertyField,
-    scan,
-)
+from fluxmq.model.amqp10_readers import QUEUES, TOPICS, TYPE_OF_ENCODED, URN
+from fluxmq.model.amqp10_sections import DATA, FIELDS_MAX, FOOTER, Body, PropertyField, scan
 from fluxmq.model.amqp10_values import AmqpValueError, map_of
 from fluxmq.model.properties import Item, PropertyError, PropertyKind, Value
 from fluxmq.protocols.amqp10 import codec

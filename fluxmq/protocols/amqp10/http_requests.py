@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
-from fluxmq.model.amqp10_sections import NAMES, PROPERTIES, VALUE, PropertyField, unquoted
+from fluxmq.model.amqp10_readers import unquoted
+from fluxmq.model.amqp10_sections import NAMES, PROPERTIES, VALUE, PropertyField
 from fluxmq.protocols.amqp10 import codec
 from fluxmq.protocols.amqp10.conditions import (
     DECODE_ERROR,

@@ -22,8 +22,31 @@ Source: Jakarta Messaging 3.1 section 3.8.1; OASIS AMQP Filter Expressions 1.0 s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple
+
+from fluxmq.protocols.amqp10.selector_terms import (
+    ARITHMETIC,
+    COMPARISONS,
+    Expression,
+    Fields,
+    Moment,
+    Scalar,
+    all_of,
+    any_of,
+    arithmetic,
+    at_least,
+    at_most,
+    clock,
+    compared,
+    constant,
+    is_in,
+    is_like,
+    is_null,
+    named_field,
+    negation,
+    pattern_pieces,
+)
 
 LENGTH_MAX: Final = 4096
 """Characters of a selector, as in RabbitMQ."""
@@ -31,16 +54,7 @@ TOKENS_MAX: Final = 200
 """Words and signs of a selector, as in RabbitMQ: each is evaluated for every message."""
 DEPTH_MAX: Final = 32
 """Parentheses and NOTs inside each other: parsing and evaluation are recursive."""
-LIKE_STEPS_MAX: Final = 100_000
-"""Comparisons that one LIKE may take: a pattern of many wildcards could take hours for one message.
-Beyond it, the condition is unknown."""
-
 _INTEGER_MAX: Final = (1 << 63) - 1
-
-Scalar = bool | int | float | str | bytes | None
-"""A value of a message or an expression; None for null."""
-Fields = Mapping[str, Scalar]
-"""Values of a message by the names of a `Names`' answers."""
 
 
 class SelectorError(ValueError):
@@ -49,16 +63,6 @@ class SelectorError(ValueError):
 
 Names = Callable[[str], str]
 """Returns the key in `Fields` of a name in a selector. Raises `SelectorError`."""
-
-
-class Moment(NamedTuple):
-    """What a selector is evaluated on: a message's fields, and the time in milliseconds."""
-
-    fields: Fields
-    now_ms: int
-
-
-Expression = Callable[[Moment], Scalar]
 
 
 class Selector(NamedTuple):
@@ -211,46 +215,46 @@ class _Parser:
         terms = [self._both()]
         while self._word("OR"):
             terms.append(self._both())
-        return terms[0] if len(terms) == 1 else _any_of(terms)
+        return terms[0] if len(terms) == 1 else any_of(terms)
 
     def _both(self) -> Expression:
         terms = [self._negated()]
         while self._word("AND"):
             terms.append(self._negated())
-        return terms[0] if len(terms) == 1 else _all_of(terms)
+        return terms[0] if len(terms) == 1 else all_of(terms)
 
     def _negated(self) -> Expression:
         if not self._word("NOT"):
             return self._comparison()
         self._deeper()
-        expression = _negation(self._negated())
+        expression = negation(self._negated())
         self._depth -= 1
         return expression
 
     def _comparison(self) -> Expression:
         left = self._sum()
-        sign = self._sign(*_COMPARISONS)
+        sign = self._sign(*COMPARISONS)
         if sign:
-            return _compared(_COMPARISONS[sign], left, self._sum())
+            return compared(COMPARISONS[sign], left, self._sum())
         if self._word("IS"):
             negative = self._word("NOT")
             self._must(self._word("NULL"))
-            return _is_null(left, not negative)
+            return is_null(left, not negative)
         negative = self._word("NOT")
         if self._word("BETWEEN"):
             low = self._sum()
             self._must(self._word("AND"))
-            least = _compared(_at_least, left, low)
-            found = _all_of([least, _compared(_at_most, left, self._sum())])
+            least = compared(at_least, left, low)
+            found = all_of([least, compared(at_most, left, self._sum())])
         elif self._word("IN"):
-            found = _is_in(left, self._listed())
+            found = is_in(left, self._listed())
         elif self._word("LIKE"):
-            found = _like(left, self._pattern())
+            found = is_like(left, self._pattern())
         elif negative:
             raise self._unexpected()
         else:
             return left
-        return _negation(found) if negative else found
+        return negation(found) if negative else found
 
     def _listed(self) -> list[Expression]:
         self._must(self._sign("("))
@@ -266,7 +270,10 @@ class _Parser:
             escape = self._text()
             if len(escape) != 1:
                 raise SelectorError("ESCAPE takes one character")
-        return _pieces(pattern, escape)
+        try:
+            return pattern_pieces(pattern, escape)
+        except ValueError as error:
+            raise SelectorError(str(error)) from None
 
     def _text(self) -> str:
         value = self._here().value
@@ -278,20 +285,20 @@ class _Parser:
     def _sum(self) -> Expression:
         left = self._product()
         while sign := self._sign("+", "-"):
-            left = _arithmetic(_ARITHMETIC[sign], left, self._product())
+            left = arithmetic(ARITHMETIC[sign], left, self._product())
         return left
 
     def _product(self) -> Expression:
         left = self._signed()
         while sign := self._sign("*", "/", "%"):
-            left = _arithmetic(_ARITHMETIC[sign], left, self._signed())
+            left = arithmetic(ARITHMETIC[sign], left, self._signed())
         return left
 
     def _signed(self) -> Expression:
         sign = self._sign("+", "-")
         if not sign:
             return self._value()
-        return _arithmetic(_ARITHMETIC[sign], _constant(0), self._value())
+        return arithmetic(ARITHMETIC[sign], constant(0), self._value())
 
     def _value(self) -> Expression:
         if self._sign("("):
@@ -303,249 +310,21 @@ class _Parser:
         token = self._here()
         if token.kind == "value":
             self._next += 1
-            return _constant(token.value)
+            return constant(token.value)
         if token.kind == "name":
             self._next += 1
-            return _field(self._names(token.text))
+            return named_field(self._names(token.text))
         if token.kind != "word":
             raise self._unexpected()
         word = token.text.upper()
         if word not in _RESERVED:
             self._next += 1
-            return _field(self._names(token.text))
+            return named_field(self._names(token.text))
         if self._word("TRUE", "FALSE"):
-            return _constant(word == "TRUE")
+            return constant(word == "TRUE")
         if not self._word("UTC"):
             raise self._unexpected()
         self._must(self._sign("("))
         self._must(self._sign(")"))
         self.uses_clock = True
-        return _clock
-
-
-# --- evaluation ---
-
-
-def _constant(value: Scalar) -> Expression:
-    return lambda _: value
-
-
-def _field(key: str) -> Expression:
-    return lambda moment: moment.fields.get(key)
-
-
-def _clock(moment: Moment) -> Scalar:
-    return moment.now_ms
-
-
-def _any_of(terms: list[Expression]) -> Expression:
-    def evaluate(moment: Moment) -> Scalar:
-        unknown = False
-        for term in terms:
-            found = term(moment)
-            if found is True:
-                return True
-            unknown |= found is not False
-        return None if unknown else False
-
-    return evaluate
-
-
-def _all_of(terms: list[Expression]) -> Expression:
-    def evaluate(moment: Moment) -> Scalar:
-        unknown = False
-        for term in terms:
-            found = term(moment)
-            if found is False:
-                return False
-            unknown |= found is not True
-        return None if unknown else True
-
-    return evaluate
-
-
-def _negation(term: Expression) -> Expression:
-    def evaluate(moment: Moment) -> Scalar:
-        found = term(moment)
-        return not found if isinstance(found, bool) else None
-
-    return evaluate
-
-
-def _is_null(term: Expression, expected: bool) -> Expression:
-    return lambda moment: (term(moment) is None) is expected
-
-
-def _comparable(left: Scalar, right: Scalar) -> bool:
-    """Return whether two values are of one kind: numbers, texts, bytes or booleans."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return isinstance(left, bool) and isinstance(right, bool)
-    if isinstance(left, int | float):
-        return isinstance(right, int | float)
-    return type(left) is type(right)
-
-
-def equal(left: Scalar, right: Scalar) -> bool:
-    """Return whether two values are of one kind and equal."""
-    return _comparable(left, right) and left == right
-
-
-def _unequal(left: Scalar, right: Scalar) -> bool:
-    return _comparable(left, right) and left != right
-
-
-def _below(left: Scalar, right: Scalar) -> bool:
-    if isinstance(left, bool) or not _comparable(left, right):
-        return False
-    return left < right  # type: ignore[operator]  # of one kind
-
-
-def _at_most(left: Scalar, right: Scalar) -> bool:
-    return _below(left, right) or (not isinstance(left, bool) and equal(left, right))
-
-
-def _above(left: Scalar, right: Scalar) -> bool:
-    return _below(right, left)
-
-
-def _at_least(left: Scalar, right: Scalar) -> bool:
-    return _at_most(right, left)
-
-
-_COMPARISONS: Final[dict[str, Callable[[Scalar, Scalar], bool]]] = {
-    "=": equal,
-    "<>": _unequal,
-    "!=": _unequal,
-    "<": _below,
-    "<=": _at_most,
-    ">": _above,
-    ">=": _at_least,
-}
-
-
-def _compared(
-    compare: Callable[[Scalar, Scalar], bool], left: Expression, right: Expression
-) -> Expression:
-    def evaluate(moment: Moment) -> Scalar:
-        one, other = left(moment), right(moment)
-        return None if one is None or other is None else compare(one, other)
-
-    return evaluate
-
-
-def _is_in(left: Expression, listed: list[Expression]) -> Expression:
-    return lambda moment: _found_in(left(moment), [each(moment) for each in listed])
-
-
-def _found_in(value: Scalar, listed: list[Scalar]) -> bool | None:
-    if value is None:
-        return None
-    if any(equal(value, each) for each in listed):
-        return True
-    return None if None in listed else False
-
-
-Number = int | float
-
-
-def _divided(left: Number, right: Number) -> Number | None:
-    return left / right if right else None
-
-
-def _remainder(left: Number, right: Number) -> Number | None:
-    """Return what is left of a division of integers towards zero."""
-    if not isinstance(left, int) or not isinstance(right, int) or not right:
-        return None
-    found = abs(left) % abs(right)
-    return -found if left < 0 else found
-
-
-_ARITHMETIC: Final[dict[str, Callable[[Number, Number], Number | None]]] = {
-    "+": lambda left, right: left + right,
-    "-": lambda left, right: left - right,
-    "*": lambda left, right: left * right,
-    "/": _divided,
-    "%": _remainder,
-}
-
-
-def _arithmetic(
-    operation: Callable[[Number, Number], Number | None], left: Expression, right: Expression
-) -> Expression:
-    def evaluate(moment: Moment) -> Scalar:
-        one, other = left(moment), right(moment)
-        if not _is_number(one) or not _is_number(other):
-            return None
-        try:
-            return operation(one, other)  # type: ignore[arg-type]  # numbers
-        except OverflowError:
-            return None
-
-    return evaluate
-
-
-def _is_number(value: Scalar) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-# --- patterns ---
-
-_ANY: Final = None
-"""A piece of a pattern that stands for one character, as ``_``."""
-
-
-def _pieces(pattern: str, escape: str) -> list[str | None]:
-    """Return a pattern as characters, None for ``_`` and "" for ``%``."""
-    found: list[str | None] = []
-    escaped = False
-    for character in pattern:
-        if escaped:
-            found.append(character)
-            escaped = False
-        elif character == escape:
-            escaped = True
-        elif character == "_":
-            found.append(_ANY)
-        elif character != "%":
-            found.append(character)
-        elif not found or found[-1] != "":
-            found.append("")
-    if escaped:
-        raise SelectorError("a pattern that ends in its escape character")
-    return found
-
-
-def _like(left: Expression, pieces: list[str | None]) -> Expression:
-    def evaluate(moment: Moment) -> Scalar:
-        text = left(moment)
-        return like(text, pieces) if isinstance(text, str) else None
-
-    return evaluate
-
-
-def like(text: str, pieces: list[str | None]) -> bool | None:
-    """Return whether a text is of a pattern, None if that takes more than `LIKE_STEPS_MAX`.
-
-    A ``%`` takes as little as possible, and only the last one takes more when the rest does not
-    match, so that time is bounded by the product of both lengths.
-    """
-    at = piece = steps = 0
-    wild, again = -1, 0
-    while at < len(text):
-        steps += 1
-        if steps > LIKE_STEPS_MAX:
-            return None
-        wanted = pieces[piece] if piece < len(pieces) else "\0\0"
-        if wanted == "":
-            wild, again = piece, at
-            piece += 1
-        elif wanted is _ANY or wanted == text[at]:
-            piece += 1
-            at += 1
-        elif wild >= 0:
-            piece = wild + 1
-            again += 1
-            at = again
-        else:
-            return False
-    return all(left == "" for left in pieces[piece:])
+        return clock

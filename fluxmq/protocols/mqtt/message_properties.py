@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
-from fluxmq.model.amqp10_sections import Reader, expanded
+from fluxmq.model.amqp10_readers import Reader, expanded
 from fluxmq.model.properties import Item, PropertyKind, Value, decode, encode, moment_of, text
 from fluxmq.protocols.mqtt import wire
 from fluxmq.protocols.mqtt.reasons import ProtocolError, malformed

@@ -27,18 +27,12 @@ Source: RabbitMQ 4.3's behaviour and its clients.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from functools import partial
-from typing import Any, Final, NamedTuple
-from urllib.parse import quote
-
-from xxhash import xxh3_64_intdigest
+from typing import Final, NamedTuple
 
 from fluxmq.auth.remote_rights import UndecidedError
-from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, SoftError
 from fluxmq.protocols.amqp091.methods import (
@@ -71,20 +65,25 @@ from fluxmq.protocols.amqp10.http_requests import (
     read_request,
     write_response,
 )
-from fluxmq.protocols.amqp10.types import Array, Milliseconds, UInt, ULong
-from fluxmq.routing.topology.names import is_reserved
+from fluxmq.protocols.amqp10.types import Array, UInt, ULong
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, QueueRecord
-from fluxmq.routing.topology.values import canonical
 from fluxmq.sessions.amqp091.declarations import Entities, EntityClient
 from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
+from fluxmq.sessions.amqp10.management_bodies import (
+    arguments_hash,
+    binding_map,
+    check_default_exchange,
+    check_name,
+    check_reserved,
+    entries_of,
+    map_of_table,
+    not_empty,
+)
 
 ADDRESS: Final = "/management"
 """Address of both links of a pair."""
 CREDIT: Final = 8
 """Requests of a link that may be under way: its credit, as in RabbitMQ."""
-DEPTH_MAX: Final = 16
-"""Maps and lists inside each other in a request's arguments."""
-
 _STRINGS: Final = 0xB1
 """Constructor of an array of strings."""
 _BINDING: Final = re.compile(
@@ -291,13 +290,13 @@ class _Call:
         access.configure(QUEUE, name)
 
     def _declare_queue(self, name: str) -> None:
-        given = _fields(
+        given = entries_of(
             self._request.body, "queue property", ("durable", "exclusive", "auto_delete")
         )
         if not name:
             raise StatusError(400, "declare queue with empty name not allowed")
-        _check_name(name)
-        _check_reserved(QUEUE, name, self.client.info.vhost)
+        check_name(name)
+        check_reserved(QUEUE, name, self.client.info.vhost)
         method = QueueDeclare(
             name,
             durable=given.get("durable", True),
@@ -340,34 +339,34 @@ class _Call:
             "auto_delete": queue.auto_delete,
             "exclusive": queue.exclusive,
             "type": queue.type,
-            "arguments": _arguments(queue.arguments),
+            "arguments": map_of_table(queue.arguments),
             "replicas": Array(_STRINGS, list(places.replicas)),
         }
 
     def _delete_queue(self, name: str) -> None:
-        _check_name(name)
+        check_name(name)
         self._respond = _message_count
-        self.entities.on_queue_delete(QueueDelete(_named(name)))
+        self.entities.on_queue_delete(QueueDelete(not_empty(name)))
 
     def _purge_queue(self, name: str) -> None:
         self._statuses = {ReplyCode.NOT_FOUND: 404}
         self._respond = _message_count
-        self.entities.on_queue_purge(QueuePurge(_named(name)))
+        self.entities.on_queue_purge(QueuePurge(not_empty(name)))
 
     # Exchanges
 
     def _declare_exchange(self, name: str) -> None:
-        given = _fields(
+        given = entries_of(
             self._request.body,
             "exchange property",
             ("durable", "auto_delete", "internal"),
             ("type",),
         )
-        _check_default(name)
+        check_default_exchange(name)
         vhost = self.client.info.vhost
         if self.broker.topology.exchange(vhost, name) is None:
-            _check_name(name)
-            _check_reserved(EXCHANGE, name, vhost)
+            check_name(name)
+            check_reserved(EXCHANGE, name, vhost)
         self._statuses = {ReplyCode.PRECONDITION_FAILED: 409}
         self.entities.on_exchange_declare(
             ExchangeDeclare(
@@ -381,16 +380,16 @@ class _Call:
         )
 
     def _delete_exchange(self, name: str) -> None:
-        _check_name(name)
-        _check_default(name)
-        _check_reserved(EXCHANGE, name, self.client.info.vhost)
+        check_name(name)
+        check_default_exchange(name)
+        check_reserved(EXCHANGE, name, self.client.info.vhost)
         self.entities.on_exchange_delete(ExchangeDelete(name))
 
     # Bindings
 
     def _bind(self, _: str) -> None:
         texts = ("source", "destination_queue", "destination_exchange", "binding_key")
-        given = _fields(self._request.body, "binding field", (), texts)
+        given = entries_of(self._request.body, "binding field", (), texts)
         kind = QUEUE if "destination_queue" in given else EXCHANGE
         if "source" not in given or len(given.keys() & set(texts[1:3])) != 1:
             raise StatusError(400, "a binding has a source and one destination")
@@ -415,7 +414,7 @@ class _Call:
         equal = [
             binding.arguments
             for binding in self._bindings(source, kind, destination, key)
-            if _arguments_hash(binding.arguments) == found[5]
+            if arguments_hash(binding.arguments) == found[5]
         ]
         arguments = dict(equal[0]) if equal else {}
         if not equal:
@@ -441,15 +440,15 @@ class _Call:
         self._check_ends(source, kind, destination)
         self.entities.check_binding(Binding(self.client.info.vhost, source, destination, kind, key))
         found = self._bindings(source, kind, destination, key)
-        self._end(200, [_binding(each) for each in found])
+        self._end(200, [binding_map(each) for each in found])
 
     def _check_ends(self, source: str, kind: str, destination: str) -> None:
-        _check_default(source)
+        check_default_exchange(source)
         if kind == EXCHANGE:
-            _check_default(destination)
+            check_default_exchange(destination)
         for name in (source, destination):
-            _check_name(name)
-        _named(destination)
+            check_name(name)
+        not_empty(destination)
 
     def _bindings(self, source: str, kind: str, destination: str, key: str) -> list[Binding]:
         bindings = self.broker.topology.bindings_from(self.client.info.vhost, source)
@@ -484,134 +483,3 @@ def _no_content(_: Method) -> tuple[int, object]:
 def _message_count(answer: Method) -> tuple[int, object]:
     assert isinstance(answer, QueueDeleteOk | QueuePurgeOk), "the answer to a deletion"
     return 200, {"message_count": ULong(answer.message_count)}
-
-
-# --- checks ---
-
-
-def _check_name(name: str) -> None:
-    if "\n" in name or "\r" in name:
-        text = f"Bad name '{name}': line feed and carriage return characters not allowed"
-        raise StatusError(400, text)
-
-
-def _check_default(exchange: str) -> None:
-    if not exchange:
-        raise StatusError(403, "operation not permitted on the default exchange")
-
-
-def _check_reserved(kind: str, name: str, vhost: str) -> None:
-    if is_reserved(name):
-        raise StatusError(
-            403, f"{kind} '{name}' in vhost '{vhost}' starts with reserved prefix 'amq.'"
-        )
-
-
-def _named(queue: str) -> str:
-    if not queue:
-        raise StatusError(400, "an empty name")
-    return queue
-
-
-# --- bodies ---
-
-
-def _fields(
-    body: object, what: str, flags: tuple[str, ...], texts: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """Return the entries of a body: booleans, texts, and ``arguments``. Raises `StatusError` 400
-    for any other."""
-    if not isinstance(body, dict):
-        raise StatusError(400, "the body is no map")
-    found: dict[str, Any] = {}
-    for name, value in body.items():
-        if name in flags and isinstance(value, bool):
-            found[name] = value
-        elif name in texts and isinstance(value, str):
-            found[name] = str(value)
-        elif name == "arguments" and isinstance(value, dict):
-            found[name] = _table(value, DEPTH_MAX)
-        else:
-            raise StatusError(400, f"bad {what} {name!r}")
-    return found
-
-
-def _table(value: dict[object, object], depth: int) -> dict[str, Any]:
-    """Return a map as a table of AMQP 0.9.1."""
-    found: dict[str, Any] = {}
-    for name, each in value.items():
-        if not isinstance(name, str):
-            raise StatusError(400, f"unsupported argument {name!r}")
-        found[str(name)] = _argument(name, each, depth - 1)
-    return found
-
-
-def _argument(name: object, value: object, depth: int) -> Any:
-    """Return a value as `fluxmq.routing.topology.values` has it."""
-    if depth == 0:
-        raise StatusError(400, f"argument {name!r} is nested too deeply")
-    match value:
-        case None | bool():
-            return value
-        case Milliseconds():
-            return Timestamp(max(value, 0) // 1000)
-        case int():
-            return int(value)
-        case float():
-            return float(value)
-        case str():
-            return str(value)
-        case bytes():
-            return bytes(value)
-        case list():
-            return [_argument(name, each, depth - 1) for each in value]
-        case Array():
-            return [_argument(name, each, depth - 1) for each in value.items]
-        case dict():
-            return _table(value, depth)
-    raise StatusError(400, f"unsupported argument {name!r}")
-
-
-def _arguments(table: Mapping[str, Any]) -> dict[object, object]:
-    """Return a table as a map."""
-    return {name: _amqp_value(value) for name, value in table.items()}
-
-
-def _amqp_value(value: Any) -> object:
-    if isinstance(value, Timestamp):
-        return Milliseconds(value * 1000)
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return [_amqp_value(each) for each in value]
-    if isinstance(value, Mapping):
-        return _arguments(value)
-    found: object = value
-    return found
-
-
-def _binding(binding: Binding) -> dict[object, object]:
-    kind = binding.destination_kind
-    location = (
-        f"/bindings/src={_quoted(binding.source)};dst{kind[0]}={_quoted(binding.destination)};"
-        f"key={_quoted(binding.routing_key)};args={_arguments_hash(binding.arguments)}"
-    )
-    return {
-        "source": binding.source,
-        f"destination_{kind}": binding.destination,
-        "binding_key": binding.routing_key,
-        "arguments": _arguments(binding.arguments),
-        "location": location,
-    }
-
-
-def _quoted(name: str) -> str:
-    return quote(name, safe="")
-
-
-def _arguments_hash(arguments: Mapping[str, Any]) -> str:
-    """Return what tells bindings with other arguments apart in a path; clients take it as it is."""
-    if not arguments:
-        return ""
-    digest = xxh3_64_intdigest(canonical(arguments)).to_bytes(8, "big")
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -19,7 +19,7 @@ from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, EXPIRY,
 from fluxmq.model.properties import PropertyError
 from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.delivery import transfer_frames
-from fluxmq.protocols.amqp10.message import MessageTemplate, template_of
+from fluxmq.protocols.amqp10.message_template import MessageTemplate, template_of
 from fluxmq.protocols.amqp10.performatives import AttachFrame, DetachFrame, FlowFrame
 from fluxmq.protocols.amqp10.types import ULong
 from fluxmq.queues.commands import Verb

@@ -22,7 +22,7 @@ from fluxmq.protocols.amqp10.addresses import AddressError, Missing, Target, tar
 from fluxmq.protocols.amqp10.conditions import LinkConditionError
 from fluxmq.protocols.amqp10.message import (
     AmqpMessage,
-    Columns,
+    MessageColumns,
     from_sections,
     hashed_properties,
     routing_headers,
@@ -173,7 +173,7 @@ def run_of(payloads: list[bytes], channel: int, routing: Routing) -> AmqpPublish
     return run
 
 
-def _keys(target: Target, columns: Columns) -> tuple[str, ...]:
+def _keys(target: Target, columns: MessageColumns) -> tuple[str, ...]:
     """Return the routing keys. Raises LinkConditionError for those that are not UTF-8."""
     key = target.routing_key
     try:
@@ -185,7 +185,7 @@ def _keys(target: Target, columns: Columns) -> tuple[str, ...]:
     return (key, *dict.fromkeys(each for each in copies if each != key))
 
 
-def _expiry_ms(columns: Columns, now_us: int) -> int | None:
+def _expiry_ms(columns: MessageColumns, now_us: int) -> int | None:
     if columns.ttl_ms is None and columns.expires_at_ms is None:
         return None
     return max((columns.expiry_us(now_us) - now_us) // 1000, 0)

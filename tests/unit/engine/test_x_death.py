@@ -11,7 +11,8 @@ from fluxmq.engine import x_death
 from fluxmq.engine.x_death import Letter, letter
 from fluxmq.model.properties import Item, PropertyKind, Timestamp, Value, decode, encode, text
 from fluxmq.protocols.amqp091.message_properties import address_of, block_headers
-from fluxmq.protocols.amqp10.message import from_sections, template_of
+from fluxmq.protocols.amqp10.message import from_sections
+from fluxmq.protocols.amqp10.message_template import template_of
 from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.queues.commands import DeadLetterReason
 from tests.unit.protocols.amqp10.sections import encoded

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.model.amqp10_sections import Reader, expanded
+from fluxmq.model.amqp10_readers import Reader, expanded
 from fluxmq.model.properties import (
     ITEMS_MAX,
     NUMBERS,
@@ -23,7 +22,7 @@ from fluxmq.model.properties import (
     encode,
     text,
 )
-from fluxmq.protocols.amqp10.types import Int, Milliseconds, Symbol, UByte, ULong
+from fluxmq.protocols.amqp10.types import Int, Milliseconds, Symbol, UByte, ULong, Uuid
 from fluxmq_spark.block_texts import name_of, strings, text_of
 from fluxmq_spark.blocks import (
     KNOWN_MAX,
@@ -291,7 +290,14 @@ def test_sections_of_amqp_1_0_are_in_the_columns() -> None:
             encoded(
                 0x73,
                 [
-                    *(UUID(int=5), b"shop", "/queues/q", "offer", "/queues/r", ULong(7)),
+                    *(
+                        Uuid(bytes(15) + b"\5"),
+                        b"shop",
+                        "/queues/q",
+                        "offer",
+                        "/queues/r",
+                        ULong(7),
+                    ),
                     *(Symbol("text/plain"), None, None, Milliseconds(1_700_000_000_123), "g"),
                 ],
             ),

@@ -19,7 +19,8 @@ from fluxmq.protocols.amqp091.content import (
 from fluxmq.protocols.amqp091.message_properties import from_block, to_block
 from fluxmq.protocols.amqp091.tables import read_values
 from fluxmq.protocols.amqp10 import codec
-from fluxmq.protocols.amqp10.message import from_sections, sections_of
+from fluxmq.protocols.amqp10.message import from_sections
+from fluxmq.protocols.amqp10.message_template import sections_of
 from fluxmq.protocols.amqp10.types import (
     Array,
     Byte,
@@ -45,7 +46,7 @@ from fluxmq.protocols.mqtt.wire import decode_length
 from tests.unit.protocols.amqp10.sections import encoded
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "message-properties.md"
-UUID_5 = Uuid(bytes(15) + b"\x05")
+UUID_5 = Uuid(bytes(15) + b"\5")
 URN = "urn:uuid:00000000-0000-0000-0000-000000000005"
 LONG = "y" * 256
 DATA = encoded(0x75, b"body")

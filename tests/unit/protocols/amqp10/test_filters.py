@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -27,13 +26,14 @@ from fluxmq.protocols.amqp10.types import (
     UByte,
     UInt,
     ULong,
+    Uuid,
 )
 from fluxmq.protocols.mqtt import message_properties as mqtt
 from tests.unit.protocols.amqp10.sections import encoded
 from tests.unit.protocols.amqp10.test_conversions import annotated, fields, of_mqtt, sent
 
 NOW = 1_700_000_000_000
-UUID_5 = UUID(int=5)
+UUID_5 = Uuid(bytes(15) + b"\5")
 
 
 def described(kind: str | int, value: object) -> Described:

@@ -31,13 +31,12 @@ from fluxmq.protocols.amqp10.message import (
     DELAY_MS_MAX,
     TIME_MS_MAX,
     AnnotationError,
-    Columns,
+    MessageColumns,
     from_sections,
     hashed_properties,
     routing_headers,
-    sections_of,
-    template_of,
 )
+from fluxmq.protocols.amqp10.message_template import sections_of, template_of
 from fluxmq.protocols.amqp10.types import (
     Array,
     Described,
@@ -54,8 +53,8 @@ from tests.unit.protocols.amqp10.test_conversions import DATA, annotated, fields
 NOW = 1_700_000_000_000_000
 
 
-def columns(*sections: bytes) -> Columns:
-    """Columns of a message."""
+def columns(*sections: bytes) -> MessageColumns:
+    """MessageColumns of a message."""
     return from_sections(b"".join((*sections, DATA))).columns
 
 
@@ -77,7 +76,7 @@ def test_columns() -> None:
             absolute_expiry_time=Milliseconds(7),
         ),
     )
-    assert found == Columns(
+    assert found == MessageColumns(
         durable=True,
         priority=7,
         ttl_ms=500,
@@ -92,7 +91,7 @@ def test_columns() -> None:
         identity=b"p:1",
         copies=(b"a", b"b"),
     )
-    assert columns() == Columns()
+    assert columns() == MessageColumns()
 
 
 def test_a_block_has_items_for_what_the_header_says() -> None:
@@ -111,33 +110,33 @@ def test_a_block_has_items_for_what_the_header_says() -> None:
 @pytest.mark.parametrize(
     ("given", "expiry"),
     [
-        (Columns(), 0),
-        (Columns(ttl_ms=5), NOW + 5000),
-        (Columns(ttl_ms=0), NOW + 1),
-        (Columns(ttl_ms=5, expires_at_ms=1), NOW + 5000),
-        (Columns(expires_at_ms=1_800_000_000_000), 1_800_000_000_000_000),
-        (Columns(expires_at_ms=-4), 1),
-        (Columns(expires_at_ms=1 << 62), TIME_MS_MAX * 1000),
+        (MessageColumns(), 0),
+        (MessageColumns(ttl_ms=5), NOW + 5000),
+        (MessageColumns(ttl_ms=0), NOW + 1),
+        (MessageColumns(ttl_ms=5, expires_at_ms=1), NOW + 5000),
+        (MessageColumns(expires_at_ms=1_800_000_000_000), 1_800_000_000_000_000),
+        (MessageColumns(expires_at_ms=-4), 1),
+        (MessageColumns(expires_at_ms=1 << 62), TIME_MS_MAX * 1000),
     ],
     ids=str,
 )
-def test_expiry(given: Columns, expiry: int) -> None:
+def test_expiry(given: MessageColumns, expiry: int) -> None:
     assert given.expiry_us(NOW) == expiry
 
 
 @pytest.mark.parametrize(
     ("given", "delay"),
     [
-        (Columns(), 0),
-        (Columns(delay_ms=5), NOW + 5000),
-        (Columns(delay_ms=-5), 0),
-        (Columns(deliver_at_ms=NOW // 1000 + 7, delay_ms=5), NOW + 7000),
-        (Columns(deliver_at_ms=5), 0),
-        (Columns(delay_ms=DELAY_MS_MAX + 1), NOW + DELAY_MS_MAX * 1000),
+        (MessageColumns(), 0),
+        (MessageColumns(delay_ms=5), NOW + 5000),
+        (MessageColumns(delay_ms=-5), 0),
+        (MessageColumns(deliver_at_ms=NOW // 1000 + 7, delay_ms=5), NOW + 7000),
+        (MessageColumns(deliver_at_ms=5), 0),
+        (MessageColumns(delay_ms=DELAY_MS_MAX + 1), NOW + DELAY_MS_MAX * 1000),
     ],
     ids=str,
 )
-def test_delay(given: Columns, delay: int) -> None:
+def test_delay(given: MessageColumns, delay: int) -> None:
     assert given.delay_us(NOW) == delay
 
 
@@ -266,7 +265,7 @@ def test_values_are_bounded() -> None:
     deep: Any = None
     for _ in range(NESTING_MAX - 1):
         deep = [deep]
-    assert columns(annotated(x_a=deep)) == Columns()
+    assert columns(annotated(x_a=deep)) == MessageColumns()
     with pytest.raises(AmqpValueError, match="too deep"):
         columns(annotated(x_a=[deep]))
     nulls = b"\xf0\0\0\0\5" + VALUES_MAX.to_bytes(4, "big") + b"\x40"

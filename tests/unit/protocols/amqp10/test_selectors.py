@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluxmq.protocols.amqp10.selector_terms import LIKE_STEPS_MAX, Fields, Scalar
 from fluxmq.protocols.amqp10.selectors import (
     DEPTH_MAX,
     LENGTH_MAX,
-    LIKE_STEPS_MAX,
     TOKENS_MAX,
-    Fields,
-    Scalar,
     SelectorError,
     compile_selector,
 )

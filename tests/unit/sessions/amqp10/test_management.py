@@ -153,7 +153,7 @@ def test_arguments_of_all_types() -> None:
         ({"durable": "yes"}, "bad queue property 'durable'"),
         ({"arguments": []}, "bad queue property 'arguments'"),
         ({"arguments": {ULong(1): "a"}}, "unsupported argument"),
-        ({"arguments": {"a": Uuid(bytes(16))}}, "unsupported argument 'a'"),
+        ({"arguments": {"a": Uuid(bytes(15) + b"\5")}}, "unsupported argument 'a'"),
         ({"arguments": {"a": [[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]}}, "nested too deeply"),
         ({"arguments": {"x-max-length": "many"}}, "x-max-length"),
         ({"arguments": {"x-queue-type": "fast"}}, "x-queue-type"),
@@ -362,7 +362,9 @@ def test_a_body_that_no_method_takes() -> None:
     assert Caller().call("GET", "/queues/q", NULL)[0] == 404
 
 
-@pytest.mark.parametrize("message_id", ["m", b"m", ULong(7), Uuid(bytes(16)), None], ids=str)
+@pytest.mark.parametrize(
+    "message_id", ["m", b"m", ULong(7), Uuid(bytes(15) + b"\5"), None], ids=str
+)
 def test_an_answer_names_its_request(message_id: object) -> None:
     caller = Caller()
     caller.send("GET", "/queues/q", message_id=message_id)
