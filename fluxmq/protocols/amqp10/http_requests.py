@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from fluxmq.model.amqp10_readers import unquoted
-from fluxmq.model.amqp10_sections import PROPERTIES, VALUE, PropertyField, scan
-from fluxmq.model.amqp10_values import AmqpValueError
+from fluxmq.model.amqp10_sections import NAMES, PROPERTIES, VALUE, PropertyField
 from fluxmq.protocols.amqp10 import codec
 from fluxmq.protocols.amqp10.conditions import (
     DECODE_ERROR,
@@ -31,6 +30,8 @@ REQUEST_BYTES_MAX: Final = 128 << 10
 """Bytes of a request: its arguments are one table, as large as a frame of AMQP 0.9.1."""
 PARAMETERS_MAX: Final = 16
 """Parameters of a query; those that are known are four."""
+_PROPERTIES: Final = NAMES[PROPERTIES].decode()
+_VALUE: Final = NAMES[VALUE].decode()
 HERE: Final = "$me"
 """The reply-to that names the other link of the pair."""
 
@@ -63,13 +64,17 @@ def read_request(data: bytes) -> HttpRequest:
     fields: list[object] = []
     body: object = None
     try:
-        for section in scan(data, 0, len(data)):
-            if section.code == PROPERTIES:
-                found = codec.decode(data, section.value, section.end)[0]
+        at = 0
+        while at < len(data):  # RabbitMQ's Python client sends an empty body first
+            section, at = codec.decode(data, at)
+            if not isinstance(section, Described):
+                raise codec.MalformedError("a value that is no section")
+            found = section.value
+            if section.descriptor in (PROPERTIES, _PROPERTIES):
                 fields = found if isinstance(found, list) else []
-            elif section.code == VALUE:
-                body = codec.decode(data, section.value, section.end)[0]
-    except (AmqpValueError, codec.MalformedError) as error:
+            elif section.descriptor in (VALUE, _VALUE):
+                body = found
+    except codec.MalformedError as error:
         raise LinkConditionError(DECODE_ERROR, str(error)) from None
     fields += [None] * (len(PropertyField) - len(fields))
     method, target, reply_to = (

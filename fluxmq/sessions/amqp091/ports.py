@@ -44,7 +44,8 @@ class AmqpLimits:
     ``close_timeout``: wait for connection.close-ok. ``max_transaction_...``: limits of one
     channel's uncommitted transaction; ``max_incomplete_bytes``: held by all channels of a
     connection together, incomplete messages included. ``product`` and its version are announced in
-    connection.start.
+    connection.start; ``product_version_1_0`` in open of AMQP 1.0, whose clients may use
+    ``version_1_addresses``.
     """
 
     frame_max: int = 131_072
@@ -60,6 +61,8 @@ class AmqpLimits:
     node_name: str = "fluxmq@localhost"
     product: str = "RabbitMQ"
     product_version: str = "3.10.8"
+    product_version_1_0: str = "4.0.0"
+    version_1_addresses: bool = True
 
 
 @dataclass(frozen=True, slots=True)

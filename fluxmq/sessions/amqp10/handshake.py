@@ -45,8 +45,8 @@ FIRST_FRAME_MAX: Final = 16 << 10
 """Largest frame before open: passwords are short, tokens in their place a few thousand bytes."""
 VHOST_PREFIX: Final = "vhost:"
 """Prefix of open's hostname that names a virtual host; other names mean the default one."""
-CAPABILITIES: Final = ("ANONYMOUS-RELAY",)
-"""Capabilities offered: targets without address."""
+CAPABILITIES: Final = ("LINK_PAIR_V1_0", "ANONYMOUS-RELAY")
+"""Capabilities offered: pairs of links, targets without address."""
 SASL_OK: Final = 0
 SASL_AUTH: Final = 1
 SASL_SYS_TEMP: Final = 4
@@ -176,7 +176,7 @@ class Amqp10Handshake:
                 offered_capabilities=symbols(*CAPABILITIES),
                 properties={
                     Symbol("product"): limits.product,
-                    Symbol("version"): limits.product_version,
+                    Symbol("version"): limits.product_version_1_0,
                     Symbol("platform"): "Python",
                     Symbol("node"): limits.node_name,
                     Symbol("fluxmq_version"): __version__,

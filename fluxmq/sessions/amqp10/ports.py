@@ -57,6 +57,9 @@ class LinkSession(Protocol):
     def detach(self, link: Any, condition: Symbol, text: str) -> None:
         """Detach a link from our side."""
 
+    def fail(self, error: ConditionError) -> None:
+        """End the session for an error."""
+
     def refuse(self, attach: AttachFrame, error: ConditionError) -> None:
         """Answer an attach without the terminus asked for, and detach."""
 

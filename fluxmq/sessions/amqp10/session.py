@@ -48,6 +48,7 @@ from fluxmq.sessions.amqp091.takers import REQUEUE
 from fluxmq.sessions.amqp10 import termini
 from fluxmq.sessions.amqp10.client import Amqp10Client
 from fluxmq.sessions.amqp10.incoming import IncomingLink
+from fluxmq.sessions.amqp10.management_links import ResponseLink
 from fluxmq.sessions.amqp10.outcomes import PublishOutcomes
 from fluxmq.sessions.amqp10.outgoing import OutgoingLink
 from fluxmq.sessions.amqp10.serials import MASK, ahead, widened
@@ -65,7 +66,7 @@ DELAY_MAX: Final = 366 * 86_400 * 1_000_000
 WRITTEN_MAX: Final = 256
 """Messages written at a time, so that room in the connection is looked at again."""
 
-Link = IncomingLink | OutgoingLink
+Link = IncomingLink | OutgoingLink | ResponseLink
 Linked = Link | AttachFrame | None
 """Use of a handle: a link; an attach that waits for a queue to be declared; or the client's detach
 is awaited."""
@@ -109,7 +110,7 @@ class Amqp10Session:
         self.sent = 0
         self.window_end = begin.incoming_window
         self.frames: deque[bytes] = deque()
-        self.begun: OutgoingLink | None = None
+        self.begun: Link | None = None
         self.paced = False
         client.send(channel, BeginFrame(channel, 0, WINDOW, MASK >> 1, HANDLE_MAX))
 
@@ -208,9 +209,9 @@ class Amqp10Session:
 
     def _forget(self, link: Link) -> None:
         """Release a link, whose unsettled deliveries are requeued."""
+        if self.begun is link:
+            self.frames.clear()
         if isinstance(link, OutgoingLink):
-            if self.begun is link:
-                self.frames.clear()
             self.ledger.forget(link)
             termini.consumer_gone(self, link)
         link.release()
@@ -261,9 +262,8 @@ class Amqp10Session:
         try:
             link.on_transfer(transfer, payload)
         except LinkConditionError as error:
-            self.client.count_error(error)
             link.flush()
-            self.detach(link, error.condition, error.text)
+            link.fail(error)
 
     def published(self, link: IncomingLink) -> None:
         """Renew a link's credit behind what it has published, and slow the client down."""
@@ -312,7 +312,7 @@ class Amqp10Session:
             if flow.handle not in self.links:
                 text = f"a flow for handle {flow.handle}, which is not attached"
                 raise SessionConditionError(conditions.UNATTACHED_HANDLE, text)
-            if isinstance(link, OutgoingLink):
+            if isinstance(link, (OutgoingLink, ResponseLink)):
                 link.on_flow(flow)
             elif isinstance(link, IncomingLink) and flow.echo:
                 self.send_flow(link.handle, link.delivery_count, link.credit)
@@ -334,9 +334,7 @@ class Amqp10Session:
         """Return the first of ``count`` delivery numbers, which the link's messages get."""
         return self.ledger.given(link, count, offset)
 
-    def send_transfers(
-        self, link: OutgoingLink, frames: list[bytes], messages: int, again: bool
-    ) -> None:
+    def send_transfers(self, link: Link, frames: list[bytes], messages: int, again: bool) -> None:
         """Send frames of messages as far as the client's window goes; the others wait for it."""
         room = self.window_end - self.sent
         connection = self.client.connection
@@ -359,6 +357,8 @@ class Amqp10Session:
             if isinstance(link, OutgoingLink) and link.waiting:
                 link.pump()
                 link.adjust()
+            elif isinstance(link, ResponseLink):
+                link.pump()
 
     # --- outcomes of deliveries ---
 
@@ -446,7 +446,7 @@ class Amqp10Session:
             if isinstance(link, IncomingLink):
                 link.flush()
                 self._forget(link)
-            elif isinstance(link, OutgoingLink):
+            elif isinstance(link, (OutgoingLink, ResponseLink)):
                 self._forget(link)
         self.links.clear()
         self.frames.clear()

@@ -44,10 +44,15 @@ from fluxmq.routing.topology.refusals import Refusal, not_found
 from fluxmq.sessions.amqp091.consume_request import PRIORITY_MAX, stream_start
 from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, ConsumeRequest
 from fluxmq.sessions.amqp10.incoming import IncomingLink
-from fluxmq.sessions.amqp10.outgoing import NO_LIMIT_LEFT, OutgoingLink
+from fluxmq.sessions.amqp10.management import ADDRESS
+from fluxmq.sessions.amqp10.management_links import ManagementRequests, ResponseLink
+from fluxmq.sessions.amqp10.outgoing import NO_LIMIT_LEFT, SETTLED, OutgoingLink
 from fluxmq.sessions.amqp10.ports import LinkSession
+from fluxmq.sessions.amqp10.publisher import LinkPublisher
 from fluxmq.sessions.amqp10.refused import link_error
 
+PAIRED: Final = Symbol("paired")
+"""Property of an attach: the link is one of a pair, with the other of the same name."""
 COPY: Final = Symbol("copy")
 MOVE: Final = Symbol("move")
 OFFSET_FILTER: Final = "rabbitmq:stream-offset-spec"
@@ -70,12 +75,17 @@ def attach_publisher(session: LinkSession, attach: AttachFrame) -> None:
         raise _not_implemented("transactions")
     if not isinstance(terminus, TargetTerminus):
         raise LinkConditionError(conditions.INVALID_FIELD, "an attach without a target")
+    if terminus.address == ADDRESS:
+        _check_paired(attach)
+        link = ManagementRequests(session, attach).link
+        _answer_publisher(session, attach, link)
+        return
     if terminus.dynamic:
         _declare(session, attach, _dynamic(session, auto_delete=False), _dynamic_target)
         return
     target: Target | None = None
     if terminus.address is not None:
-        target = _target(terminus.address)
+        target = _target(terminus.address, session.broker.limits.version_1_addresses)
         _check_target(session, target)
         if target.declare and _lacks(session, target.queue):
             _declare(session, attach, [_durable(session, target.queue)], _open_publisher)
@@ -83,11 +93,11 @@ def attach_publisher(session: LinkSession, attach: AttachFrame) -> None:
     _open_publisher(session, attach, target)
 
 
-def _target(address: object) -> Target:
+def _target(address: object, version_1: bool) -> Target:
     if not isinstance(address, str):
         raise LinkConditionError(conditions.INVALID_FIELD, "an address that is no string")
     try:
-        return target_of(address)
+        return target_of(address, version_1=version_1)
     except AddressError as error:
         raise LinkConditionError(Symbol(error.condition), str(error)) from None
 
@@ -118,7 +128,10 @@ def _dynamic_target(session: LinkSession, attach: AttachFrame, target: Target) -
 
 def _open_publisher(session: LinkSession, attach: AttachFrame, target: Target | None) -> None:
     """Answer the attach of a publisher, and give it credit."""
-    link = IncomingLink(session, attach, target)
+    _answer_publisher(session, attach, LinkPublisher(session, attach, target).link)
+
+
+def _answer_publisher(session: LinkSession, attach: AttachFrame, link: IncomingLink) -> None:
     session.links[attach.handle] = link
     session.client.send(
         session.channel,
@@ -132,9 +145,22 @@ def _open_publisher(session: LinkSession, attach: AttachFrame, target: Target | 
             attach.target,
             None if attach.unsettled is None else {},
             max_message_size=session.client.broker.limits.max_message,
+            properties=_paired(attach),
         ),
     )
     link.renew_credit()
+
+
+def _check_paired(attach: AttachFrame) -> None:
+    """Raise LinkConditionError for a link to management that is none of a pair."""
+    if _paired(attach) is None:
+        text = f"a link to {ADDRESS} is one of a pair, with the property 'paired'"
+        raise LinkConditionError(conditions.PRECONDITION_FAILED, text)
+
+
+def _paired(attach: AttachFrame) -> dict[object, object] | None:
+    """Return the property of a pair, if the client has sent it."""
+    return {PAIRED: True} if (attach.properties or {}).get(PAIRED) is True else None
 
 
 # --- consumers ---
@@ -145,13 +171,27 @@ def attach_consumer(session: LinkSession, attach: AttachFrame) -> None:
     terminus = attach.source
     if not isinstance(terminus, SourceTerminus):
         raise LinkConditionError(conditions.INVALID_FIELD, "an attach without a source")
+    if terminus.address == ADDRESS:
+        _check_paired(attach)
+        session.links[attach.handle] = ResponseLink(session, attach)
+        session.client.send(
+            session.channel,
+            AttachFrame(
+                *(attach.name, attach.handle, SENDER, SETTLED, 0, terminus, attach.target),
+                initial_delivery_count=0,
+                max_message_size=session.client.broker.limits.max_message,
+                properties=_paired(attach),
+            ),
+        )
+        return
     if terminus.dynamic:
         _declare(session, attach, _dynamic(session, auto_delete=True), _dynamic_source)
         return
     if not isinstance(terminus.address, str):
         raise LinkConditionError(conditions.INVALID_FIELD, "a source without an address")
     try:
-        source = source_of(terminus.address)
+        version_1 = session.broker.limits.version_1_addresses
+        source = source_of(terminus.address, version_1=version_1)
     except AddressError as error:
         raise LinkConditionError(Symbol(error.condition), str(error)) from None
     if source.exchange:

@@ -173,6 +173,8 @@ class AmqpBroker:
             max_incomplete_bytes=amqp.max_incomplete_bytes,
             product=amqp.product,
             product_version=amqp.product_version,
+            product_version_1_0=amqp.product_version_1_0,
+            version_1_addresses=amqp.version_1_addresses,
         )
 
     def now(self) -> float:

@@ -92,7 +92,7 @@ def test_open_tells_limits_product_and_relay(broker: MemoryBroker) -> None:
     (answer,) = peer.bodies()
     assert answer.max_frame_size == broker.limits.frame_max
     assert answer.idle_time_out == 60_000
-    assert names(answer.offered_capabilities) == ("ANONYMOUS-RELAY",)
+    assert names(answer.offered_capabilities) == ("LINK_PAIR_V1_0", "ANONYMOUS-RELAY")
     assert answer.properties["product"] == "RabbitMQ"
     assert (peer.client.frame_max, peer.client.info.channel_max) == (1000, 5)
 
