@@ -53,7 +53,7 @@ class Missing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AddressTarget:
     """Where messages go: an exchange and a routing key; of the default exchange, a queue.
 
     ``queue``: the queue's name if the address names one, else empty. ``declare``: the queue is
@@ -78,7 +78,7 @@ class Source:
     declare: bool = False
 
 
-def target_of(address: str, *, version_1: bool = True) -> Target:
+def target_of(address: str, *, version_1: bool = True) -> AddressTarget:
     """Return the target that an address names. Raises `AddressError`.
 
     ``version_1``: whether addresses of version 1 are allowed.
@@ -91,7 +91,7 @@ def target_of(address: str, *, version_1: bool = True) -> Target:
     return _target_1(address)
 
 
-def target_of_message(to: bytes | None) -> Target:
+def target_of_message(to: bytes | None) -> AddressTarget:
     """Return the target of one message of a link without an address, by its property ``to``.
 
     Raises `AddressError` (amqp:precondition-failed): the message is rejected, the link stays.
@@ -169,34 +169,34 @@ def _name(part: str, address: str) -> str:
     return found
 
 
-def _target_2(address: str) -> Target:
+def _target_2(address: str) -> AddressTarget:
     if address.startswith(_QUEUES):
         queue = _name(address[len(_QUEUES) :], address)
-        return Target("", queue, queue)
+        return AddressTarget("", queue, queue)
     parts = address[len(_EXCHANGES) :].split("/")
     if len(parts) > 2:
         raise _bad(address)
     exchange = _name(parts[0], address)
     if exchange in _DEFAULT_NAMES:
         raise _bad(address)
-    return Target(exchange, _decoded(parts[1], address) if len(parts) == 2 else "")
+    return AddressTarget(exchange, _decoded(parts[1], address) if len(parts) == 2 else "")
 
 
-def _target_1(address: str) -> Target:
+def _target_1(address: str) -> AddressTarget:
     kind, parts = _parts_1(address)
     if kind == "exchange":
         name = _plain(parts[0], address)
         exchange = "" if name in _DEFAULT_NAMES else name
         if len(parts) == 1:
-            return Target(exchange, "", missing=Missing.SUBJECT)
+            return AddressTarget(exchange, "", missing=Missing.SUBJECT)
         key = _plain(parts[1], address)
-        return Target(exchange, key, missing=Missing.NOTHING if key else Missing.SUBJECT)
+        return AddressTarget(exchange, key, missing=Missing.NOTHING if key else Missing.SUBJECT)
     if kind == "topic":
-        return Target(TOPIC_EXCHANGE, _plain(parts[0], address))
+        return AddressTarget(TOPIC_EXCHANGE, _plain(parts[0], address))
     if not parts:
-        return Target("", "", missing=Missing.SUBJECT)
+        return AddressTarget("", "", missing=Missing.SUBJECT)
     queue = _plain(parts[0], address)
-    return Target("", queue, queue, declare=kind == "queue")
+    return AddressTarget("", queue, queue, declare=kind == "queue")
 
 
 def _source_1(address: str) -> Source:

@@ -59,7 +59,7 @@ PRIORITY_DEFAULT: Final = 4
 class FilterError(ValueError):
     """A filter's value is invalid; the text says why. ``condition``: the standard's symbol."""
 
-    condition: Final = INVALID_FIELD
+    condition: Final[Symbol] = INVALID_FIELD
 
 
 @dataclass(frozen=True)

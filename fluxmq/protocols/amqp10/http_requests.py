@@ -66,9 +66,7 @@ def read_request(data: bytes) -> HttpRequest:
     try:
         at = 0
         while at < len(data):  # RabbitMQ's Python client sends an empty body first
-            section, at = codec.decode(data, at)
-            if not isinstance(section, Described):
-                raise codec.MalformedError("a value that is no section")
+            section, at = _section(data, at)
             found = section.value
             if section.descriptor in (PROPERTIES, _PROPERTIES):
                 fields = found if isinstance(found, list) else []
@@ -85,6 +83,13 @@ def read_request(data: bytes) -> HttpRequest:
         raise LinkConditionError(INVALID_FIELD, f"a request whose reply-to is not {HERE}")
     path, query = _target(target)
     return HttpRequest(fields[PropertyField.MESSAGE_ID], method, path, query, body)
+
+
+def _section(data: bytes, at: int) -> tuple[Described, int]:
+    section, end = codec.decode(data, at)
+    if not isinstance(section, Described):
+        raise codec.MalformedError("a value that is no section")
+    return section, end
 
 
 def _text(value: object, index: PropertyField) -> str:

@@ -1,6 +1,6 @@
 """Management over a pair of links to ``/management``: queues, exchanges, bindings, tokens.
 
-``Management.handle`` takes a request's message and answers it with another, at once or when the
+``ManagementNode.handle`` takes a request's message and answers it with another, at once or when the
 broker has answered. Rules, checks and texts are those of AMQP 0.9.1's methods (`Entities`); statuses
 are RabbitMQ 4's, which its clients expect:
 
@@ -102,7 +102,7 @@ class QueuePlaces(NamedTuple):
     replicas: tuple[str, ...]
 
 
-class Management:
+class ManagementNode:
     """The management links of one session.
 
     `renew`: see `Renew`. `places`: where a queue is; by default on this node.
@@ -166,7 +166,7 @@ class _HttpCall:
 
     def __init__(
         self,
-        management: Management,
+        management: ManagementNode,
         request: HttpRequest,
         ended: Callable[[bytes | ConditionError], None],
     ) -> None:

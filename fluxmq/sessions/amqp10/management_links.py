@@ -22,7 +22,7 @@ from fluxmq.protocols.amqp10.delivery import transfer_frames
 from fluxmq.protocols.amqp10.performatives import AttachFrame, FlowFrame
 from fluxmq.sessions.amqp10.client import Amqp10Client
 from fluxmq.sessions.amqp10.incoming import IncomingLink
-from fluxmq.sessions.amqp10.management import CREDIT, Management
+from fluxmq.sessions.amqp10.management import CREDIT, ManagementNode
 from fluxmq.sessions.amqp10.outcomes import ACCEPTED
 from fluxmq.sessions.amqp10.outgoing import LinkCredit
 from fluxmq.sessions.amqp10.ports import LinkSession
@@ -80,7 +80,7 @@ class ManagementRequests:
     def __init__(self, session: LinkSession, attach: AttachFrame) -> None:
         self.session = session
         renew = partial(_renew, session.client)
-        self.management = Management(session.client, session.broker, renew)
+        self.management = ManagementNode(session.client, session.broker, renew)
         self.link = IncomingLink(session, attach, self, CREDIT)
 
     def take(self, number: int, settled: bool, data: bytes) -> None:

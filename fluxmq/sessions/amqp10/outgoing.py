@@ -19,6 +19,7 @@ from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, EXPIRY,
 from fluxmq.model.properties import PropertyError
 from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.delivery import transfer_frames
+from fluxmq.protocols.amqp10.filters import MessageFilter
 from fluxmq.protocols.amqp10.message_template import MessageTemplate, template_of
 from fluxmq.protocols.amqp10.performatives import AttachFrame, DetachFrame, FlowFrame
 from fluxmq.protocols.amqp10.types import ULong
@@ -94,17 +95,24 @@ class OutgoingLink:
     """A link to a consumer.
 
     ``held``: messages from the queue that it has not settled, those in ``waiting`` included.
-    ``settles``: it sends deliveries settled; ``written``: such deliveries, not yet settled with the
-    queue. ``limit``: what the queue was told. ``ending``: the client's detach, which came before
+    ``wanted``: messages that it sends, None for all; the queue is its own, or a stream, and the
+    others are settled. ``settles``: it sends deliveries settled; ``written``: such deliveries and
+    messages that are not sent, not yet settled with the queue. ``limit``: what the queue was told. ``ending``: the client's detach, which came before
     the queue's answer.
     """
 
     def __init__(
-        self, session: LinkSession, attach: AttachFrame, queue: QueueRecord, priority: int
+        self,
+        session: LinkSession,
+        attach: AttachFrame,
+        queue: QueueRecord,
+        priority: int,
+        wanted: MessageFilter | None = None,
     ) -> None:
         self.session = session
         self.attach = attach
         self.queue = queue
+        self.wanted = wanted
         self.settles = attach.snd_settle_mode == SETTLED
         self.priority = priority
         self.consumer: AmqpConsumerHandle | None = None
@@ -220,9 +228,30 @@ class OutgoingLink:
             self.consumer.settle(Verb.RELEASE, ranges, 0, b"", None)
             return
         self.held += count
-        self.waiting.append((batch, first, count, attempts))
+        if self.wanted is None:
+            self.waiting.append((batch, first, count, attempts))
+        else:
+            self._sift(self.wanted, batch, first, count, attempts)
         self.pump()
         self.adjust()
+
+    def _sift(
+        self, wanted: MessageFilter, batch: Batch, first: int, count: int, attempts: int
+    ) -> None:
+        """Let messages wait that are wanted, and settle the others."""
+        now_ms = self.session.broker.now_us() // 1000
+        index, end = first, first + count
+        while index < end:
+            matches = wanted.matches(batch.properties(index), now_ms)
+            stop = end if batch.uniform_properties else index + 1
+            while stop < end and wanted.matches(batch.properties(stop), now_ms) is matches:
+                stop += 1
+            if matches:
+                self.waiting.append((batch, index, stop - index, attempts))
+            else:
+                self.written.append((batch.base_offset + index, batch.base_offset + stop - 1))
+                self.session.mark()
+            index = stop
 
     def cancelled(self) -> None:
         """Handle the end of the queue."""

@@ -18,7 +18,12 @@ from fluxmq.model.properties import PropertyError
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.amqp10 import conditions
-from fluxmq.protocols.amqp10.addresses import AddressError, Missing, Target, target_of_message
+from fluxmq.protocols.amqp10.addresses import (
+    AddressError,
+    AddressTarget,
+    Missing,
+    target_of_message,
+)
 from fluxmq.protocols.amqp10.conditions import LinkConditionError
 from fluxmq.protocols.amqp10.message import (
     AmqpMessage,
@@ -61,7 +66,7 @@ class CheckedMessage(NamedTuple):
 
 
 def checked(
-    client: Amqp10Client, data: bytes, target: Target | None
+    client: Amqp10Client, data: bytes, target: AddressTarget | None
 ) -> tuple[CheckedMessage, bytes]:
     """Make the checks of a message; return their result and the payload. ``target``: of the link;
     None: the message's ``to``.
@@ -173,7 +178,7 @@ def run_of(payloads: list[bytes], channel: int, routing: Routing) -> AmqpPublish
     return run
 
 
-def _keys(target: Target, columns: MessageColumns) -> tuple[str, ...]:
+def _keys(target: AddressTarget, columns: MessageColumns) -> tuple[str, ...]:
     """Return the routing keys. Raises LinkConditionError for those that are not UTF-8."""
     key = target.routing_key
     try:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from fluxmq.auth.remote_rights import UndecidedError
-from fluxmq.protocols.amqp10.addresses import Target
+from fluxmq.protocols.amqp10.addresses import AddressTarget
 from fluxmq.protocols.amqp10.conditions import ConditionError, LinkConditionError
 from fluxmq.protocols.amqp10.performatives import AttachFrame
 from fluxmq.sessions.amqp10.incoming import IncomingLink
@@ -32,7 +32,9 @@ class LinkPublisher:
     ``first`` on.
     """
 
-    def __init__(self, session: LinkSession, attach: AttachFrame, target: Target | None) -> None:
+    def __init__(
+        self, session: LinkSession, attach: AttachFrame, target: AddressTarget | None
+    ) -> None:
         self.session = session
         self.target = target
         self.known: CheckedMessage | None = None

@@ -1,11 +1,10 @@
 """Attaching: from the termini of an attach to a link on an exchange or a queue.
 
-What a terminus asks for and is not served is refused with a condition, never left out: transactions,
-selectors, browsing of queues. Dynamic nodes are exclusive queues, which end with the link or the
-connection.
+What a terminus asks for and is not served is refused with a condition: transactions, browsing of
+queues, filters of messages in a queue that others consume too. Filters of an unknown kind are left
+out of the answer. Dynamic nodes are exclusive queues, which end with the link or the connection.
 
-Source: OASIS AMQP 1.0 part 3, section 3.5 (termini), RabbitMQ's addresses and its filter for the
-offset of a stream.
+Source: OASIS AMQP 1.0 part 3, section 3.5 (termini), RabbitMQ's addresses.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from functools import partial
 from typing import Final
 
 from fluxmq.auth.remote_rights import UndecidedError
-from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.errors import AmqpError
 from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.addresses import (
     AddressError,
+    AddressTarget,
     Source,
-    Target,
     queue_address,
     source_of,
     target_of,
 )
 from fluxmq.protocols.amqp10.conditions import LinkConditionError
+from fluxmq.protocols.amqp10.filters import FilterError, SourceFilters, read_filters
 from fluxmq.protocols.amqp10.performatives import (
     RECEIVER,
     SENDER,
@@ -36,7 +35,7 @@ from fluxmq.protocols.amqp10.performatives import (
     SourceTerminus,
     TargetTerminus,
 )
-from fluxmq.protocols.amqp10.types import Described, Milliseconds, Symbol, symbols
+from fluxmq.protocols.amqp10.types import Described, Symbol, symbols
 from fluxmq.routing.topology.arguments import STREAM
 from fluxmq.routing.topology.changes import Bind, Change, DeclareQueue
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, QueueRecord
@@ -83,7 +82,7 @@ def attach_publisher(session: LinkSession, attach: AttachFrame) -> None:
     if terminus.dynamic:
         _declare(session, attach, _dynamic(session, auto_delete=False), _dynamic_target)
         return
-    target: Target | None = None
+    target: AddressTarget | None = None
     if terminus.address is not None:
         target = _target(terminus.address, session.broker.limits.version_1_addresses)
         _check_target(session, target)
@@ -93,7 +92,7 @@ def attach_publisher(session: LinkSession, attach: AttachFrame) -> None:
     _open_publisher(session, attach, target)
 
 
-def _target(address: object, version_1: bool) -> Target:
+def _target(address: object, version_1: bool) -> AddressTarget:
     if not isinstance(address, str):
         raise LinkConditionError(conditions.INVALID_FIELD, "an address that is no string")
     try:
@@ -102,7 +101,7 @@ def _target(address: object, version_1: bool) -> Target:
         raise LinkConditionError(Symbol(error.condition), str(error)) from None
 
 
-def _check_target(session: LinkSession, target: Target) -> None:
+def _check_target(session: LinkSession, target: AddressTarget) -> None:
     """Check that the client may publish there. Raises LinkConditionError."""
     client, name = session.client, target.exchange
     vhost = client.info.vhost
@@ -118,7 +117,7 @@ def _check_target(session: LinkSession, target: Target) -> None:
         raise LinkConditionError(conditions.UNAUTHORIZED_ACCESS, text)
 
 
-def _dynamic_target(session: LinkSession, attach: AttachFrame, target: Target) -> None:
+def _dynamic_target(session: LinkSession, attach: AttachFrame, target: AddressTarget) -> None:
     terminus = attach.target
     assert isinstance(terminus, TargetTerminus)
     terminus.address = queue_address(target.queue)
@@ -126,7 +125,9 @@ def _dynamic_target(session: LinkSession, attach: AttachFrame, target: Target) -
     _open_publisher(session, attach, target)
 
 
-def _open_publisher(session: LinkSession, attach: AttachFrame, target: Target | None) -> None:
+def _open_publisher(
+    session: LinkSession, attach: AttachFrame, target: AddressTarget | None
+) -> None:
     """Answer the attach of a publisher, and give it credit."""
     _answer_publisher(session, attach, LinkPublisher(session, attach, target).link)
 
@@ -199,10 +200,10 @@ def attach_consumer(session: LinkSession, attach: AttachFrame) -> None:
     elif source.declare and _lacks(session, source.queue):
         _declare(session, attach, [_durable(session, source.queue)], _open_consumer)
     else:
-        _open_consumer(session, attach, Target("", source.queue, source.queue))
+        _open_consumer(session, attach, AddressTarget("", source.queue, source.queue))
 
 
-def _dynamic_source(session: LinkSession, attach: AttachFrame, target: Target) -> None:
+def _dynamic_source(session: LinkSession, attach: AttachFrame, target: AddressTarget) -> None:
     terminus = attach.source
     assert isinstance(terminus, SourceTerminus)
     terminus.address = queue_address(target.queue)
@@ -210,7 +211,7 @@ def _dynamic_source(session: LinkSession, attach: AttachFrame, target: Target) -
     _open_consumer(session, attach, target)
 
 
-def _open_consumer(session: LinkSession, attach: AttachFrame, target: Target) -> None:
+def _open_consumer(session: LinkSession, attach: AttachFrame, target: AddressTarget) -> None:
     """Attach to a queue, and answer when it has answered. Raises LinkConditionError."""
     client, terminus = session.client, attach.source
     assert isinstance(terminus, SourceTerminus)
@@ -218,12 +219,13 @@ def _open_consumer(session: LinkSession, attach: AttachFrame, target: Target) ->
     try:
         client.access.read(QUEUE, target.queue)
         queue = broker.topology.require_queue(info.vhost, target.queue, info.owner)
-        start = _start(terminus, queue)
+        filters = _filters(terminus, queue)
+        start = stream_start(filters.offset, queue) if queue.type == STREAM else None
     except (AmqpError, Refusal) as error:
         raise link_error(error) from None
     if terminus.distribution_mode == COPY and queue.type != STREAM:
         raise _not_implemented(f"browsing (distribution-mode copy) of queue '{queue.name}'")
-    link = OutgoingLink(session, attach, queue, _priority(attach))
+    link = OutgoingLink(session, attach, queue, _priority(attach), filters.messages)
     session.links[attach.handle] = link
     wanted = ConsumeRequest(
         queue,
@@ -300,20 +302,26 @@ def _priority(attach: AttachFrame) -> int:
     return max(-PRIORITY_MAX, min(int(value), PRIORITY_MAX))
 
 
-def _start(terminus: SourceTerminus, queue: QueueRecord) -> tuple[str, int] | None:
-    """Return where a stream's consumer begins. Raises LinkConditionError for other filters, and
-    SoftError for a value that says no position."""
-    start: object = None
-    for name, value in (terminus.filter or {}).items():
-        kind = value.descriptor if isinstance(value, Described) else name
-        if kind != OFFSET_FILTER or queue.type != STREAM:
-            raise _not_implemented(f"filter {name} on queue '{queue.name}'")
-        start = value.value if isinstance(value, Described) else value
-        if isinstance(start, Milliseconds):
-            start = Timestamp(max(start, 0) // 1000)
-        elif isinstance(start, str):
-            start = str(start)
-    return stream_start(start, queue) if queue.type == STREAM else None
+def _filters(terminus: SourceTerminus, queue: QueueRecord) -> SourceFilters:
+    """Return the filters of a source, and leave in the terminus those that are in place. Raises
+    LinkConditionError for an invalid one, and for one that this queue cannot have: what one consumer
+    does not want, others get."""
+    try:
+        filters = read_filters(terminus.filter)
+    except FilterError as error:
+        raise LinkConditionError(error.condition, str(error)) from None
+    stream = queue.type == STREAM
+    if filters.offset is not None and not stream:
+        raise _not_implemented(f"filter {OFFSET_FILTER} on queue '{queue.name}'")
+    if filters.messages is not None and not (stream or _is_subscription(terminus)):
+        raise _not_implemented(f"a filter of messages on queue '{queue.name}'")
+    terminus.filter = filters.effective or None
+    return filters
+
+
+def _is_subscription(terminus: SourceTerminus) -> bool:
+    """Return whether the address is an exchange's: the link's queue is its own, for it alone."""
+    return isinstance(terminus.address, str) and source_of(terminus.address).exchange != ""
 
 
 # --- queues that a link declares ---
@@ -323,7 +331,7 @@ def _declare(
     session: LinkSession,
     attach: AttachFrame,
     changes: list[Change],
-    then: Callable[[LinkSession, AttachFrame, Target], None],
+    then: Callable[[LinkSession, AttachFrame, AddressTarget], None],
 ) -> None:
     """Declare the queue of a link, and go on when it exists."""
     declared = changes[0]
@@ -337,7 +345,7 @@ def _declare(
         try:
             if refusal is not None:
                 raise link_error(refusal)
-            then(session, attach, Target("", name, name))
+            then(session, attach, AddressTarget("", name, name))
         except UndecidedError as undecided:
             session.client.wait(undecided, partial(done, None))
         except LinkConditionError as error:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from fluxmq.protocols.amqp10.addresses import (
     ADDRESS_BYTES_MAX,
     AddressError,
+    AddressTarget,
     Missing,
     Source,
-    Target,
     exchange_address,
     queue_address,
     source_of,
@@ -28,27 +28,27 @@ SUBJECT = Missing.SUBJECT
 @pytest.mark.parametrize(
     ("address", "target"),
     [
-        ("/queues/orders", Target("", "orders", "orders")),
-        ("/queues/a%2Fb%20%C3%BC", Target("", "a/b ü", "a/b ü")),
-        ("/exchanges/e/key", Target("e", "key")),
-        ("/exchanges/e", Target("e", "")),
-        ("/exchanges/e/", Target("e", "")),
-        ("/exchanges/my%2Fe/a.b%25", Target("my/e", "a.b%")),
-        ("orders", Target("", "orders", "orders", declare=True)),
-        ("a%2Fb", Target("", "a/b", "a/b", declare=True)),
-        ("/queue/orders", Target("", "orders", "orders", declare=True)),
-        ("/queue", Target("", "", missing=SUBJECT)),
-        ("/amq/queue/amq.gen-1", Target("", "amq.gen-1", "amq.gen-1")),
-        ("/exchange/e", Target("e", "", missing=SUBJECT)),
-        ("/exchange/amq.default", Target("", "", missing=SUBJECT)),
-        ("/exchange/e/k", Target("e", "k")),
-        ("/topic/a.b", Target("amq.topic", "a.b")),
-        ("queue://orders", Target("", "orders", "orders", declare=True)),
-        ("queue://a/b", Target("", "a/b", "a/b", declare=True)),
-        ("topic://a.b", Target("amq.topic", "a.b")),
+        ("/queues/orders", AddressTarget("", "orders", "orders")),
+        ("/queues/a%2Fb%20%C3%BC", AddressTarget("", "a/b ü", "a/b ü")),
+        ("/exchanges/e/key", AddressTarget("e", "key")),
+        ("/exchanges/e", AddressTarget("e", "")),
+        ("/exchanges/e/", AddressTarget("e", "")),
+        ("/exchanges/my%2Fe/a.b%25", AddressTarget("my/e", "a.b%")),
+        ("orders", AddressTarget("", "orders", "orders", declare=True)),
+        ("a%2Fb", AddressTarget("", "a/b", "a/b", declare=True)),
+        ("/queue/orders", AddressTarget("", "orders", "orders", declare=True)),
+        ("/queue", AddressTarget("", "", missing=SUBJECT)),
+        ("/amq/queue/amq.gen-1", AddressTarget("", "amq.gen-1", "amq.gen-1")),
+        ("/exchange/e", AddressTarget("e", "", missing=SUBJECT)),
+        ("/exchange/amq.default", AddressTarget("", "", missing=SUBJECT)),
+        ("/exchange/e/k", AddressTarget("e", "k")),
+        ("/topic/a.b", AddressTarget("amq.topic", "a.b")),
+        ("queue://orders", AddressTarget("", "orders", "orders", declare=True)),
+        ("queue://a/b", AddressTarget("", "a/b", "a/b", declare=True)),
+        ("topic://a.b", AddressTarget("amq.topic", "a.b")),
     ],
 )
-def test_targets(address: str, target: Target) -> None:
+def test_targets(address: str, target: AddressTarget) -> None:
     assert target_of(address) == target
 
 
@@ -133,13 +133,13 @@ def test_version_1_can_be_turned_off(address: str) -> None:
 
 
 def test_version_2_needs_no_setting() -> None:
-    assert target_of("/exchanges/e/k", version_1=False) == Target("e", "k")
+    assert target_of("/exchanges/e/k", version_1=False) == AddressTarget("e", "k")
     assert source_of("/queues/q", version_1=False) == Source("q")
 
 
 def test_a_target_of_each_message() -> None:
-    assert target_of_message(b"/queues/q") == Target("", "q", "q")
-    assert target_of_message(b"/exchanges/e/k") == Target("e", "k")
+    assert target_of_message(b"/queues/q") == AddressTarget("", "q", "q")
+    assert target_of_message(b"/exchanges/e/k") == AddressTarget("e", "k")
 
 
 @pytest.mark.parametrize(
@@ -155,10 +155,10 @@ def test_a_message_to_nowhere_is_rejected_and_the_link_stays(to: bytes | None) -
 @given(NAMES, NAMES)
 def test_any_name_has_an_address(name: str, key: str) -> None:
     assert source_of(queue_address(name)) == Source(name)
-    assert target_of(queue_address(name)) == Target("", name, name)
+    assert target_of(queue_address(name)) == AddressTarget("", name, name)
     if name != "amq.default":
-        assert target_of(exchange_address(name, key)) == Target(name, key)
-        assert target_of_message(exchange_address(name).encode()) == Target(name, "")
+        assert target_of(exchange_address(name, key)) == AddressTarget(name, key)
+        assert target_of_message(exchange_address(name).encode()) == AddressTarget(name, "")
 
 
 @given(st.text(max_size=40) | st.text("/%aqueuestopicxchng:.2F", max_size=40))

@@ -18,7 +18,7 @@ from fluxmq.routing.topology.changes import SetVhostLimits
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.sessions.amqp091.access import Access
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
-from fluxmq.sessions.amqp10.management import CREDIT, Management, QueuePlaces
+from fluxmq.sessions.amqp10.management import CREDIT, ManagementNode, QueuePlaces
 from tests.unit.protocols.amqp10.sections import encoded
 from tests.unit.sessions.amqp091.memory import MemoryBroker
 from tests.unit.sessions.amqp091.test_remote_rights import Server
@@ -46,7 +46,7 @@ class Caller:
         self.errors: list[ConditionError] = []
         self.answers: list[tuple[str, Any, Any]] = []
         find = None if places is None else lambda queue: places[queue.name]
-        self.management = Management(self, self.broker, self._renew, find)
+        self.management = ManagementNode(self, self.broker, self._renew, find)
 
     def _renew(self, token: bytes, done: Any) -> None:
         self.tokens.append(token)
