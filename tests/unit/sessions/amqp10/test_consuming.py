@@ -399,7 +399,7 @@ def test_a_stream_is_filtered_and_goes_on_behind_what_is_not_wanted(
     other = Peer10(broker)
     other.sender("/queues/s")
     publish(other, "no", "wanted", "no", "no", "wanted", "wanted")
-    filters = {
+    filters: dict[object, object] = {
         Symbol("jms-selector"): SELECTOR,
         Symbol("rabbitmq:stream-offset-spec"): "first",
         Symbol("unknown"): Described(Symbol("unknown"), 1),
