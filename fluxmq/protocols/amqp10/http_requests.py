@@ -11,7 +11,7 @@ RabbitMQ 4's management over AMQP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -64,11 +64,7 @@ def read_request(data: bytes) -> HttpRequest:
     fields: list[object] = []
     body: object = None
     try:
-        at = 0
-        while at < len(data):  # RabbitMQ's Python client sends an empty body first
-            section, at = codec.decode(data, at)
-            if not isinstance(section, Described):
-                raise codec.MalformedError("a value that is no section")
+        for section in _sections(data):
             found = section.value
             if section.descriptor in (PROPERTIES, _PROPERTIES):
                 fields = found if isinstance(found, list) else []
@@ -85,6 +81,17 @@ def read_request(data: bytes) -> HttpRequest:
         raise LinkConditionError(INVALID_FIELD, f"a request whose reply-to is not {HERE}")
     path, query = _target(target)
     return HttpRequest(fields[PropertyField.MESSAGE_ID], method, path, query, body)
+
+
+def _sections(data: bytes) -> Iterator[Described]:
+    """Yield the sections of a message, in any order: RabbitMQ's Python client sends an empty body
+    first. Raises `MalformedError`."""
+    at = 0
+    while at < len(data):
+        section, at = codec.decode(data, at)
+        if not isinstance(section, Described):
+            raise codec.MalformedError("a value that is no section")
+        yield section
 
 
 def _text(value: object, index: PropertyField) -> str:
