@@ -20,7 +20,7 @@ from typing import Final
 import orjson
 
 from fluxmq.cli.tables import Column, TextTable, grouped
-from fluxmq.model.amqp10_readers import Reader, expanded
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.properties import Item, PropertyError, PropertyKind, Value, decode
 from fluxmq.model.segments import TIME_NONE
@@ -338,7 +338,7 @@ def _text(data: bytes) -> str | dict[str, str]:
 
 def _properties(block: bytes) -> object:
     try:
-        items = expanded(decode(block), Reader.TABLE)
+        items = expanded(decode(block), SectionReader.TABLE)
     except PropertyError:
         return _text(block)
     return [_item(item) for item in items]

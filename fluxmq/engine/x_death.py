@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fluxmq.model.amqp10_readers import Reader, expanded
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.amqp10_sections import without_annotations
 from fluxmq.model.properties import Item, PropertyKind, Value, decode, encode, text
 from fluxmq.protocols.amqp091.message_properties import address_of
@@ -75,7 +75,7 @@ def letter(
     """
     items = decode(block)
     was_in, was_for = address_of(block, key)
-    said = expanded(items, Reader.AMQP_0_9_1)
+    said = expanded(items, SectionReader.AMQP_0_9_1)
     copies = _copies(said)
     x_death: list[tuple[bytes, Value]] = [
         (b"reason", text(REASONS[DeadLetterReason(reason)])),

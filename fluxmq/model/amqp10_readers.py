@@ -35,7 +35,7 @@ CONTENT_TYPE_OF_ENCODED: Final = b"message/vnd.rabbitmq.amqp"
 """MQTT's Content Type of the same."""
 
 
-class Reader(Enum):
+class SectionReader(Enum):
     """For whom sections are expanded: they differ in what they can hold."""
 
     MQTT = "mqtt"
@@ -44,11 +44,11 @@ class Reader(Enum):
     """Columns of a table, which may have names of its own for what no other protocol has."""
 
 
-def expanded(items: Sequence[Item], reader: Reader) -> Sequence[Item]:
+def expanded(items: Sequence[Item], reader: SectionReader) -> Sequence[Item]:
     """Return a block's items with those that its sections say in the place of AMQP10.
 
     The table is in ``docs/message-properties.md``. Items of the broker's own that the sections say
-    as well win, since they are newer. For a `Reader.TABLE`, what no other protocol has is an item of
+    as well win, since they are newer. For a `SectionReader.TABLE`, what no other protocol has is an item of
     kind AMQP10 with the field's name and its text. Raises `PropertyError`.
     """
     content = sections_of_block(items)
@@ -86,7 +86,7 @@ _INTERNAL_PREFIX: Final = b"x-basic-"
 class _Expansion:
     """Makes the items of one message's sections."""
 
-    def __init__(self, fields: Fields, reader: Reader) -> None:
+    def __init__(self, fields: Fields, reader: SectionReader) -> None:
         self._reader = reader
         self.items: list[Item] = []
         self._put_properties(fields)
@@ -100,10 +100,10 @@ class _Expansion:
         reader = self._reader
         body = fields.form & BODY_MASK
         encoded = body >= Body.SEVERAL
-        named = reader is not Reader.MQTT or not encoded
-        if reader is Reader.MQTT and encoded:
+        named = reader is not SectionReader.MQTT or not encoded
+        if reader is SectionReader.MQTT and encoded:
             self._put(PropertyKind.CONTENT_TYPE, CONTENT_TYPE_OF_ENCODED)
-        if reader is not Reader.AMQP_0_9_1 and body == Body.TEXT:
+        if reader is not SectionReader.AMQP_0_9_1 and body == Body.TEXT:
             self.items.append(Item(PropertyKind.PAYLOAD_FORMAT, 1))
         for index, kind in _TEXT_KINDS:
             if named or kind is not PropertyKind.CONTENT_TYPE:
@@ -120,9 +120,9 @@ class _Expansion:
         created = fields.properties[PropertyField.CREATION_TIME].content
         if isinstance(created, int):
             self.items.append(Item(PropertyKind.TIMESTAMP, max(created, 0) // 1000))
-        if encoded and reader is not Reader.MQTT:
+        if encoded and reader is not SectionReader.MQTT:
             self._put(PropertyKind.TYPE, TYPE_OF_ENCODED)
-        if reader is Reader.TABLE:
+        if reader is SectionReader.TABLE:
             for index in _ONLY_HERE:
                 shown = _shown(fields.properties[index])
                 if shown is not None:
@@ -143,7 +143,7 @@ class _Expansion:
         content = _shown(value)
         if content is None:
             return
-        if self._reader is Reader.AMQP_0_9_1 and (
+        if self._reader is SectionReader.AMQP_0_9_1 and (
             value.type == BINARY or len(content) > SHORT_BYTES_MAX
         ):
             self._put_header(header, value)
@@ -154,13 +154,13 @@ class _Expansion:
         address = value.content
         if not isinstance(address, bytes):
             return
-        if self._reader is Reader.MQTT:
+        if self._reader is SectionReader.MQTT:
             topic = topic_of_address(address)
             if topic is None:
                 self._put_header(b"reply-to", value)
             else:
                 self._put(PropertyKind.REPLY_TO, topic)
-        elif self._reader is Reader.AMQP_0_9_1:
+        elif self._reader is SectionReader.AMQP_0_9_1:
             queue = queue_of_address(address)
             self._put(PropertyKind.REPLY_TO, address if queue is None else queue)
         else:

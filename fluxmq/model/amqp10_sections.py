@@ -112,7 +112,7 @@ class Body(IntEnum):
     VALUE = 7
 
 
-class Section(NamedTuple):
+class MessageSection(NamedTuple):
     """A section's place in a message: its descriptor is at `start`, its value at `value`."""
 
     code: int
@@ -133,12 +133,12 @@ class Fields(NamedTuple):
 NOTHING: Final = Typed("null", None)
 
 
-def scan(data: bytes, at: int, end: int) -> list[Section]:
+def scan(data: bytes, at: int, end: int) -> list[MessageSection]:
     """Return the sections of a message or a part of one, in the standard's order.
 
     Raises `AmqpValueError` for bytes that are no sections, and for sections twice or out of order.
     """
-    found: list[Section] = []
+    found: list[MessageSection] = []
     before = 0
     while at < end:
         if len(found) == SECTIONS_MAX:
@@ -150,7 +150,7 @@ def scan(data: bytes, at: int, end: int) -> list[Section]:
             raise AmqpValueError("a body of different sections")
         before = code
         stop = end_of(data, value, end)
-        found.append(Section(code, at, value, stop))
+        found.append(MessageSection(code, at, value, stop))
         at = stop
     return found
 
@@ -228,7 +228,7 @@ def without_annotations(content: bytes, names: Iterable[bytes]) -> bytes:
 
 
 def annotations_without(
-    data: bytes, section: Section, names: frozenset[bytes], prefix: bytes = b""
+    data: bytes, section: MessageSection, names: frozenset[bytes], prefix: bytes = b""
 ) -> bytes:
     """Return an annotations section without keys of these names, or with this prefix; empty if none
     is left. The bytes are the same if none is dropped. Raises `AmqpValueError`."""

@@ -25,7 +25,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from fluxmq.model.amqp10_readers import Reader, expanded
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.properties import NUMBERS, Item, PropertyError, PropertyKind, decode
 from fluxmq_spark.block_texts import NAME_AT, NAME_SIZE, Source, name_of, text_of
 
@@ -351,7 +351,7 @@ def _with_strange(items: _Items, strange: Flags, values: pa.BinaryArray, source:
     rows: list[tuple[int, int, int, int, int, int, int]] = []
     for block in numpy.flatnonzero(strange).tolist():
         try:
-            found = expanded(decode(values[block].as_py()), Reader.TABLE)
+            found = expanded(decode(values[block].as_py()), SectionReader.TABLE)
         except PropertyError as error:
             raise BlockError(block, str(error)) from None
         for ordinal, item in enumerate(found):
@@ -365,7 +365,7 @@ def _with_strange(items: _Items, strange: Flags, values: pa.BinaryArray, source:
     return _Items(*(numpy.concatenate(pair) for pair in zip(fields, added, strict=True)))
 
 
-class BlockReader:
+class BlockSectionReader:
     """Reads property blocks of one group of batches after the other, with a cache.
 
     Most publishers send equal properties, and a queue has few: distinct blocks are read once.

@@ -8,7 +8,7 @@ import proton
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.model.amqp10_readers import Reader, expanded
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.amqp10_sections import MESSAGE_ANNOTATIONS, PROPERTIES, read_fields, scan
 from fluxmq.model.amqp10_values import AmqpValueError, end_of, read_value
 from fluxmq.model.properties import Item, PropertyError, PropertyKind, decode, encode
@@ -60,9 +60,9 @@ def test_every_other_protocol_has_properties_for_it(data: bytes) -> None:
     message = from_sections(data)
     block = message.block("orders", "me")
     items = decode(block)
-    for reader in Reader:
+    for reader in SectionReader:
         for item in expanded(items, reader):
-            assert item.kind is not PropertyKind.AMQP10 or reader is Reader.TABLE
+            assert item.kind is not PropertyKind.AMQP10 or reader is SectionReader.TABLE
     mqtt.from_block(block, reserved=True)
     amqp091.from_block(block, extra={"x-delivery-count": 1})
     amqp091.block_headers(block)
@@ -115,6 +115,6 @@ def test_a_stored_item_of_any_bytes(content: bytes) -> None:
     except PropertyError:
         return
     items = [Item(PropertyKind.AMQP10, content)]
-    for reader in Reader:
+    for reader in SectionReader:
         expanded(items, reader)
     template_of(encode(items), b"key").message(b"payload")

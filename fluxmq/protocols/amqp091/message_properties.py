@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from fluxmq.model.amqp10_readers import Reader, expanded
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.properties import (
     NUMBERS,
     Item,
@@ -160,7 +160,7 @@ def block_headers(block: bytes) -> Table:
     that its sections become. Raises `PropertyError`."""
     return {
         name.decode("utf-8", "surrogateescape"): plain(value, "surrogateescape")
-        for kind, value, name in expanded(decode(block), Reader.AMQP_0_9_1)
+        for kind, value, name in expanded(decode(block), SectionReader.AMQP_0_9_1)
         if kind is PropertyKind.HEADER and isinstance(value, Value)
     }
 
@@ -178,7 +178,7 @@ def _fields(items: Sequence[Item], extra: Mapping[bytes, Value]) -> list[bytes |
     said = {} if amqp else _overlong(items)
     if _CAME_BY_AMQP_1_0 in items:
         amqp = True
-        items = expanded(items, Reader.AMQP_0_9_1)
+        items = expanded(items, SectionReader.AMQP_0_9_1)
         said = _overlong(items)
     for item in items:
         kind, value, name = item

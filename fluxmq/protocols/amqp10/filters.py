@@ -14,7 +14,6 @@ AMQP 1.0.
 ``amqp:application-properties-filter`` (0x174)  application properties, by name
 ``amqp:sql-filter`` (0x120)                   a selector with the names of sections
 ``apache.org:selector-filter:string``         a selector with the names of JMS
-``apache.org:no-local-filter:list``           not what the receiver's own connection has sent
 ============================================  =====================================================
 
 Source: AMQP 1.0 part 3 section 3.5.8; OASIS AMQP Filter Expressions 1.0 section 4; RabbitMQ's
@@ -68,13 +67,12 @@ class SourceFilters:
     """The filters of a source.
 
     ``offset``: start of a stream as AMQP 0.9.1's ``x-stream-offset`` has it: text, an int, or a
-    `Timestamp`; None without. ``messages``: None when every message matches. ``no_local``: messages
-    of the receiver's own connection are not wanted. ``effective``: filters in place, for the answer.
+    `Timestamp`; None without. ``messages``: None when every message matches. ``effective``: filters
+    in place, for the answer.
     """
 
     offset: str | int | Timestamp | None = None
     messages: MessageFilter | None = None
-    no_local: bool = False
     effective: dict[object, object] = field(default_factory=dict)
 
 
@@ -95,13 +93,12 @@ _CODES: Final = {
     0x120: "amqp:sql-filter",
     0x173: "amqp:properties-filter",
     0x174: "amqp:application-properties-filter",
-    0x468C_0000_0003: "apache.org:no-local-filter:list",
     0x468C_0000_0004: "apache.org:selector-filter:string",
 }
 """Descriptors of filters by their number."""
 _STREAM_PREFIX: Final = "rabbitmq:stream-"
 
-Predicate = Callable[["Message", int], bool]
+Predicate = Callable[["StoredMessage", int], bool]
 """Whether a message matches, at a time in milliseconds."""
 
 
@@ -113,7 +110,6 @@ class _FilterReader:
         self._offset: str | int | Timestamp | None = None
         self._values: frozenset[str] = frozenset()
         self._unfiltered = False
-        self._no_local = False
         self._uses_clock = False
         self._predicates: dict[str, Predicate] = {}
         self._readers: dict[str, Callable[[object], None]] = {
@@ -124,7 +120,6 @@ class _FilterReader:
             "amqp:application-properties-filter": self._take_application,
             "amqp:sql-filter": self._take_sql,
             "apache.org:selector-filter:string": self._take_jms,
-            "apache.org:no-local-filter:list": self._take_no_local,
         }
 
     def take(self, name: object, value: object) -> bool:
@@ -148,7 +143,7 @@ class _FilterReader:
         if self._values:
             predicates.append(self._has_value)
         messages = MessageFilter(predicates, self._uses_clock) if predicates else None
-        return SourceFilters(self._offset, messages, self._no_local, self.effective)
+        return SourceFilters(self._offset, messages, self.effective)
 
     def _put(self, kind: str, predicate: Predicate) -> None:
         if kind in self._predicates:
@@ -177,7 +172,7 @@ class _FilterReader:
             raise FilterError("rabbitmq:stream-match-unfiltered: a boolean is due")
         self._unfiltered = value
 
-    def _has_value(self, message: Message, _now_ms: int) -> bool:
+    def _has_value(self, message: StoredMessage, _now_ms: int) -> bool:
         value = message.filter_value
         return self._unfiltered if value is None else value in self._values
 
@@ -215,9 +210,6 @@ class _FilterReader:
             raise FilterError(f"{kind}: {error}") from None
         self._uses_clock |= selector.uses_clock
         self._put(kind, _selected(selector))
-
-    def _take_no_local(self, _: object) -> None:
-        self._no_local = True
 
 
 def _entries(kind: str, value: object) -> list[tuple[object, object]]:
@@ -289,7 +281,7 @@ def _plain(value: object) -> Scalar:
 
 
 def _fields_match(expected: list[tuple[str, Match | None]]) -> Predicate:
-    def evaluate(message: Message, _now_ms: int) -> bool:
+    def evaluate(message: StoredMessage, _now_ms: int) -> bool:
         values = message.values
         return all(
             match is None or (name in values and match(values[name])) for name, match in expected
@@ -314,7 +306,7 @@ _HEADER_NAMES: Final = frozenset(("durable", "priority"))
 
 
 def sql_name(name: str) -> str:
-    """Return the key in `Message.values` of a name in ``amqp:sql-filter``: ``section.field``, or an
+    """Return the key in `StoredMessage.values` of a name in ``amqp:sql-filter``: ``section.field``, or an
     application property (6.4.4.4). Raises `SelectorError`."""
     section, dot, rest = name.partition(".")
     if not dot:
@@ -358,7 +350,7 @@ def jms_name(name: str) -> str:
 # --- messages ---
 
 
-class Message:
+class StoredMessage:
     """Values of a stored message: ``h.`` and a field of the header, ``p.`` of the properties, ``a.``
     and the name of an application property, ``j.`` and what JMS has in another form.
 
@@ -459,7 +451,7 @@ class MessageFilter:
         if found is not None:
             return found
         try:
-            message = Message(block)
+            message = StoredMessage(block)
         except PropertyError:
             return False
         found = all(predicate(message, now_ms) for predicate in self._predicates)

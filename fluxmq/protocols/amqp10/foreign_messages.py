@@ -49,7 +49,7 @@ _ULONG_MAX: Final = (1 << 64) - 1
 _UINT_MAX: Final = (1 << 32) - 1
 
 
-class Converted(NamedTuple):
+class ForeignSections(NamedTuple):
     """Sections of a message. ``annotations``: encoded keys and values, and their number; ``bare``:
     properties and application properties; ``form``: of the body."""
 
@@ -221,7 +221,7 @@ def _text(value: object) -> str:
 # --- properties ---
 
 
-def converted(items: Sequence[Item]) -> Converted:
+def converted(items: Sequence[Item]) -> ForeignSections:
     """Return the sections of a message that came by another protocol."""
     protocol = next((value for kind, value, _ in items if kind is PropertyKind.PROTOCOL), 0)
     first: dict[PropertyKind, int | bytes | Value | None] = {}
@@ -248,7 +248,7 @@ def converted(items: Sequence[Item]) -> Converted:
         encoded = b"".join(application)
         parts.append(b"\0\x53\x74" + map_of(encoded, 2 * len(application)))
     entries = b"".join(symbol(name) + value for name, value in annotations.items())
-    return Converted(entries, 2 * len(annotations), b"".join(parts), form)
+    return ForeignSections(entries, 2 * len(annotations), b"".join(parts), form)
 
 
 def symbol(name: bytes) -> bytes:

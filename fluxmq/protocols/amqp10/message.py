@@ -31,8 +31,8 @@ from fluxmq.model.amqp10_sections import (
     VALUE,
     WIDE_CONTENT,
     Body,
+    MessageSection,
     PropertyField,
-    Section,
     annotations_without,
     pairs_in,
     properties_in,
@@ -198,7 +198,7 @@ def _is_brokers(key: Typed) -> bool:
     )
 
 
-def _body(data: bytes, body: list[Section]) -> tuple[int, bytes]:
+def _body(data: bytes, body: list[MessageSection]) -> tuple[int, bytes]:
     """Return form and payload of a body."""
     code, start, value, end = body[0]
     constructor = data[value]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
-from fluxmq.model.amqp10_readers import Reader, expanded
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.properties import Item, PropertyKind, Value, decode, encode, moment_of, text
 from fluxmq.protocols.mqtt import wire
 from fluxmq.protocols.mqtt.reasons import ProtocolError, malformed
@@ -123,7 +123,7 @@ def from_items(items: Sequence[Item], *, reserved: bool = False) -> bytes:
     out: list[bytes] = []
     seen = 0
     queue = b""
-    for kind, value, name in expanded(items, Reader.MQTT):
+    for kind, value, name in expanded(items, SectionReader.MQTT):
         if kind is PropertyKind.HEADER:
             if reserved and (name in RESERVED_NAMES or name.startswith(RESERVED_PREFIX)):
                 continue

@@ -147,7 +147,7 @@ class Management:
         except ConditionError as error:
             ended(error)
             return
-        _Call(self, request, ended).start()
+        _HttpCall(self, request, ended).start()
 
     def close(self) -> None:
         """Forget the requests under way: the session has ended."""
@@ -161,7 +161,7 @@ class Management:
         return QueuePlaces(node, (node,))
 
 
-class _Call:
+class _HttpCall:
     """One request, as the channel that `Entities` answers."""
 
     def __init__(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.model.amqp10_readers import Reader, expanded
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.properties import (
     ITEMS_MAX,
     NUMBERS,
@@ -30,7 +30,7 @@ from fluxmq_spark.blocks import (
     STEPS_MAX,
     UNASKED,
     BlockError,
-    BlockReader,
+    BlockSectionReader,
     addresses,
     decode_blocks,
 )
@@ -107,7 +107,7 @@ def _by_definition(
     block: bytes,
 ) -> tuple[dict[str, str], dict[str, str], str | None, str | None]:
     """Headers, properties, publisher and exchange of one block: of equal names the last."""
-    items = expanded(decode(block), Reader.TABLE)
+    items = expanded(decode(block), SectionReader.TABLE)
     own = (PropertyKind.HEADER, PropertyKind.PUBLISHER)
     alone = {item.kind: text_of(item) for item in items if not item.name}
     return (
@@ -158,7 +158,7 @@ def test_damaged_blocks_are_refused_just_when_the_model_refuses(
     blocks[which] = bytes(damaged)
     why = ""
     try:
-        expanded(decode(blocks[which]), Reader.TABLE)
+        expanded(decode(blocks[which]), SectionReader.TABLE)
     except PropertyError as error:
         why = str(error)
     if why:
@@ -348,7 +348,7 @@ def test_sections_that_are_none_are_named_by_the_number_of_their_block() -> None
 
 
 def test_equal_blocks_are_read_once_and_bad_ones_are_named_among_them() -> None:
-    reader = BlockReader()
+    reader = BlockSectionReader()
     one, other, third = (
         encode([Item(PropertyKind.MESSAGE_ID, each)]) for each in (b"1", b"2", b"3")
     )
@@ -364,7 +364,7 @@ def test_equal_blocks_are_read_once_and_bad_ones_are_named_among_them() -> None:
 
 
 def test_more_blocks_than_are_remembered() -> None:
-    reader = BlockReader()
+    reader = BlockSectionReader()
     names = [b"%d" % (number // 3) for number in range(3 * KNOWN_MAX)]
     blocks = [encode([Item(PropertyKind.MESSAGE_ID, name)]) for name in names]
     for first in range(0, len(blocks), 500):
@@ -375,7 +375,7 @@ def test_more_blocks_than_are_remembered() -> None:
 
 
 def test_blocks_that_are_mostly_different_are_read_as_they_are_for_a_while() -> None:
-    reader = BlockReader()
+    reader = BlockSectionReader()
     distinct = [encode([Item(PropertyKind.MESSAGE_ID, b"%d" % number)]) for number in range(500)]
     found, codes = reader.read(pa.array(distinct, pa.binary()))
     assert codes is None
@@ -389,7 +389,7 @@ def test_blocks_that_are_mostly_different_are_read_as_they_are_for_a_while() -> 
     assert _read(reader, equal) == ["0"] * 100
 
 
-def _read(reader: BlockReader, blocks: list[bytes]) -> list[str]:
+def _read(reader: BlockSectionReader, blocks: list[bytes]) -> list[str]:
     """The message ids of blocks."""
     found, codes = reader.read(pa.array(blocks, pa.binary()))
     assert found.properties is not None

@@ -252,16 +252,17 @@ def test_a_block_that_cannot_be_read_does_not_match() -> None:
 
 
 def test_filters_of_other_kinds_are_not_in_place() -> None:
-    known = described("apache.org:no-local-filter:list", [])
+    known = described("rabbitmq:stream-offset-spec", "first")
     found = read_filters(
         {
             Symbol("a"): described("some:other", 1),
             Symbol("b"): described(0x999, 1),
             Symbol("c"): "no filter",
+            Symbol("e"): described("apache.org:no-local-filter:list", []),
             Symbol("d"): known,
         }
     )
-    assert found == SourceFilters(no_local=True, effective={"d": known})
+    assert found == SourceFilters(offset="first", effective={"d": known})
     assert read_filters(None) == read_filters({}) == SourceFilters()
 
 
