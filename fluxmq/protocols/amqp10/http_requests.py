@@ -11,7 +11,7 @@ RabbitMQ 4's management over AMQP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -64,9 +64,7 @@ def read_request(data: bytes) -> HttpRequest:
     fields: list[object] = []
     body: object = None
     try:
-        at = 0
-        while at < len(data):  # RabbitMQ's Python client sends an empty body first
-            section, at = _section(data, at)
+        for section in _sections(data):
             found = section.value
             if section.descriptor in (PROPERTIES, _PROPERTIES):
                 fields = found if isinstance(found, list) else []
@@ -85,11 +83,15 @@ def read_request(data: bytes) -> HttpRequest:
     return HttpRequest(fields[PropertyField.MESSAGE_ID], method, path, query, body)
 
 
-def _section(data: bytes, at: int) -> tuple[Described, int]:
-    section, end = codec.decode(data, at)
-    if not isinstance(section, Described):
-        raise codec.MalformedError("a value that is no section")
-    return section, end
+def _sections(data: bytes) -> Iterator[Described]:
+    """Yield the sections of a message, in any order: RabbitMQ's Python client sends an empty body
+    first. Raises `MalformedError`."""
+    at = 0
+    while at < len(data):
+        section, at = codec.decode(data, at)
+        if not isinstance(section, Described):
+            raise codec.MalformedError("a value that is no section")
+        yield section
 
 
 def _text(value: object, index: PropertyField) -> str:
