@@ -118,7 +118,7 @@ class AmqpSettings(Section):
     product_version: Version = "3.10.8"
     """Version in connection.start: that of the product whose behaviour is served; FluxMQ's own is
     ``fluxmq_version`` there."""
-    product_version_1_0: Version = "4.0.0"
+    product_version_1_0: Version = "4.2.0"
     """The same in open of AMQP 1.0: RabbitMQ's clients for it demand 4.0 or later."""
     version_1_addresses: bool = True
     """Whether AMQP 1.0 clients may use addresses of RabbitMQ 3 and JMS: a bare name, /queue/..., topic://..."""

@@ -61,7 +61,7 @@ class AmqpLimits:
     node_name: str = "fluxmq@localhost"
     product: str = "RabbitMQ"
     product_version: str = "3.10.8"
-    product_version_1_0: str = "4.0.0"
+    product_version_1_0: str = "4.2.0"
     version_1_addresses: bool = True
 
 
