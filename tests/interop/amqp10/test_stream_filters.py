@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
-import pytest
 from rabbitmq_amqp_python_client import (
     AddressHelper,
-    AMQPMessagingHandler,
-    Connection,
-    ConnectionClosed,
     Environment,
-    Event,
     Message,
     MessageProperties,
     OffsetSpecification,
@@ -23,35 +17,7 @@ from rabbitmq_amqp_python_client import (
 )
 
 from tests.interop.amqp10.conftest import AmqpBroker
-
-Names = Callable[[], str]
-
-
-@pytest.fixture
-def connection(amqp: AmqpBroker) -> Iterator[Connection]:
-    """A connection of RabbitMQ's client."""
-    environment = Environment(uri=f"amqp://guest:guest@{amqp.host}:{amqp.port}")
-    made = environment.connection()
-    made.dial()
-    yield made
-    environment.close()
-
-
-class Gathering(AMQPMessagingHandler):  # type: ignore[misc]  # of a package without types
-    """Gathers bodies until there are enough."""
-
-    def __init__(self, expected: int) -> None:
-        super().__init__()
-        self.expected = expected
-        self.bodies: list[Any] = []
-
-    def on_amqp_message(self, event: Event) -> None:
-        """Take a message."""
-        self.bodies.append(bytes(event.message.body))
-        self.delivery_context.accept(event)
-        if len(self.bodies) == self.expected:
-            event.connection.close()
-
+from tests.interop.amqp10.test_rabbitmq_client import Collector, Enough
 
 FILTERS = (
     StreamFilterOptions(values=["eu"]),
@@ -61,8 +27,11 @@ FILTERS = (
 )
 
 
-def test_a_stream_is_filtered_in_every_way(connection: Connection, name: Names) -> None:
+def test_a_stream_is_filtered_in_every_way(amqp: AmqpBroker, name: Callable[[], str]) -> None:
     stream = name()
+    environment = Environment(uri=amqp.url)
+    connection = environment.connection()
+    connection.dial()
     connection.management().declare_queue(StreamSpecification(name=stream))
     address = AddressHelper.queue_address(stream)
     publisher = connection.publisher(address)
@@ -78,10 +47,11 @@ def test_a_stream_is_filtered_in_every_way(connection: Connection, name: Names) 
         )
     publisher.close()
     for wanted in FILTERS:
-        handler = Gathering(4)
+        collector = Collector(4)
         options = StreamConsumerOptions(OffsetSpecification.first, wanted)
-        consumer = connection.consumer(address, handler, options)
-        with suppress(ConnectionClosed):
+        consumer = connection.consumer(address, collector, options)
+        with suppress(Enough):
             consumer.run()
-        assert handler.bodies == [b"0", b"3", b"6", b"9"]
-        connection.dial()
+        consumer.close()
+        assert collector.got == [b"0", b"3", b"6", b"9"]
+    environment.close()
