@@ -39,9 +39,7 @@ class Collector(AMQPMessagingHandler):  # type: ignore[misc]
             raise Enough
 
 
-def test_topology_is_declared_used_and_deleted(
-    amqp: AmqpBroker, name: Callable[[], str]
-) -> None:
+def test_topology_is_declared_used_and_deleted(amqp: AmqpBroker, name: Callable[[], str]) -> None:
     queue, exchange = name(), name()
     environment = Environment(uri=amqp.url)
     connection = environment.connection()
