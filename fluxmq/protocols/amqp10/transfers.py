@@ -15,6 +15,8 @@ from fluxmq.protocols.amqp10.performatives import TransferFrame
 
 _START: Final = b"\x00\x53\x14\xc0"
 _FLAGS: Final = {0x40: None, 0x41: True, 0x42: False}
+_CONSTANTS: Final = {0x40: None, 0x43: 0}
+_NO_TAG: Final = {0x40: None}
 _FIELDS_MIN: Final = 4
 _FIELDS_MAX: Final = 11
 _NOTHING: Final = frozenset(b"\x40\x42")
@@ -29,50 +31,35 @@ def read_transfer(data: bytes) -> tuple[TransferFrame, int] | None:
     count = data[5]
     if end > len(data) or not _FIELDS_MIN <= count <= _FIELDS_MAX:
         return None
-    numbers: list[int | None] = []
-    tag: bytes | None = None
-    at = 6
     try:
-        for index in range(_FIELDS_MIN):
-            code = data[at]
-            if index == 2:
-                if code == 0xA0:
-                    stop = at + 2 + data[at + 1]
-                    tag = data[at + 2 : stop]
-                    at = stop
-                    continue
-                if code != 0x40:
-                    return None
-                at += 1
-            elif code == 0x43:
-                numbers.append(0)
-                at += 1
-            elif code == 0x52:
-                numbers.append(data[at + 1])
-                at += 2
-            elif code == 0x70:
-                numbers.append(int.from_bytes(data[at + 1 : at + 5], "big"))
-                at += 5
-            elif code == 0x40 and index:
-                numbers.append(None)
-                at += 1
-            else:
-                return None
-        settled: bool | None = None
-        more = False
-        if count > _FIELDS_MIN:
-            settled = _FLAGS[data[at]]
-            at += 1
-        if count > _FIELDS_MIN + 1:
-            more = _FLAGS[data[at]] or False
-            at += 1
+        handle, at = _number(data, 6)
+        delivery, at = _number(data, at)
+        tag, at = _tag(data, at)
+        form, at = _number(data, at)
+        settled = _FLAGS[data[at]] if count > _FIELDS_MIN else None
+        more = count > _FIELDS_MIN + 1 and _FLAGS[data[at + 1]]
     except (IndexError, KeyError):
         return None
-    rest = data[at:end]
-    if at > end or len(rest) != max(count - _FIELDS_MIN - 2, 0):
+    rest = data[at + min(count - _FIELDS_MIN, 2) : end]
+    whole = at <= end and len(rest) == max(count - _FIELDS_MIN - 2, 0)
+    if handle is None or not whole or (rest and not _NOTHING.issuperset(rest)):
         return None
-    if rest and not _NOTHING.issuperset(rest):
-        return None
-    handle = numbers[0]
-    assert handle is not None
-    return TransferFrame(handle, numbers[1], tag, numbers[2], settled, more), end
+    return TransferFrame(handle, delivery, tag, form, settled, more or False), end
+
+
+def _number(data: bytes, at: int) -> tuple[int | None, int]:
+    """Return a uint or null, and where it ends. Raises KeyError for others."""
+    code = data[at]
+    if code == 0x52:
+        return data[at + 1], at + 2
+    if code == 0x70:
+        return int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
+    return _CONSTANTS[code], at + 1
+
+
+def _tag(data: bytes, at: int) -> tuple[bytes | None, int]:
+    """Return a short binary or null, and where it ends. Raises KeyError for others."""
+    if data[at] != 0xA0:
+        return _NO_TAG[data[at]], at + 1
+    stop = at + 2 + data[at + 1]
+    return data[at + 2 : stop], stop
