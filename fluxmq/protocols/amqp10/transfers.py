@@ -40,7 +40,8 @@ def read_transfer(data: bytes) -> tuple[TransferFrame, int] | None:
         more = count > _FIELDS_MIN + 1 and _FLAGS[data[at + 1]]
     except (IndexError, KeyError):
         return None
-    rest = data[at + min(count - _FIELDS_MIN, 2) : end]
+    at += min(count - _FIELDS_MIN, 2)
+    rest = data[at:end]
     whole = at <= end and len(rest) == max(count - _FIELDS_MIN - 2, 0)
     if handle is None or not whole or (rest and not _NOTHING.issuperset(rest)):
         return None
