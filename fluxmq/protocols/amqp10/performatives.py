@@ -34,12 +34,13 @@ RECEIVER: Final = True
 
 class FieldRule(NamedTuple):
     """A field's name, the types it may have (none: any), and whether it must be there or may be an
-    array of its type."""
+    array of its type. ``attribute``: its name in the class."""
 
     name: str
     kinds: tuple[type, ...] = ()
     mandatory: bool = False
     multiple: bool = False
+    attribute: str = ""
 
 
 class Layout(NamedTuple):
@@ -571,11 +572,16 @@ _ALL: Final = (
         (FieldRule("code", (UByte,), mandatory=True), FieldRule("additional-data", (bytes,))),
     ),
 )
-LAYOUTS: Final = {layout.kind: layout for layout in _ALL}
+LAYOUTS: Final = {
+    layout.kind: layout._replace(
+        fields=tuple(rule._replace(attribute=rule.name.replace("-", "_")) for rule in layout.fields)
+    )
+    for layout in _ALL
+}
 """Layouts by class."""
 _BY_DESCRIPTOR: Final[dict[object, Layout]] = {
-    **{layout.code: layout for layout in _ALL},
-    **{layout.name: layout for layout in _ALL},
+    **{layout.code: layout for layout in LAYOUTS.values()},
+    **{layout.name: layout for layout in LAYOUTS.values()},
 }
 
 
@@ -606,10 +612,9 @@ def composite(value: Described) -> Any:
     found: dict[str, Any] = {}
     for rule, item in zip(layout.fields, items, strict=False):
         if item is not None:
-            found[rule.name.replace("-", "_")] = _checked(name, rule, item)
+            found[rule.attribute] = _checked(name, rule, item)
     for rule in layout.fields:
-        key = rule.name.replace("-", "_")
-        if rule.mandatory and key not in found:
+        if rule.mandatory and rule.attribute not in found:
             raise MalformedError(f"{name} without {rule.name}")
     if layout.kind is BeginFrame:
         found.setdefault("remote_channel", None)
@@ -635,7 +640,7 @@ def described(value: object) -> Described:
     layout = LAYOUTS[type(value)]
     items: list[object] = []
     for rule in layout.fields:
-        item = getattr(value, rule.name.replace("-", "_"))
+        item = getattr(value, rule.attribute)
         if item is not None and type(item) in LAYOUTS:
             item = described(item)
         elif rule.kinds and type(item) is int:

@@ -14,6 +14,7 @@ from fluxmq.protocols.amqp10.conditions import ConnectionConditionError, malform
 from fluxmq.protocols.amqp10.frames import FRAME_SASL
 from fluxmq.protocols.amqp10.parser import Amqp10Parser
 from fluxmq.protocols.amqp10.performatives import BeginFrame, CloseFrame, EndFrame, OpenFrame, read
+from fluxmq.protocols.amqp10.transfers import read_transfer
 from fluxmq.protocols.connection import Connection
 from fluxmq.sessions.amqp091.client import ResourceAlarm
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
@@ -53,7 +54,7 @@ class Amqp10Connection:
             return
         if not data:
             return  # a heartbeat
-        body, at = read(data)
+        body, at = read_transfer(data) or read(data)
         if stage is Amqp10Stage.CLOSING:
             if isinstance(body, CloseFrame):
                 self.client.end("error", linger=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from rabbitmq_amqp_python_client import (
 from tests.interop.amqp10.conftest import AmqpBroker
 
 
-class Enough(Exception):
+class EnoughError(Exception):
     """Ends the client's loop."""
 
 
@@ -36,7 +37,7 @@ class Collector(AMQPMessagingHandler):  # type: ignore[misc]
         self.got.append(bytes(event.message.body))
         self.delivery_context.accept(event)
         if len(self.got) == self.count:
-            raise Enough
+            raise EnoughError
 
 
 def test_topology_is_declared_used_and_deleted(amqp: AmqpBroker, name: Callable[[], str]) -> None:
@@ -60,10 +61,8 @@ def test_topology_is_declared_used_and_deleted(amqp: AmqpBroker, name: Callable[
     assert management.queue_info(queue).message_count == 20
     collector = Collector(20)
     consumer = connection.consumer(AddressHelper.queue_address(queue), message_handler=collector)
-    try:
+    with contextlib.suppress(EnoughError):
         consumer.run()
-    except Enough:
-        pass
     consumer.close()
     assert collector.got == sent
     assert management.purge_queue(queue) == 0
