@@ -17,7 +17,7 @@ from rabbitmq_amqp_python_client import (
 )
 
 from tests.interop.amqp10.conftest import AmqpBroker
-from tests.interop.amqp10.test_rabbitmq_client import Collector, Enough
+from tests.interop.amqp10.test_rabbitmq_client import Collector, EnoughError
 
 FILTERS = (
     StreamFilterOptions(values=["eu"]),
@@ -50,7 +50,7 @@ def test_a_stream_is_filtered_in_every_way(amqp: AmqpBroker, name: Callable[[], 
         collector = Collector(4)
         options = StreamConsumerOptions(OffsetSpecification.first, wanted)
         consumer = connection.consumer(address, collector, options)
-        with suppress(Enough):
+        with suppress(EnoughError):
             consumer.run()
         consumer.close()
         assert collector.got == [b"0", b"3", b"6", b"9"]
