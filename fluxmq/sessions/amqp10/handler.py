@@ -21,7 +21,7 @@ from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
 from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 from fluxmq.sessions.amqp10.client import Amqp10Client, Amqp10Stage
 from fluxmq.sessions.amqp10.handshake import Amqp10Handshake
-from fluxmq.sessions.amqp10.incoming import IncomingLink
+from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.session import Amqp10Session, SessionState
 
 PROTOCOL: Final = "AMQP 1-0"

@@ -21,11 +21,11 @@ from fluxmq.protocols.amqp10.conditions import (
 from fluxmq.protocols.amqp10.delivery import transfer_frames
 from fluxmq.protocols.amqp10.performatives import AttachFrame, FlowFrame
 from fluxmq.sessions.amqp10.client import Amqp10Client
-from fluxmq.sessions.amqp10.incoming import IncomingLink
 from fluxmq.sessions.amqp10.management import CREDIT, ManagementNode
 from fluxmq.sessions.amqp10.outcomes import ACCEPTED
-from fluxmq.sessions.amqp10.outgoing import LinkCredit
 from fluxmq.sessions.amqp10.ports import LinkSession
+from fluxmq.sessions.amqp10.receiver_links import LinkCredit
+from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.serials import MASK
 
 
@@ -67,7 +67,7 @@ class ResponseLink:
             frames = transfer_frames(
                 *(session.channel, self.handle, number, True, message, session.client.frame_max)
             )
-            session.send_transfers(self, frames, 1, again=False)
+            session.send_transfers(self, frames, 1, redelivered=False)
 
     def release(self) -> None:
         """Drop what waits."""

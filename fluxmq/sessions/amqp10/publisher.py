@@ -16,10 +16,10 @@ from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.protocols.amqp10.addresses import AddressTarget
 from fluxmq.protocols.amqp10.conditions import ConditionError, LinkConditionError
 from fluxmq.protocols.amqp10.performatives import AttachFrame
-from fluxmq.sessions.amqp10.incoming import IncomingLink
 from fluxmq.sessions.amqp10.outcomes import PublishConfirmation, rejected
 from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.publish import CheckedMessage, checked, repeated, run_of
+from fluxmq.sessions.amqp10.sender_links import IncomingLink
 
 RUN_BYTES_MAX: Final = 1 << 20
 """Bytes gathered of messages that are published together."""

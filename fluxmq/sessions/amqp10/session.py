@@ -47,10 +47,10 @@ from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, Range
 from fluxmq.sessions.amqp091.takers import REQUEUE
 from fluxmq.sessions.amqp10 import termini
 from fluxmq.sessions.amqp10.client import Amqp10Client
-from fluxmq.sessions.amqp10.incoming import IncomingLink
 from fluxmq.sessions.amqp10.management_links import ResponseLink
 from fluxmq.sessions.amqp10.outcomes import PublishOutcomes
-from fluxmq.sessions.amqp10.outgoing import OutgoingLink
+from fluxmq.sessions.amqp10.receiver_links import OutgoingLink
+from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.serials import MASK, ahead, widened
 
 WINDOW: Final = 2048
@@ -334,7 +334,7 @@ class Amqp10Session:
         """Return the first of ``count`` delivery numbers, which the link's messages get."""
         return self.ledger.given(link, count, offset)
 
-    def send_transfers(self, link: Link, frames: list[bytes], messages: int, again: bool) -> None:
+    def send_transfers(self, link: Link, frames: list[bytes], messages: int, redelivered: bool) -> None:
         """Send frames of messages as far as the client's window goes; the others wait for it."""
         room = self.window_end - self.sent
         connection = self.client.connection
@@ -344,7 +344,7 @@ class Amqp10Session:
             self.frames.extend(frames[room:])
             self.begun = link
         connection.append(data)
-        connection.tally.delivered(messages, len(data), again)
+        connection.tally.delivered(messages, len(data), redelivered)
 
     def _send_waiting(self) -> None:
         while self.frames and self.sent < self.window_end:

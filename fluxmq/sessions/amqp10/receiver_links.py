@@ -284,7 +284,7 @@ class OutgoingLink:
         if self.credit.draining and not self.waiting:
             session.mark()
 
-    def _write(self, messages: list[bytes], offset: int, again: bool) -> None:
+    def _write(self, messages: list[bytes], offset: int, redelivered: bool) -> None:
         """Write messages from ``offset`` on, for which there are credit and window."""
         session = self.session
         count = len(messages)
@@ -299,7 +299,7 @@ class OutgoingLink:
             frames += transfer_frames(
                 session.channel, self.handle, number & MASK, self.settles, message, frame_max
             )
-        session.send_transfers(self, frames, count, again)
+        session.send_transfers(self, frames, count, redelivered)
 
     def _message(self, batch: Batch, index: int, attempts: int) -> bytes:
         """Return the sections of a message."""
@@ -318,14 +318,14 @@ class OutgoingLink:
             expires = batch.expiry(index)
             if expires:
                 ttl_ms = max((expires - self.session.broker.now_us()) // 1000, 0)
-        again = attempts > 1
+        redelivered = attempts > 1
         if batch.flags & ATTRIBUTES and batch.attributes(index) & ATTRIBUTE_REDELIVERED:
-            again = True
+            redelivered = True
         return known[2].message(
             batch.payload(index),
             ttl_ms=ttl_ms,
             delivery_count=0 if stream else attempts - 1,
-            first_acquirer=not again,
+            first_acquirer=not redelivered,
         )
 
     # --- to the queue ---

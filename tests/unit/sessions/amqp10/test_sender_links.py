@@ -29,7 +29,7 @@ from fluxmq.queues.commands import Verb
 from fluxmq.routing.topology.changes import Bind, DeclareExchange, DeclareQueue
 from fluxmq.routing.topology.records import Binding, Exchange, QueueRecord
 from fluxmq.sessions.amqp091.ports import AmqpLimits
-from fluxmq.sessions.amqp10.incoming import CREDIT
+from fluxmq.sessions.amqp10.sender_links import CREDIT
 from tests.unit.sessions.amqp091.memory import MemoryBroker
 from tests.unit.sessions.amqp10.peer_10 import Peer10, data
 
