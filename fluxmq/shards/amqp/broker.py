@@ -26,6 +26,7 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.net.reactor import WATCH_RATES
 from fluxmq.net.tls import TlsStream
+from fluxmq.protocols.amqp091.message_properties import from_block
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import WIRE_AMQP_1_0, Connection
 from fluxmq.routing.topology.changes import Bind, Change, DeclareExchange, DeclareQueue, DeleteQueue
@@ -432,6 +433,8 @@ class AmqpBroker:
     ) -> int:
         """Route and store a run."""
         if self.firehose.on:
+            if connection.wire == WIRE_AMQP_1_0:
+                run.properties = from_block(routing.block)
             self.firehose.published(connection.identity.client.info, run, routing)
         if self._reactor.watching & WATCH_RATES:
             vhost = routing.exchange.vhost
