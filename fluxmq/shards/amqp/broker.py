@@ -26,7 +26,6 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.net.reactor import WATCH_RATES
 from fluxmq.net.tls import TlsStream
-from fluxmq.protocols.amqp091.message_properties import from_block
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.connection import WIRE_AMQP_1_0, Connection
 from fluxmq.routing.topology.changes import Bind, Change, DeclareExchange, DeclareQueue, DeleteQueue
@@ -35,6 +34,7 @@ from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.deliveries import make_head
 from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler, AmqpSession
 from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
@@ -434,7 +434,7 @@ class AmqpBroker:
         """Route and store a run."""
         if self.firehose.on:
             if connection.wire == WIRE_AMQP_1_0:
-                run.properties = from_block(routing.block)
+                run.properties = make_head(routing.block, b"", -1, stream=False).properties
             self.firehose.published(connection.identity.client.info, run, routing)
         if self._reactor.watching & WATCH_RATES:
             vhost = routing.exchange.vhost

@@ -22,6 +22,7 @@ from fluxmq.ipc.row_messages import (
     RowsPage,
     RowsRequest,
 )
+from fluxmq.protocols.amqp10.codec import encode
 from fluxmq.protocols.amqp10.frames import AMQP_HEADER, FRAME_SASL, SASL_HEADER, TLS_HEADER, frame
 from fluxmq.protocols.amqp10.message import from_sections
 from fluxmq.protocols.amqp10.performatives import (
@@ -40,11 +41,13 @@ from fluxmq.protocols.amqp10.performatives import (
     TransferFrame,
     read,
 )
-from fluxmq.protocols.amqp10.types import Symbol
+from fluxmq.protocols.amqp10.types import Described, Symbol, ULong
 from fluxmq.routing.topology.changes import DeclareQueue, DeleteQueue
+from fluxmq.routing.topology.names import TRACE_EXCHANGE
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.shards.intake import AMQP
 from tests.unit.shards.amqp.support import PASSWORD, PEER, AmqpClient, AmqpNode, user
+from tests.unit.shards.amqp.test_firehose import trace
 
 MakeAmqp = Callable[..., AmqpNode]
 MESSAGE = b"\0\x53\x75\xa0"
@@ -234,6 +237,24 @@ def test_a_deleted_queue_and_a_lost_connection_leave_nothing(node: AmqpNode) -> 
     client._sock.close()
     node.settle()
     assert not node.amqp(0).handler.amqp10.clients
+
+
+def test_publishes_are_traced_with_their_properties(node: AmqpNode) -> None:
+    node.queue("copies")
+    node.bind(TRACE_EXCHANGE, "copies", "publish.#")
+    client = Client10(node)
+    client.attach(sender="/queues/q0")
+    trace(node, "/")
+    properties = encode(Described(ULong(0x74), {"kind": "traced"}))
+    client.raw(frame(0, TransferFrame(0, 0, b"t", 0), properties + MESSAGE + b"\x01x"))
+    node.settle()
+    old = AmqpClient(node)
+    old.send(1, "channel.open")
+    old.send(1, "basic.get", queue="copies", no_ack=True)
+    node.settle()
+    got = old._sock.recv(65_536)
+    assert b"kind" in got
+    assert b"traced" in got
 
 
 def test_messages_of_0_9_1_and_1_0_share_a_queue(node: AmqpNode) -> None:
