@@ -41,7 +41,9 @@ class LinkSession(Protocol):
     def give(self, link: object | None, count: int, offset: int) -> int:
         """Return the first of ``count`` delivery numbers."""
 
-    def send_transfers(self, link: Any, frames: list[bytes], messages: int, redelivered: bool) -> None:
+    def send_transfers(
+        self, link: Any, frames: list[bytes], messages: int, redelivered: bool
+    ) -> None:
         """Send frames of messages as far as the client's window goes."""
 
     def send_flow(

@@ -334,7 +334,9 @@ class Amqp10Session:
         """Return the first of ``count`` delivery numbers, which the link's messages get."""
         return self.ledger.given(link, count, offset)
 
-    def send_transfers(self, link: Link, frames: list[bytes], messages: int, redelivered: bool) -> None:
+    def send_transfers(
+        self, link: Link, frames: list[bytes], messages: int, redelivered: bool
+    ) -> None:
         """Send frames of messages as far as the client's window goes; the others wait for it."""
         room = self.window_end - self.sent
         connection = self.client.connection
