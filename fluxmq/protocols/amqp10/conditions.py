@@ -29,6 +29,8 @@ HANDLE_IN_USE: Final = Symbol("amqp:session:handle-in-use")
 UNATTACHED_HANDLE: Final = Symbol("amqp:session:unattached-handle")
 TRANSFER_LIMIT_EXCEEDED: Final = Symbol("amqp:link:transfer-limit-exceeded")
 MESSAGE_SIZE_EXCEEDED: Final = Symbol("amqp:link:message-size-exceeded")
+UNKNOWN_TRANSACTION: Final = Symbol("amqp:transaction:unknown-id")
+TRANSACTION_ROLLBACK: Final = Symbol("amqp:transaction:rollback")
 
 
 class ConditionError(Exception):

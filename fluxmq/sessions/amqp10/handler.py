@@ -112,6 +112,7 @@ class Amqp10Connection:
 
     def _forget(self, session: Amqp10Session) -> None:
         client = self.client
+        session.state = SessionState.ENDED
         del self.sessions[session.channel]
         client.broker.user_limits.close_channel(client.info.user)
         client.broker.events.channel_closed(client.info, session.channel)

@@ -83,8 +83,11 @@ class ManagementRequests:
         self.management = ManagementNode(session.client, session.broker, renew)
         self.link = IncomingLink(session, attach, self, CREDIT)
 
-    def take(self, number: int, settled: bool, data: bytes) -> None:
-        """Execute a request."""
+    def take(self, number: int, settled: bool, data: bytes, state: object) -> None:
+        """Execute a request. Raises LinkConditionError for one of a transaction."""
+        if state is not None:
+            text = "requests with a state are not supported"
+            raise LinkConditionError(conditions.NOT_IMPLEMENTED, text)
         session = self.session
         if not settled:
             session.outcomes.expect(1)

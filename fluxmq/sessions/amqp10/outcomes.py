@@ -30,10 +30,13 @@ def rejected(condition: Symbol, text: str, queue: str = "") -> RejectedState:
 
 class PublishOutcomes:
     """Outcomes of a session's deliveries, by unbounded delivery ids. ``unanswered``: deliveries
-    whose outcome is not known yet."""
+    whose outcome is not known yet. ``transactions``: those that are not discharged, by id;
+    ``declared``: how many there have been."""
 
     def __init__(self) -> None:
         self.unanswered = 0
+        self.transactions: dict[bytes, Any] = {}
+        self.declared = 0
         self._fresh: list[tuple[int, int, Any]] = []
 
     def expect(self, count: int) -> None:

@@ -13,13 +13,15 @@ from functools import partial
 from typing import Final
 
 from fluxmq.auth.remote_rights import UndecidedError
+from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.addresses import AddressTarget
 from fluxmq.protocols.amqp10.conditions import ConditionError, LinkConditionError
-from fluxmq.protocols.amqp10.performatives import AttachFrame
+from fluxmq.protocols.amqp10.performatives import AttachFrame, TransactionalState
 from fluxmq.sessions.amqp10.outcomes import PublishConfirmation, rejected
 from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.publish import CheckedMessage, checked, repeated, run_of
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
+from fluxmq.sessions.amqp10.transactions import provisional, transaction_of
 
 RUN_BYTES_MAX: Final = 1 << 20
 """Bytes gathered of messages that are published together."""
@@ -44,9 +46,12 @@ class LinkPublisher:
         self.settled = False
         self.link = IncomingLink(session, attach, self)
 
-    def take(self, number: int, settled: bool, data: bytes) -> None:
+    def take(self, number: int, settled: bool, data: bytes, state: object) -> None:
         """Publish a whole message, or gather it with the ones before it."""
         session = self.session
+        if state is not None and not isinstance(state, TransactionalState):
+            text = "transfers with a state other than a transaction's are not supported"
+            raise LinkConditionError(conditions.NOT_IMPLEMENTED, text)
         known = self.known
         payload = None if known is None else repeated(session.client, known, data)
         if payload is not None and self.waiting:
@@ -58,13 +63,16 @@ class LinkPublisher:
             try:
                 self.known, payload = checked(session.client, data, self.target)
             except UndecidedError as undecided:
-                again = partial(self._take_again, number, settled, data)
+                again = partial(self._take_again, number, settled, data, state)
                 session.client.wait(undecided, again)
                 return
             except ConditionError as error:
                 self.known = None
                 self._refuse(number, settled, error)
                 return
+        if state is not None:
+            self._hold(number, settled, payload, state)
+            return
         if not self.waiting:
             self.first = number
             self.settled = settled
@@ -73,12 +81,27 @@ class LinkPublisher:
         self.waiting.append(payload)
         self.waiting_bytes += len(payload)
 
-    def _take_again(self, number: int, settled: bool, data: bytes) -> None:
+    def _take_again(self, number: int, settled: bool, data: bytes, state: object) -> None:
         """Publish a message once it is decided whether the client may."""
         try:
-            self.take(number, settled, data)
+            self.take(number, settled, data, state)
         except LinkConditionError as error:
             self.link.fail(error)
+
+    def _hold(self, number: int, settled: bool, payload: bytes, state: TransactionalState) -> None:
+        """Have a transaction hold a message. Raises LinkConditionError for an unknown one, and for a
+        message for which there is no room."""
+        self.flush()
+        session = self.session
+        assert self.known is not None
+        transaction_of(session, state).publish(self.known, payload)
+        if not session.client.connection.publishing:
+            session.client.began()
+        if not settled:
+            session.outcomes.expect(1)
+            session.outcomes.answer(number, 1, provisional(state))
+            session.mark()
+        session.gathered(self.link)
 
     def _refuse(self, number: int, settled: bool, error: ConditionError) -> None:
         """Reject a message; one that is settled leaves only the link to be ended."""

@@ -13,6 +13,7 @@ Source: OASIS AMQP 1.0 part 2, sections 2.6.7 to 2.6.10 (flow control), part 3, 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, EXPIRY, Batch
@@ -330,12 +331,21 @@ class OutgoingLink:
 
     # --- to the queue ---
 
-    def settle(self, verb: Verb, ranges: list[Range], delay: int = 0, reason: bytes = b"") -> None:
-        """Settle messages with the queue."""
+    def settle(
+        self,
+        verb: Verb,
+        ranges: list[Range],
+        delay: int = 0,
+        reason: bytes = b"",
+        done: Callable[[int], object] | None = None,
+    ) -> None:
+        """Settle messages with the queue; ``done`` as in `AmqpConsumerHandle.settle`."""
         self.held -= sum(last - first + 1 for first, last in ranges)
         self.adjust()
         if self.consumer is not None:
-            self.consumer.settle(verb, merged(ranges), delay, reason, None)
+            self.consumer.settle(verb, merged(ranges), delay, reason, done)
+        elif done is not None:
+            done(0)
 
     def settle_written(self) -> None:
         """Settle what was sent settled."""

@@ -25,9 +25,9 @@ CREDIT: Final = 512
 class MessageTaker(Protocol):
     """Receiver of a link's messages."""
 
-    def take(self, number: int, settled: bool, data: bytes) -> None:
-        """Take a whole message, of the unbounded delivery id ``number``. Raises
-        LinkConditionError."""
+    def take(self, number: int, settled: bool, data: bytes, state: object) -> None:
+        """Take a whole message, of the unbounded delivery id ``number``. ``state``: of its transfer.
+        Raises LinkConditionError."""
 
     def flush(self) -> None:
         """Finish with the messages taken: no more come in this read."""
@@ -77,8 +77,8 @@ class IncomingLink:
             if self.credit <= 0:
                 text = "a transfer without credit"
                 raise LinkConditionError(conditions.TRANSFER_LIMIT_EXCEEDED, text)
-            if transfer.state is not None or transfer.resume:
-                text = "transfers with a state, or that resume, are not supported"
+            if transfer.resume:
+                text = "transfers that resume are not supported"
                 raise LinkConditionError(conditions.NOT_IMPLEMENTED, text)
             if transfer.message_format:
                 text = f"message format {transfer.message_format} is not supported"
@@ -109,7 +109,7 @@ class IncomingLink:
             raise LinkConditionError(conditions.MESSAGE_SIZE_EXCEEDED, text)
         assert first.delivery_id is not None
         number = self.session.unbounded(first.delivery_id)
-        self.taker.take(number, bool(first.settled), payload)
+        self.taker.take(number, bool(first.settled), payload, first.state)
 
     def _gather(self, payload: bytes) -> None:
         """Keep a part of a message. Raises LinkConditionError when the message is too large, or the

@@ -39,6 +39,7 @@ from fluxmq.protocols.amqp10.performatives import (
     ReceivedState,
     RejectedState,
     ReleasedState,
+    TransactionalState,
     TransferFrame,
 )
 from fluxmq.protocols.amqp10.types import Symbol
@@ -52,6 +53,7 @@ from fluxmq.sessions.amqp10.outcomes import PublishOutcomes
 from fluxmq.sessions.amqp10.receiver_links import OutgoingLink
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.serials import MASK, ahead, widened
+from fluxmq.sessions.amqp10.transactions import LocalTransaction, transaction_of
 
 WINDOW: Final = 2048
 """Transfers that a client may send before it gets a new window."""
@@ -73,10 +75,11 @@ is awaited."""
 
 
 class SessionState(Enum):
-    """Mapped; or ended by us, awaiting the client's end."""
+    """Mapped; ended by us, awaiting the client's end; ended."""
 
     MAPPED = 0
     ENDING = 1
+    ENDED = 2
 
 
 class Amqp10Session:
@@ -370,18 +373,39 @@ class Amqp10Session:
         state = disposition.state
         if not disposition.settled and isinstance(state, (ReceivedState, type(None))):
             return
-        verb, delay = _verb_of(state, self.broker.now_us())
+        outcome = state.outcome if isinstance(state, TransactionalState) else state
+        verb, delay = _verb_of(outcome, self.broker.now_us())
         newest = self.ledger.next_tag - 1
         first = widened(disposition.first, newest)
         last = first if disposition.last is None else widened(disposition.last, newest)
         if ahead(last & MASK, first & MASK) < 0:
             text = f"a disposition from {disposition.first} to {disposition.last}"
             raise SessionConditionError(conditions.INVALID_FIELD, text)
+        transaction = None
+        if isinstance(state, TransactionalState):
+            try:
+                transaction = transaction_of(self, state)
+            except LinkConditionError as error:
+                raise SessionConditionError(error.condition, error.text) from None
         found = self.ledger.settle_range(max(first, 1), min(last, newest))
-        self._settle(verb, found, delay)
+        if transaction is None:
+            self._settle(verb, found, delay)
+        else:
+            self._hold(transaction, verb, found, delay)
         if not disposition.settled and found:
             answer = DispositionFrame(SENDER, disposition.first, disposition.last, True, state)
             self.client.send(self.channel, answer)
+
+    def _hold(
+        self, transaction: LocalTransaction, verb: Verb, found: list[Settled], delay: int
+    ) -> None:
+        """Have a transaction hold settlements. Raises SessionConditionError when there is no room: they
+        are requeued with the links."""
+        try:
+            for link, first, last in found:
+                transaction.settle(link, verb, delay, (first, last))
+        except LinkConditionError as error:
+            raise SessionConditionError(error.condition, error.text) from None
 
     def _settle(self, verb: Verb, found: list[Settled], delay: int) -> None:
         """Settle deliveries with their queues."""
@@ -408,7 +432,7 @@ class Amqp10Session:
 
     def flush(self) -> None:
         """Send the outcomes of publishes, settle what was sent settled, and drain."""
-        if self.state is SessionState.ENDING:
+        if self.state is not SessionState.MAPPED:
             return
         for link in list(self.links.values()):
             if isinstance(link, OutgoingLink):

@@ -49,9 +49,12 @@ from fluxmq.sessions.amqp10.publisher import LinkPublisher
 from fluxmq.sessions.amqp10.receiver_links import NO_LIMIT_LEFT, SETTLED, OutgoingLink
 from fluxmq.sessions.amqp10.refused import link_error
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
+from fluxmq.sessions.amqp10.transactions import Coordinator
 
 PAIRED: Final = Symbol("paired")
 """Property of an attach: the link is one of a pair, with the other of the same name."""
+LOCAL_TRANSACTIONS: Final = "amqp:local-transactions"
+"""Capability of the coordinator."""
 COPY: Final = Symbol("copy")
 MOVE: Final = Symbol("move")
 OFFSET_FILTER: Final = "rabbitmq:stream-offset-spec"
@@ -71,7 +74,9 @@ def attach_publisher(session: LinkSession, attach: AttachFrame) -> None:
     """Attach a link on which the client publishes. Raises LinkConditionError."""
     terminus = attach.target
     if isinstance(terminus, CoordinatorTerminus):
-        raise _not_implemented("transactions")
+        terminus.capabilities = symbols(LOCAL_TRANSACTIONS)
+        _answer_publisher(session, attach, Coordinator(session, attach).link)
+        return
     if not isinstance(terminus, TargetTerminus):
         raise LinkConditionError(conditions.INVALID_FIELD, "an attach without a target")
     if terminus.address == ADDRESS:

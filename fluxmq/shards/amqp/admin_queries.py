@@ -372,7 +372,7 @@ def _session_row(session: Amqp10Session) -> TableRow:
         "number": session.channel,
         "user": info.user,
         "vhost": info.vhost,
-        "transactional": False,
+        "transactional": bool(session.outcomes.transactions),
         "confirm": True,
         "consumer_count": len(session.consumers()),
         "messages_unacknowledged": session.unsettled,

@@ -153,7 +153,7 @@ def test_an_outcome_that_is_not_settled_is_settled_by_the_broker(
     assert not peer.bodies()
 
 
-def test_received_is_no_outcome_and_one_of_a_transaction_is_refused(
+def test_received_is_no_outcome_and_an_unknown_transaction_ends_the_session(
     broker: MemoryBroker, peer: Peer10
 ) -> None:
     fill(broker, b"x")
@@ -162,7 +162,7 @@ def test_received_is_no_outcome_and_one_of_a_transaction_is_refused(
     assert not peer.receive()
     peer.send(DispositionFrame(RECEIVER, 1, None, True, TransactionalState(b"t", ACK)))
     (end,) = peer.bodies(EndFrame)
-    assert end.error.condition == "amqp:not-implemented"
+    assert end.error.condition == "amqp:transaction:unknown-id"
     assert broker.queues["/", "q"].ready == [0]
 
 

@@ -13,7 +13,6 @@ from fluxmq.protocols.amqp10.performatives import (
     AcceptedState,
     AttachFrame,
     CloseFrame,
-    CoordinatorTerminus,
     DetachFrame,
     DispositionFrame,
     EndFrame,
@@ -273,7 +272,6 @@ def test_permissions_are_checked_at_attach_and_for_each_message(broker: MemoryBr
         (TargetTerminus("/exchanges/none/k"), "amqp:not-found"),
         (TargetTerminus("/exchanges"), "amqp:invalid-field"),
         (TargetTerminus(7), "amqp:invalid-field"),
-        (CoordinatorTerminus(), "amqp:not-implemented"),
         (None, "amqp:invalid-field"),
     ],
 )
@@ -293,7 +291,8 @@ def test_a_target_that_is_not_served_is_refused(
     ("fields", "condition"),
     [
         ({"message_format": 1}, "amqp:not-implemented"),
-        ({"state": TransactionalState(b"t")}, "amqp:not-implemented"),
+        ({"state": AcceptedState()}, "amqp:not-implemented"),
+        ({"state": TransactionalState(b"t")}, "amqp:transaction:unknown-id"),
         ({"resume": True}, "amqp:not-implemented"),
     ],
 )
@@ -359,6 +358,13 @@ def test_a_publisher_is_not_read_during_an_alarm(broker: MemoryBroker, peer: Pee
     assert peer.client.state == "blocked"
     broker.amqp10.unblock()
     assert not peer.client.blocked
+
+
+def test_nothing_is_sent_on_a_session_that_has_ended(broker: MemoryBroker, peer: Peer10) -> None:
+    peer.sender("/queues/q")
+    peer.raw(frame(0, TransferFrame(0, 0, b"t", 0), data(b"x")) + frame(0, EndFrame()))
+    assert peer.bodies() == [EndFrame()]
+    assert payloads(broker) == [b"x"]
 
 
 def test_what_came_before_the_end_of_a_link_is_published(
