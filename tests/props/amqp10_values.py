@@ -120,7 +120,8 @@ def to_proton(value: Any) -> Any:
         return proton.Described(to_proton(value.descriptor), to_proton(value.value))
     if isinstance(value, Array):
         kind, made = _PROTON_TYPES[value.code]
-        return proton.Array(proton.UNDESCRIBED, kind, *map(made, value.items))
+        undescribed: Any = proton.UNDESCRIBED
+        return proton.Array(undescribed, kind, *map(made, value.items))
     if isinstance(value, list):
         return [to_proton(each) for each in value]
     if isinstance(value, dict):

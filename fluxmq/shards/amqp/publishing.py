@@ -188,7 +188,14 @@ class Publishing:
                 # first.
                 source = _first_of(run) if producer else run
                 batches = built[way.delay_ms, producer, sequence] = build_amqp_batches(
-                    *(source, key, routing.block, now, expiry, delay, producer, sequence),
+                    source,
+                    key,
+                    routing.block,
+                    now,
+                    expiry,
+                    delay,
+                    producer,
+                    sequence,
                     routing.attributes,
                 )
             client = self._client_of(group)

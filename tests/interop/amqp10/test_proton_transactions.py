@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pika
+import pika  # type: ignore[import-untyped]
 from proton import Message
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container
@@ -13,7 +13,7 @@ from proton.reactor import Container
 from tests.interop.amqp10.conftest import AmqpBroker
 
 
-class Sends(MessagingHandler, TransactionHandler):  # type: ignore[misc]
+class Sends(MessagingHandler, TransactionHandler):
     """Sends a batch in a transaction that is rolled back, and one in another that is committed."""
 
     def __init__(self, amqp: AmqpBroker, queue: str) -> None:

@@ -24,7 +24,7 @@ class EnoughError(Exception):
     """Ends the client's loop."""
 
 
-class Collector(AMQPMessagingHandler):  # type: ignore[misc]
+class Collector(AMQPMessagingHandler):
     """Accepts messages, and stops after so many."""
 
     def __init__(self, count: int) -> None:

@@ -22,6 +22,7 @@ from fluxmq.protocols.amqp10.performatives import (
 )
 from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.sessions.amqp091.ports import AmqpLimits
+from fluxmq.sessions.amqp10.handshake import FIRST_FRAME_MAX, PROPERTIES_MAX
 from tests.unit.sessions.amqp091.memory import MemoryBroker
 from tests.unit.sessions.amqp10.peer_10 import Peer10
 
@@ -136,6 +137,16 @@ def test_too_many_connections_and_short_memory_are_refused(broker: MemoryBroker)
         broker.connection_limit = None
         broker.short_of_memory = True
     assert broker.refused == ["connection"]
+
+
+def test_frames_before_open_and_properties_of_clients_are_bounded(broker: MemoryBroker) -> None:
+    peer = Peer10(broker, opened=False)
+    peer.raw(SASL_HEADER + (FIRST_FRAME_MAX + 1).to_bytes(4, "big") + b"\x02\x01\0\0")
+    assert peer.connection.closing
+    properties: dict[object, object] = {
+        Symbol(f"p{number}"): number for number in range(PROPERTIES_MAX + 1)
+    }
+    assert len(Peer10(broker, properties=properties).client.info.properties) == PROPERTIES_MAX
 
 
 def test_frames_before_open_end_the_connection(broker: MemoryBroker) -> None:

@@ -31,6 +31,7 @@ from fluxmq.protocols.amqp10.types import Described, Int, Symbol
 from fluxmq.queues.commands import Verb
 from fluxmq.routing.topology.changes import DeclareQueue, DeleteQueue
 from fluxmq.routing.topology.records import QueueRecord
+from fluxmq.sessions.amqp10.receiver_links import AHEAD_MAX
 from tests.unit.sessions.amqp091.memory import MemoryBroker
 from tests.unit.sessions.amqp10.peer_10 import Frame, Peer10, data
 
@@ -433,6 +434,27 @@ def test_a_slow_connection_gets_the_rest_once_it_has_read(broker: MemoryBroker) 
     while part := messages(peer.receive()):
         got += part
     assert len(got) == 50
+
+
+def test_large_credit_is_given_to_the_queue_in_parts(broker: MemoryBroker, peer: Peer10) -> None:
+    peer.receiver("/queues/q", credit=(1 << 32) - 1)
+    (held,) = broker.queues["/", "q"].consumers
+    assert held.limit == AHEAD_MAX
+    fill(broker, *numbered(200))
+    assert len(messages(peer.receive())) == 200
+    assert held.limit == AHEAD_MAX + 200
+
+
+def test_a_drain_ends_although_the_queue_keeps_messages_for_others(
+    broker: MemoryBroker, peer: Peer10
+) -> None:
+    peer.receiver("/queues/q")
+    (held,) = broker.queues["/", "q"].consumers
+    held.stopped = True
+    fill(broker, b"not for it")
+    peer.flow(1, 5, drain=True)
+    (flow,) = peer.bodies(FlowFrame)
+    assert (flow.delivery_count, flow.link_credit) == (5, 0)
 
 
 def test_a_message_with_a_malformed_block_still_arrives(broker: MemoryBroker, peer: Peer10) -> None:

@@ -28,7 +28,9 @@ from fluxmq.queues.commands import Verb
 from fluxmq.routing.topology.changes import Bind, DeclareExchange, DeclareQueue
 from fluxmq.routing.topology.records import Binding, Exchange, QueueRecord
 from fluxmq.sessions.amqp091.ports import AmqpLimits
+from fluxmq.sessions.amqp10.publisher import RUN_BYTES_MAX
 from fluxmq.sessions.amqp10.sender_links import CREDIT
+from fluxmq.sessions.amqp10.session import UNANSWERED_MAX
 from tests.unit.sessions.amqp091.memory import MemoryBroker
 from tests.unit.sessions.amqp10.peer_10 import Peer10, data
 
@@ -358,6 +360,32 @@ def test_a_publisher_is_not_read_during_an_alarm(broker: MemoryBroker, peer: Pee
     assert peer.client.state == "blocked"
     broker.amqp10.unblock()
     assert not peer.client.blocked
+
+
+def test_too_many_publishes_without_outcome_stop_the_reading(
+    broker: MemoryBroker, peer: Peer10
+) -> None:
+    peer.sender("/queues/q")
+    peer.session.sessions[0].outcomes.expect(UNANSWERED_MAX)
+    peer.publish(data(b"x"))
+    assert broker.paused == [peer.connection]
+    peer.session.sessions[0].outcomes.answer(-UNANSWERED_MAX, UNANSWERED_MAX, AcceptedState())
+    peer.receive()
+    assert broker.paused == []
+
+
+def test_a_run_ends_when_it_is_large(broker: MemoryBroker, peer: Peer10) -> None:
+    peer.sender("/queues/q")
+    size = 60_000
+    message = b"\0\x53\x75\xb0" + size.to_bytes(4, "big") + bytes(size)
+    count = RUN_BYTES_MAX // size + 3
+    peer.raw(
+        b"".join(frame(0, TransferFrame(0, number, b"t", 0), message) for number in range(count))
+    )
+    peer.receive()
+    batches = [batch for batch, _ in broker.queues["/", "q"].messages.values()]
+    assert len(batches) == count
+    assert 1 < len({id(batch) for batch in batches}) < count
 
 
 def test_nothing_is_sent_on_a_session_that_has_ended(broker: MemoryBroker, peer: Peer10) -> None:

@@ -221,6 +221,7 @@ def test_connections_sessions_and_consumers_are_listed_and_closed(node: AmqpNode
     order = CloseConnections(row["pid"], None, "because")
     node.amqp(0).queries.close_connections(order, answers.append)
     assert answers == [AffectedCount(1)]
+    close: Any
     (close,) = [body for body in client.read() if isinstance(body, CloseFrame)]
     assert (close.error.condition, close.error.description) == (
         "amqp:connection:forced",
