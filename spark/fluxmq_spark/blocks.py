@@ -365,7 +365,7 @@ def _with_strange(items: _Items, strange: Flags, values: pa.BinaryArray, source:
     return _Items(*(numpy.concatenate(pair) for pair in zip(fields, added, strict=True)))
 
 
-class BlockSectionReader:
+class BlockReader:
     """Reads property blocks of one group of batches after the other, with a cache.
 
     Most publishers send equal properties, and a queue has few: distinct blocks are read once.

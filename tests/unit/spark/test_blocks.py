@@ -30,7 +30,7 @@ from fluxmq_spark.blocks import (
     STEPS_MAX,
     UNASKED,
     BlockError,
-    BlockSectionReader,
+    BlockReader,
     addresses,
     decode_blocks,
 )
@@ -348,7 +348,7 @@ def test_sections_that_are_none_are_named_by_the_number_of_their_block() -> None
 
 
 def test_equal_blocks_are_read_once_and_bad_ones_are_named_among_them() -> None:
-    reader = BlockSectionReader()
+    reader = BlockReader()
     one, other, third = (
         encode([Item(PropertyKind.MESSAGE_ID, each)]) for each in (b"1", b"2", b"3")
     )
@@ -364,7 +364,7 @@ def test_equal_blocks_are_read_once_and_bad_ones_are_named_among_them() -> None:
 
 
 def test_more_blocks_than_are_remembered() -> None:
-    reader = BlockSectionReader()
+    reader = BlockReader()
     names = [b"%d" % (number // 3) for number in range(3 * KNOWN_MAX)]
     blocks = [encode([Item(PropertyKind.MESSAGE_ID, name)]) for name in names]
     for first in range(0, len(blocks), 500):
@@ -375,7 +375,7 @@ def test_more_blocks_than_are_remembered() -> None:
 
 
 def test_blocks_that_are_mostly_different_are_read_as_they_are_for_a_while() -> None:
-    reader = BlockSectionReader()
+    reader = BlockReader()
     distinct = [encode([Item(PropertyKind.MESSAGE_ID, b"%d" % number)]) for number in range(500)]
     found, codes = reader.read(pa.array(distinct, pa.binary()))
     assert codes is None
@@ -389,7 +389,7 @@ def test_blocks_that_are_mostly_different_are_read_as_they_are_for_a_while() -> 
     assert _read(reader, equal) == ["0"] * 100
 
 
-def _read(reader: BlockSectionReader, blocks: list[bytes]) -> list[str]:
+def _read(reader: BlockReader, blocks: list[bytes]) -> list[str]:
     """The message ids of blocks."""
     found, codes = reader.read(pa.array(blocks, pa.binary()))
     assert found.properties is not None
