@@ -36,6 +36,23 @@ class MessageTaker(Protocol):
         """Drop what is held: the link ends."""
 
 
+class EndedTaker:
+    """The taker of a link that has ended: link and taker refer to each other, and the garbage collector
+    does not run during traffic."""
+
+    def take(self, number: int, settled: bool, data: bytes, state: object) -> None:
+        """Drop a message."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
+_ENDED: Final = EndedTaker()
+
+
 class IncomingLink:
     """A link from a client. ``most``: the credit that it has at most.
 
@@ -49,7 +66,7 @@ class IncomingLink:
         self.session = session
         self.name = attach.name
         self.handle = attach.handle
-        self.taker = taker
+        self.taker: MessageTaker = taker
         self.most = most
         self.delivery_count = (attach.initial_delivery_count or 0) & MASK
         self.credit = 0
@@ -151,4 +168,5 @@ class IncomingLink:
     def release(self) -> None:
         """Release what a link holds that ends."""
         self._drop()
-        self.taker.release()
+        taker, self.taker = self.taker, _ENDED
+        taker.release()

@@ -104,7 +104,7 @@ class Amqp10Session:
         self.channel = channel
         self.state = SessionState.MAPPED
         self.links: dict[int, Linked] = {}
-        self.ledger = ChannelLedger(channel, self.mark)
+        self.ledger = ChannelLedger(channel)
         self.outcomes = PublishOutcomes()
         self.gathered = gathered
         self._mark = mark
