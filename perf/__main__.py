@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from perf import (
     catch_up,
@@ -213,6 +213,17 @@ def compare(options: argparse.Namespace) -> int:
     return 1 if missed or broken else 0
 
 
+SPECIAL: Final = {
+    "catch_up": catch_up.main,
+    "failover": failover.main,
+    "node-loss": node_loss.main,
+    "observers": observers.main,
+    "resting": resting.main,
+    "roaming": roaming.main,
+}
+"""Commands with modules of their own."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 (goals missed) or 2 (could not run)."""
     options = parser().parse_args(arguments)
@@ -222,18 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return compare(options)
         if options.command in queue.SUITES:
             return queue.main(options)
-        if options.command == "failover":
-            return failover.main(options)
-        if options.command == "roaming":
-            return roaming.main(options)
-        if options.command == "node-loss":
-            return node_loss.main(options)
-        if options.command == "resting":
-            return resting.main(options)
-        if options.command == "observers":
-            return observers.main(options)
-        if options.command == "catch_up":
-            return catch_up.main(options)
+        if options.command in SPECIAL:
+            return SPECIAL[options.command](options)
         if options.command == "cases":
             suites = (CASES, *(suite.cases for suite in queue.SUITES.values()))
             for case in [case for found in suites for case in found.values()]:

@@ -20,6 +20,7 @@ from typing import Final
 import orjson
 
 from fluxmq.cli.tables import Column, TextTable, grouped
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.properties import Item, PropertyError, PropertyKind, Value, decode
 from fluxmq.model.segments import TIME_NONE
@@ -337,7 +338,7 @@ def _text(data: bytes) -> str | dict[str, str]:
 
 def _properties(block: bytes) -> object:
     try:
-        items = decode(block)
+        items = expanded(decode(block), SectionReader.TABLE)
     except PropertyError:
         return _text(block)
     return [_item(item) for item in items]
@@ -345,7 +346,7 @@ def _properties(block: bytes) -> object:
 
 def _item(item: Item) -> dict[str, object]:
     shown: dict[str, object] = {"kind": item.kind.name.lower(), "value": _shown(item.value)}
-    if item.kind == PropertyKind.HEADER:
+    if item.name or item.kind == PropertyKind.HEADER:
         shown["name"] = _text(item.name)
     return shown
 

@@ -40,7 +40,7 @@ class AttachRequest:
     ("interval": µs before now), or None.
 
     ``limit``: prefetch limit (maximum unacked messages); 0 means `queues.limits.UNSETTLED_MAX`, as
-    for a consumer that takes. ``priority``: consumers of higher priority get messages first.
+    for a consumer that takes; negative: none yet. ``priority``: consumers of higher priority get messages first.
     ``exclusive``: it must be the queue's only consumer. ``automatic``: messages are settled by
     delivery; unless ``taking``, it settles messages (with any verb) once it has passed them on, and
     gets up to ``limit`` others. ``taking``: it only gets messages by `ConsumerHandle.take`, and others do not
@@ -119,7 +119,8 @@ class ConsumerHandle(Protocol):
         """Commit a stream group's offset: nothing below ``offset`` is needed any more."""
 
     def set_limit(self, limit: int) -> None:
-        """Set the maximum number of unacked messages; 0 for `queues.limits.UNSETTLED_MAX`."""
+        """Set the maximum number of unacked messages; 0 for `queues.limits.UNSETTLED_MAX`, negative
+        for none."""
 
     def take(self, done: GetCallback) -> None:
         """Get one message now, for a consumer that takes; it is delivered before ``done`` gets

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fluxmq.model.amqp10_readers import SectionReader, expanded
+from fluxmq.model.amqp10_sections import without_annotations
 from fluxmq.model.properties import Item, PropertyKind, Value, decode, encode, text
 from fluxmq.protocols.amqp091.message_properties import address_of
 from fluxmq.queues.commands import DeadLetterReason
@@ -73,7 +75,8 @@ def letter(
     """
     items = decode(block)
     was_in, was_for = address_of(block, key)
-    copies = _copies(items)
+    said = expanded(items, SectionReader.AMQP_0_9_1)
+    copies = _copies(said)
     x_death: list[tuple[bytes, Value]] = [
         (b"reason", text(REASONS[DeadLetterReason(reason)])),
         (b"queue", text(queue)),
@@ -86,12 +89,14 @@ def letter(
         for item in items
         if item.kind is PropertyKind.EXPIRATION and isinstance(item.value, bytes)
     ]
-    before = _x_deaths(items)
+    before = _x_deaths(said)
     x_deaths = _with(before, x_death)
-    kept = [item for item in items if not _replaced(item, routing_key is not None)]
+    kept = [
+        _kept(item, routing_key) for item in items if not _replaced(item, routing_key is not None)
+    ]
     place = 1 if kept and kept[0] == _PROTOCOL_AMQP else len(kept)
     kept.insert(place, Item(PropertyKind.EXCHANGE, exchange))
-    if not before and not any(item.name == b"x-first-death-queue" for item in items):
+    if not before and not any(item.name == b"x-first-death-queue" for item in said):
         kept += [
             Item(
                 PropertyKind.HEADER,
@@ -159,6 +164,15 @@ def _copies(items: Iterable[Item]) -> list[bytes]:
             if item.value.tag == "A" and isinstance(content, tuple):
                 return [each.content for each in content if each.tag == "S"]
     return []
+
+
+def _kept(item: Item, routing_key: bytes | None) -> Item:
+    """Return an item as the dead letter has it: sections of AMQP 1.0 lose the annotations that are
+    replaced."""
+    if item.kind is not PropertyKind.AMQP10 or not isinstance(item.value, bytes):
+        return item
+    gone = (b"x-opt-deaths",) if routing_key is None else (b"x-opt-deaths", b"x-cc")
+    return Item(PropertyKind.AMQP10, without_annotations(item.value, gone))
 
 
 def _replaced(item: Item, rerouted: bool) -> bool:

@@ -22,7 +22,8 @@ A block is items back to back, an empty one has no bytes::
     'A' array         size | value ...
 
 Only the order of items is free, so that decoding and encoding a block gives the same bytes.
-A user property of MQTT 5 is a HEADER of tag 'S'.
+A user property of MQTT 5 is a HEADER of tag 'S'. AMQP10 holds sections of AMQP 1.0 as they came;
+``amqp10_sections`` reads them.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class PropertyKind(IntEnum):
     PUBLISHER = 17
     PROTOCOL = 18
     EXCHANGE = 19
+    AMQP10 = 20
     DEAD_REASON = 32
     DEAD_QUEUE = 33
     DEAD_OFFSET = 34

@@ -1,6 +1,7 @@
 """The trace context that a message carries: `traceparent` and `tracestate`, as its publisher wrote them.
 
-Both are user properties of MQTT 5, or headers of AMQP 0.9.1, and so headers of the property block. They are only read
+Both are user properties of MQTT 5, headers of AMQP 0.9.1 or application properties of AMQP 1.0, and so headers
+of the property block, or read as such. They are only read
 here: a message keeps them byte for byte. Everything about a trace that several processes decide, they decide by its id,
 so that all of them decide alike.
 
@@ -13,6 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.properties import Item, PropertyError, PropertyKind, Value, decode
 
 TRACEPARENT: Final = b"traceparent"
@@ -64,7 +66,7 @@ def context_of(items: Iterable[Item]) -> TraceContext | None:
 def context_of_block(block: bytes) -> TraceContext | None:
     """Return the trace context in a property block; None as for `context_of`, or for invalid bytes."""
     try:
-        return context_of(decode(block))
+        return context_of(expanded(decode(block), SectionReader.AMQP_0_9_1))
     except PropertyError:
         return None
 

@@ -25,6 +25,7 @@ from fluxmq.net.ports import Inbound, ReactorHost, RunLink, RunSink
 from fluxmq.net.route import Route
 from fluxmq.net.sockets import receive
 from fluxmq.protocols.amqp091.parser import AmqpParser
+from fluxmq.protocols.amqp10.parser import begins_amqp10
 from fluxmq.protocols.connection import Connection, StreamFilter, Tally
 from fluxmq.protocols.mqtt.delivery import SessionDelivery, Target
 from fluxmq.protocols.mqtt.pending_acks import PendingAck, abandon, respond
@@ -383,6 +384,11 @@ class Reactor:
         needed: cython.Py_ssize_t = 0
         out: bytearray
         if connection.wire:
+            if connection.version == 0 and connection.wire == 1 and begins_amqp10(buffer, end):
+                connection.handler.speaks_amqp10(connection)
+            if connection.wire == 2:
+                connection.handler.process(connection, buffer, end)
+                return 0
             return self.amqp.process(connection, buffer, end)
         handler = connection.handler
         while at < end:

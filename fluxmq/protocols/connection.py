@@ -29,6 +29,7 @@ DIRECT_MIN: Final = 32768
 """A slice this long is written straight from the receive buffer when nothing else is waiting."""
 WIRE_MQTT: Final = 0
 WIRE_AMQP_0_9_1: Final = 1
+WIRE_AMQP_1_0: Final = 2
 """Protocol of a connection, which selects its parser."""
 FRAME_MIN: Final = 4096
 """Largest AMQP frame before the two sides have negotiated another size. Source: AMQP 0-9-1,

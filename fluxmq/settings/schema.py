@@ -111,7 +111,7 @@ class SessionSettings(Section):
 
 
 class AmqpSettings(Section):
-    """Limits and options for AMQP 0.9.1 clients."""
+    """Limits and options for AMQP clients, of both versions."""
 
     product: Announced = "RabbitMQ"
     """Product in connection.start: some clients use RabbitMQ's extensions only when they find its
@@ -119,6 +119,10 @@ class AmqpSettings(Section):
     product_version: Version = "3.10.8"
     """Version in connection.start: that of the product whose behaviour is served; FluxMQ's own is
     ``fluxmq_version`` there."""
+    product_version_1_0: Version = "4.2.0"
+    """The same in open of AMQP 1.0: RabbitMQ's clients for it demand 4.0 or later."""
+    version_1_addresses: bool = True
+    """Whether AMQP 1.0 clients may use addresses of RabbitMQ 3 and JMS: a bare name, /queue/..., topic://..."""
     frame_max: Annotated[int, Field(ge=4096, le=16 << 20)] = 131_072
     """Largest frame in bytes, proposed to clients, which may lower it."""
     channel_max: Annotated[int, Field(ge=1, le=65_535)] = 2047
@@ -328,7 +332,7 @@ class Settings(Section):
     session: SessionSettings = SessionSettings()
     """State kept for a client, connected or not."""
     amqp: AmqpSettings = AmqpSettings()
-    """Limits and options for AMQP 0.9.1 clients."""
+    """Limits and options for AMQP clients, of both versions."""
     auth: AuthSettings = AuthSettings()
     """Authentication and access of clients."""
     ratelimit: RateLimit = RateLimit()

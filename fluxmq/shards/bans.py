@@ -15,13 +15,15 @@ from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.door_messages import BANS, BanList, BansApplied
 from fluxmq.ipc.messages import Body
 from fluxmq.net.reactor import Reactor
-from fluxmq.sessions.amqp091.client import AmqpStage
 from fluxmq.sessions.amqp091.handler import AmqpSession
+from fluxmq.sessions.amqp10.handler import Amqp10Connection
 from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import CLOSED, MqttClient
 
 REASON = "banned"
+ENDING = frozenset(("CLOSING", "CLOSED"))
+"""Stages of an AMQP connection that ends already."""
 """Text that clients are given."""
 
 
@@ -69,7 +71,7 @@ class BanUpdates:
         closed = 0
         for connection in list(self._reactor.connections.values()):
             client = connection.identity
-            if isinstance(client, AmqpSession):
+            if isinstance(client, (AmqpSession, Amqp10Connection)):
                 closed += self._close_amqp(client)
             elif isinstance(client, MqttClient):
                 closed += self._close_mqtt(client)
@@ -91,10 +93,10 @@ class BanUpdates:
         self._handler.disconnect(client, Cause.BANNED)
         return True
 
-    def _close_amqp(self, session: AmqpSession) -> bool:
+    def _close_amqp(self, session: AmqpSession | Amqp10Connection) -> bool:
         """Close an AMQP connection if it is banned."""
         client = session.client
-        ending = client.stage in (AmqpStage.CLOSING, AmqpStage.CLOSED)
+        ending = client.stage.name in ENDING
         if ending or not self._bans.login(client.info.peer, client.info.user):
             return False
         client.disconnect(REASON)

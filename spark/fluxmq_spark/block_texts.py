@@ -57,7 +57,7 @@ def text_of(item: Item) -> str:
 
 def name_of(item: Item) -> str:
     """Return an item's name in its map."""
-    if item.kind is PropertyKind.HEADER:
+    if item.name or item.kind is PropertyKind.HEADER:
         return item.name.decode("utf-8", "replace")
     return item.kind.name.lower()
 

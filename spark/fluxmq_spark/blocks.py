@@ -8,6 +8,9 @@ items from ``properties.decode``, and tests compare the two:
 * ``properties``: every other kind but PUBLISHER, which has a column of its own, under its name in
   lower case. Of equal kinds the last wins. EMPTY_HEADERS is there with an empty value.
 
+A block with sections of AMQP 1.0 (kind AMQP10) is not plain: it is read as ``expanded`` says, and
+what no other protocol has (subject, to) is in ``properties`` under the field's name.
+
 ``block_texts`` makes the text of values.
 """
 
@@ -22,6 +25,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.properties import NUMBERS, Item, PropertyError, PropertyKind, decode
 from fluxmq_spark.block_texts import NAME_AT, NAME_SIZE, Source, name_of, text_of
 
@@ -210,6 +214,9 @@ def _said(data: NDArray[numpy.uint8], items: _Items, strange: Flags, source: Sou
         except ValueError:
             strange[items.block[which]] = True
             continue
+        if kind is PropertyKind.AMQP10:
+            strange[items.block[which]] = True
+            continue
         if kind is PropertyKind.HEADER:
             _headers_said(data, items, which, strange, source)
             continue
@@ -344,7 +351,7 @@ def _with_strange(items: _Items, strange: Flags, values: pa.BinaryArray, source:
     rows: list[tuple[int, int, int, int, int, int, int]] = []
     for block in numpy.flatnonzero(strange).tolist():
         try:
-            found = decode(values[block].as_py())
+            found = expanded(decode(values[block].as_py()), SectionReader.TABLE)
         except PropertyError as error:
             raise BlockError(block, str(error)) from None
         for ordinal, item in enumerate(found):

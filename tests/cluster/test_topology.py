@@ -19,6 +19,8 @@ from pika.exceptions import (  # type: ignore[import-untyped]
     ChannelClosedByBroker,
     ConnectionClosedByBroker,
 )
+from proton import Message
+from proton.utils import BlockingConnection
 
 from fluxmq.cli.main import run as fluxmqctl
 from fluxmq.control.etcd.wills import LEASE_SECONDS as ENDED_SECONDS
@@ -332,6 +334,26 @@ def test_direct_replies_cross_nodes(cluster: Cluster) -> None:
         eventually(
             lambda: client.process_data_events(0.1) or answers == [b"answer"], "it came", PATIENCE
         )
+
+
+def test_amqp_1_0_uses_a_queue_from_every_node(cluster: Cluster) -> None:
+    declare(cluster.nodes[0], "of-1-0", **{"x-queue-type": "quorum"})
+    for publisher, consumer in zip(
+        cluster.nodes, [*cluster.nodes[1:], cluster.nodes[0]], strict=True
+    ):
+        with ExitStack() as stack:
+            ends = []
+            for node in (publisher, consumer):
+                url = f"amqp://guest:guest@{HOST}:{node.amqp_port}"
+                ends.append(BlockingConnection(url, PATIENCE, allowed_mechs="PLAIN"))
+                stack.callback(ends[-1].close)
+            sender = ends[0].create_sender("/queues/of-1-0")
+            for number in range(3):
+                sender.send(Message(f"{publisher.name} {number}"))
+            receiver = ends[1].create_receiver("/queues/of-1-0", credit=1)
+            for number in range(3):
+                assert receiver.receive(PATIENCE).body == f"{publisher.name} {number}"
+                receiver.accept()
 
 
 def test_connections_are_the_clusters(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,6 +189,32 @@ class ChannelLedger:
             ranges.append((found.unacked.consumer, offset, offset))
         return ranges
 
+    def settle_range(self, first: cython.ulonglong, last: cython.ulonglong) -> list[Settled]:
+        """Settle what is outstanding of the tags from ``first`` to ``last``; return (consumer, first
+        offset, last offset) of each range."""
+        found: Given
+        tag: cython.ulonglong
+        stop: cython.ulonglong
+        index: cython.Py_ssize_t
+        ranges: list[Settled] = []
+        for item in self._ranges[self._head :]:
+            found = item
+            if found.first > last:
+                break
+            if not found.left or found.first + found.count <= first:
+                continue
+            tag = max(first, found.low)
+            stop = min(last + 1, found.first + found.count)
+            while tag < stop and found.left:
+                index = tag - found.first
+                if found.settled is None or not found.settled[index >> 3] & (1 << (index & 7)):
+                    self._settle_one(found, tag)
+                    if not found.unacked.gone:
+                        offset = found.offset + index
+                        ranges.append((found.unacked.consumer, offset, offset))
+                tag += 1
+        return ranges
+
     def _find(self, tag: cython.ulonglong) -> cython.Py_ssize_t:
         """Return the range that holds an outstanding tag; -1 for none."""
         found: Given

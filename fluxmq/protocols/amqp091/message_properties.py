@@ -4,7 +4,7 @@ address.
 `to_block` takes the encoded properties of a content header; `from_block` returns those of a
 delivery's. Properties that came by AMQP keep their bytes: order and types of headers, duplicate
 names and text that is not UTF-8 included, but not a table's irregular forms (a boolean of 7, a long
-of letter ``L``). Those that came by MQTT become properties and headers; the table is in
+of letter ``L``). Those that came by MQTT or AMQP 1.0 become properties and headers; the table is in
 ``docs/message-properties.md``. The broker's own headers replace a publisher's of the same name.
 
 MQTT topics and the routing keys of ``amq.topic`` are one space: ``/`` and ``.`` change places, in
@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.properties import (
     NUMBERS,
     Item,
@@ -93,6 +94,7 @@ _DEAD_NAMES: Final = {
 }
 _PROTOCOL_NAMES: Final = {1: b"mqtt", 2: b"amqp", 3: b"amqp1"}
 _CAME_BY_AMQP: Final = Item(PropertyKind.PROTOCOL, _AMQP)
+_CAME_BY_AMQP_1_0: Final = Item(PropertyKind.PROTOCOL, 3)
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 _TOPIC: Final = bytes.maketrans(b"/.", b"./")
 _AMQP_FIRST: Final = encode([Item(PropertyKind.PROTOCOL, _AMQP)]) + bytes((PropertyKind.EXCHANGE,))
@@ -154,11 +156,11 @@ def stream_properties(block: bytes, *, extra: Mapping[str, object] = _NOTHING) -
 
 
 def block_headers(block: bytes) -> Table:
-    """Return the publisher's headers as plain values, for headers exchanges. Raises
-    `PropertyError`."""
+    """Return the publisher's headers as plain values, for headers exchanges: of AMQP 1.0, those
+    that its sections become. Raises `PropertyError`."""
     return {
         name.decode("utf-8", "surrogateescape"): plain(value, "surrogateescape")
-        for kind, value, name in decode(block)
+        for kind, value, name in expanded(decode(block), SectionReader.AMQP_0_9_1)
         if kind is PropertyKind.HEADER and isinstance(value, Value)
     }
 
@@ -174,6 +176,10 @@ def _fields(items: Sequence[Item], extra: Mapping[bytes, Value]) -> list[bytes |
     others: list[Item] = []
     amqp = _CAME_BY_AMQP in items
     said = {} if amqp else _overlong(items)
+    if _CAME_BY_AMQP_1_0 in items:
+        amqp = True
+        items = expanded(items, SectionReader.AMQP_0_9_1)
+        said = _overlong(items)
     for item in items:
         kind, value, name = item
         if kind is PropertyKind.HEADER and isinstance(value, Value):

@@ -12,10 +12,11 @@ Source: MQTT 5.0 section 3.3.2.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.properties import Item, PropertyKind, Value, decode, encode, moment_of, text
 from fluxmq.protocols.mqtt import wire
 from fluxmq.protocols.mqtt.reasons import ProtocolError, malformed
@@ -117,12 +118,12 @@ def from_block(block: bytes, *, reserved: bool = False) -> bytes:
     return from_items(decode(block), reserved=reserved) if block else b""
 
 
-def from_items(items: Iterable[Item], *, reserved: bool = False) -> bytes:
+def from_items(items: Sequence[Item], *, reserved: bool = False) -> bytes:
     """Return the same from items."""
     out: list[bytes] = []
     seen = 0
     queue = b""
-    for kind, value, name in items:
+    for kind, value, name in expanded(items, SectionReader.MQTT):
         if kind is PropertyKind.HEADER:
             if reserved and (name in RESERVED_NAMES or name.startswith(RESERVED_PREFIX)):
                 continue

@@ -61,7 +61,8 @@ class AmqpClient:
     """The client of one connection.
 
     ``on_release``: called when it closes or ends, to release its channels and exclusive queues.
-    ``blocked``: it was told not to publish. ``held``: reasons not to read it. ``budget``: for its
+    ``blocked``: it was told not to publish. ``held``: reasons not to read it. ``exclusive``: it has
+    declared exclusive queues. ``budget``: for its
     channels' incomplete messages and uncommitted transactions; ``backlog_bytes``: in their
     backlogs. Times are monotonic seconds: ``deadline`` of the handshake or of the answer to
     connection.close, ``heartbeat_at`` of the next heartbeat, ``heard``: earliest start of the
@@ -92,6 +93,7 @@ class AmqpClient:
         self.budget = Budget()
         self.backlog_bytes = 0
         self.held = 0
+        self.exclusive = False
 
     def send(self, method: Method) -> None:
         """Send a method on channel 0."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
+
+AMQP_0_9_1: Final = "AMQP 0-9-1"
 
 
 class ConnectionInfo:
@@ -11,8 +14,8 @@ class ConnectionInfo:
     ``peer`` and ``local``: "address:port". ``owner``: globally unique id of the connection, which
     its exclusive queues carry. ``certificate_name``: of a verified client certificate, else empty.
     ``properties`` and ``capabilities``: from connection.start-ok. ``heartbeat``: seconds, 0 for
-    none. ``connected_at``: milliseconds since the epoch. ``exclusive``: it has declared exclusive
-    queues. ``counted``: counted into its vhost.
+    none. ``connected_at``: milliseconds since the epoch. ``counted``: counted into its vhost.
+    ``protocol``: its name in listings.
     """
 
     def __init__(self, peer: str, local: str, listener: int, owner: str) -> None:
@@ -29,7 +32,7 @@ class ConnectionInfo:
         self.channel_max = 0
         self.heartbeat = 0
         self.connected_at = 0
-        self.exclusive = False
+        self.protocol = AMQP_0_9_1
         self.counted = False
 
     @property

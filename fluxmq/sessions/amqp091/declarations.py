@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.errors import SoftError
@@ -58,8 +58,7 @@ from fluxmq.routing.topology.names import is_reserved
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, default_exchange, named, not_found, reserved
 from fluxmq.sessions.amqp091 import direct_reply, refusals
-from fluxmq.sessions.amqp091.channel import Channel
-from fluxmq.sessions.amqp091.client import AmqpClient
+from fluxmq.sessions.amqp091.access import Access
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
 from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, QueueStatus
 from fluxmq.sessions.amqp091.refusals import error_from, not_implemented, precondition
@@ -67,6 +66,41 @@ from fluxmq.sessions.amqp091.refusals import error_from, not_implemented, precon
 DEAD_LETTER_KEY = "x-dead-letter-exchange"
 
 T = TypeVar("T")
+
+
+class EntityClient(Protocol):
+    """A connection, as its entities need it. ``exclusive``: it has declared exclusive queues."""
+
+    access: Access
+    exclusive: bool
+
+    @property
+    def info(self) -> ConnectionInfo:
+        """Identity, user and vhost."""
+
+
+class EntityChannel(Protocol):
+    """What methods come from, and answers go to: a channel, or the management of AMQP 1.0."""
+
+    @property
+    def client(self) -> EntityClient:
+        """The connection."""
+
+    @property
+    def broker(self) -> AmqpBrokerPort:
+        """The shard."""
+
+    def later(
+        self, method: Method | type[Method], then: Callable[..., None]
+    ) -> Callable[..., None]:
+        """Return a callback for the answer to ``method``, which calls ``then``; that may raise an
+        AmqpError."""
+
+    def answer(self, method: Method | None) -> None:
+        """Send an answer; None: the client does not wait for one."""
+
+    def send(self, method: Method) -> None:
+        """Send a method."""
 
 
 class Entities:
@@ -77,9 +111,9 @@ class Entities:
     method deletes, and ``cancels``: notifications to its consumers here, sent after the answer.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: EntityChannel) -> None:
         self.channel = channel
-        self.client: AmqpClient = channel.client
+        self.client: EntityClient = channel.client
         self.info: ConnectionInfo = channel.client.info
         self.broker: AmqpBrokerPort = channel.broker
         self.last_queue = ""
@@ -211,7 +245,7 @@ class Entities:
             access.write(EXCHANGE, exchange)
         self._generated = ""
         if method.exclusive:
-            info.exclusive = True
+            self.client.exclusive = True
         answer = partial(self._declared, method, name)
         changed = [DeclareQueue(replace(wanted, group=group))]
         broker.change(changed, self.channel.later(method, answer))
@@ -360,7 +394,7 @@ class Entities:
         key, vhost = method.routing_key, self.info.vhost
         return Binding(vhost, source, destination, EXCHANGE, key, method.arguments)
 
-    def _check(self, binding: Binding) -> None:
+    def check_binding(self, binding: Binding) -> None:
         """Check permissions: write on the destination, read on the source."""
         access = self.client.access
         access.write(binding.destination_kind, binding.destination)
@@ -372,7 +406,7 @@ class Entities:
             access.read_topic(exchange, binding.routing_key)
 
     def _bind(self, method: Method, binding: Binding, answer: Method | None) -> None:
-        self._check(binding)
+        self.check_binding(binding)
         owner, topology = self.info.owner, self.broker.topology
         if _asked(lambda: topology.check_bind(binding, owner)):
             self.channel.answer(answer)
@@ -380,7 +414,7 @@ class Entities:
             self._change(method, [Bind(binding, owner)], answer)
 
     def _unbind(self, method: Method, binding: Binding, answer: Method | None) -> None:
-        self._check(binding)
+        self.check_binding(binding)
         owner, topology = self.info.owner, self.broker.topology
         if _asked(lambda: topology.check_unbind(binding, owner)):
             self._change(method, [Unbind(binding, owner)], answer)

@@ -180,8 +180,8 @@ class AmqpSession:
             channel.release()
         self.channels.clear()
         client.connection.ledgers = None
-        if client.info.exclusive:
-            client.info.exclusive = False
+        if client.exclusive:
+            client.exclusive = False
             self.handler.drop_owner(client.info.owner)
         if client.stage is AmqpStage.CLOSED:
             self.handler.clients.pop(client, None)

@@ -44,7 +44,8 @@ class AmqpLimits:
     ``close_timeout``: wait for connection.close-ok. ``max_transaction_...``: limits of one
     channel's uncommitted transaction; ``max_incomplete_bytes``: held by all channels of a
     connection together, incomplete messages included. ``product`` and its version are announced in
-    connection.start.
+    connection.start; ``product_version_1_0`` in open of AMQP 1.0, whose clients may use
+    ``version_1_addresses``.
     """
 
     frame_max: int = 131_072
@@ -60,6 +61,8 @@ class AmqpLimits:
     node_name: str = "fluxmq@localhost"
     product: str = "RabbitMQ"
     product_version: str = "3.10.8"
+    product_version_1_0: str = "4.2.0"
+    version_1_addresses: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,9 @@ class Routing(NamedTuple):
     ``block``: their properties. ``keys``: the routing keys, the message's own first (CC and BCC are
     the others); a queue matched by several gets it once. ``headers`` and ``properties``
     (correlation_id, message_id, timestamp): inputs of exchanges. ``identity``: the message's
-    producer and sequence, if given; a queue drops duplicates.
+    producer and sequence, if given; a queue drops duplicates. ``delay_us``: time before
+    which it is not delivered, microseconds since the epoch, 0 for at once. ``attributes``: of the
+    batch, beside those of a run.
     """
 
     exchange: Exchange
@@ -118,6 +123,8 @@ class Routing(NamedTuple):
     properties: Mapping[str, object] | None = None
     expiry_ms: int | None = None
     identity: tuple[int, int] | None = None
+    delay_us: int = 0
+    attributes: int = 0
 
 
 class AmqpConsumerPort(Protocol):
@@ -148,7 +155,7 @@ class AmqpConsumerHandle(Protocol):
         back-off."""
 
     def set_limit(self, limit: int) -> None:
-        """Set the maximum of unacked messages, 0: the queue's limit."""
+        """Set the maximum of unacked messages, 0: the queue's limit, negative: none."""
 
     def take(self, done: Callable[[bool, int], None]) -> None:
         """Take one message. It is delivered through the port before ``done`` gets True and the

@@ -33,17 +33,19 @@ from fluxmq.routing.topology.effective import policy_of
 from fluxmq.routing.topology.names import internal_name, public_name
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.sessions.amqp091.basic_consume import AmqpConsumer
-from fluxmq.sessions.amqp091.channel import Channel, ChannelState
+from fluxmq.sessions.amqp091.channel import ChannelState
 from fluxmq.sessions.amqp091.channel_methods import ChannelMethods
 from fluxmq.sessions.amqp091.client import AmqpClient, AmqpStage
+from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
 from fluxmq.sessions.amqp091.consume_request import SINGLE_ACTIVE
 from fluxmq.sessions.amqp091.handler import AmqpSession
+from fluxmq.sessions.amqp10.client import Amqp10Client
+from fluxmq.sessions.amqp10.handler import Amqp10Connection
+from fluxmq.sessions.amqp10.session import Amqp10Session
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.mqtt_queries import MqttQueries
 
-PROTOCOL = "AMQP 0-9-1"
 MQTT_PROTOCOLS = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 QUEUE_TYPES = {0: "classic", 1: "quorum", 2: "stream", 3: "classic"}
 
@@ -71,7 +73,7 @@ class AdminQueries:
         if wanted.what == CONNECTIONS:
             found = self._connections()
         elif wanted.what == CHANNELS:
-            found = (_channel_row(each) for each in self._channels())
+            found = self._channel_rows()
         elif wanted.what == CONSUMERS:
             found = self._consumers()
         elif wanted.what in MQTT_LISTS:
@@ -149,9 +151,22 @@ class AdminQueries:
                 client = session.client
                 # A closed connection may linger until its last bytes are read.
                 if client.info.counted and client.stage is not AmqpStage.CLOSED:
-                    yield _connection_row(session)
+                    yield _connection_row(session.client, len(session.channels))
+            elif isinstance(session, Amqp10Connection):
+                if session.client.info.counted and session.client.running:
+                    yield _connection_row(session.client, len(session.sessions))
             elif isinstance(session, MqttClient) and connection.open:
                 yield _mqtt_row(session)
+
+    def _channel_rows(self) -> Iterator[TableRow]:
+        for methods in self._channels():
+            yield _channel_row(methods)
+        for session in self._sessions():
+            yield _session_row(session)
+
+    def _sessions(self) -> Iterator[Amqp10Session]:
+        for connection in list(self._broker.handler.amqp10.clients.values()):
+            yield from connection.sessions.values()
 
     def _channels(self) -> Iterator[ChannelMethods]:
         for session in list(self._broker.handler.clients.values()):
@@ -161,40 +176,55 @@ class AdminQueries:
         for methods in self._channels():
             channel = methods.channel
             for tag, consumer in methods.consumers.by_tag.items():
-                active = self._active(channel, consumer)
+                member = f"{channel.client.info.owner}:{channel.number}:{tag}"
+                active = self._active(consumer.queue, member)
                 yield {
                     "queue_name": consumer.queue.name,
                     "vhost": consumer.queue.vhost,
-                    "channel_pid": _channel_pid(channel),
+                    "channel_pid": _channel_pid(channel.client.info, channel.number),
                     "consumer_tag": tag,
                     "ack_required": not consumer.automatic,
                     "exclusive": consumer.exclusive,
                     "prefetch_count": consumer.prefetch,
                     "priority": consumer.priority,
                     "active": active,
-                    "activity_status": self._activity(consumer, active),
+                    "activity_status": self._activity(consumer.queue, active),
                     "arguments": plain(consumer.arguments or {}),
                 }
+        for session in self._sessions():
+            for link in session.consumers():
+                active = self._active(link.queue, link.member)
+                yield {
+                    "queue_name": link.queue.name,
+                    "vhost": link.queue.vhost,
+                    "channel_pid": _channel_pid(session.client.info, session.channel),
+                    "consumer_tag": link.name,
+                    "ack_required": not link.settles,
+                    "exclusive": False,
+                    "prefetch_count": link.credit.left,
+                    "priority": link.priority,
+                    "active": active,
+                    "activity_status": self._activity(link.queue, active),
+                    "arguments": {},
+                }
 
-    def _active(self, channel: Channel, consumer: AmqpConsumer) -> bool | None:
+    def _active(self, queue: QueueRecord, member: str) -> bool | None:
         """Return whether a consumer is active; None if another shard has the queue and decides."""
-        if not _is_single_active(consumer.queue):
+        if not _is_single_active(queue):
             return True
-        queue = consumer.queue
         internal = queue.internal_name
         names = self._queues.names
         group = self._queues.service.find(names.group_of(internal, queue.group))
         state = group.machine.queue(internal) if group is not None else None
         if group is None or state is None:
             return None
-        member = f"{channel.client.info.owner}:{channel.number}:{consumer.tag}"
         found = group.dispatch.consumers.consumers_of(state.id)
         first = next((each for each in found if each.active and each.counts), None)
         return first is not None and first.member == member
 
-    def _activity(self, consumer: AmqpConsumer, active: bool | None) -> str | None:
+    def _activity(self, queue: QueueRecord, active: bool | None) -> str | None:
         """Return a consumer's activity status as RabbitMQ names it."""
-        if not _is_single_active(consumer.queue):
+        if not _is_single_active(queue):
             return "up"
         return {True: "single_active", False: "waiting", None: None}[active]
 
@@ -209,6 +239,12 @@ class AdminQueries:
             if meant and client.stage is AmqpStage.RUNNING:
                 count += 1
                 client.disconnect(wanted.reason)
+        for other in list(self._broker.handler.amqp10.clients):
+            meant = wanted.pid in (None, other.info.owner)
+            meant = meant and wanted.vhost in (None, other.info.vhost)
+            if meant and other.running:
+                count += 1
+                other.disconnect(wanted.reason)
         self._broker.wake()
         done(AffectedCount(count))
 
@@ -264,12 +300,12 @@ def _is_single_active(queue: QueueRecord) -> bool:
     return queue.arguments.get(SINGLE_ACTIVE) is True
 
 
-def _channel_pid(channel: Channel) -> str:
-    return f"<{channel.client.info.owner}.{channel.number}>"
+def _channel_pid(info: ConnectionInfo, number: int) -> str:
+    return f"<{info.owner}.{number}>"
 
 
-def _connection_row(session: AmqpSession) -> TableRow:
-    client, info, connection = session.client, session.client.info, session.client.connection
+def _connection_row(client: AmqpClient | Amqp10Client, channels: int) -> TableRow:
+    info, connection = client.info, client.connection
     host, _, port = info.local.rpartition(":")
     peer_host, _, peer_port = info.peer.rpartition(":")
     return {
@@ -282,8 +318,8 @@ def _connection_row(session: AmqpSession) -> TableRow:
         "ssl": connection.stream is not None,
         "peer_cert_subject": info.certificate_name,
         "state": state_of(client),
-        "channels": len(session.channels),
-        "protocol": PROTOCOL,
+        "channels": channels,
+        "protocol": info.protocol,
         "auth_mechanism": info.mechanism,
         "user": info.user,
         "vhost": info.vhost,
@@ -296,8 +332,10 @@ def _connection_row(session: AmqpSession) -> TableRow:
     }
 
 
-def state_of(client: AmqpClient) -> str:
+def state_of(client: AmqpClient | Amqp10Client) -> str:
     """Return a connection's state in RabbitMQ's words: one of ``AMQP_STATES``."""
+    if isinstance(client, Amqp10Client):
+        return client.state
     if client.stage is not AmqpStage.RUNNING:
         return "closing" if client.stage in (AmqpStage.CLOSING, AmqpStage.CLOSED) else "starting"
     if client.blocked:
@@ -327,6 +365,28 @@ def _mqtt_row(client: MqttClient) -> TableRow:
     }
 
 
+def _session_row(session: Amqp10Session) -> TableRow:
+    info = session.client.info
+    return {
+        "pid": _channel_pid(info, session.channel),
+        "connection": info.owner,
+        "name": f"{info.name} ({session.channel})",
+        "number": session.channel,
+        "user": info.user,
+        "vhost": info.vhost,
+        "transactional": bool(session.outcomes.transactions),
+        "confirm": True,
+        "consumer_count": len(session.consumers()),
+        "messages_unacknowledged": session.unsettled,
+        "messages_uncommitted": 0,
+        "acks_uncommitted": 0,
+        "messages_unconfirmed": session.outcomes.unanswered,
+        "prefetch_count": 0,
+        "global_prefetch_count": 0,
+        "state": "running",
+    }
+
+
 def _channel_row(methods: ChannelMethods) -> TableRow:
     channel, info = methods.channel, methods.client.info
     window, transaction = methods.publisher.window, methods.publisher.transaction
@@ -334,7 +394,7 @@ def _channel_row(methods: ChannelMethods) -> TableRow:
     settled = len(transaction.settled) if transaction is not None else 0
     publishes = transaction.publishes if transaction is not None else []
     row: dict[str, Any] = {
-        "pid": _channel_pid(channel),
+        "pid": _channel_pid(info, channel.number),
         "connection": info.owner,
         "name": f"{info.name} ({channel.number})",
         "number": channel.number,

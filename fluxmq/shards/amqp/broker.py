@@ -27,13 +27,14 @@ from fluxmq.model.trace_context import TRACEPARENT
 from fluxmq.net.reactor import WATCH_RATES, WATCH_SPANS
 from fluxmq.net.tls import TlsStream
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
-from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.connection import WIRE_AMQP_1_0, Connection
 from fluxmq.routing.topology.changes import Bind, Change, DeclareExchange, DeclareQueue, DeleteQueue
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.deliveries import make_head
 from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler, AmqpSession
 from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
@@ -46,6 +47,7 @@ from fluxmq.sessions.amqp091.ports import (
     QueueStatus,
     Routing,
 )
+from fluxmq.sessions.amqp10.handler import Amqp10Connection, Amqp10ConnectionHandler
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.consumer_requests import consume, status_of
 from fluxmq.shards.amqp.publishing import Publishing
@@ -70,16 +72,38 @@ _log = get_logger("fluxmq.amqp")
 
 
 class ShardHandler(AmqpConnectionHandler):
-    """The sessions' handler, which also identifies TLS clients."""
+    """The sessions' handler, which also identifies TLS clients.
+
+    ``amqp10``: of AMQP 1.0, which connections get whose first bytes ask for it.
+    """
+
+    amqp10: Amqp10ConnectionHandler
 
     def protocol_header(self, connection: Connection, header: bytes) -> None:
         """Handle the first bytes; the TLS handshake is over by now."""
+        self._identify(connection)
+        super().protocol_header(connection, header)
+
+    def speaks_amqp10(self, connection: Connection) -> None:
+        """Make a connection one of AMQP 1.0."""
+        self._identify(connection)
+        session: AmqpSession = connection.identity
+        client = session.client
+        connection.handler = self.amqp10
+        made = Amqp10Connection(self.amqp10, connection, client.info)
+        connection.identity = made
+        connection.wire = WIRE_AMQP_1_0
+        made.client.deadline = client.deadline
+        made.client.reschedule()
+        # They refer to each other, and the garbage collector does not run during traffic.
+        del client.on_release
+
+    def _identify(self, connection: Connection) -> None:
         stream = connection.stream
         if isinstance(stream, TlsStream):
             identity = stream.peer_identity()
             if identity is not None:
                 connection.identity.client.info.certificate_name = identity.common_name or ""
-        super().protocol_header(connection, header)
 
 
 class AmqpCounts:
@@ -130,6 +154,9 @@ class AmqpBroker:
         self.configure(settings)
         self.handler = ShardHandler(self)
         self.handler.heads.tap = self.firehose
+        self.handler.amqp10 = Amqp10ConnectionHandler(
+            self, self.handler.alarm, self.handler.drop_owner, len(self.reactor.buffer)
+        )
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
@@ -147,6 +174,8 @@ class AmqpBroker:
             max_incomplete_bytes=amqp.max_incomplete_bytes,
             product=amqp.product,
             product_version=amqp.product_version,
+            product_version_1_0=amqp.product_version_1_0,
+            version_1_addresses=amqp.version_1_addresses,
         )
 
     def now(self) -> float:
@@ -392,8 +421,9 @@ class AmqpBroker:
     ) -> int:
         """Route and store a run."""
         if self.firehose.on:
-            session: AmqpSession = connection.identity
-            self.firehose.published(session.client.info, run, routing)
+            if connection.wire == WIRE_AMQP_1_0:
+                run.properties = make_head(routing.block, b"", -1, stream=False).properties
+            self.firehose.published(connection.identity.client.info, run, routing)
         watching = self._reactor.watching
         if watching & WATCH_SPANS and TRACEPARENT in routing.block:
             self._broker.spans.published(
@@ -454,7 +484,7 @@ class AmqpBroker:
 
     def run_timers(self) -> None:
         """Run due timers; called every tenth of a second."""
-        self.timers.due(self.now(), self.handler.due)
+        self.timers.due(self.now(), _due)
 
     def wake(self) -> None:
         """Schedule the sending of written output."""
@@ -471,6 +501,7 @@ class AmqpBroker:
         if self._marked:
             self._marked = False
             self.handler.flush_marked()
+            self.handler.amqp10.flush_marked()
 
     def pause(self, connection: Connection) -> None:
         """Stop reading."""
@@ -555,6 +586,11 @@ class AmqpBroker:
     def count_method(self, name: str) -> None:
         """Count a method received off the hot path."""
         self.counted.methods[name] += 1
+
+
+def _due(connection: Connection) -> None:
+    """Handle a deadline that a connection has scheduled."""
+    connection.handler.due(connection)
 
 
 def permissions_of(user: User | None, vhost: str) -> Permissions | None:

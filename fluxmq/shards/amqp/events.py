@@ -30,7 +30,6 @@ PERSISTENT = 2
 AGAIN_SECONDS = 5.0
 """Time until the exchange is declared again, as while a cluster has no leader."""
 TLS_LISTENERS = frozenset(number for number, name in enumerate(LISTENERS) if name.endswith("tls"))
-AMQP = "AMQP 0-9-1"
 MQTT = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 DECIDED = {
     LoginOutcome.ACCEPTED: "success",
@@ -240,7 +239,7 @@ def _amqp(info: ConnectionInfo) -> dict[str, Any]:
         "port": port,
         "peer_host": peer_host,
         "peer_port": peer_port,
-        "protocol": AMQP,
+        "protocol": info.protocol,
         "auth_mechanism": info.mechanism,
         "ssl": info.listener in TLS_LISTENERS,
         "peer_cert_subject": info.certificate_name,

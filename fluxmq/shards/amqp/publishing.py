@@ -185,11 +185,20 @@ class Publishing:
             batches = built.get((way.delay_ms, producer, sequence))
             if batches is None:
                 delay = now + way.delay_ms * 1000 if way.delay_ms else 0
+                delay = max(delay, routing.delay_us)
                 # All messages of a run have the same headers: the others are duplicates of the
                 # first.
                 source = _first_of(run) if producer else run
                 batches = built[way.delay_ms, producer, sequence] = build_amqp_batches(
-                    source, key, routing.block, now, expiry, delay, producer, sequence
+                    source,
+                    key,
+                    routing.block,
+                    now,
+                    expiry,
+                    delay,
+                    producer,
+                    sequence,
+                    routing.attributes,
                 )
             client = self._client_of(group)
             for batch in batches:

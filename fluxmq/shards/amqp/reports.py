@@ -18,6 +18,7 @@ from fluxmq.metrics.registry import AMQP_STATES, Sample
 from fluxmq.protocols.connection import Tally
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.handler import AmqpSession
+from fluxmq.sessions.amqp10.handler import Amqp10Connection
 from fluxmq.shards.amqp.admin_queries import state_of
 from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.amqp.broker_messages import BrokerMessages
@@ -41,19 +42,30 @@ class AmqpCensus:
 
     def __init__(self, broker: AmqpBroker) -> None:
         self._broker = broker
-        self._left: list[AmqpSession] = []
+        self._left: list[AmqpSession | Amqp10Connection] = []
         self._count = AmqpCount()
         self.result = AmqpCount()
 
     def step(self) -> None:
         """Continue counting; after the last connection the count becomes the result."""
         if not self._left:
-            self._left = list(self._broker.handler.clients.values())
+            self._left = [
+                *self._broker.handler.clients.values(),
+                *self._broker.handler.amqp10.clients.values(),
+            ]
             self._count = AmqpCount()
         count = self._count
         work = 0
         while self._left and work < CENSUS_STEP:
             session = self._left.pop()
+            if isinstance(session, Amqp10Connection):
+                work += 1 + len(session.sessions)
+                count.states[session.client.state] += 1
+                count.channels += len(session.sessions)
+                for link_session in session.sessions.values():
+                    count.consumers += len(link_session.consumers())
+                    count.unsettled += link_session.unsettled
+                continue
             work += 1 + len(session.channels)
             count.states[state_of(session.client)] += 1
             count.channels += len(session.channels)
@@ -79,7 +91,7 @@ class AmqpReports:
     def samples(self) -> Iterator[Sample]:
         """Yield every metric of AMQP but those of messages."""
         broker = self._broker
-        if len(broker.handler.clients) <= CENSUS_STEP:
+        if len(broker.handler.clients) + len(broker.handler.amqp10.clients) <= CENSUS_STEP:
             self.census.step()
         count = self.census.result
         for state in AMQP_STATES:

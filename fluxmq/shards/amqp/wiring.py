@@ -19,8 +19,11 @@ from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import AddEventExchange, DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
+from fluxmq.sessions.amqp091.client import AmqpClient
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
 from fluxmq.sessions.amqp091.handler import AmqpSession
+from fluxmq.sessions.amqp10.client import Amqp10Client
+from fluxmq.sessions.amqp10.handler import Amqp10Connection
 from fluxmq.settings.clustering import EPHEMERAL
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import reason_of
@@ -84,7 +87,7 @@ class Amqp:
         )
         self.handler = self.broker.handler
         broker.alarms.on_change += (self._alarms_changed, broker.events.alarms_changed)
-        broker.alarms.on_relief.append(self.handler.give_up)
+        broker.alarms.on_relief += (self.handler.give_up, self.broker.handler.amqp10.give_up)
         self.traffic = TrafficReports(queues, self._reactor.tally, publishing.traffic)
         self.declared = DeclaredQueues(
             queues,
@@ -196,7 +199,7 @@ class Amqp:
         self.declared.changed(delta.rows)
         self.migrations.changed(delta.rows)
         topology = self.topology.topology
-        for client in list(self.handler.clients):
+        for client in self._clients():
             info = client.info
             if info.counted and topology.vhost(info.vhost) is None:
                 client.disconnect(f"vhost '{info.vhost}' is down")
@@ -205,10 +208,14 @@ class Amqp:
     def _routes_changed(self) -> None:
         self._reactor.routes.clear()
 
+    def _clients(self) -> list[AmqpClient | Amqp10Client]:
+        """Return the clients of both versions."""
+        return [*self.handler.clients, *self.broker.handler.amqp10.clients]
+
     def users_changed(self) -> None:
         """Disconnect clients whose user no longer has access, or whose login backend is no longer
         asked."""
-        for client in list(self.handler.clients):
+        for client in self._clients():
             info = client.info
             if not info.user:
                 continue
@@ -246,8 +253,10 @@ class Amqp:
         """Pass a change of the alarms on to the sessions."""
         if raised:
             self.handler.block(reason_of(raised))
+            self.broker.handler.amqp10.block()
         else:
             self.handler.unblock()
+            self.broker.handler.amqp10.unblock()
 
     def configure(self, settings: Settings) -> None:
         """Apply new settings."""
@@ -257,6 +266,6 @@ class Amqp:
     def shut_down(self) -> None:
         """Tell every client that the node shuts down."""
         for connection in list(self._reactor.connections.values()):
-            if isinstance(connection.identity, AmqpSession):
+            if isinstance(connection.identity, (AmqpSession, Amqp10Connection)):
                 text = "broker forced connection closure with reason 'shutdown'"
                 connection.identity.client.disconnect(text)

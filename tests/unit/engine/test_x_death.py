@@ -11,7 +11,11 @@ from fluxmq.engine import x_death
 from fluxmq.engine.x_death import Letter, letter
 from fluxmq.model.properties import Item, PropertyKind, Timestamp, Value, decode, encode, text
 from fluxmq.protocols.amqp091.message_properties import address_of, block_headers
+from fluxmq.protocols.amqp10.message import from_sections
+from fluxmq.protocols.amqp10.message_template import template_of
+from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.queues.commands import DeadLetterReason
+from tests.unit.protocols.amqp10.sections import encoded
 
 TIME = 1_700_000_000_000_001
 AMQP = [
@@ -194,3 +198,34 @@ def test_a_circle_without_a_reject_in_it_is_one(
     for where, reason in call_later:
         dead = die(dead.block, queue=where, reason=reason)
     assert dead.goes_round(queue) is round_and_round
+
+
+def amqp10(**annotations: object) -> bytes:
+    """A message that came by AMQP 1.0."""
+    said = {Symbol(name.replace("_", "-")): value for name, value in annotations.items()}
+    message = from_sections(encoded(0x72, said) + encoded(0x74, {"a": "b"}) + encoded(0x75, b""))
+    return message.block("orders", "guest")
+
+
+def test_messages_of_amqp_1_0_die_as_others_do() -> None:
+    dead = die(amqp10(x_cc=["other"], x_a="kept"))
+    assert dead.keys == (b"eu.new", b"other")
+    assert address_of(dead.block, dead.keys[0]) == (b"dlx", b"eu.new")
+    headers = block_headers(dead.block)
+    (event,) = deaths_of(headers)
+    assert (event["exchange"], event["routing-keys"]) == ("orders", ["eu.new", "other"])
+    assert (headers["x-a"], headers["a"], headers["CC"]) == ("kept", "b", ["other"])
+    again = die(dead.block, routing_key=b"new")
+    assert again.keys == (b"new",)
+    (event,) = deaths_of(block_headers(again.block))
+    assert event["count"] == 2
+    assert "CC" not in block_headers(again.block)
+
+
+def test_deaths_that_a_sender_by_amqp_1_0_returns_are_counted_on() -> None:
+    once = template_of(die(amqp10()).block, b"k").message(b"")
+    sent_again = from_sections(once).block("orders", "guest")
+    dead = die(sent_again)
+    (event,) = deaths_of(block_headers(dead.block))
+    assert event["count"] == 2
+    assert template_of(dead.block, b"k").message(b"").count(b"x-opt-deaths") == 1

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluxmq.model.amqp10_readers import SectionReader, expanded
 from fluxmq.model.properties import (
     ITEMS_MAX,
     NUMBERS,
@@ -21,6 +22,7 @@ from fluxmq.model.properties import (
     encode,
     text,
 )
+from fluxmq.protocols.amqp10.types import Int, Milliseconds, Symbol, UByte, ULong, Uuid
 from fluxmq_spark.block_texts import name_of, strings, text_of
 from fluxmq_spark.blocks import (
     KNOWN_MAX,
@@ -32,7 +34,17 @@ from fluxmq_spark.blocks import (
     addresses,
     decode_blocks,
 )
+from tests.unit.protocols.amqp10.sections import encoded
 
+SECTIONS = st.sampled_from(
+    [
+        b"\0",
+        b"\1\0\x53\x73\xc0\x08\4\x44\x40\x40\xa1\2hi",
+        b"\7\0\x53\x74\xc1\x09\4\xa1\1a\x41\xa1\1b\x44",
+        b"\0\0\x53\x72\xc1\x08\2\xa3\3x-a\x54\5",
+    ]
+)
+"""Contents of an item AMQP10: nothing, properties, application properties, annotations."""
 TEXTS = st.one_of(
     st.sampled_from([b"", b"eu", b"x" * 127, b"y" * 128, "größer".encode(), b"\xff\xfe", b"a\0b"]),
     st.binary(max_size=20),
@@ -77,6 +89,8 @@ def _item(kind: PropertyKind) -> st.SearchStrategy[Item]:
         return st.builds(lambda name, value: Item(kind, value, name), NAMES, VALUES)
     if kind is PropertyKind.EMPTY_HEADERS:
         return st.just(Item(kind, None))
+    if kind is PropertyKind.AMQP10:
+        return st.builds(Item, st.just(kind), SECTIONS)
     return st.builds(lambda content: Item(kind, content), TEXTS)
 
 
@@ -93,9 +107,9 @@ def _by_definition(
     block: bytes,
 ) -> tuple[dict[str, str], dict[str, str], str | None, str | None]:
     """Headers, properties, publisher and exchange of one block: of equal names the last."""
-    items = decode(block)
+    items = expanded(decode(block), SectionReader.TABLE)
     own = (PropertyKind.HEADER, PropertyKind.PUBLISHER)
-    alone = {item.kind: text_of(item) for item in items}
+    alone = {item.kind: text_of(item) for item in items if not item.name}
     return (
         {name_of(item): text_of(item) for item in items if item.kind is PropertyKind.HEADER},
         {name_of(item): text_of(item) for item in items if item.kind not in own},
@@ -144,7 +158,7 @@ def test_damaged_blocks_are_refused_just_when_the_model_refuses(
     blocks[which] = bytes(damaged)
     why = ""
     try:
-        decode(blocks[which])
+        expanded(decode(blocks[which]), SectionReader.TABLE)
     except PropertyError as error:
         why = str(error)
     if why:
@@ -267,6 +281,70 @@ def test_what_values_become_is_what_the_documents_say() -> None:
         "bytes": "AAE=",
         "broken": "\ufffd(",
     }
+
+
+def test_sections_of_amqp_1_0_are_in_the_columns() -> None:
+    sections = b"".join(
+        (
+            encoded(0x72, {Symbol("x-a"): Int(5), Symbol("x-opt-jms-dest"): UByte(0)}),
+            encoded(
+                0x73,
+                [
+                    *(
+                        Uuid(bytes(15) + b"\5"),
+                        b"shop",
+                        "/queues/q",
+                        "offer",
+                        "/queues/r",
+                        ULong(7),
+                    ),
+                    *(Symbol("text/plain"), None, None, Milliseconds(1_700_000_000_123), "g"),
+                ],
+            ),
+            encoded(0x74, {"region": "eu", "paid": True, "price": 1.5}),
+        )
+    )
+    block = encode(
+        [
+            Item(PropertyKind.PROTOCOL, 3),
+            Item(PropertyKind.EXCHANGE, b"orders"),
+            Item(PropertyKind.PUBLISHER, b"shop"),
+            Item(PropertyKind.PRIORITY, 7),
+            Item(PropertyKind.AMQP10, b"\1" + sections),
+        ]
+    )
+    [(headers, properties, publisher, exchange)] = _decoded([block])
+    assert (publisher, exchange) == ("shop", "orders")
+    assert headers == {
+        "x-a": "5",
+        "x-opt-jms-dest": "0",
+        "region": "eu",
+        "paid": "true",
+        "price": "1.5",
+    }
+    assert properties == {
+        "protocol": "amqp1",
+        "exchange": "orders",
+        "priority": "7",
+        "payload_format": "1",
+        "message_id": "urn:uuid:00000000-0000-0000-0000-000000000005",
+        "user_id": "shop",
+        "to": "/queues/q",
+        "subject": "offer",
+        "reply_to": "/queues/r",
+        "correlation": "7",
+        "content_type": "text/plain",
+        "timestamp": "1700000000",
+        "app_id": "g",
+    }
+
+
+def test_sections_that_are_none_are_named_by_the_number_of_their_block() -> None:
+    right = encode([Item(PropertyKind.MESSAGE_ID, b"1")])
+    wrong = encode([Item(PropertyKind.AMQP10, b"\0\0\x53\x99\x40")])
+    with pytest.raises(BlockError, match="a section that is not known") as refused:
+        _decoded([right, wrong])
+    assert refused.value.block == 1
 
 
 def test_equal_blocks_are_read_once_and_bad_ones_are_named_among_them() -> None:

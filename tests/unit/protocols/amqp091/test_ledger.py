@@ -198,3 +198,36 @@ def test_time_is_in_proportion_to_what_was_given(order: str, size: int) -> None:
     """Sixteen times the messages; a quadratic path would take 256 times."""
     small = min(seconds(1 << 11, order, size) for _ in range(3))
     assert min(seconds(1 << 15, order, size) for _ in range(3)) < 64 * small + 0.05
+
+
+def test_a_range_settles_what_is_outstanding_in_it() -> None:
+    made = ledger(("a", 10, 0), ("b", 5, 100), ("a", 5, 10))
+    assert made.settle(3, False) == [("a", 2, 2)]
+    offsets = {"a": [0, 1, 3, 4, 5, 6, 7, 8, 9, 10], "b": [100, 101, 102, 103, 104]}
+    found = made.settle_range(1, 16)
+    assert {name: [first for who, first, _ in found if who == name] for name in "ab"} == offsets
+    assert made.settle_range(1, 16) == []
+    assert (made.unsettled, made.all()) == (4, [("a", 11, 14)])
+    assert len(made.settle_range(0, 1 << 62)) == 4
+    assert made.settle_range(5, 4) == []
+
+
+def test_ranges_settle_as_single_tags_do() -> None:
+    random = Random(7)
+    for _ in range(50):
+        made, single = (ledger(("a", 300, 0), ("b", 40, 7), ("a", 9, 300)) for _ in range(2))
+        for _ in range(20):
+            first = random.randrange(1, 350)
+            last = first + random.choice((0, 3, 60))
+            expected = [
+                each for tag in range(first, last + 1) for each in single.settle(tag, False) or ()
+            ]
+            assert made.settle_range(first, last) == expected
+        assert made.all() == single.all()
+        assert made.unsettled == single.unsettled
+
+
+def test_a_range_passes_over_a_forgotten_consumer() -> None:
+    made = ledger(("a", 3, 0), ("b", 3, 0))
+    made.forget("a")
+    assert made.settle_range(1, 6) == [("b", 0, 0), ("b", 1, 1), ("b", 2, 2)]

@@ -221,7 +221,7 @@ def test_mqtt(items: list[Item], properties: BasicProperties) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "name"), [(1, "mqtt"), (3, "amqp1"), (9, "9"), (2, None)], ids=str
+    ("protocol", "name"), [(1, "mqtt"), (9, "9"), (2, None), (3, None)], ids=str
 )
 def test_protocols(protocol: int, name: str | None) -> None:
     headers = decode_properties(from_block(encode([Item(PropertyKind.PROTOCOL, protocol)]))).headers

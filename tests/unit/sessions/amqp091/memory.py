@@ -37,6 +37,7 @@ from fluxmq.sessions.amqp091.ports import (
     QueueStatus,
     Routing,
 )
+from fluxmq.sessions.amqp10.handler import Amqp10ConnectionHandler
 from fluxmq.shards.amqp.broker_messages import BrokerMessages
 from fluxmq.shards.amqp.events import BrokerEvents
 from fluxmq.shards.user_limits import UserLimitChecks
@@ -92,6 +93,9 @@ class MemoryBroker:
         self.tally = Tally()
         self.parser = AmqpParser(1 << 20)
         self.handler = AmqpConnectionHandler(self)
+        self.amqp10 = Amqp10ConnectionHandler(
+            self, self.handler.alarm, self.handler.drop_owner, 1 << 20
+        )
 
     def grant(
         self, user: str, permission: VhostPermission, topics: tuple[TopicPermission, ...] = ()
@@ -130,7 +134,7 @@ class MemoryBroker:
             at, connection = min(due, key=lambda item: item[0])
             self.time = max(self.time, at)
             del self.schedules[connection]
-            self.handler.due(connection)
+            connection.handler.due(connection)
         self.time = end
 
     def schedule(self, connection: Connection, at: float) -> None:
@@ -156,12 +160,13 @@ class MemoryBroker:
         busy = True
         while busy:
             self.handler.flush_marked()
+            self.amqp10.flush_marked()
             later, self.later = self.later, []
             for do in later:
                 do()
             gave = [queue.dispatch() for queue in list(self.queues.values())]
             busy = any(gave)
-            busy = busy or bool(self.later or self.handler.marked)
+            busy = busy or bool(self.later or self.handler.marked or self.amqp10.marked)
 
     # Connecting
 
@@ -366,7 +371,8 @@ class MemoryBroker:
         connection.paused &= ~2
         if not connection.paused and not connection.closing and connection.tail is not None:
             tail, connection.tail = bytearray(connection.tail), None
-            self.parser.process(connection, tail, len(tail))
+            parser = self.parser if connection.wire == 1 else self.amqp10.parser
+            parser.process(connection, tail, len(tail))
 
     def close(self, connection: Connection, linger: bool) -> None:
         connection.closing = True

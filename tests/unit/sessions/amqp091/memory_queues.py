@@ -46,6 +46,8 @@ class MemoryHeld:
                 assert offset in self.handle, f"{verb.name} of {offset}, which is not held"
                 self.handle.discard(offset)
                 self.queue.settled.append((verb, offset))
+                if delay:
+                    self.queue.delays.append(delay)
                 if verb in (Verb.NACK, Verb.RELEASE):
                     insort(self.queue.ready, offset)
                     if verb is Verb.RELEASE:
@@ -92,6 +94,7 @@ class MemoryQueue:
         self.ready: list[int] = []
         self.attempts: dict[int, int] = {}
         self.settled: list[tuple[Verb, int]] = []
+        self.delays: list[int] = []
         self.consumers: list[MemoryHeld] = []
         self.attached: list[MemoryHeld] = []
         self.next_offset = 0

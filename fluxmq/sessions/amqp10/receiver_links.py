@@ -1,0 +1,363 @@
+"""A link on which a client consumes a queue.
+
+The queue delivers up to a limit of unsettled messages. The limit follows the link's credit: it is
+what is unsettled now and the credit that is left, so that the queue keeps messages for which there
+is no credit. It is set before settlements are passed on, as these would otherwise make the queue
+deliver beyond the credit. What arrives all the same, or while the connection or the session's window
+has no room, waits here, in order; large credit is given to the queue in parts, which bounds that.
+
+Source: OASIS AMQP 1.0 part 2, sections 2.6.7 to 2.6.10 (flow control), part 3, section 3.4
+(outcomes), RabbitMQ's consumer priorities.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, EXPIRY, Batch
+from fluxmq.model.properties import PropertyError
+from fluxmq.protocols.amqp10 import conditions
+from fluxmq.protocols.amqp10.delivery import transfer_frames
+from fluxmq.protocols.amqp10.filters import MessageFilter
+from fluxmq.protocols.amqp10.message_template import MessageTemplate, template_of
+from fluxmq.protocols.amqp10.performatives import AttachFrame, DetachFrame, FlowFrame
+from fluxmq.protocols.amqp10.types import ULong
+from fluxmq.queues.commands import Verb
+from fluxmq.queues.limits import UNSETTLED_MAX
+from fluxmq.routing.topology.arguments import STREAM
+from fluxmq.routing.topology.records import QueueRecord
+from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, QueueStatus, Range
+from fluxmq.sessions.amqp091.takers import merged
+from fluxmq.sessions.amqp10.ports import LinkSession
+from fluxmq.sessions.amqp10.serials import MASK, ahead
+
+AHEAD_MAX: Final = 1000
+"""Messages that a queue delivers before they can be written, whatever the credit."""
+CREDIT_MAX: Final = MASK >> 1
+"""Largest credit that is counted: serial numbers cannot tell more."""
+SETTLED: Final = 1
+"""snd-settle-mode: the sender sends all deliveries settled."""
+QUIET_ANSWERS: Final = 2
+"""Answers of a queue that it has nothing ready, after which credit is given up."""
+ANSWERS_MAX: Final = 8
+"""Answers after which it is given up all the same: what is ready is not for this consumer."""
+NO_LIMIT_LEFT: Final = -1
+"""Limit of a consumer that is to get nothing."""
+UNDELIVERABLE: Final = b"undeliverable"
+
+
+class LinkCredit:
+    """Credit of a link. ``count``: its delivery-count; ``left``: credit that is left.
+
+    ``draining``: unused credit is to be given up. Until it is, the queue is asked again and again:
+    ``asking``; ``asked``: so many times, ``quiet``: times that it had nothing ready, both since the
+    delivery ``seen``.
+    """
+
+    __slots__ = ("asked", "asking", "count", "draining", "left", "quiet", "seen")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.left = 0
+        self.draining = False
+        self.asking = False
+        self.asked = 0
+        self.quiet = 0
+        self.seen = 0
+
+    def give(self, count: int | None, credit: int) -> None:
+        """Take a flow's delivery-count and credit (2.6.7)."""
+        limit = ((self.count if count is None else count) + credit) & MASK
+        self.left = min(max(ahead(limit, self.count), 0), CREDIT_MAX)
+        if credit > CREDIT_MAX:
+            self.left = CREDIT_MAX
+
+    def used(self, count: int) -> None:
+        """Note that messages were sent."""
+        self.left -= count
+        self.count = (self.count + count) & MASK
+
+    def heard(self, ready: int) -> bool:
+        """Note what a queue has ready; return whether nothing more is to be expected of it."""
+        self.asking = False
+        if self.seen != self.count:
+            self.seen = self.count
+            self.asked = self.quiet = 0
+        self.asked += 1
+        if not ready:
+            self.quiet += 1
+        return self.quiet >= QUIET_ANSWERS or self.asked >= ANSWERS_MAX
+
+
+class OutgoingLink:
+    """A link to a consumer.
+
+    ``held``: messages from the queue that it has not settled, those in ``waiting`` included.
+    ``wanted``: messages that it sends, None for all; the queue is its own, or a stream, and the
+    others are settled. ``settles``: it sends deliveries settled; ``written``: such deliveries and
+    messages that are not sent, not yet settled with the queue. ``limit``: what the queue was told. ``ending``: the client's detach, which came before
+    the queue's answer.
+    """
+
+    def __init__(
+        self,
+        session: LinkSession,
+        attach: AttachFrame,
+        queue: QueueRecord,
+        priority: int,
+        wanted: MessageFilter | None = None,
+    ) -> None:
+        self.session = session
+        self.attach = attach
+        self.queue = queue
+        self.wanted = wanted
+        self.settles = attach.snd_settle_mode == SETTLED
+        self.priority = priority
+        self.consumer: AmqpConsumerHandle | None = None
+        self.attached = False
+        self.credit = LinkCredit()
+        self.held = 0
+        self.waiting: deque[tuple[Batch, int, int, int]] = deque()
+        self.written: list[Range] = []
+        self.known: tuple[bytes, bytes, MessageTemplate] | None = None
+        self.limit = NO_LIMIT_LEFT
+        self.ending: DetachFrame | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.attach.name
+
+    @property
+    def handle(self) -> int:
+        """Its handle, on both sides."""
+        return self.attach.handle
+
+    def open(self, consumer: AmqpConsumerHandle) -> None:
+        """Begin, once the queue has answered and the client knows."""
+        self.consumer = consumer
+        self.attached = True
+        self.adjust()
+        self.pump()
+        self.session.mark()
+
+    @property
+    def member(self) -> str:
+        """Its name in the queue's consumer group."""
+        session = self.session
+        return f"{session.client.info.owner}:{session.channel}:{self.handle}"
+
+    # --- credit ---
+
+    def on_flow(self, flow: FlowFrame) -> None:
+        """Take the credit of a flow (2.6.7)."""
+        credit = self.credit
+        if flow.link_credit is not None:
+            credit.give(flow.delivery_count, flow.link_credit)
+        began = flow.drain and not credit.draining
+        credit.draining = flow.drain
+        self.pump()
+        self.adjust()
+        if began:
+            credit.asked = credit.quiet = 0
+            self.session.mark()
+        elif flow.echo:
+            self.session.broker.queue_status(self.queue, self._echo)
+
+    def adjust(self) -> None:
+        """Tell the queue how many messages it may have unsettled."""
+        more = max(min(self.credit.left, AHEAD_MAX) - self.waiting_count, 0)
+        limit = min(self.held + more, UNSETTLED_MAX) or NO_LIMIT_LEFT
+        if limit != self.limit and self.consumer is not None:
+            self.limit = limit
+            self.consumer.set_limit(limit)
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages that wait to be written."""
+        return sum(each[2] for each in self.waiting)
+
+    def _echo(self, status: QueueStatus | Refusal | None) -> None:
+        """Answer a flow that asks for one, with the messages available."""
+        if self.attached:
+            ready = status.ready if isinstance(status, QueueStatus) else 0
+            available = min(ready + self.waiting_count, MASK)
+            self.session.send_flow(self.handle, self.credit.count, self.credit.left, available)
+
+    def drain(self) -> None:
+        """Give up the credit once the queue has nothing more. It has to say so twice, as its messages
+        may be on their way when it says so first; what it keeps for others counts only so often."""
+        credit = self.credit
+        if not self.attached or not credit.draining or credit.asking or self.waiting:
+            return
+        if credit.left:
+            credit.asking = True
+            self.session.broker.queue_status(self.queue, self._heard)
+            return
+        self._drained()
+
+    def _heard(self, status: QueueStatus | Refusal | None) -> None:
+        ready = status.ready if isinstance(status, QueueStatus) else 0
+        done = self.credit.heard(ready)
+        if not self.attached or not self.credit.draining:
+            return
+        if done and not self.waiting:
+            self._drained()
+        else:
+            self.session.mark()
+
+    def _drained(self) -> None:
+        """Advance the delivery count past the credit that is left, and tell the client."""
+        credit = self.credit
+        credit.draining = False
+        credit.used(credit.left)
+        self.adjust()
+        self.session.send_flow(self.handle, credit.count, 0, 0, drain=True)
+
+    # --- from the queue ---
+
+    def deliver(
+        self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
+    ) -> None:
+        """Take messages from the queue."""
+        if not self.attached and self.consumer is not None:
+            offset = batch.base_offset + first
+            ranges = [(offset, offset + count - 1)]
+            self.consumer.settle(Verb.RELEASE, ranges, 0, b"", None)
+            return
+        self.held += count
+        if self.wanted is None:
+            self.waiting.append((batch, first, count, attempts))
+        else:
+            self._sift(self.wanted, batch, first, count, attempts)
+        self.pump()
+        self.adjust()
+
+    def _sift(
+        self, wanted: MessageFilter, batch: Batch, first: int, count: int, attempts: int
+    ) -> None:
+        """Let messages wait that are wanted, and settle the others."""
+        now_ms = self.session.broker.now_us() // 1000
+        index, end = first, first + count
+        while index < end:
+            matches = wanted.matches(batch.properties(index), now_ms)
+            stop = end if batch.uniform_properties else index + 1
+            while stop < end and wanted.matches(batch.properties(stop), now_ms) is matches:
+                stop += 1
+            if matches:
+                self.waiting.append((batch, index, stop - index, attempts))
+            else:
+                self.written.append((batch.base_offset + index, batch.base_offset + stop - 1))
+                self.session.mark()
+            index = stop
+
+    def cancelled(self) -> None:
+        """Handle the end of the queue."""
+        self.consumer = None
+        if self.attached:
+            text = f"queue '{self.queue.name}' in vhost '{self.queue.vhost}' was deleted"
+            self.session.detach(self, conditions.RESOURCE_DELETED, text)
+
+    def pump(self) -> None:
+        """Write what waits, as credit, window and connection allow."""
+        session = self.session
+        while self.waiting and self.credit.left > 0 and self.attached:
+            room = session.room()
+            if room <= 0:
+                return
+            batch, first, count, attempts = self.waiting.popleft()
+            largest = self.attach.max_message_size
+            part = 1 if largest else min(count, self.credit.left, room)
+            if part < count:
+                self.waiting.appendleft((batch, first + part, count - part, attempts))
+            messages = [
+                self._message(batch, index, attempts) for index in range(first, first + part)
+            ]
+            if largest and len(messages[0]) > largest:
+                offset = batch.base_offset + first
+                session.broker.count_drop("too_large", 1)
+                self.settle(Verb.REJECT, [(offset, offset)], 0, UNDELIVERABLE)
+                continue
+            self._write(messages, batch.base_offset + first, attempts > 1)
+        if self.credit.draining and not self.waiting:
+            session.mark()
+
+    def _write(self, messages: list[bytes], offset: int, redelivered: bool) -> None:
+        """Write messages from ``offset`` on, for which there are credit and window."""
+        session = self.session
+        count = len(messages)
+        tag = session.give(None if self.settles else self, count, offset)
+        if self.settles:
+            self.written.append((offset, offset + count - 1))
+            session.mark()
+        self.credit.used(count)
+        frames: list[bytes] = []
+        frame_max = session.client.frame_max
+        for number, message in enumerate(messages, tag):
+            frames += transfer_frames(
+                session.channel, self.handle, number & MASK, self.settles, message, frame_max
+            )
+        session.send_transfers(self, frames, count, redelivered)
+
+    def _message(self, batch: Batch, index: int, attempts: int) -> bytes:
+        """Return the sections of a message."""
+        block, key = batch.properties(index), batch.key(index)
+        known = self.known
+        stream = self.queue.type == STREAM
+        if known is None or stream or known[0] != block or known[1] != key:
+            annotations = {"x-stream-offset": ULong(batch.base_offset + index)} if stream else {}
+            try:
+                template = template_of(block, key, annotations)
+            except (PropertyError, ValueError):
+                template = template_of(b"", key[:255])
+            known = self.known = (block, key, template)
+        ttl_ms = None
+        if batch.flags & EXPIRY:
+            expires = batch.expiry(index)
+            if expires:
+                ttl_ms = max((expires - self.session.broker.now_us()) // 1000, 0)
+        redelivered = attempts > 1
+        if batch.flags & ATTRIBUTES and batch.attributes(index) & ATTRIBUTE_REDELIVERED:
+            redelivered = True
+        return known[2].message(
+            batch.payload(index),
+            ttl_ms=ttl_ms,
+            delivery_count=0 if stream else attempts - 1,
+            first_acquirer=not redelivered,
+        )
+
+    # --- to the queue ---
+
+    def settle(
+        self,
+        verb: Verb,
+        ranges: list[Range],
+        delay: int = 0,
+        reason: bytes = b"",
+        done: Callable[[int], object] | None = None,
+    ) -> None:
+        """Settle messages with the queue; ``done`` as in `AmqpConsumerHandle.settle`."""
+        self.held -= sum(last - first + 1 for first, last in ranges)
+        self.adjust()
+        if self.consumer is not None:
+            self.consumer.settle(verb, merged(ranges), delay, reason, done)
+        elif done is not None:
+            done(0)
+
+    def settle_written(self) -> None:
+        """Settle what was sent settled."""
+        if self.written:
+            written, self.written = self.written, []
+            self.settle(Verb.ACK, written)
+
+    def release(self) -> None:
+        """Detach from the queue, which requeues what is unsettled."""
+        self.settle_written()
+        self.attached = False
+        consumer, self.consumer = self.consumer, None
+        self.waiting.clear()
+        if consumer is not None:
+            consumer.detach()

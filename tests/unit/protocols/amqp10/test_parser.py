@@ -1,0 +1,101 @@
+"""Frames and protocol headers as they come: whole, in pieces, and wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fluxmq.net import sockets
+from fluxmq.protocols.amqp10.delivery import FIRST_BYTES, NEXT_BYTES, transfer_frames
+from fluxmq.protocols.amqp10.frames import AMQP_HEADER, SASL_HEADER, TLS_HEADER, frame
+from fluxmq.protocols.amqp10.parser import Amqp10Parser, begins_amqp10
+from fluxmq.protocols.amqp10.performatives import CloseFrame, TransferFrame, read
+from fluxmq.protocols.connection import Connection, Tally
+
+
+class Log:
+    """A handler that notes what it gets."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def protocol_header(self, connection: Connection, header: bytes) -> None:
+        self.seen.append(header)
+
+    def frame(self, connection: Connection, kind: int, channel: int, body: bytes) -> None:
+        self.seen.append((kind, channel, body))
+
+    def processed(self, connection: Connection) -> None:
+        self.seen.append("processed")
+
+    def broken(self, connection: Connection, text: str) -> None:
+        self.seen.append(text)
+
+
+def parsed(data: bytes, version: int = 1) -> tuple[list[Any], Connection]:
+    """What a handler gets of these bytes."""
+    connection = Connection(0, Tally(), [], 1 << 20, sockets.send)
+    connection.version = version
+    log = connection.handler = Log()
+    Amqp10Parser(1 << 16).process(connection, bytearray(data), len(data))
+    return log.seen, connection
+
+
+def test_a_header_and_frames_are_passed_on_and_the_rest_is_kept() -> None:
+    close = frame(3, CloseFrame())
+    seen, connection = parsed(AMQP_HEADER + close + close[:5], version=0)
+    assert seen == [AMQP_HEADER, (0, 3, close[8:]), "processed"]
+    assert connection.tail == close[:5]
+    assert connection.version == 1
+
+
+def test_an_extended_header_is_passed_over_and_an_empty_body_is_a_heartbeat() -> None:
+    seen, _ = parsed(b"\0\0\0\x0e\x03\0\0\x01extrab" + b"\0\0\0\x08\x02\0\0\0")
+    assert seen == [(0, 1, b"ab"), (0, 0, b""), "processed"]
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        (b"\0\1\0\0\x02\0\0\0", "a frame of 65536 bytes, the maximum is 4096"),
+        (b"\0\0\0\x08\x01\0\0\0", "a frame of 8 bytes with its body at 4"),
+        (b"\0\0\0\x07\x02\0\0\0", "a frame of 7 bytes with its body at 8"),
+        (b"\0\0\0\x08\x03\0\0\0", "a frame of 8 bytes with its body at 12"),
+        (b"\0\0\0\x08\x02\x02\0\0", "a frame of the unknown type 2"),
+    ],
+)
+def test_what_is_no_frame_is_told_at_once(header: bytes, text: str) -> None:
+    seen, connection = parsed(header)
+    assert seen == [text]
+    assert connection.tail is None
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (AMQP_HEADER, True),
+        (SASL_HEADER + b"more", True),
+        (TLS_HEADER, True),
+        (b"AMQP\0\0\x09\1", False),
+        (AMQP_HEADER[:7], False),
+    ],
+)
+def test_first_bytes_of_amqp_1_0(data: bytes, expected: bool) -> None:
+    assert begins_amqp10(bytearray(data), len(data)) is expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 512 - FIRST_BYTES, 513 - FIRST_BYTES, 5000])
+def test_a_message_becomes_frames_of_the_size_agreed_on(size: int) -> None:
+    message = bytes(index % 251 for index in range(size))
+    frames = transfer_frames(2, 7, 0xFFFFFFFF, True, message, 512)
+    assert all(len(each) <= 512 for each in frames)
+    assert all(len(each) == 512 for each in frames[:-1])
+    found = [read(each, 8) for each in frames]
+    assert b"".join(each[end:] for each, (_, end) in zip(frames, found, strict=True)) == message
+    first, *others = [body for body, _ in found]
+    more = len(frames) > 1
+    tag = b"\xff\xff\xff\xff"
+    assert first == TransferFrame(7, 0xFFFFFFFF, tag, 0, True, more)
+    assert [each.more for each in others] == [True] * (len(others) - 1) + [False] * more
+    assert NEXT_BYTES < FIRST_BYTES
