@@ -7,6 +7,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,8 +157,9 @@ def node(make_amqp: MakeAmqp) -> AmqpNode:
     """Two shards, and queues whose groups are on either."""
     made = make_amqp(2, (user(),))
     for shard in (0, 1):
-        group = made.amqp(shard).broker.group_for(f"q{shard}", False, False, "classic")
-        made.control.change(DeclareQueue(QueueRecord("/", f"q{shard}", group=group)))
+        queue = QueueRecord("/", f"q{shard}")
+        group = made.amqp(shard).broker.group_for(queue)
+        made.control.change(DeclareQueue(replace(queue, group=group)))
     made.settle()
     return made
 
