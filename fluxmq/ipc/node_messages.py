@@ -35,9 +35,13 @@ MEDIA_TYPE: Final = "application/vnd.msgpack"
 REVISION_WANTED: Final = "revision_wanted"
 
 ADMIT_MEMBER: Final = "admit_member"
+NODE_LEFT: Final = "node_left"
 
 QUESTIONS: Final = frozenset(
-    {LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER, NODE_RATES}
+    {
+        *(LIST, CLOSE_CONNECTIONS, CLOSE_SESSION),
+        *(REVISION_WANTED, ADMIT_MEMBER, NODE_LEFT, NODE_RATES),
+    }
 )
 """Kinds of questions that a control process answers for another node."""
 
@@ -64,6 +68,12 @@ class RevisionWanted(MessageBody, frozen=True):
 class AdmitMember(MessageBody, frozen=True):
     """Request of a node whose member of etcd has lost its directory, or never had one: remove the
     member that it had, and admit one again at the same address."""
+
+    node: Name
+
+
+class NodeLeft(MessageBody, frozen=True):
+    """Request of a node that has left all groups: remove its member of etcd, and its records."""
 
     node: Name
 
