@@ -12,6 +12,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel as Channel  # type: ignore[import-untyped]
 
 import fluxmq
+from fluxmq.settings.membership import FILE_NAME as NODES_FILE
+from fluxmq.settings.membership import KnownNodes, encode_nodes
 from tests.broker import HOST, Broker, free_port, merged, running_broker
 from tests.conformance import wire
 from tests.conformance.client import Client, tcp
@@ -85,6 +87,8 @@ def test_a_broker_starts_from_a_backup_of_a_running_node(tmp_path: Path) -> None
         broker.control("set_permissions", "ann", ".*", ".*", ".*")
         asked = stack.enter_context(channel(ports[0], "ann"))
         declare_and_settle(asked)
+        nodes = encode_nodes(KnownNodes())
+        (next((tmp_path / "first").rglob("VERSION")).parent / NODES_FILE).write_bytes(nodes)
         absent = client(broker, "absent", clean=True, props=KEPT)
         absent.subscribe("for/absent", qos=1)
         absent.disconnect()
@@ -106,6 +110,7 @@ def test_a_broker_starts_from_a_backup_of_a_running_node(tmp_path: Path) -> None
         writing.start()
         try:
             said = broker.control("backup", str(backup))
+            assert (backup / NODES_FILE).read_bytes() == nodes
         finally:
             ended.set()
             writing.join()

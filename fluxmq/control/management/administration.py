@@ -87,7 +87,8 @@ UNUSABLE_BYTES: Final = 32
 
 
 class Administration:
-    """Serves the routes. ``users`` returns the node's; ``nodes`` the names of the cluster's nodes."""
+    """Serves the routes. ``users`` returns the node's; ``nodes`` the names of the cluster's
+    nodes."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Administration:
         users: Callable[[], tuple[User, ...]],
         parameters: Callable[[], HashParameters],
         objects: MessagingObjects,
-        nodes: Sequence[str],
+        nodes: Callable[[], Sequence[str]],
     ) -> None:
         self._ask = ask
         self._topology = topology
@@ -175,7 +176,7 @@ class Administration:
         traced = await self._trace()
         totals = await self._objects.rates.of_vhosts([each.name for each in seen])
         rows = [
-            vhost_row(each, self._nodes, row, traced=each.name in traced)
+            vhost_row(each, self._nodes(), row, traced=each.name in traced)
             for each, row in zip(seen, totals, strict=True)
         ]
         return answer(ListQuery(call).whole(rows))
@@ -190,7 +191,7 @@ class Administration:
         found = self._found_vhost(call.vhost)
         traced = call.vhost in await self._trace()
         (totals,) = await self._objects.rates.of_vhosts([found.name])
-        return answer(vhost_row(found, self._nodes, totals, traced=traced))
+        return answer(vhost_row(found, self._nodes(), totals, traced=traced))
 
     async def _trace(self, vhost: str = "", on: bool = False) -> tuple[str, ...]:
         """Trace a virtual host or no longer; return those that are traced. Raises ApiError."""

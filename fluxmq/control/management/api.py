@@ -84,12 +84,13 @@ class ManagementApi:
         )
         caller = AmqpCaller(shards)
         self.sampler = TrafficSampler(shards)
-        others = ControlOfNodes([each for each in node.nodes if each != node.name], shards)
+        others = ControlOfNodes(node.others, shards)
         self.rates = MessageRates(self.sampler, node.name, others)
         objects = MessagingObjects(node.topology, listings, caller, self.rates, node.name)
         clients = MessagingClients(node.ask, partial(_consumer_timeout, node))
         administration = Administration(
-            *(node.ask, node.topology, users, lambda: parameters_of(current()), objects, node.nodes)
+            *(node.ask, node.topology, users, lambda: parameters_of(current()), objects),
+            lambda: node.nodes,
         )
         group_of = partial(
             _group_of, settings, Placement(workers, settings.queue_manager.local_groups)
