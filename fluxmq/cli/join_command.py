@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import fluxmq
@@ -25,8 +26,17 @@ from fluxmq.ipc.cluster_nodes import (
     Leave,
     Obstacles,
 )
-from fluxmq.ipc.clusters import MEMBER_CHANGE, RAFT, REMOVE, MemberChange, RaftListing, RaftRequest
-from fluxmq.ipc.node_messages import DESCRIBE_NODE, NodeDescription
+from fluxmq.ipc.clusters import (
+    MEMBER_CHANGE,
+    RAFT,
+    REMOVE,
+    TRANSFER,
+    MemberChange,
+    RaftListing,
+    RaftRequest,
+    Transfer,
+)
+from fluxmq.ipc.node_messages import DESCRIBE_NODE, LISTENING, Listening, NodeDescription
 from fluxmq.ipc.polling_client import CallError
 from fluxmq.ipc.row_messages import (
     CLOSE_CONNECTIONS,
@@ -47,7 +57,7 @@ JOIN: Final = "join"
 LEAVE_COMMAND: Final = "leave"
 WAIT_SECONDS: Final = 60.0
 """Default time for each step of leaving."""
-ANSWER_SECONDS: Final = 15.0
+ANSWER_SECONDS: Final = 20.0
 """Time for a node to admit another, or to leave."""
 POLL_SECONDS: Final = 0.2
 GOODBYE: Final = "this node leaves its cluster"
@@ -183,25 +193,16 @@ def addresses_of(settings: Settings, host: str) -> ClusterNode:
 
 def leave(node: TargetNode, options: argparse.Namespace) -> list[str]:
     """Have this node leave its cluster, and stop."""
-    from fluxmq.cli import health_verbs
-
     node.wait_at_least(ANSWER_SECONDS)
     with node.require() as caller:
         name = NodeDescription.from_body(caller.call(DESCRIBE_NODE, {})).name
         _check(caller, options)
-    drained = argparse.Namespace(**{"quiet": False, "silent": False, **vars(options)})
-    for line in health_verbs.VERBS["drain"](node, drained):
-        _say(line)
-    with node.require() as caller:
+        caller.call(LISTENING, Listening(accept=False).to_body())
+        _say(f"{name} accepts no client connections any more")
         _part_from_clients(caller, options)
-        for group in _groups_of(caller, name):
-            caller.call(MEMBER_CHANGE, MemberChange(group, name, REMOVE).to_body())
+        for group in sorted(_leaders_of(caller, name)):
+            _until(partial(_leave_group, caller, group, name), options.wait, "is still a member of")
             _say(f"{name} is no longer a member of group {group!r}")
-        _until(
-            lambda: "" if not (left := list(_groups_of(caller, name))) else ", ".join(left),
-            options.wait,
-            "still a member of",
-        )
         caller.call(LEAVE, Leave(check=False, force=options.force).to_body())
     return [f"{name} has left its cluster, and stops; its data directory can be removed"]
 
@@ -240,12 +241,30 @@ def _sessions(caller: BrokerCaller) -> str:
     return f"the sessions of {', '.join(names[:SESSIONS_NAMED])}{more}"
 
 
-def _groups_of(caller: BrokerCaller, name: str) -> Iterator[str]:
-    """Yield the groups of which a node is a member."""
+def _leaders_of(caller: BrokerCaller, name: str) -> dict[str, str]:
+    """Return the groups of which a node is a member, and their leaders."""
     body = RaftRequest(everywhere=True).to_body()
-    for row in RaftListing.from_body(caller.call(RAFT, body)).groups:
-        if any(each.node == name for each in row.members):
-            yield row.group
+    return {
+        row.group: row.leader
+        for row in RaftListing.from_body(caller.call(RAFT, body)).groups
+        if any(each.node == name for each in row.members)
+    }
+
+
+def _leave_group(caller: BrokerCaller, group: str, name: str) -> str:
+    """Hand a group over if the node leads it, or else remove the node from it; return the group, and
+    what is in the way, until it is no member any more."""
+    leader = _leaders_of(caller, name).get(group)
+    if leader is None:
+        return ""
+    try:
+        if leader == name:
+            caller.call(TRANSFER, Transfer(group).to_body())
+        else:
+            caller.call(MEMBER_CHANGE, MemberChange(group, name, REMOVE).to_body())
+    except CallError as problem:  # tried again, until the time is over
+        return f"group {group!r}: {problem}"
+    return f"group {group!r}"
 
 
 def _until(problem: Callable[[], str], seconds: float, what: str) -> None:

@@ -27,7 +27,7 @@ from fluxmq.storage.errors import StorageError
 if TYPE_CHECKING:
     from fluxmq.control.etcd.cluster_nodes import NodeKeys
 
-ASK_SECONDS: Final = 8.0
+ASK_SECONDS: Final = 15.0
 """Time for another node to remove this one's member of etcd and its records."""
 END_SECONDS: Final = 0.5
 """Time for the answer to reach who has asked, before the node stops."""
@@ -99,7 +99,11 @@ class Departure:
 
     async def _ask_others(self) -> None:
         """Have another node remove this one's member of etcd and records. Raises RequestError."""
-        problem = RequestError(ERROR_AWAY, "no other node can be reached")
+        problem = RequestError(
+            ERROR_AWAY,
+            f"no other node can be reached; stop this one, and run fluxmqctl forget_node {self._node}"
+            " on another",
+        )
         for node in self._nodes.nodes:
             try:
                 await self._nodes.ask(node, NODE_LEFT, NodeLeft(self._node).to_body(), ASK_SECONDS)
@@ -112,9 +116,10 @@ class Departure:
     async def let_go(self, message: ControlMessage) -> Body:
         """Answer another node that leaves. Raises RequestError or MessageError."""
         node = NodeLeft.from_body(message.body).node
-        await self._keys.let_go(node)
+        await self._keys.remove_member_of(node)
         with contextlib.suppress(RequestError):  # it had no record, or etcd elects a leader
             await self._forget(node)
+        self._keys.mark_left_soon(node)
         return {}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -55,6 +56,9 @@ RETRY_SECONDS: Final = 0.5
 """Pause after a failure."""
 SHARD_SECONDS: Final = 2.0
 """Time for a shard to confirm what it was told."""
+HEALTH_SECONDS: Final = 6.0
+"""Time after which members of etcd that have just connected count as healthy, as they have to before
+others are admitted or removed (5 s in etcd)."""
 FAREWELL_SECONDS: Final = 1.0
 """Time after which a node that leaves is known to have left: it hears before that it may go, over the
 streams that then end."""
@@ -213,7 +217,12 @@ class NodeKeys:
         try:
             async with self._admitting:
                 return ClusterNodes(await self._admit(asked)).to_body()
-        except (EtcdError, ValueError) as problem:
+        except EtcdError as problem:
+            # Two members need each other: the store stands still until the second one has started.
+            if self.nodes.get(asked.node) == of_joined(asked, self.nodes):
+                return ClusterNodes(dict(self.nodes)).to_body()
+            raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
+        except ValueError as problem:
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
 
     async def _admit(self, asked: AdmitNode) -> dict[str, ClusterNode]:
@@ -242,9 +251,9 @@ class NodeKeys:
         )
         if not result.succeeded:
             raise RequestError(ERROR_FAILED, "another node was asked at the same time: try again")
+        await self._read()
         await self._admit_member(node.etcd)
         _log.info("node admitted to the cluster", extra={"node": asked.node})
-        await self._read()
         return nodes
 
     async def _in_use(self, asked: AdmitNode) -> str:
@@ -274,14 +283,35 @@ class NodeKeys:
 
     async def _admit_member(self, url: str) -> None:
         """Admit a node's member of etcd, unless that has been done."""
-        if url and not any(url in each.urls for each in await self._client.members()):
-            await self._client.add_member(url)
+        if not url or any(url in each.urls for each in await self._client.members()):
+            return
+        deadline = time.monotonic() + HEALTH_SECONDS
+        while True:
+            try:
+                await self._client.add_member(url)
+            except EtcdError:
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
 
-    async def let_go(self, node: str) -> None:
-        """Remove the member of etcd of a node that leaves; a moment later, it is known to have left.
-        Raises RequestError."""
+    async def remove_member_of(self, node: str) -> None:
+        """Remove the member of etcd of a node that leaves. Raises RequestError."""
         known = self.nodes.get(node)
-        await remove_member(self._client, node, "" if known is None else known.etcd)
+        deadline = time.monotonic() + HEALTH_SECONDS
+        while True:
+            try:
+                await remove_member(self._client, node, "" if known is None else known.etcd)
+            except RequestError:
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    def mark_left_soon(self, node: str) -> None:
+        """Have a node known as one that has left, a moment after it has heard that it may go."""
 
         async def mark() -> None:
             await asyncio.sleep(FAREWELL_SECONDS)
