@@ -107,13 +107,17 @@ def leaves(control: Control, cluster: Cluster, node: Node) -> None:
         eventually(partial(knows, control, each, EVERY[:3]), "all know", SECONDS)
 
 
+def grows(control: Control, asked: Node, group: str, name: str) -> bool:
+    """Whether a node has become a voter of a group."""
+    return control(asked, "grow", group, name)[0] == 0
+
+
 def is_replaced(control: Control, cluster: Cluster, lost: Node, name: str) -> None:
     """A node is lost and forgotten, and another one takes its place in all groups."""
     lost.kill()
     cluster.nodes.remove(lost)
     first = cluster.nodes[0]
-    code, text = control(first, "forget_node", lost.name)
-    assert code == 0, text
+    eventually(lambda: control(first, "forget_node", lost.name)[0] == 0, "it is gone", SECONDS)
     node = cluster.newcomer(name)
     code, text = join(control, first, node)
     assert code == 0, text
@@ -121,9 +125,8 @@ def is_replaced(control: Control, cluster: Cluster, lost: Node, name: str) -> No
     node.start()
     cluster.nodes.append(node)
     cluster.wait_ready()
-    for group in GROUPS:
-        code, text = control(first, "grow", group, name)
-        assert code == 0, text
+    for group in GROUPS:  # once its leader has dialled the node
+        eventually(partial(grows, control, first, group, name), "it is a voter", SECONDS)
     code, text = control(first, "can-stop")
     assert code == 0, text
 
@@ -139,8 +142,7 @@ def test_a_node_joins_has_copies_and_leaves_and_another_replaces_a_lost_one(
             assert publisher.publish("kept", b"%d" % number)
         fourth = has_joined(control, cluster)
         messages_go_both_ways(stack, first, fourth)
-        code, text = control(first, "grow", GROUP, "node4")
-        assert code == 0, text
+        eventually(partial(grows, control, first, GROUP, "node4"), "it is a voter", SECONDS)
         eventually(lambda: control.is_voter_with_all(first, fourth), "it has all", SECONDS)
         assert control(fourth, "transfer", GROUP, "node4")[0] == 0
         consumer = side("amqp", fourth, stack).consume("kept", limit=20)

@@ -130,10 +130,10 @@ def test_a_file_with_other_addresses_is_believed_unless_the_node_has_joined(tmp_
             for name, node in (("b", moved), ("c", came)):
                 put = Put(PREFIX + name.encode(), msgspec.json.encode(node))
                 await client.transact((), (put,))
-            node = FollowingNode("a", server, tmp_path)
-            await is_true(lambda: node.keys.nodes.get("b") == old)
-            assert node.keys.nodes["c"] == came
-            await node.stop()
+            first = FollowingNode("a", server, tmp_path)
+            await is_true(lambda: first.keys.nodes.get("b") == old)
+            assert first.keys.nodes["c"] == came
+            await first.stop()
 
         run(server, scenario)
 
