@@ -68,6 +68,15 @@ def declare_and_settle(asked: Channel) -> None:
     asked.queue_declare("durable", passive=True)  # the acknowledgements were taken
 
 
+def backed_up(broker: Broker, folder: Path, backup: Path) -> str:
+    """Make a backup, with the nodes of a cluster; what the command says."""
+    nodes = encode_nodes(KnownNodes())
+    (next(folder.rglob("VERSION")).parent / NODES_FILE).write_bytes(nodes)
+    said = broker.control("backup", str(backup))
+    assert (backup / NODES_FILE).read_bytes() == nodes
+    return said
+
+
 @pytest.mark.slow
 def test_a_broker_starts_from_a_backup_of_a_running_node(tmp_path: Path) -> None:
     """Queues with what is settled in them, users, exchanges, sessions and retained messages are in the backup."""
@@ -87,8 +96,6 @@ def test_a_broker_starts_from_a_backup_of_a_running_node(tmp_path: Path) -> None
         broker.control("set_permissions", "ann", ".*", ".*", ".*")
         asked = stack.enter_context(channel(ports[0], "ann"))
         declare_and_settle(asked)
-        nodes = encode_nodes(KnownNodes())
-        (next((tmp_path / "first").rglob("VERSION")).parent / NODES_FILE).write_bytes(nodes)
         absent = client(broker, "absent", clean=True, props=KEPT)
         absent.subscribe("for/absent", qos=1)
         absent.disconnect()
@@ -109,8 +116,7 @@ def test_a_broker_starts_from_a_backup_of_a_running_node(tmp_path: Path) -> None
         writing = threading.Thread(target=go_on)
         writing.start()
         try:
-            said = broker.control("backup", str(backup))
-            assert (backup / NODES_FILE).read_bytes() == nodes
+            said = backed_up(broker, tmp_path / "first", backup)
         finally:
             ended.set()
             writing.join()
