@@ -419,7 +419,9 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
             )
         if cluster.etcd is not None:
             yield from _of_etcd(cluster, cluster.etcd)
-        if cluster.raft.enabled:
+        if cluster.join and not cluster.transport.peers:
+            yield "cluster.join: the nodes, and the members of groups, are those of the cluster that it joins."
+        elif cluster.raft.enabled:
             yield from _of_groups(settings)
         else:
             yield (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fluxmq.cluster.security import Security
-from fluxmq.settings import Settings
+from fluxmq.settings import Settings, notes
 from fluxmq.settings.decode import decode
 from fluxmq.settings.membership import (
     FILE_NAME,
@@ -230,6 +230,14 @@ def test_a_node_that_joins_names_no_others() -> None:
     }
     assert all("the cluster names its nodes" in text for text in found.values())
     assert "cluster.initial_nodes" in problems("d", "", join=True, initial_nodes=("a",))
+
+
+def test_a_node_that_is_to_join_is_not_said_to_be_alone() -> None:
+    file = file_of("d", "", join=True)
+    said = "\n".join(notes(file, 1))
+    assert "are those of the cluster that it joins" in said
+    assert "one copy" not in said
+    assert "that it joins" not in "\n".join(notes(effective(file, JOINED), 1))
 
 
 def test_initial_nodes_are_nodes_of_the_file() -> None:
