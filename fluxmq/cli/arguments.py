@@ -150,6 +150,12 @@ def _add_force(commands: Commands) -> None:
     force_command.add_parser(commands)
 
 
+def _add_join(commands: Commands) -> None:
+    from fluxmq.cli import join_command
+
+    join_command.add_parser(commands)
+
+
 def _add_migrate(commands: Commands) -> None:
     from fluxmq.cli import migrate_command
 
@@ -197,6 +203,7 @@ _ADDERS: Final[dict[Callable[[Commands], None], tuple[str, ...]]] = {
     _add_backup: ("backup",),
     _add_queue_backup: ("backup-queue", "restore-queue"),
     _add_force: ("force-quorum",),
+    _add_join: ("join", "leave"),
     _add_migrate: ("migrate-queue",),
     _add_log: ("log",),
     _add_snapshot: ("snapshot",),

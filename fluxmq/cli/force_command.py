@@ -21,6 +21,7 @@ from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.cli.node import TargetNode
 from fluxmq.cli.tables import grouped
 from fluxmq.settings import Settings
+from fluxmq.settings.membership import effective, read_nodes
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -76,6 +77,7 @@ def run(node: TargetNode, options: argparse.Namespace) -> list[str]:
         raise ExitError(EXIT_REFUSED, "cluster.enabled is false: there are no replicated groups")
     if data_directory.is_locked(node.data_dir):
         raise ExitError(EXIT_REFUSED, "the broker is running; stop this node first")
+    settings = effective(settings, read_nodes(node.data_dir).nodes)
     lines: list[str] = []
     if options.group != ETCD:
         storage = settings.storage.model_copy(update={"data_dir": str(node.data_dir.absolute())})

@@ -148,6 +148,16 @@ def _upgrade_check(options: argparse.Namespace) -> None:
         raise ExitError(EXIT_REFUSED, refusal)
 
 
+def _join(node: TargetNode, options: argparse.Namespace) -> None:
+    from fluxmq.cli import join_command
+
+    if options.command == join_command.JOIN:
+        node.require_here(options.command)
+        print("\n".join(join_command.join(node, options)), flush=True)
+    else:
+        print("\n".join(join_command.leave(node, options)), flush=True)
+
+
 def _completion(_node: TargetNode, options: argparse.Namespace) -> None:
     from fluxmq.cli import completion
     from fluxmq.cli.rabbitmq_commands import COMMANDS
@@ -201,6 +211,7 @@ _COMMANDS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], None]]] = 
     "restore-queue": _queue_backup,
     "migrate-queue": _migrate,
     "force-quorum": _force,
+    **dict.fromkeys(("join", "leave"), _join),
     "import-mosquitto": _import_mosquitto,
     "completion": _completion,
     "bench": _bench,

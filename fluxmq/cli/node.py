@@ -183,7 +183,8 @@ def _remote(options: argparse.Namespace) -> RemoteNode | None:
     here = options.config is not None or options.data_dir is not None
     url = options.url or (None if here else os.environ.get(NODE_VARIABLE))
     if not url:
-        if options.login is not None or options.ca_file is not None:
+        joining = options.command == "join"  # the login is for the cluster
+        if not joining and (options.login is not None or options.ca_file is not None):
             raise ExitError(EXIT_USAGE, "--user and --ca-file go with --node URL")
         return None
     # TLS and HTTP are not loaded for commands on the node itself.

@@ -28,8 +28,8 @@ COMMANDS: Final = (
 _ERLANG: Final = "there is no Erlang runtime here"
 _SERVICE: Final = "start and stop the process fluxmq-supervisor, with systemctl, SIGTERM or the container's engine"
 _MEMBERS: Final = (
-    "the settings file names a cluster's nodes (cluster.transport.peers); fluxmqctl grow and shrink"
-    " change the members of a group"
+    "fluxmqctl join and leave change the nodes of a cluster; fluxmqctl grow and shrink change the"
+    " members of a group"
 )
 _SETTINGS: Final = "change the settings file, and send SIGHUP to fluxmq-supervisor"
 _METRICS: Final = "the metrics at /metrics and the management interface show it"

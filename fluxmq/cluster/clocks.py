@@ -62,7 +62,7 @@ class PeerClocks:
     """The clocks of the other nodes, as one node sees them. `nodes`: how many there are in all."""
 
     def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
+        self.nodes = nodes
         self._readings: dict[str, Reading] = {}
         self._apart: set[str] = set()
         self._first_at = 0
@@ -89,16 +89,16 @@ class PeerClocks:
         if settled:
             return lower_median(settled)
         known = len(readings) + 1
-        if 2 * known <= self._nodes:
+        if 2 * known <= self.nodes:
             return None
-        if known < self._nodes and at - self._first_at < GATHER_US:
+        if known < self.nodes and at - self._first_at < GATHER_US:
             return None
         return lower_median((0, *(each.steady for each in readings)))
 
     def wall_correction(self, at: int) -> int | None:
         """Return how far this node's wall clock is behind the median; None without a majority."""
         readings = self.fresh(at).values()
-        if 2 * (len(readings) + 1) <= self._nodes:
+        if 2 * (len(readings) + 1) <= self.nodes:
             return None
         return lower_median((0, *(each.wall for each in readings)))
 

@@ -59,12 +59,21 @@ class Door:
         self._names: list[str] = []
         self._resolved = float("-inf")
         self._resolving: asyncio.Task[None] | None = None
+        self.follow(hosts)
+
+    def follow(self, hosts: Iterable[str]) -> None:
+        """Know these members, and no others. Addresses of names are kept until they are resolved
+        again."""
+        before, self._addresses, self._names = self._addresses, {}, []
         for host in hosts:
             bare = host.removeprefix("[").removesuffix("]")
             try:
                 self._addresses[bare] = frozenset((plain(bare),))
             except ValueError:
                 self._names.append(bare)
+                self._addresses[bare] = before.get(bare, frozenset())
+                if bare not in before:
+                    self._resolved = float("-inf")
 
     def knows(self, address: str) -> bool:
         """Return whether an address is one of a member."""
@@ -120,7 +129,7 @@ class Door:
             await asyncio.wait([self._resolving])
 
     async def _resolve(self) -> None:
-        for name in self._names:
+        for name in list(self._names):
             try:
                 found = await asyncio.get_running_loop().getaddrinfo(name, None)
             except OSError:

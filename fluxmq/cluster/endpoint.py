@@ -121,6 +121,12 @@ class Endpoint:
             self._stopping.set()
             await asyncio.wait([serving])
 
+    def follow(self) -> None:
+        """Know the addresses of the nodes that the security names now."""
+        self.door.follow(self._security.hosts)
+        if self._serving is not None:
+            self.door.look()
+
     @property
     def _open(self) -> bool:
         return not self._stopping.is_set()

@@ -117,7 +117,6 @@ class NodeLinks:
         self.links: dict[int, NodeLink] = {}
         self._endpoint = endpoint
         self._own = endpoint.own._replace(purpose=purpose)
-        self._numbers = {node: number for number, node in enumerate(sorted(endpoint.peers), 1)}
         self._pairs = pairs
         self._observer = observer
         self._handlers = dict(observer.handlers())
@@ -132,7 +131,7 @@ class NodeLinks:
     def start(self) -> None:
         """Dial the nodes that this one has to dial. The endpoint listens already, or will."""
         self._started = True
-        for node in self._numbers:
+        for node in self._endpoint.peers:
             self._follow(node)
 
     async def stop(self) -> None:
@@ -163,19 +162,31 @@ class NodeLinks:
         """Handle a change of the number of another node's shards."""
         self._follow(node)
 
+    def moved(self, node: str) -> None:
+        """Handle a node that has joined, has left, or has another address."""
+        for each in [each for each in self._dialers if each[0] == node]:
+            self._end(each)
+        if node not in self._endpoint.peers:
+            for link in self.of(node):
+                link.close()
+        self._follow(node)
+
+    def _end(self, each: tuple[str, int]) -> None:
+        task = asyncio.get_running_loop().create_task(self._dialers.pop(each).stop())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
     def _follow(self, node: str) -> None:
         """Dial the shards of a node that this one is paired with, and no others."""
         own = self._own
-        if not self._started or node <= own.node:
+        if not self._started or node <= own.node or node not in self._endpoint.peers:
             return
         wanted = self._pairs(own.shard, own.workers, self._endpoint.shards_of(node))
         for shard in wanted:
             if (node, shard) not in self._dialers:
                 self._dial(node, shard)
         for each in [each for each in self._dialers if each[0] == node and each[1] not in wanted]:
-            task = asyncio.get_running_loop().create_task(self._dialers.pop(each).stop())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._end(each)
 
     def _dial(self, node: str, shard: int) -> None:
         endpoint = self._endpoint
@@ -190,7 +201,7 @@ class NodeLinks:
         """Register a new stream."""
         hello = connection.hello
         self._endpoint.met(hello)
-        peer = self._numbers[hello.node] * SHARDS_MAX + hello.shard
+        peer = self._endpoint.number_of(hello.node) * SHARDS_MAX + hello.shard
         link = self.links.get(peer)
         if link is None:
             link = self.links[peer] = NodeLink(peer, hello.node, hello.shard)
@@ -247,7 +258,7 @@ class NodeLinks:
 
     def _link_of(self, connection: NodeStream) -> NodeLink | None:
         hello = connection.hello
-        peer = self._numbers.get(hello.node, 0) * SHARDS_MAX + hello.shard
+        peer = self._endpoint.number_of(hello.node) * SHARDS_MAX + hello.shard
         link = self.links.get(peer)
         return link if link is not None and link.connection is connection else None
 

@@ -68,10 +68,7 @@ class Security:
         without a certificate.
         """
         transport = cluster.transport
-        peers = [transport.peers, cluster.raft.peers]
-        peers += [group.peers for group in cluster.raft.groups.values()]
-        members = {node for each in peers for node in each}
-        hosts = {address.rpartition(":")[0] for each in peers for address in each.values()}
+        members, hosts = _others(cluster)
         if not transport.tls_enabled:
             plaintext = transport.allow_plaintext
             return cls(cluster.node_id, members, allow_plaintext=plaintext, hosts=hosts)
@@ -83,6 +80,11 @@ class Security:
             authority=_pem("tls_ca_file", transport.tls_ca_file),
             hosts=hosts,
         )
+
+    def follow(self, cluster: ClusterSettings) -> None:
+        """Trust the nodes that these settings name, and no others."""
+        members, hosts = _others(cluster)
+        self.members, self.hosts = frozenset(members) - {self.own}, frozenset(hosts)
 
     def check_address(self, address: str) -> None:
         """Raise SecurityError for an address whose plaintext others may read and forge."""
@@ -112,6 +114,14 @@ class Security:
         if node.lower() in (name.lower() for name in names):
             return ""
         return f"its certificate names {', '.join(names)[:200] or 'nobody'}"
+
+
+def _others(cluster: ClusterSettings) -> tuple[set[str], set[str]]:
+    """Return the names of the other nodes in the settings, and the hosts of their addresses."""
+    peers = [cluster.transport.peers, cluster.raft.peers]
+    peers += [group.peers for group in cluster.raft.groups.values()]
+    members = {node for each in peers for node in each}
+    return members, {address.rpartition(":")[0] for each in peers for address in each.values()}
 
 
 def _context(protocol: Any, certificate: str, key: str, authority: str) -> ssl.SSLContext:

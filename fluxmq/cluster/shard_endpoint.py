@@ -39,6 +39,9 @@ class PurposeListener(StreamListener, Protocol):
     def resized(self, node: str) -> None:
         """Handle a change of the number of another node's shards."""
 
+    def moved(self, node: str) -> None:
+        """Handle a node that has joined, has left, or has another address."""
+
 
 class ShardEndpoint:
     """Listens for other nodes on a shard's address.
@@ -54,6 +57,7 @@ class ShardEndpoint:
         self.security = security
         self.own = own
         self.peers = dict(peers)
+        self._numbers = {node: number for number, node in enumerate(sorted(peers), 1)}
         self._shards: dict[str, int] = {}
         self._listeners: dict[str, PurposeListener] = {}
         self._endpoint = Endpoint(
@@ -68,6 +72,20 @@ class ShardEndpoint:
         own = StreamHello(cluster.node_id, shard, workers, epoch, "", **capable)
         transport = cluster.transport
         return cls(Security.of(cluster), transport.bind_addr, own, transport.peers)
+
+    def follow(self, cluster: ClusterSettings) -> None:
+        """Connect with the nodes that these settings name, and with no others."""
+        before, self.peers = self.peers, dict(cluster.transport.peers)
+        self.security.follow(cluster)
+        self._endpoint.follow()
+        for node in sorted({*before, *self.peers}):
+            if before.get(node) != self.peers.get(node):
+                for listener in self._listeners.values():
+                    listener.moved(node)
+
+    def number_of(self, node: str) -> int:
+        """Return this node's number for another one, which it keeps."""
+        return self._numbers.setdefault(node, len(self._numbers) + 1)
 
     @property
     def address(self) -> str:
@@ -104,7 +122,7 @@ class ShardEndpoint:
         """Return the reason to refuse a stream of a registered purpose, empty for none."""
         own = self.own.node
         if hello.node not in self.peers:
-            return f"{hello.node} is not among cluster.transport.peers"
+            return f"{hello.node} is not among cluster.transport.peers, and has not joined"
         if hello.node > own:
             return f"{own} dials {hello.node}, not the other way round"
         if not 0 <= hello.shard < SHARDS_MAX:

@@ -21,6 +21,7 @@ from fluxmq.control.placements import Placements
 from fluxmq.ipc.backups import BACKUP, BackedUp, Backup
 from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_INVALID, Body, ControlMessage
 from fluxmq.logs import get_logger
+from fluxmq.settings.membership import FILE_NAME as NODES_FILE
 from fluxmq.storage.backup import copy_tables
 from fluxmq.storage.directory import DataPaths, write_placement, write_version
 from fluxmq.storage.errors import StorageError
@@ -98,6 +99,9 @@ class NodeBackups:
                 self._files.make_directory(str(Path(target.state(shard)).parent))
                 copy_tables(self._files, self._paths.state(shard), target.state(shard))
         copy_tables(self._files, f"{self._paths.root}/{FILE_NAME}", f"{target.root}/{FILE_NAME}")
+        nodes = f"{self._paths.root}/{NODES_FILE}"
+        if self._files.exists(nodes):  # without it, a node that has joined would not start
+            self._files.write_whole(f"{target.root}/{NODES_FILE}", self._files.read_file(nodes))
 
     def _finish(self, making: Path, target: Path) -> None:
         write_version(self._files, DataPaths(str(making)))

@@ -59,17 +59,20 @@ CONTACT_MILLISECONDS_MAX: Final = 2000
 
 class Clustering:
     """Serves cluster requests on control's loop. ``clustered``: whether the settings name other
-    nodes; ``shards``: the connected ones; ``forget``: forgets a node in topology and users."""
+    nodes; ``shards``: the connected ones; ``forget``: forgets a node in topology and users;
+    ``lives`` returns whether a node runs, by its key in etcd, and None for an unknown node."""
 
     def __init__(
         self,
         clustered: bool,
         shards: Callable[[], list[Peer]],
         forget: Callable[[str], Awaitable[None]],
+        lives: Callable[[str], Awaitable[bool | None]],
     ) -> None:
         self._clustered = clustered
         self._shards = shards
         self._forget_node = forget
+        self._lives = lives
 
     async def answer(self, message: ControlMessage) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
@@ -171,8 +174,10 @@ class Clustering:
             for member in row.members
             if member.node == wanted.node and member.kind in (VOTER, LEARNER)
         ]
-        if not having:
-            raise RequestError(ERROR_NOT_FOUND, f"{wanted.node} is not a member of any group")
+        lives = None if having else await self._lives(wanted.node)
+        if not having and lives is None:
+            text = f"{wanted.node} is no node of this cluster, and not a member of any group"
+            raise RequestError(ERROR_NOT_FOUND, text)
         heard = [
             row.group
             for row, member in having
@@ -185,6 +190,11 @@ class Clustering:
                 ERROR_INVALID,
                 f"{wanted.node} is in contact as a member of {where}: shrink those, or use --force",
             )
+        if lives and not wanted.force:
+            text = (
+                f"{wanted.node} runs, or did ten seconds ago: run fluxmqctl leave there, wait, or"
+            )
+            raise RequestError(ERROR_INVALID, f"{text} use --force")
         await self._forget_node(wanted.node)
         return await self._each(
             [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fluxmq.control.peers import AnsweredError, Peer, PeerError, RequestError
 from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, Body
@@ -13,12 +13,17 @@ from fluxmq.ipc.node_messages import OF_NODE, NodeQuestion
 class ControlOfNodes:
     """Asks the control processes of other nodes, through this node's shards.
 
-    ``nodes``: the names of the others; ``shards`` returns the connected shards.
+    ``nodes``: the names of the others, which may change; ``shards`` returns the connected shards.
     """
 
-    def __init__(self, nodes: Iterable[str], shards: Callable[[], list[Peer]]) -> None:
-        self.nodes: Sequence[str] = sorted(nodes)
+    def __init__(self, nodes: Collection[str], shards: Callable[[], list[Peer]]) -> None:
+        self._nodes = nodes
         self._shards = shards
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """The names of the other nodes that there are now."""
+        return sorted(self._nodes)
 
     async def ask(self, node: str, kind: str, body: Body, seconds: float) -> Body:
         """Have a node answer. Raises RequestError."""

@@ -45,6 +45,7 @@ from fluxmq.control.certificates import (
     of_listener,
     of_transport,
 )
+from fluxmq.control.cluster_view import ClusterView
 from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
@@ -64,6 +65,7 @@ from fluxmq.control.traces import Traces
 from fluxmq.control.user_requests import UserRequests
 from fluxmq.ipc import launch as launching
 from fluxmq.ipc import unix_socket
+from fluxmq.ipc.cluster_nodes import ADMIT_NODE, LEAVE
 from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.definition_messages import EXPORT_DEFINITIONS, IMPORT_DEFINITIONS
 from fluxmq.ipc.door_messages import BANS_WANTED
@@ -81,7 +83,13 @@ from fluxmq.ipc.messages import (
     NodeStatus,
     ProcessNumbers,
 )
-from fluxmq.ipc.node_messages import ADMIT_MEMBER, NODE_ROW, REVISION_WANTED, RevisionWanted
+from fluxmq.ipc.node_messages import (
+    ADMIT_MEMBER,
+    NODE_LEFT,
+    NODE_ROW,
+    REVISION_WANTED,
+    RevisionWanted,
+)
 from fluxmq.ipc.owner_messages import OWNER_CLAIM
 from fluxmq.ipc.record_messages import RECORD_CHANGE
 from fluxmq.ipc.retained_messages import RETAINED_CHANGE
@@ -93,6 +101,7 @@ from fluxmq.ipc.user_messages import Confirmed, Hashing, Users
 from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.rabbitmq_names import ScrapedNode
 from fluxmq.metrics.registry import Sample
+from fluxmq.routing.topology.changes import DeleteQueue
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
 from fluxmq.settings.clustering import ClusterSettings
@@ -145,7 +154,7 @@ class ControlProcess:
 
     def __init__(self, launch: Launch, settings: Settings, table: ProcessTable) -> None:
         self._launch = launch
-        self._settings = settings
+        self._view = ClusterView(settings, launch.data_dir)
         self._table = table
         self._thread = StoreThread()
         self._store: MetadataStore | None = None
@@ -163,6 +172,7 @@ class ControlProcess:
             cluster.enabled and cluster.raft.enabled,
             self._shards,
             self._forget,
+            self._view.lives,
         )
         self._greeting: list[GreetingUser] = []
         recent = RecentLog(self._processes)
@@ -180,6 +190,11 @@ class ControlProcess:
             Service(self._answer, self._greeted, self._gone), os.geteuid()
         )
         self._stopping = asyncio.Event()
+
+    @property
+    def _settings(self) -> Settings:
+        """The settings in force, with the nodes that have joined the cluster."""
+        return self._view.settings
 
     async def run(self) -> None:
         """Start, serve until SIGTERM, stop. Raises BootError."""
@@ -366,8 +381,7 @@ class ControlProcess:
         return await self._thread.run(store.users) if known else Users(0, ()), topology_service
 
     def _other_nodes(self) -> ControlOfNodes:
-        cluster = self._settings.cluster
-        return ControlOfNodes(cluster.transport.peers if cluster.enabled else (), self._shards)
+        return ControlOfNodes(self._view.others, self._shards)
 
     def _group_of(self, queue: QueueSettings) -> str:
         """Return the replicated group of a configured queue; empty for a queue local to this
@@ -410,6 +424,7 @@ class ControlProcess:
         if self._shared is not None:
             self._serving["topology and users"] = self._shared
             self._shared.start(client(), lambda: election.leads)
+            self._follow_nodes(client(), self._shared)
         retained = RetainedKeys(client(), cluster.node_id, lambda: election.leads)
         self._serving["retained messages"] = retained
         self._greeting.append(retained)
@@ -459,10 +474,40 @@ class ControlProcess:
         assert etcd is not None, "this node runs a member"
         data_dir = Path(etcd.directory(self._launch.data_dir))
         membership = self._serving["members of etcd"] = EtcdMembership(
-            *(client, cluster.node_id, cluster.members(etcd), data_dir), self._other_nodes()
+            *(client, cluster.node_id, self._view.members, data_dir), self._other_nodes()
         )
         self._answers[ADMIT_MEMBER] = membership.answer
         membership.start()
+
+    def _follow_nodes(self, client: EtcdClient, shared: SharedMetadata) -> None:
+        """Follow the nodes that join and leave, and admit and release them."""
+        from fluxmq.control.etcd.cluster_nodes import NodeKeys
+        from fluxmq.control.node_departure import Departure
+
+        topology = self._topology
+        assert topology is not None, "the metadata is open"
+        view = self._view
+        keys = view.keys = self._serving["nodes"] = NodeKeys(
+            *(client, view.file, self._launch.data_dir, view.known),
+            *(self._thread, self._shards, view.changed),
+        )
+
+        async def delete(queues: list[tuple[str, str]]) -> None:
+            await topology.change([(DeleteQueue(*queue, by_broker=True),) for queue in queues])
+
+        leaving = Departure(
+            *(self._settings.cluster.node_id, keys, self._other_nodes()),
+            lambda: topology.topology,
+            self._clustering.replicas,
+            *(delete, shared.forget, self._launch.parent_pid),
+        )
+        self._greeting.append(keys)
+        self._answers[ADMIT_NODE] = keys.answer
+        self._answers[LEAVE] = leaving.answer
+        self._answers[NODE_LEFT] = leaving.let_go
+        keys.start()
+        for shard in self._shards():
+            keys.greeted(shard)
 
     async def _start_http(
         self, management: Callable[[], ManagementApi], watch: CertificateWatch
@@ -528,7 +573,7 @@ class ControlProcess:
                 self._readiness,
                 self._clustering.replicas if clustered else None,
                 cluster.node_id,
-                tuple(sorted({cluster.node_id, *(cluster.transport.peers if clustered else ())})),
+                self._view.others if clustered else (),
             ),
             lambda: directory.users.users,
             lambda: self._settings,
@@ -581,7 +626,8 @@ class ControlProcess:
         except (LaunchError, ValidationError) as problem:
             _log.error("settings not reloaded: %s", problem)
             return
-        self._settings = settings
+        self._view.reload(settings)
+        settings = self._settings
         self._resources.configure(settings)
         configure(settings.log.level, settings.log.format, self._launch.process_name)
         _log.info("settings reloaded")
@@ -594,8 +640,7 @@ class ControlProcess:
 
     async def _forget(self, node: str) -> None:
         """Forget a node that is gone for good."""
-        if self._shared is not None:
-            await self._shared.forget(node)
+        await self._view.forget(node, self._shared)
 
     async def _revised(self, message: ControlMessage) -> Body:
         """Answer another node, when this one's shards have a revision of topology or users."""

@@ -37,11 +37,12 @@ REVISION_WANTED: Final = "revision_wanted"
 NODE_ROW: Final = "node_row"
 
 ADMIT_MEMBER: Final = "admit_member"
+NODE_LEFT: Final = "node_left"
 
 QUESTIONS: Final = frozenset(
     {
         *(LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER, NODE_RATES),
-        *(BANS_WANTED, NODE_ROW),
+        *(BANS_WANTED, NODE_ROW, NODE_LEFT),
     }
 )
 """Kinds of questions that a control process answers for another node."""
@@ -75,6 +76,12 @@ class NodeRow(MessageBody, frozen=True):
 class AdmitMember(MessageBody, frozen=True):
     """Request of a node whose member of etcd has lost its directory, or never had one: remove the
     member that it had, and admit one again at the same address."""
+
+    node: Name
+
+
+class NodeLeft(MessageBody, frozen=True):
+    """Request of a node that has left all groups: remove its member of etcd, and its records."""
 
     node: Name
 

@@ -349,6 +349,12 @@ _DECLARED: Final = (
         scope=Scope.NODE,
     ),
     Metric(
+        "fluxmq_cluster_nodes",
+        _G,
+        "Nodes of the cluster, those that have joined included.",
+        scope=Scope.NODE,
+    ),
+    Metric(
         "fluxmq_cluster_records",
         _G,
         "Subscriptions and consumers of this node's clients that are recorded in etcd.",

@@ -58,8 +58,9 @@ class Member:
 
     @property
     def alone(self) -> bool:
-        """True if the group is this node's alone."""
-        return self.voters == (self.number,)
+        """True if the group is this node's alone. One of a cluster never is, even if it begins with one
+        node: others may join."""
+        return self.voters == (THIS_NODE,)
 
 
 ALONE = Member()

@@ -110,6 +110,24 @@ class RaftTransport:
         for dialer in self.dialers.values():
             dialer.start()
 
+    def learn(self, plan: GroupPlan) -> None:
+        """Know the nodes of a plan: nodes have joined the cluster or have left, or have another
+        address. `follow` connects with those that are members."""
+        self.plan = plan
+        self._numbers |= {member.node: member.number for member in plan.nodes}
+        self._endpoint.follow()
+        at = {member.number: member.address for member in plan.nodes}
+        for number in [n for n, each in self.dialers.items() if at.get(n) != each.address]:
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        """Dial a member no longer."""
+        dialer = self.dialers.pop(number)
+        if self._started:
+            task = asyncio.get_running_loop().create_task(dialer.stop())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
     def follow(self, members: Collection[int]) -> None:
         """Maintain streams to these members, dialling those that this member has to dial."""
         for member in self.plan.nodes:
@@ -120,11 +138,7 @@ class RaftTransport:
                 if self._started:
                     dialer.start()
             elif not wanted and member.number in self.dialers:
-                dialer = self.dialers.pop(member.number)
-                if self._started:
-                    task = asyncio.get_running_loop().create_task(dialer.stop())
-                    self._ending.add(task)
-                    task.add_done_callback(self._ending.discard)
+                self._drop(member.number)
 
     async def stop(self) -> None:
         """End every stream and free the address."""

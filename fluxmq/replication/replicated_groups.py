@@ -15,7 +15,9 @@ from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.node_links import NodeLink, NodeLinks
 from fluxmq.cluster.shard_endpoint import SHARD, ShardEndpoint
 from fluxmq.cluster.shard_pairs import every_shard
-from fluxmq.ipc.conversation import RequestHandler
+from fluxmq.ipc.cluster_nodes import CLUSTER_NODES, ClusterNodes
+from fluxmq.ipc.conversation import Answered, RequestHandler
+from fluxmq.ipc.messages import Body
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
 from fluxmq.net.links import FrameLink
@@ -46,6 +48,7 @@ from fluxmq.replication.snapshot_offers import SnapshotOffers
 from fluxmq.replication.snapshots import Snapshots
 from fluxmq.replication.spread import LeaderSpread
 from fluxmq.settings.clustering import LOCAL
+from fluxmq.settings.membership import effective
 from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths
@@ -212,7 +215,7 @@ class ReplicatedGroups:
 
     def commands(self) -> dict[str, RequestHandler]:
         """Return the handlers of control's questions and orders by kind."""
-        return self.orders_here.commands()
+        return {**self.orders_here.commands(), CLUSTER_NODES: self._on_nodes}
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames of shards of this node and others, by name."""
@@ -383,6 +386,23 @@ class ReplicatedGroups:
                 self._hosting.wake()
 
     # Work
+
+    def _on_nodes(self, body: Body, answered: Answered) -> None:
+        """Work with the nodes that the cluster has now: some have joined, or have left."""
+        settings = effective(self._settings, ClusterNodes.from_body(body).nodes)
+        self._follow(settings)  # before they connect
+        self._endpoint.follow(settings.cluster)
+        answered({})
+
+    def _follow(self, settings: Settings) -> None:
+        """Know the nodes that these settings name."""
+        self._settings = settings
+        self.plans.follow(settings)
+        self.clocks.peers.nodes = len(settings.cluster.transport.peers) + 1
+        for name, replica in self.replicas.items():
+            replica.plan = self.plans.of(name)
+            replica.raft_transport.learn(replica.plan)
+            replica.settled = False
 
     def housekeeping(self) -> None:
         """Run periodic work; called every tenth of a second."""

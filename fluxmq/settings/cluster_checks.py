@@ -68,6 +68,7 @@ def cluster_problems(settings: Settings) -> Iterator[SettingsProblem]:
         )
     if cluster.enabled:
         yield from _nodes(cluster)
+        yield from _joining(cluster)
     elif cluster.raft.enabled:
         yield from _alone(cluster.raft)
 
@@ -92,9 +93,10 @@ def plan_problems(settings: Settings) -> Iterator[SettingsProblem]:
                 f" {format_duration(plan.election_timeout)}, and must be above heartbeat_timeout,"
                 f" which is {format_duration(plan.heartbeat_timeout)}",
             )
-    yield from _in_sync(settings, made)
+    if not settings.cluster.join:  # the cluster names the nodes that have the groups
+        yield from _in_sync(settings, made)
+        yield from _queues(settings, {plan.name: plan for plan in made})
     yield from _directories(settings, made)
-    yield from _queues(settings, {plan.name: plan for plan in made})
 
 
 def _path(settings: Settings, group: str, key: str) -> str:
@@ -254,6 +256,29 @@ def _nodes(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
             )
 
 
+def _joining(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
+    """Check that a node that joins a cluster leaves it to the cluster to name the nodes."""
+    unknown = set(cluster.initial_nodes) - {cluster.node_id, *cluster.transport.peers}
+    if unknown and not cluster.join:
+        yield SettingsProblem(
+            "cluster.initial_nodes",
+            f"names {', '.join(sorted(unknown))}, which is neither this node nor one of"
+            " cluster.transport.peers",
+        )
+    if not cluster.join:
+        return
+    text = "must be left out, since cluster.join is true: the cluster names its nodes"
+    for path, peers in _named_peers(cluster):
+        if peers:
+            yield SettingsProblem(path, text)
+    if cluster.initial_nodes:
+        yield SettingsProblem("cluster.initial_nodes", text)
+    if cluster.etcd is not None and cluster.etcd.initial_cluster is not None:
+        yield SettingsProblem("cluster.etcd.initial_cluster", text)
+    if not cluster.raft.enabled:
+        yield SettingsProblem("cluster.raft.enabled", "must be true, since cluster.join is true")
+
+
 def _listed(peers: Mapping[str, str]) -> str:
     return ", ".join(sorted(peers)) or "nobody"
 
@@ -394,7 +419,9 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
             )
         if cluster.etcd is not None:
             yield from _of_etcd(cluster, cluster.etcd)
-        if cluster.raft.enabled:
+        if cluster.join and not cluster.transport.peers:
+            yield "cluster.join: the nodes, and the members of groups, are those of the cluster that it joins."
+        elif cluster.raft.enabled:
             yield from _of_groups(settings)
         else:
             yield (

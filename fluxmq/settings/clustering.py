@@ -235,8 +235,16 @@ class ClusterSettings(Section):
 
     enabled: bool = False
     """Make this node part of a cluster."""
+    name: Name = "fluxmq"
+    """Name of the cluster; a node joins only the cluster that has the name in its own settings."""
     node_id: Name = "broker-1"
     """Name of this node; unique in the cluster and permanent."""
+    join: bool = False
+    """Wait, while storage.data_dir is empty, until fluxmqctl join has made this node part of a
+    cluster that runs; its nodes are then not named in this file."""
+    initial_nodes: tuple[Name, ...] = ()
+    """Nodes that the cluster began with, on which new replication groups begin; by default, this node
+    and cluster.transport.peers. Equal on all nodes whose files name each other."""
     cluster_partition_handling: Literal["pause_minority", "autoheal", "ignore"] = "pause_minority"
     """Behaviour of mirrored queues when nodes lose contact with each other. Not used: this version
     has no mirrored queues, and in a replicated queue's group only a majority goes on."""
@@ -276,7 +284,7 @@ class ClusterSettings(Section):
             (transport.peers, self.raft.peers, *(g.peers for g in self.raft.groups.values()))
         )
         outside = etcd is not None and (etcd.endpoints or set(self.members(etcd)) != {self.node_id})
-        return self.enabled and not (secured or elsewhere or outside)
+        return self.enabled and not (secured or elsewhere or outside or self.join)
 
     @property
     def member(self) -> Etcd | None:

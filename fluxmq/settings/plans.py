@@ -76,7 +76,7 @@ class GroupPlan:
     ``bind_addr``: of the group's endpoint on this node; empty while the node is alone and none is
     given. ``data_dir``: the parent of the group's directory; None for below storage.data_dir.
     ``members``: the initial members, ascending by number. ``nodes``: all possible members, this
-    node among them. ``own``: this node's number, 0 when it is not a member.
+    node and those that have joined the cluster among them. ``own``: this node's number, 0 when it is not a member.
     ``min_in_sync_replicas`` is never above the number of members. ``snapshot_threshold``: entries.
     """
 
@@ -118,7 +118,7 @@ class GroupPlans:
         self._settings = settings
         self._raft = settings.cluster.raft
         self._clustered = settings.cluster.enabled and settings.cluster.raft.enabled
-        self._size = len(self._raft.peers) + 1
+        self._initial, self._left = _initial(settings)
         self._taken = list(listen_addresses(settings))
         self._taken_by_others = list(listen_addresses_of_others(settings))
         self._derived: dict[str, str] = {}
@@ -129,6 +129,15 @@ class GroupPlans:
                 self._own_address(group)
             except UnknownGroup:
                 continue  # reported by the checks of the file, and again on a request for the group
+
+    def follow(self, settings: Settings) -> None:
+        """Use settings in which other nodes are named: nodes have joined the cluster, or have
+        left. Groups keep their addresses on this node."""
+        self._settings = settings
+        self._raft = settings.cluster.raft
+        self._initial, self._left = _initial(settings)
+        self._taken_by_others = list(listen_addresses_of_others(settings))
+        self._made.clear()
 
     def replicated(self, group: str) -> bool:
         """Return whether the group belongs to the cluster rather than to this node alone."""
@@ -173,12 +182,18 @@ class GroupPlans:
         return plan
 
     def sized(self, copies: int) -> str:
-        """Return the group for queues with so many copies, or as many as there are nodes; empty for
-        one copy."""
+        """Return the group for queues with so many copies, or as many as there are initial nodes;
+        empty for one copy. If too many of a group's nodes have left the cluster for it to begin, it is
+        the next larger one that can."""
         default = self.of(DEFAULT_GROUP)
-        copies = min(copies, len(default.nodes))
+        copies = min(copies, sum(each.node in self._initial for each in default.nodes))
         if copies == 1:
             return ""
+        while copies < len(default.members):
+            group = f"{SIZED}{copies}"
+            if not self._left or self._can_begin(self.of(group)):
+                return group
+            copies += 1
         return DEFAULT_GROUP if copies == len(default.members) else f"{SIZED}{copies}"
 
     def led_by(self, node: str, group: str) -> str:
@@ -189,14 +204,21 @@ class GroupPlans:
             plan = self.for_queue(found)
         except UnknownGroup:
             return ""
-        return found if node in {each.node for each in plan.members} else ""
+        there = node in {each.node for each in plan.members}
+        return found if there and (not self._left or self._can_begin(plan)) else ""
+
+    def _can_begin(self, plan: GroupPlan) -> bool:
+        """Return whether a majority of a group's initial members are nodes of the cluster now."""
+        there = sum(each.node not in self._left for each in plan.members)
+        return there > len(plan.members) // 2
 
     def _copies(self, group: str) -> int:
         """Return the number of copies that a group's name says; 0 if it is not such a name."""
         size = group.partition(f"-{LED}")[0]
         digits = size.removeprefix(SIZED) if size.startswith(SIZED) else ""
         copies = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 4 else 0
-        return copies if group not in self._raft.groups and 2 <= copies <= self._size else 0
+        known = group in self._raft.groups
+        return copies if not known and 2 <= copies <= len(self._initial) else 0
 
     def of_queue(self, queue: QueueSettings) -> GroupPlan:
         """Return the plan of the group that holds a queue, with the queue's own replication
@@ -232,7 +254,8 @@ class GroupPlans:
         address, nodes = self._nodes(group, section)
         given = section.replication_factor or raft.replication_factor
         factor = self._copies(group) or given
-        members = _chosen(group, nodes, factor, preferred_leader(group))
+        initial = tuple(each for each in nodes if each.node in self._initial)
+        members = _chosen(group, initial, factor, preferred_leader(group))
         in_sync = section.min_in_sync_replicas or raft.min_in_sync_replicas
         timings = self._timings(group, section)
         return GroupPlan(
@@ -332,29 +355,48 @@ class GroupPlans:
         if group == DEFAULT_GROUP:
             return raft.peers
         ports = split_address(address)[1] - split_address(raft.bind_addr)[1]
+        derived = {}
+        for node, base in raft.peers.items():
+            try:
+                derived[node] = self._derived_peer(group, node, base, ports)
+            except UnknownGroup:
+                if node in self._initial:
+                    raise
+                # A node that has joined gets no copy of this group; the others go on with it.
+        return derived
+
+    def _derived_peer(self, group: str, node: str, base: str, ports: int) -> str:
+        """Return a group's address on another node. Raises UnknownGroup if there is none."""
         try:
-            derived = {node: shifted(base, ports) for node, base in raft.peers.items()}
+            address = shifted(base, ports)
         except ValueError:
             raise UnknownGroup(
                 group,
                 f"would have ports {ports} from those of cluster.raft.peers, which are out of range:"
                 " name its peers in cluster.raft.groups",
             ) from None
-        for node, at in derived.items():
-            listen_address = ListenAddress(f"the derived address of group {group} on {node}", at)
-            if found := clash(listen_address, self._taken_by_others):
-                raise UnknownGroup(
-                    group,
-                    f"has the derived address {at} on {node}, and {found}:"
-                    f" give it a bind_addr and peers in cluster.raft.groups",
-                )
-        return derived
+        listen_address = ListenAddress(f"the derived address of group {group} on {node}", address)
+        if found := clash(listen_address, self._taken_by_others):
+            raise UnknownGroup(
+                group,
+                f"has the derived address {address} on {node}, and {found}:"
+                f" give it a bind_addr and peers in cluster.raft.groups",
+            )
+        return address
 
 
 def derived_offset(group: str) -> int:
     """Return the distance of a group's derived port from that of cluster.raft.bind_addr, equal on
     all nodes."""
     return 1 + zlib.crc32(group.encode()) % DERIVED_PORTS
+
+
+def _initial(settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the nodes on which groups begin, and those of them that have left the cluster."""
+    cluster = settings.cluster
+    there = {cluster.node_id, *cluster.transport.peers}
+    initial = frozenset(cluster.initial_nodes or {*there, *cluster.raft.peers})
+    return initial, initial - there
 
 
 def _chosen(

@@ -41,6 +41,7 @@ from fluxmq.replication.disk import disk_beside
 from fluxmq.replication.placement import placement_of
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import MqttClient
+from fluxmq.settings.membership import settings_of
 from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Watch, trim
@@ -406,7 +407,7 @@ class Worker:
 
     def reload(self) -> None:
         """Apply settings that the supervisor has rewritten."""
-        settings = Settings.model_validate_json(read_settings(self.launch.settings_fd))
+        settings = settings_of(read_settings(self.launch.settings_fd), self.launch.data_dir)
         self.settings = settings
         self.shard.broker.configure(settings)
         self.shard.intake.configure(settings)
@@ -473,6 +474,6 @@ def main(launch: Launch) -> None:
     table = ProcessTable(launch.table_fd)
     raise_file_limit()
     finish_ticks(launch)
-    settings = Settings.model_validate_json(read_settings(launch.settings_fd))
+    settings = settings_of(read_settings(launch.settings_fd), launch.data_dir)
     logs.configure(settings.log.level, settings.log.format, launch.process_name)
     uvloop.run(run(launch, settings, table))

@@ -7,6 +7,7 @@
     placement.json                         workers, local groups, pins, and each group's shard
     meta.db                                metadata (the control process's)
     bans.json                              bans (the control process's)
+    nodes.json                             nodes of the cluster (the control process's)
     shards/<i>/wal/                        one write-ahead log for all groups of a shard
     shards/<i>/state.db                    sessions and retained messages of a shard (SQLite, with
                                            -wal and -shm)
@@ -61,6 +62,18 @@ _OWNED_BY: Final = "fluxmq:"
 _NOT_A_GROUPS: Final = frozenset({_OWNER, "groups", "lost+found"})
 """Names allowed in a directory where a group is first placed: other groups' directories may be
 below that of the default group, and lost+found is in the root of a disk."""
+
+
+_WITHOUT_DATA: Final = frozenset({"LOCK", "VERSION", "run", "nodes.json.tmp", "lost+found"})
+"""Names in the data directory of a node that has never run; it may be about to join a cluster."""
+
+
+def data_in(root: str) -> list[str]:
+    """Return the names of what a node that has run has left in its data directory."""
+    try:
+        return sorted(set(os.listdir(root)) - _WITHOUT_DATA)
+    except FileNotFoundError:
+        return []
 
 
 class DirectoryError(StorageError):

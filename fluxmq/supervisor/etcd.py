@@ -20,7 +20,7 @@ from fluxmq.ipc.launch import Launch, fail_boot, read_settings
 from fluxmq.ipc.table import ProcessTable
 from fluxmq.model.errors import FluxmqError
 from fluxmq.settings.clustering import ClusterSettings, Etcd, bindable
-from fluxmq.settings.schema import Settings
+from fluxmq.settings.membership import settings_of
 from fluxmq.supervisor.etcd_members import Admission, admission_of, initial_cluster, members_told
 
 BUILT: Final = Path(fluxmq.__file__).parent.parent / "build" / "etcd"
@@ -205,7 +205,7 @@ def _joined(cluster: ClusterSettings, etcd: Etcd, data_dir: str) -> str:
 def run(launch: Launch) -> NoReturn:
     """Become the member. Does not return."""
     table = ProcessTable(launch.table_fd)
-    settings = Settings.model_validate_json(read_settings(launch.settings_fd))
+    settings = settings_of(read_settings(launch.settings_fd), launch.data_dir)
     etcd = settings.cluster.member
     assert etcd is not None, "the settings ask for a member"
     data_dir = etcd.directory(launch.data_dir)

@@ -26,6 +26,7 @@ from fluxmq.supervisor.children import Children
 from fluxmq.supervisor.directory import DataDirectory, DataDirectoryError, open_directory
 from fluxmq.supervisor.fabric import Fabric, link_kind
 from fluxmq.supervisor.group_placement import RelocationError
+from fluxmq.supervisor.joined import NotJoinedError, joined
 from fluxmq.supervisor.placement import PlacementError, Plan
 from fluxmq.supervisor.programs import PROGRAMS, Program
 from fluxmq.supervisor.service_manager import ServiceManager
@@ -143,6 +144,12 @@ def _run(config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Pr
     except DataDirectoryError as exc:
         _say(str(exc))
         return EXIT_BOOT_FAILURE
+    try:
+        given, settings = settings, joined(settings, directory.path, plan.workers)
+    except NotJoinedError as problem:
+        _say(str(problem))
+        directory.close()
+        return EXIT_BOOT_FAILURE
     raise_file_limit()
     kind = link_kind()
     hot_path = f"{'compiled' if COMPILED else 'uncompiled'}, shards linked by {kind}s"
@@ -178,7 +185,7 @@ def _run(config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Pr
         directory.close()
         return EXIT_BOOT_FAILURE
     try:
-        return _supervise(config, settings, plan, programs, directory, kind)
+        return _supervise(config, given, plan, programs, directory, kind)
     finally:
         directory.close()
 

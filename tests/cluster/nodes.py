@@ -182,6 +182,7 @@ class Cluster:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], workers: int = 1) -> None:
         program()
+        self._folder, self._settings, self._workers = folder, settings, workers
         ports = _ports(len(NODES), 6 + len(GROUPS))
         self.nodes: list[Node] = []
         for name, own in zip(NODES, ports, strict=True):
@@ -198,6 +199,29 @@ class Cluster:
             }
             more = merged({"cluster": {"etcd": member}}, settings)
             node.configure([other for other in self.nodes if other is not node], more)
+
+    def newcomer(self, name: str) -> Node:
+        """Another node, which knows no others yet and waits until it has joined them."""
+        (self._folder / name).mkdir()
+        node = self._beside(name)
+        member = {
+            "bind_addr": f"{HOST}:{node.etcd_peer_port}",
+            "client_addr": f"{HOST}:{node.etcd_port}",
+        }
+        node.configure(
+            (), merged({"cluster": {"join": True, "etcd": member}}, dict(self._settings))
+        )
+        return node
+
+    def _beside(self, name: str) -> Node:
+        """A node with ports that are not among those that belong to the others' shards, nor its groups'."""
+        while True:
+            (ports,) = _ports(1, 6 + len(GROUPS))
+            node = Node(name, self._folder / name, ports, self._workers)
+            taken = {port for each in self.nodes for port in (*each.ports, *each.shard_ports)}
+            groups = [node.groups[GROUPS[0]] + distance for distance in DERIVED]
+            if taken.isdisjoint((*node.ports, *node.shard_ports, *groups)):
+                return node
 
     def start(self) -> None:
         """Start all nodes and wait until each is ready."""

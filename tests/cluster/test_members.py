@@ -39,8 +39,12 @@ class Control:
         self._capsys = capsys
 
     def __call__(self, node: Node, *words: str) -> tuple[int, str]:
+        return self.run("--data-dir", str(node.folder / "data"), *words)
+
+    def run(self, *words: str) -> tuple[int, str]:
+        """Run a command that names its node by itself."""
         self._capsys.readouterr()
-        code = cli.run(["--data-dir", str(node.folder / "data"), *words])
+        code = cli.run(list(words))
         said = self._capsys.readouterr()
         return code, said.out + said.err
 

@@ -12,6 +12,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel as Channel  # type: ignore[import-untyped]
 
 import fluxmq
+from fluxmq.settings.membership import FILE_NAME as NODES_FILE
+from fluxmq.settings.membership import KnownNodes, encode_nodes
 from tests.broker import HOST, Broker, free_port, merged, running_broker
 from tests.conformance import wire
 from tests.conformance.client import Client, tcp
@@ -66,6 +68,15 @@ def declare_and_settle(asked: Channel) -> None:
     asked.queue_declare("durable", passive=True)  # the acknowledgements were taken
 
 
+def backed_up(broker: Broker, folder: Path, backup: Path) -> str:
+    """Make a backup, with the nodes of a cluster; what the command says."""
+    nodes = encode_nodes(KnownNodes())
+    (next(folder.rglob("VERSION")).parent / NODES_FILE).write_bytes(nodes)
+    said = broker.control("backup", str(backup))
+    assert (backup / NODES_FILE).read_bytes() == nodes
+    return said
+
+
 @pytest.mark.slow
 def test_a_broker_starts_from_a_backup_of_a_running_node(tmp_path: Path) -> None:
     """Queues with what is settled in them, users, exchanges, sessions and retained messages are in the backup."""
@@ -105,7 +116,7 @@ def test_a_broker_starts_from_a_backup_of_a_running_node(tmp_path: Path) -> None
         writing = threading.Thread(target=go_on)
         writing.start()
         try:
-            said = broker.control("backup", str(backup))
+            said = backed_up(broker, tmp_path / "first", backup)
         finally:
             ended.set()
             writing.join()

@@ -36,12 +36,16 @@ MESSAGE_BYTES_MAX: Final = 64 << 20
 """Size of an answer: `retained.PAGE_KEYS` values of the size that the server accepts at most."""
 KEEP_ALIVE_MS: Final = 2000
 """Interval of HTTP/2's own keep-alive, by which a dead endpoint is noticed under a watch."""
+RESOLVE_MS: Final = 1000
+"""Minimum time between two resolutions of an endpoint's name, which is resolved again when it cannot
+be reached: its address may have changed."""
 
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", KEEP_ALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEP_ALIVE_MS),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_MS),
     ("grpc.enable_http_proxy", 0),
 )
 

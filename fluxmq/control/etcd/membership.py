@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -29,14 +29,14 @@ _log = get_logger(__name__)
 
 
 class EtcdMembership:
-    """This node's part in it. ``urls``: addresses of the members for each other, by node;
+    """This node's part in it. ``urls`` returns addresses of the members for each other, by node;
     ``data_dir``: the directory of this node's member."""
 
     def __init__(
         self,
         client: EtcdClient,
         node: str,
-        urls: Mapping[str, str],
+        urls: Callable[[], Mapping[str, str]],
         data_dir: Path,
         nodes: ControlOfNodes,
     ) -> None:
@@ -82,10 +82,11 @@ class EtcdMembership:
     async def answer(self, message: ControlMessage) -> Body:
         """Admit another node's member. Raises RequestError or MessageError."""
         node = AdmitMember.from_body(message.body).node
-        url = self._urls.get(node)
+        url = self._urls().get(node)
         if url is None or node == self._node:
             raise RequestError(
-                ERROR_INVALID, f"{node} has no member in cluster.etcd.initial_cluster"
+                ERROR_INVALID,
+                f"{node} has no member in cluster.etcd.initial_cluster, and has not joined",
             )
         try:
             known = [each for each in await self._client.members() if url in each.urls]
@@ -101,11 +102,12 @@ class EtcdMembership:
         return {}
 
 
-async def remove_member(client: EtcdClient, node: str) -> None:
-    """Remove the member of a node that is gone for good, if it has one. Raises RequestError."""
+async def remove_member(client: EtcdClient, node: str, url: str = "") -> None:
+    """Remove the member of a node that is gone for good, if it has one; ``url``: its address for
+    other members, for one that has never started. Raises RequestError."""
     try:
         for member in await client.members():
-            if member.name == node:
+            if member.name == node or (not member.name and url and url in member.urls):
                 await client.remove_member(member.number)
     except (EtcdError, ValueError) as problem:
         raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem

@@ -83,7 +83,7 @@ class ManagementApi:
         )
         caller = AmqpCaller(shards)
         self.sampler = TrafficSampler(shards)
-        others = ControlOfNodes([each for each in node.nodes if each != node.name], shards)
+        others = ControlOfNodes(node.others, shards)
         self.rates = MessageRates(self.sampler, node.name, others)
         objects = MessagingObjects(node.topology, listings, caller, self.rates, node.name)
         clients = MessagingClients(node.ask, partial(_consumer_timeout, node))

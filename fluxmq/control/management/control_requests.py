@@ -22,7 +22,14 @@ from fluxmq.control.management.requests import (
     bad_request,
 )
 from fluxmq.control.peers import RequestError
-from fluxmq.ipc import clusters, migrations, permission_messages, placements, row_messages
+from fluxmq.ipc import (
+    cluster_nodes,
+    clusters,
+    migrations,
+    permission_messages,
+    placements,
+    row_messages,
+)
 from fluxmq.ipc.backups import BACKUP
 from fluxmq.ipc.control_frames import FramingError, decode_value, encode_value
 from fluxmq.ipc.definition_messages import EXPORT_DEFINITIONS, IMPORT_DEFINITIONS
@@ -62,6 +69,7 @@ KINDS: Final = frozenset(
         *(placements.GROUPS, placements.QUEUES, placements.PIN, placements.UNPIN),
         *(clusters.RAFT, clusters.TRANSFER, clusters.REBALANCE, clusters.CAN_STOP),
         *(clusters.MEMBER_CHANGE, clusters.FORGET_NODE, clusters.AUDIT),
+        *(cluster_nodes.ADMIT_NODE, cluster_nodes.LEAVE),
         *(migrations.MIGRATE_QUEUE, migrations.MIGRATION),
         *(EXPORT_DEFINITIONS, IMPORT_DEFINITIONS),
         *(RESTORE_QUEUE, RESTORE_BATCH),

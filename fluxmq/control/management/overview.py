@@ -6,7 +6,7 @@ import asyncio
 import os
 import resource
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -71,7 +71,8 @@ ENDANGERED_MAX: Final = 100
 
 
 class NodeView(NamedTuple):
-    """The parts of the control process that the node is described by."""
+    """The parts of the control process that the node is described by. ``others``: the names of the
+    other nodes, which may change."""
 
     ask: Ask
     settings: Settings
@@ -79,7 +80,12 @@ class NodeView(NamedTuple):
     readiness: Callable[[], Awaitable[Readiness]]
     replicas: Callable[[], Awaitable[RaftListing]] | None
     name: str
-    nodes: tuple[str, ...]
+    others: Collection[str]
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """The names of all nodes that there are now."""
+        return sorted({self.name, *self.others})
 
     async def running(self) -> list[str]:
         """Return the nodes that this one is in contact with, and itself."""

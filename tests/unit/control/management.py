@@ -37,6 +37,6 @@ def make_api(
         return Readiness((), None, alarms)
 
     found, settings = topology or Topology(), Settings()
-    node = NodeView(ask, settings, lambda: found, ready, replicas, "node1", ("node1",))
+    node = NodeView(ask, settings, lambda: found, ready, replicas, "node1", ())
     listings = Listings(lambda: found, list)
     return ManagementApi(node, lambda: tuple(users), lambda: settings, listings, list)

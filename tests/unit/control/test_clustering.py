@@ -60,7 +60,11 @@ def ask(shards, kind, body=None, clustered=True):
     async def forgotten(node):
         pass
 
-    return asyncio.run(Clustering(clustered, lambda: shards, forgotten).answer(message))
+    return asyncio.run(Clustering(clustered, lambda: shards, forgotten, unknown).answer(message))
+
+
+async def unknown(node):
+    """No node is known by its key in etcd."""
 
 
 def test_a_node_that_is_alone_says_so():
@@ -138,8 +142,8 @@ def test_a_node_in_contact_is_forgotten_by_force_only():
         ask([shard], FORGET_NODE, ForgetNode("z", force=True))
 
 
-def forget(etcd_refuses=""):
-    """Forget node c, which is gone, as a member of g, of etcd and of the topology; what was done, in order."""
+def forget(etcd_refuses="", node="c", force=False):
+    """Forget a node, such as c, which is gone, as a member of g, of etcd and of the topology; what was done, in order."""
     done = []
     gone = replace(member("c"), connected=False)
     rows = replace(row("g", "a", ABC), members=(member("a", leads=True), member("b"), gone))
@@ -155,8 +159,11 @@ def forget(etcd_refuses=""):
             raise RequestError("invalid", etcd_refuses)
         done.append(node)
 
-    clustering = Clustering(True, lambda: [Shard(0, answers)], forgotten)
-    message = ControlMessage(FORGET_NODE, 1, ForgetNode("c").to_body())
+    async def lives(node):
+        return {"idle": False, "busy": True}.get(node)
+
+    clustering = Clustering(True, lambda: [Shard(0, answers)], forgotten, lives)
+    message = ControlMessage(FORGET_NODE, 1, ForgetNode(node, force).to_body())
     try:
         answer = asyncio.run(clustering.answer(message))
     except RequestError as refusal:
@@ -172,3 +179,12 @@ def test_a_forgotten_node_leaves_etcd_first():
 
 def test_a_node_whose_member_of_etcd_is_needed_stays_everywhere():
     assert forget("it is needed") == ([], "it is needed")
+
+
+def test_a_node_without_copies_is_forgotten_if_it_does_not_run():
+    assert forget(node="idle") == (["idle"], [])
+    done, refusal = forget(node="busy")
+    assert not done
+    assert "busy runs, or did ten seconds ago: run fluxmqctl leave there" in refusal
+    assert forget(node="busy", force=True) == (["busy"], [])
+    assert "nobody is no node of this cluster" in forget(node="nobody")[1]

@@ -2,8 +2,11 @@
 
 from fluxmq.raft.types import ChangeVerb, Membership, MembershipChange, RaftStatus, Role
 from fluxmq.replication.membership import next_change
+from fluxmq.replication.open_group import ALONE, Member
 
 A, B, C, D = 1, 2, 3, 4
+ONLY = 222182736891072
+"""Number of a node that begins a cluster."""
 
 
 def change(membership, *, committed=None, doubted=(), caught_up=()):
@@ -34,3 +37,8 @@ def test_one_change_at_a_time():
 
 def test_a_leader_does_not_judge_itself():
     assert change(Membership((A, B, C)), doubted=[A]) is None
+
+
+def test_a_group_of_a_cluster_that_begins_with_one_node_may_grow():
+    assert not Member(ONLY, (ONLY,)).alone
+    assert ALONE.alone

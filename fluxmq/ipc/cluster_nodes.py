@@ -1,0 +1,57 @@
+"""Messages about the nodes of a cluster: which there are, and those that join or leave.
+
+::
+
+    control -> shard         cluster_nodes: all that have ever joined or left, at every change
+    fluxmqctl -> control     admit_node, for a node that wants to join; leave
+
+Pure, like `messages`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from fluxmq.ipc.messages import MessageBody, Name, Text, Word
+from fluxmq.settings.membership import NODES_MAX, ClusterNode
+
+CLUSTER_NODES: Final = "cluster_nodes"
+ADMIT_NODE: Final = "admit_node"
+LEAVE: Final = "leave"
+
+NodesByName = Annotated[dict[Name, ClusterNode], Meta(max_length=NODES_MAX)]
+
+
+class ClusterNodes(MessageBody, frozen=True):
+    """The nodes that the cluster keeps, by name. Also the answer to a node that is admitted."""
+
+    nodes: NodesByName
+
+
+class AdmitNode(MessageBody, frozen=True):
+    """Request to admit a node to the cluster. ``cluster``: the cluster's name in the node's settings;
+    ``groups`` of ``addresses``: those of its settings; ``tls``: whether it uses TLS between nodes.
+    """
+
+    node: Name
+    cluster: Name
+    version: Word
+    tls: bool
+    addresses: ClusterNode
+
+
+class Leave(MessageBody, frozen=True):
+    """Request that this node leaves the cluster. ``check``: only say what is against it; ``force``:
+    give up queues and sessions that only this node has."""
+
+    check: bool
+    force: bool
+
+
+class Obstacles(MessageBody, frozen=True):
+    """Reasons for which a node cannot leave, and what would be lost."""
+
+    obstacles: Annotated[tuple[Text, ...], Meta(max_length=1024)]
+    losses: Annotated[tuple[Text, ...], Meta(max_length=1024)]

@@ -1,0 +1,174 @@
+"""The nodes of a cluster beyond what a settings file names: those that have joined, and those that
+have left.
+
+The cluster keeps them in etcd, and each node keeps a copy in its data directory, so that it knows
+them when it starts. `effective` returns the settings with them: every process of a node, and the
+programs that work on a stopped one, work by these.
+
+A cluster begins with the nodes of its files. Nodes that join later may get copies of groups, but
+groups begin on the first nodes alone (``cluster.initial_nodes``): all nodes have to choose a new
+group's members alike, whether or not they have heard of a node that is just joining.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from fluxmq.settings.clustering import DEFAULT_GROUP, ClusterSettings, Raft, RaftGroup
+from fluxmq.settings.listen_addresses import shifted
+from fluxmq.settings.schema import Settings
+from fluxmq.settings.values import split_address
+
+FILE_NAME: Final = "nodes.json"
+"""Name of the copy in the data directory."""
+NODES_MAX: Final = 255
+"""Nodes that a cluster may have or have had: each has streams to all others."""
+
+
+class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as others reach it. Addresses are "host:port", the host may be a name.
+
+    ``transport``: of its first shard; ``raft``: the base of its groups' addresses; ``groups``: the
+    addresses of groups that the files list; ``etcd``: the URL of its member for the other members,
+    empty if it has none. ``initial``: the cluster began with it; ``joined``: it has come later, or
+    again, so that its addresses are these, and not those in files; ``left``: it is no node any more.
+    """
+
+    transport: str
+    raft: str
+    groups: dict[str, str] = {}
+    etcd: str = ""
+    initial: bool = False
+    joined: bool = False
+    left: bool = False
+
+
+class KnownNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file. ``left``: this node has left the cluster, and must not start."""
+
+    nodes: dict[str, ClusterNode] = {}
+    left: bool = False
+
+
+def encode_nodes(known: KnownNodes) -> bytes:
+    """Return the content of the file."""
+    return msgspec.json.format(msgspec.json.encode(known)) + b"\n"
+
+
+def decode_node(data: bytes) -> ClusterNode:
+    """Decode the value of a node's key in etcd. Raises ValueError."""
+    found = msgspec.json.decode(data, type=ClusterNode)
+    check_node(found)
+    return found
+
+
+def check_node(node: ClusterNode) -> None:
+    """Raise ValueError for addresses that are none."""
+    for address in (node.transport, node.raft, *node.groups.values()):
+        split_address(address)
+
+
+def read_nodes(data_dir: str | Path) -> KnownNodes:
+    """Read the copy in a data directory; nothing if there is none. Raises ValueError, which says
+    what to do."""
+    path = Path(data_dir) / FILE_NAME
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=KnownNodes)
+        for node in known.nodes.values():
+            check_node(node)
+    except FileNotFoundError:
+        return KnownNodes()
+    except (OSError, ValueError) as problem:
+        raise ValueError(
+            f"{path}: {problem}; copy this file from another node of the cluster"
+        ) from problem
+    return known
+
+
+def settings_of(raw: bytes, data_dir: str | Path) -> Settings:
+    """Return the settings that a process works by: the supervisor's, as JSON, with the nodes in the
+    data directory. Raises ValueError."""
+    return effective(Settings.model_validate_json(raw), read_nodes(data_dir).nodes)
+
+
+def initial_nodes(cluster: ClusterSettings) -> frozenset[str]:
+    """Return the nodes that the cluster began with, by its settings."""
+    return frozenset(cluster.initial_nodes or (cluster.node_id, *cluster.transport.peers))
+
+
+def effective(settings: Settings, nodes: Mapping[str, ClusterNode]) -> Settings:
+    """Return the settings of a file with the nodes that have joined and without those that have
+    left."""
+    cluster = settings.cluster
+    if not (cluster.enabled and nodes):
+        return settings
+    own = cluster.node_id
+    others = {name: node for name, node in nodes.items() if name != own}
+    if cluster.join:
+        initial = {name for name, node in nodes.items() if node.initial}
+    else:
+        initial = set(initial_nodes(cluster))
+    there = {name: node.transport for name, node in others.items() if not node.left}
+    named = cluster.transport.peers
+    peers = {name: at for name, at in named.items() if name not in others or name in there}
+    peers |= {name: at for name, at in there.items() if _moved(others[name], name, named)}
+    raft = _raft(cluster.raft, others)
+    update: dict[str, Any] = {
+        "initial_nodes": tuple(sorted(initial)),
+        "transport": cluster.transport.model_copy(update={"peers": peers}),
+        "raft": raft,
+    }
+    if cluster.member is not None:
+        update["etcd"] = cluster.member.model_copy(
+            update={"initial_cluster": _members(cluster, nodes)}
+        )
+    return settings.model_copy(update={"cluster": cluster.model_copy(update=update)})
+
+
+def _moved(node: ClusterNode, name: str, named: Mapping[str, str]) -> bool:
+    """Return whether a node is where it says, and not where the file says."""
+    return node.joined or name not in named
+
+
+def _raft(raft: Raft, others: Mapping[str, ClusterNode]) -> Raft:
+    """Return the addresses of groups. Nodes that have left keep theirs: they may be members of
+    groups until those have removed them."""
+    moved = {name: n.raft for name, n in others.items() if n.raft and _moved(n, name, raft.peers)}
+    groups = {}
+    for group, section in raft.groups.items():
+        more = {
+            name: node.groups[group]
+            for name, node in others.items()
+            if group in node.groups and _moved(node, name, section.peers)
+        }
+        if group != DEFAULT_GROUP and more and section.bind_addr is not None:
+            known = peers_of(raft, section)
+            section = section.model_copy(update={"peers": known | more})
+        groups[group] = section
+    return raft.model_copy(update={"peers": raft.peers | moved, "groups": groups})
+
+
+def peers_of(raft: Raft, section: RaftGroup) -> dict[str, str]:
+    """Return the addresses of a listed group on the nodes that a file names: those given, or else
+    shifted as this node's own is. Raises ValueError for a port that does not exist."""
+    if section.peers or section.bind_addr is None:
+        return section.peers
+    ports = split_address(section.bind_addr)[1] - split_address(raft.bind_addr)[1]
+    return {name: shifted(base, ports) for name, base in raft.peers.items()}
+
+
+def _members(cluster: ClusterSettings, nodes: Mapping[str, ClusterNode]) -> str:
+    """Return the members of etcd that the file and the nodes name."""
+    assert cluster.member is not None, "this node runs a member"
+    named = cluster.members(cluster.member)
+    members = {
+        name: url for name, url in named.items() if name not in nodes or not nodes[name].left
+    }
+    for name, node in nodes.items():
+        if node.etcd and not node.left and _moved(node, name, named):
+            members[name] = node.etcd
+    return ",".join(f"{name}={url}" for name, url in members.items())

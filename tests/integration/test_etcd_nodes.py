@@ -1,0 +1,156 @@
+"""The nodes of a cluster in a real etcd: admitted by one, known to all, and kept on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+import fluxmq
+from fluxmq.control.etcd.client import EtcdClient
+from fluxmq.control.etcd.cluster_nodes import PREFIX, NodeKeys
+from fluxmq.control.etcd.messages import Put
+from fluxmq.control.etcd.wills import NODES as LIVES
+from fluxmq.control.metadata import StoreThread
+from fluxmq.control.peers import Peer, RequestError
+from fluxmq.ipc.cluster_nodes import ADMIT_NODE, CLUSTER_NODES, AdmitNode, ClusterNodes
+from fluxmq.ipc.messages import Body, ControlMessage, ProcessHello
+from fluxmq.settings.membership import ClusterNode, read_nodes
+from tests.etcd import Server, is_true, run, serving
+from tests.unit.settings.test_membership import file_of, record
+
+
+class ToldShard(Peer):
+    """A connected shard that remembers the nodes that it was told."""
+
+    def __init__(self) -> None:
+        self.hello = ProcessHello("shard", 0, 1)
+        self.told: list[set[str]] = []
+
+    async def ask(self, kind: str, body: Body, seconds: float) -> dict[str, Any]:
+        assert kind == CLUSTER_NODES
+        nodes = ClusterNodes.from_body(body).nodes
+        self.told.append({name for name, node in nodes.items() if not node.left})
+        return {}
+
+
+class FollowingNode:
+    """What a control process has of the cluster's nodes."""
+
+    def __init__(self, name: str, server: Server, folder: Path) -> None:
+        others = "abc".replace(name, "")
+        self.folder = folder / name
+        self.folder.mkdir(exist_ok=True)
+        settings = file_of(name, others, etcd={"endpoints": [f"http://{server.address}"]})
+        self.shard = ToldShard()
+        self.thread = StoreThread()
+        self.changed: list[Mapping[str, ClusterNode]] = []
+        known = read_nodes(self.folder).nodes
+        self.keys = NodeKeys(
+            *(EtcdClient([server.address]), settings, str(self.folder), known),
+            self.thread,
+            lambda: [self.shard],
+            self.changed.append,
+        )
+        self.keys.start()
+
+    def knows(self, *names: str) -> bool:
+        """Whether these are the nodes, in memory, on disk, and for the shard."""
+        kept = read_nodes(self.folder).nodes
+        there = {name for name, node in kept.items() if not node.left}
+        return there == set(names) and self.shard.told[-1:] == [there] and kept == self.keys.nodes
+
+    async def admit(self, name: str, node: ClusterNode) -> Mapping[str, ClusterNode]:
+        asked = AdmitNode(name, "fluxmq", fluxmq.__version__, tls=False, addresses=node)
+        answer = await self.keys.answer(ControlMessage(ADMIT_NODE, 1, asked.to_body()))
+        return ClusterNodes.from_body(answer).nodes
+
+    async def stop(self) -> None:
+        await self.keys.stop()
+        self.thread.close()
+
+
+NEW = replace(record("d"), etcd="")
+
+
+def test_a_node_is_admitted_by_one_and_known_to_all_until_it_has_left(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+
+        async def scenario(client: EtcdClient) -> None:
+            nodes = [FollowingNode(name, server, tmp_path) for name in "abc"]
+            first, second, third = nodes
+            for node in nodes:
+                await is_true(partial(node.knows, *"abc"))
+            admitted = await first.admit("d", NEW)
+            assert admitted["d"] == replace(NEW, joined=True)
+            assert all(
+                admitted[each] == replace(record(each, initial=True), etcd="") for each in "abc"
+            )
+            for node in nodes:
+                await is_true(partial(node.knows, *"abcd"))
+                assert "d" in node.changed[-1]
+            assert await second.admit("d", NEW) == admitted, "an answer may be lost"
+            await client.transact((), (Put(LIVES + b"d", b"life"),))
+            with pytest.raises(RequestError, match="a node d runs, or has run ten seconds ago"):
+                await second.admit("d", NEW)
+            assert await second.keys.lives("d")
+            assert not await second.keys.lives("c")
+
+            await third.stop()
+            again = FollowingNode("c", server, tmp_path)
+            assert "d" in again.keys.nodes, "it is on its disk"
+            await second.keys.mark_left("d")
+            for node in (first, second, again):
+                await is_true(partial(node.knows, *"abc"))
+            await second.keys.close_door()
+            await first.keys.mark_left("c")
+            await is_true(partial(second.knows, *"ab"))
+            assert read_nodes(second.folder).left, "it stays so"
+            await is_true(lambda: read_nodes(again.folder).left)
+            assert not read_nodes(first.folder).left
+            with pytest.raises(RequestError, match=r"choose another cluster\.node_id"):
+                await first.admit("a", NEW)
+            await asyncio.gather(*(node.stop() for node in (first, second, again)))
+
+        run(server, scenario)
+
+
+def test_a_file_with_other_addresses_is_believed_unless_the_node_has_joined(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+
+        async def scenario(client: EtcdClient) -> None:
+            old, came = replace(record("b", initial=True), etcd=""), replace(NEW, joined=True)
+            moved = replace(old, transport="127.0.0.1:2999")
+            for name, node in (("b", moved), ("c", came)):
+                put = Put(PREFIX + name.encode(), msgspec.json.encode(node))
+                await client.transact((), (put,))
+            first = FollowingNode("a", server, tmp_path)
+            await is_true(lambda: first.keys.nodes.get("b") == old)
+            assert first.keys.nodes["c"] == came
+            await first.stop()
+
+        run(server, scenario)
+
+
+def test_of_two_nodes_that_take_a_name_at_once_one_gets_it(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+
+        async def scenario(_client: EtcdClient) -> None:
+            first, second = (FollowingNode(name, server, tmp_path) for name in "ab")
+            await is_true(lambda: first.knows("a", "b", "c") and second.knows("a", "b", "c"))
+            other = replace(record("e"), etcd="")
+            found = await asyncio.gather(
+                first.admit("d", NEW), second.admit("d", other), return_exceptions=True
+            )
+            refused = [each for each in found if isinstance(each, RequestError)]
+            assert len(refused) == 1
+            assert any(words in str(refused[0]) for words in ("try again", "has joined already"))
+            await asyncio.gather(first.stop(), second.stop())
+
+        run(server, scenario)

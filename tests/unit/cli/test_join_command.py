@@ -1,0 +1,64 @@
+"""``fluxmqctl join``: what it checks before it asks the cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fluxmq.cli.join_command import addresses_of
+from fluxmq.cli.main import run
+from tests.unit.settings.test_membership import file_of, raw, record
+
+
+def join(tmp_path: Path, capsys: pytest.CaptureFixture[str], **more: object) -> tuple[int, str]:
+    """Run the command for a node whose file has more keys; no cluster answers."""
+    settings = raw("d", "", **more) | {"storage": {"data_dir": str(tmp_path / "data")}}
+    file = tmp_path / "node.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    code = run(["--config", str(file), "--user", "guest", "join", "http://127.0.0.1:9"])
+    return code, capsys.readouterr().err
+
+
+def test_a_node_that_has_not_asked_for_it_does_not_join(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = join(tmp_path, capsys)
+    assert code == 1
+    assert "set cluster.enabled and cluster.join to true" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("meta.db", "is not empty: a node that joins has no data of its own"),
+        ("nodes.json", "has joined a cluster"),
+    ],
+)
+def test_a_node_with_data_does_not_join(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).touch()
+    code, text = join(tmp_path, capsys, join=True)
+    assert code == 1
+    assert words in text
+
+
+def test_a_cluster_that_does_not_answer_leaves_the_node_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLUXMQ_PASSWORD", "guest")
+    code, text = join(tmp_path, capsys, join=True)
+    assert code == 4
+    assert "http://127.0.0.1:9: Connection refused" in text
+    assert not (tmp_path / "data").exists()
+
+
+def test_other_nodes_reach_it_at_the_address_that_is_given() -> None:
+    settings = file_of("d", "", join=True)
+    assert addresses_of(settings, "") == record("d")
+    assert addresses_of(settings, "d.example") == record("d", "d.example")
+    assert addresses_of(settings, "::1").transport == "[::1]:4000"
+    assert addresses_of(settings, "[::1]").etcd == "http://[::1]:4300"
