@@ -4,6 +4,8 @@ Values are encoded in the shortest form, apart from those of arrays, which share
 Decoding accepts all forms. It is bounded: nesting by `DEPTH_MAX`, values without bytes by
 `EMPTY_ITEMS_MAX`, everything else by the bytes given.
 
+Longer than 500 lines because it reads and writes each of the standard's types.
+
 Source: OASIS AMQP 1.0 part 1, sections 1.2 (encodings) and 1.6 (primitive types).
 """
 

@@ -34,6 +34,7 @@ from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.deliveries import make_head
 from fluxmq.sessions.amqp091.handler import AmqpConnectionHandler, AmqpSession
 from fluxmq.sessions.amqp091.ports import (
     AmqpConsumerHandle,
@@ -432,6 +433,8 @@ class AmqpBroker:
     ) -> int:
         """Route and store a run."""
         if self.firehose.on:
+            if connection.wire == WIRE_AMQP_1_0:
+                run.properties = make_head(routing.block, b"", -1, stream=False).properties
             self.firehose.published(connection.identity.client.info, run, routing)
         if self._reactor.watching & WATCH_RATES:
             vhost = routing.exchange.vhost
