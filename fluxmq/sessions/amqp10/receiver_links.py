@@ -35,7 +35,8 @@ from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.serials import MASK, ahead
 
 AHEAD_MAX: Final = 1000
-"""Messages that a queue delivers before they can be written, whatever the credit."""
+"""Messages that a queue is asked for at a time, whatever the credit: they are in memory until they are
+written."""
 CREDIT_MAX: Final = MASK >> 1
 """Largest credit that is counted: serial numbers cannot tell more."""
 SETTLED: Final = 1
@@ -168,8 +169,9 @@ class OutgoingLink:
             self.session.broker.queue_status(self.queue, self._echo)
 
     def adjust(self) -> None:
-        """Tell the queue how many messages it may have unsettled."""
-        more = max(min(self.credit.left, AHEAD_MAX) - self.waiting_count, 0)
+        """Tell the queue how many messages it may have unsettled: no more while some wait for the
+        client to read."""
+        more = 0 if self.waiting else min(self.credit.left, AHEAD_MAX)
         limit = min(self.held + more, UNSETTLED_MAX) or NO_LIMIT_LEFT
         if limit != self.limit and self.consumer is not None:
             self.limit = limit
@@ -270,12 +272,11 @@ class OutgoingLink:
                 return
             batch, first, count, attempts = self.waiting.popleft()
             largest = self.attach.max_message_size
-            part = 1 if largest else min(count, self.credit.left, room)
+            most = 1 if largest else min(count, self.credit.left, room)
+            messages = self._messages(batch, first, most, attempts)
+            part = len(messages)
             if part < count:
                 self.waiting.appendleft((batch, first + part, count - part, attempts))
-            messages = [
-                self._message(batch, index, attempts) for index in range(first, first + part)
-            ]
             if largest and len(messages[0]) > largest:
                 offset = batch.base_offset + first
                 session.broker.count_drop("too_large", 1)
@@ -284,6 +285,19 @@ class OutgoingLink:
             self._write(messages, batch.base_offset + first, attempts > 1)
         if self.credit.draining and not self.waiting:
             session.mark()
+
+    def _messages(self, batch: Batch, first: int, most: int, attempts: int) -> list[bytes]:
+        """Return messages from ``first`` on: at most so many, and as many as fill the connection's
+        output."""
+        messages: list[bytes] = []
+        left = self.session.client.connection.room()
+        for index in range(first, first + most):
+            message = self._message(batch, index, attempts)
+            messages.append(message)
+            left -= len(message)
+            if left <= 0:
+                break
+        return messages
 
     def _write(self, messages: list[bytes], offset: int, redelivered: bool) -> None:
         """Write messages from ``offset`` on, for which there are credit and window."""

@@ -35,17 +35,13 @@ from fluxmq.protocols.amqp10.performatives import (
     EndFrame,
     ErrorCondition,
     FlowFrame,
-    ModifiedState,
     ReceivedState,
-    RejectedState,
-    ReleasedState,
     TransactionalState,
     TransferFrame,
 )
 from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.queues.commands import Verb
 from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, Range
-from fluxmq.sessions.amqp091.takers import REQUEUE
 from fluxmq.sessions.amqp10 import termini
 from fluxmq.sessions.amqp10.client import Amqp10Client
 from fluxmq.sessions.amqp10.management_links import ResponseLink
@@ -53,6 +49,7 @@ from fluxmq.sessions.amqp10.outcomes import PublishOutcomes
 from fluxmq.sessions.amqp10.receiver_links import OutgoingLink
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.serials import MASK, ahead, widened
+from fluxmq.sessions.amqp10.settlements import verb_of
 from fluxmq.sessions.amqp10.transactions import LocalTransaction, transaction_of
 
 WINDOW: Final = 2048
@@ -61,10 +58,6 @@ HANDLE_MAX: Final = 255
 """Highest handle of a link: a session has no more than 256 links."""
 UNANSWERED_MAX: Final = 65_536
 """Maximum publishes of a session without outcome: beyond it the connection is not read."""
-DELIVERY_TIME: Final = Symbol("x-opt-delivery-time")
-"""Annotation of a modified outcome: when to deliver the message again, in ms since the epoch."""
-DELAY_MAX: Final = 366 * 86_400 * 1_000_000
-"""Longest delay of such a redelivery, a year in µs: a longer one is a confusion of units."""
 WRITTEN_MAX: Final = 256
 """Messages written at a time, so that room in the connection is looked at again."""
 
@@ -374,7 +367,7 @@ class Amqp10Session:
         if not disposition.settled and isinstance(state, (ReceivedState, type(None))):
             return
         outcome = state.outcome if isinstance(state, TransactionalState) else state
-        verb, delay = _verb_of(outcome, self.broker.now_us())
+        verb, delay = verb_of(outcome, self.broker.now_us())
         newest = self.ledger.next_tag - 1
         first = widened(disposition.first, newest)
         last = first if disposition.last is None else widened(disposition.last, newest)
@@ -479,26 +472,3 @@ class Amqp10Session:
         if self.paced:
             self.paced = False
             self.client.resume()
-
-
-def _verb_of(state: object, now_us: int) -> tuple[Verb, int]:
-    """Return how a queue settles a delivery of this outcome, and the delay of its redelivery in µs,
-    from RabbitMQ's annotation for it.
-
-    Raises SessionConditionError for a state that is no outcome.
-    """
-    if isinstance(state, AcceptedState):
-        return Verb.ACK, 0
-    if isinstance(state, RejectedState):
-        return Verb.REJECT, 0
-    if state is None or isinstance(state, ReleasedState):
-        return Verb.RELEASE, 0
-    if isinstance(state, ModifiedState):
-        if state.undeliverable_here:
-            return Verb.REJECT, 0
-        later = (state.message_annotations or {}).get(DELIVERY_TIME)
-        if isinstance(later, int):
-            return REQUEUE, min(max(int(later) * 1000 - now_us, 0), DELAY_MAX)
-        return (REQUEUE if state.delivery_failed else Verb.RELEASE), 0
-    text = f"{type(state).__name__} is not supported as the outcome of a delivery"
-    raise SessionConditionError(conditions.NOT_IMPLEMENTED, text)

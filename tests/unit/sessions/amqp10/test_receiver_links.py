@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluxmq.model.message_batch import build_message
+from fluxmq.protocols.amqp10.frames import frame
 from fluxmq.protocols.amqp10.message import from_sections
 from fluxmq.protocols.amqp10.performatives import (
     RECEIVER,
@@ -429,8 +430,27 @@ def test_an_attach_that_waits_is_answered_before_its_detach(
 def test_a_slow_connection_gets_the_rest_once_it_has_read(broker: MemoryBroker) -> None:
     fill(broker, *(b"x" * 200 for _ in range(50)))
     peer = Peer10(broker, limit=2000)
+    got = messages(peer.receiver("/queues/q", credit=40))
+    assert 0 < len(got) < 20
+    (held,) = broker.queues["/", "q"].consumers
+    assert len(held.handle) < 20, "no more is taken while some wait"
+    peer.flow(1, 50)
+    while part := messages(peer.receive()):
+        got += part
+    assert len(got) == 50
+
+
+def test_messages_of_one_batch_fill_the_output_and_no_more(broker: MemoryBroker) -> None:
+    publisher = Peer10(broker)
+    publisher.sender("/queues/q")
+    transfers = [
+        frame(0, TransferFrame(0, number, b"t", 0), data(b"x" * 200)) for number in range(50)
+    ]
+    publisher.raw(b"".join(transfers))
+    publisher.receive()
+    peer = Peer10(broker, limit=2000)
     got = messages(peer.receiver("/queues/q", credit=50))
-    assert 0 < len(got) < 50
+    assert 0 < len(got) < 20
     while part := messages(peer.receive()):
         got += part
     assert len(got) == 50
