@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from fluxmq.metrics.registry import METRICS, Metric, Scope
+from fluxmq.metrics.metric import Metric, Scope
+from fluxmq.metrics.registry import METRICS
 
 BEGIN: Final = "<!-- metrics: written by `make docs` -->"
 END: Final = "<!-- end of metrics -->"

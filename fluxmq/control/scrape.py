@@ -23,8 +23,9 @@ from fluxmq.ipc.messages import COLLECT, MessageError, Report
 from fluxmq.ipc.table import ProcessRow
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.exposition import UNDECLARED, Exposition, MetricSource, Scrape, rendered
+from fluxmq.metrics.metric import Scope
 from fluxmq.metrics.rabbitmq_names import RABBITMQ, ScrapedNode, renamed
-from fluxmq.metrics.registry import Sample, Scope
+from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.names import public_name
 
 COLLECT_SECONDS: Final = 1.0

@@ -16,7 +16,8 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from fluxmq.metrics.registry import METRICS, Metric, MetricKind, Sample, Scope, find, labels_problem
+from fluxmq.metrics.metric import Metric, MetricKind, Scope
+from fluxmq.metrics.registry import METRICS, Sample, find, labels_problem
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"

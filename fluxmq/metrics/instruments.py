@@ -11,7 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
-from fluxmq.metrics.registry import METRICS, Metric, MetricKind, Sample
+from fluxmq.metrics.metric import Metric, MetricKind
+from fluxmq.metrics.registry import METRICS, Sample
 
 # Series per process. Labels are fixed sets, so only a bug reaches this; then it must be loud.
 SERIES_MAX = 4096

@@ -140,7 +140,7 @@ MUTATIONS = [
     Mutation(
         "block_sizes",
         "A size in a property block stays within what surrounds it.",
-        "_sized",
+        "model.properties:_sized",
         "if size > end - at:",
         "if False:",
         OF_BLOCKS + "test_a_size_stays_within_what_surrounds_it",
@@ -148,7 +148,7 @@ MUTATIONS = [
     Mutation(
         "block_depth",
         "Tables and arrays are not read without end.",
-        "_value",
+        "model.properties:_value",
         """if depth == DEPTH_MAX:
         raise PropertyError("tables and arrays too deep inside each other")
     return""",

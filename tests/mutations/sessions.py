@@ -188,7 +188,7 @@ MUTATIONS = [
     Mutation(
         "reserved_flags",
         "Reserved flags of the fixed header are checked [MQTT-2.1.3-1].",
-        "codec:decode",
+        "mqtt.codec:decode",
         "if kind is not PacketType.PUBLISH and flags != RESERVED_FLAGS[kind]:",
         "if False:",
         "tests/unit/protocols/mqtt/test_codec.py::test_reserved_flags",

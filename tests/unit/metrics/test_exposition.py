@@ -4,7 +4,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fluxmq.metrics.exposition import Exposition, MetricSource
 from fluxmq.metrics.instruments import Instruments
-from fluxmq.metrics.registry import METRICS, MetricKind, Sample, Scope
+from fluxmq.metrics.metric import MetricKind, Scope
+from fluxmq.metrics.registry import METRICS, Sample
 
 
 def parsed(exposition):

@@ -6,8 +6,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fluxmq.metrics import rabbitmq_names
 from fluxmq.metrics.exposition import Exposition, MetricSource, rendered
+from fluxmq.metrics.metric import Scope
 from fluxmq.metrics.rabbitmq_names import ScrapedNode, renamed
-from fluxmq.metrics.registry import Sample, Scope, find
+from fluxmq.metrics.registry import Sample, find
 from fluxmq.routing.topology.names import internal_name, public_name
 
 IDENTITY = ScrapedNode("node-1", "the cluster", "3.10.8")

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 import fluxmq
-from fluxmq.metrics.registry import DROP_REASONS, METRICS, MetricKind, Scope, find, labels_problem
+from fluxmq.metrics.metric import MetricKind, Scope
+from fluxmq.metrics.registry import DROP_REASONS, METRICS, find, labels_problem
 
 # Names that look like a metric's and are something else.
 OTHER_NAMES = {"fluxmq_hot", "fluxmq_version"}

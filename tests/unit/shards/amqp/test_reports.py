@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 import pytest
 
 from fluxmq.metrics.exposition import Exposition, MetricSource
-from fluxmq.metrics.registry import AMQP_STATES, METRICS, Sample, Scope, find, labels_problem
+from fluxmq.metrics.metric import Scope
+from fluxmq.metrics.registry import AMQP_STATES, METRICS, Sample, find, labels_problem
 from fluxmq.routing.topology.changes import DeclareExchange, SetPolicy
 from fluxmq.routing.topology.records import Exchange, Policy
 from fluxmq.shards.amqp import reports
