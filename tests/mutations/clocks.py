@@ -86,7 +86,7 @@ MUTATIONS = [
         "clock_minority_decides",
         "It takes a majority of the nodes to say what time it is.",
         "PeerClocks.correction",
-        "if 2 * known <= self._nodes:",
+        "if 2 * known <= self.nodes:",
         "if False:",
         OF_PEERS + "test_a_minority_decides_nothing",
     ),
