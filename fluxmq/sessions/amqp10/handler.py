@@ -26,7 +26,8 @@ from fluxmq.sessions.amqp10.session import Amqp10Session, SessionState
 
 PROTOCOL: Final = "AMQP 1-0"
 """Name of the protocol in listings, in RabbitMQ's form."""
-MEMORY_TEXT: Final = "memory is low: incomplete messages are discarded"
+MEMORY_TEXT: Final = "memory is low: incomplete messages and transactions are discarded"
+"""Why a session ends during an alarm."""
 
 
 class Amqp10Connection:
@@ -243,8 +244,8 @@ class Amqp10ConnectionHandler:
             client.unblock()
 
     def give_up(self) -> None:
-        """End the sessions of blocked publishers that hold an incomplete message: only the client
-        could complete it, and it is not read."""
+        """End the sessions of blocked publishers that hold an incomplete message, or a transaction
+        that is not discharged: only the client could end these, and it is not read."""
         for client, connection in list(self.clients.items()):
             if client.blocked and client.budget.used:
                 for session in list(connection.sessions.values()):

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from fluxmq.auth.permissions import Permissions
 from fluxmq.model.amqp10_values import AmqpValueError
 from fluxmq.model.batch_format import PROTOCOL_AMQP_1_0
+from fluxmq.model.deduplication import identity_of
 from fluxmq.model.properties import PropertyError
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
@@ -113,7 +114,7 @@ def checked(
         headers,
         hashed,
         _expiry_ms(columns, now),
-        None,
+        _identity(columns),
         columns.delay_us(now),
         PROTOCOL_AMQP_1_0,
     )
@@ -194,6 +195,18 @@ def _expiry_ms(columns: MessageColumns, now_us: int) -> int | None:
     if columns.ttl_ms is None and columns.expires_at_ms is None:
         return None
     return max((columns.expiry_us(now_us) - now_us) // 1000, 0)
+
+
+def _identity(columns: MessageColumns) -> tuple[int, int] | None:
+    """Return producer and sequence, by which a queue keeps a message once. Raises LinkConditionError
+    for an annotation that says none."""
+    if columns.identity is None:
+        return None
+    try:
+        return identity_of(columns.identity)
+    except ValueError as error:
+        text = f"x-deduplication-id: {error}"
+        raise LinkConditionError(conditions.PRECONDITION_FAILED, text) from None
 
 
 def _front(data: bytes, message: AmqpMessage) -> tuple[bytes, bool]:

@@ -93,6 +93,10 @@ class LinkPublisher:
         message for which there is no room."""
         self.flush()
         session = self.session
+        if session.broker.short_of_memory:
+            session.broker.refused_for_memory("transaction")
+            text = "the node is low on memory: a transaction cannot grow"
+            raise LinkConditionError(conditions.RESOURCE_LIMIT_EXCEEDED, text)
         assert self.known is not None
         transaction_of(session, state).publish(self.known, payload)
         if not session.client.connection.publishing:

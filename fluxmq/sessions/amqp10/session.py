@@ -454,10 +454,11 @@ class Amqp10Session:
 
     @property
     def incomplete_bytes(self) -> int:
-        """Bytes held of incomplete messages."""
-        return sum(
-            link.incomplete_bytes for link in self.links.values() if isinstance(link, IncomingLink)
-        )
+        """Bytes held of incomplete messages, and of transactions that are not discharged."""
+        links = self.links.values()
+        messages = sum(link.incomplete_bytes for link in links if isinstance(link, IncomingLink))
+        held: int = sum(each.share.bytes for each in self.outcomes.transactions.values())
+        return messages + held
 
     def release(self) -> None:
         """Release the links of a session that ends."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fluxmq.model.deduplication import producer_number
 from fluxmq.protocols.amqp10.codec import encode
 from fluxmq.protocols.amqp10.frames import frame
 from fluxmq.protocols.amqp10.performatives import (
@@ -143,6 +144,23 @@ def test_a_full_queue_rejects_and_is_named(broker: MemoryBroker, peer: Peer10) -
     error = second.state.error
     assert error.condition == "amqp:resource-limit-exceeded"
     assert error.info == {Symbol("queue"): "full"}
+
+
+def test_a_message_published_twice_has_the_same_identity(
+    broker: MemoryBroker, peer: Peer10
+) -> None:
+    peer.sender("/queues/q")
+    for said in ("producer:7", "producer:7", "no number"):
+        annotations = section(0x72, {Symbol("x-deduplication-id"): said})
+        peer.publish(annotations + data(b"x"))
+    states = outcomes(peer)
+    assert states[:2] == [AcceptedState()] * 2
+    assert states[2].error.condition == "amqp:precondition-failed"
+    stored = [
+        (batch.producer(index), batch.sequence(index))
+        for batch, index in broker.queues["/", "q"].messages.values()
+    ]
+    assert stored == [(producer_number(b"producer"), 7)] * 2
 
 
 def test_the_subject_is_the_routing_key_of_an_exchange_without_one(

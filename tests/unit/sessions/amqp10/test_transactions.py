@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fluxmq.protocols.amqp10.codec import encode
+from fluxmq.protocols.amqp10.frames import frame
 from fluxmq.protocols.amqp10.performatives import (
     RECEIVER,
     AcceptedState,
@@ -19,6 +20,7 @@ from fluxmq.protocols.amqp10.performatives import (
     EndFrame,
     RejectedState,
     TransactionalState,
+    TransferFrame,
     described,
     names,
 )
@@ -154,6 +156,36 @@ def test_what_a_transaction_holds_and_how_many_there_are_is_bounded(
         declared(peer)
     answer = asked(peer, DeclareBody())
     assert answer.error.condition == "amqp:resource-limit-exceeded"
+
+
+@pytest.mark.parametrize("held", ["message", "transaction"])
+def test_during_an_alarm_what_only_the_client_could_end_is_given_up(
+    broker: MemoryBroker, peer: Peer10, held: str
+) -> None:
+    if held == "message":
+        peer.publish(data(b"x"))
+        peer.raw(frame(0, TransferFrame(0, peer.sent, b"t", 0, more=True), data(b"part")))
+    else:
+        peer.publish(data(b"x"), state=TransactionalState(declared(peer)))
+    peer.receive()
+    broker.amqp10.give_up()
+    assert not peer.bodies()
+    broker.handler.alarm.reason = "memory"
+    broker.amqp10.block()
+    broker.amqp10.give_up()
+    assert peer.bodies(EndFrame)[0].error.condition == "amqp:resource-limit-exceeded"
+    assert broker.refused == ["incomplete"]
+    assert peer.client.budget.used == 0
+
+
+def test_a_transaction_does_not_grow_while_memory_is_short(
+    broker: MemoryBroker, peer: Peer10
+) -> None:
+    state = TransactionalState(declared(peer))
+    broker.short_of_memory = True
+    peer.publish(data(b"x"), state=state)
+    assert peer.bodies(DetachFrame)[0].error.condition == "amqp:resource-limit-exceeded"
+    assert broker.refused == ["transaction"]
 
 
 def test_other_messages_to_the_coordinator_end_its_link(peer: Peer10) -> None:
