@@ -38,8 +38,9 @@ def test_the_last_lines_are_kept_with_their_fields(sink: int) -> None:
 
 def test_a_traceback_is_cut(sink: int) -> None:
     configure("info", "text", "shard-0", descriptor=sink)
+    nothing: dict[str, int] = {}
     try:
-        {}["x" * 2 * TEXT_CHARACTERS_MAX]
+        nothing["x" * 2 * TEXT_CHARACTERS_MAX]
     except KeyError:
         get_logger("tests").exception("failed")
     (line,) = recent_lines()
