@@ -55,7 +55,12 @@ def mqtt(
 ) -> Iterator[paho.Client]:
     """A connected MQTT 5 client."""
     identifier = f"matrix-{uuid.uuid4().hex[:8]}"
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, identifier, protocol=paho.MQTTv5)
+    client = paho.Client(
+        paho.CallbackAPIVersion.VERSION2,
+        identifier,
+        protocol=paho.MQTTv5,
+        reconnect_on_failure=False,
+    )
     connected = threading.Event()
     client.on_connect = lambda *_: connected.set()
     if on_message is not None:
