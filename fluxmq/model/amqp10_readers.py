@@ -24,7 +24,7 @@ from fluxmq.model.amqp10_sections import (
     sections_of_block,
 )
 from fluxmq.model.amqp10_values import BINARY, MAP, STRING, SYMBOL, Typed
-from fluxmq.model.properties import Item, PropertyKind, Value, text
+from fluxmq.model.properties import Item, PropertyError, PropertyKind, Value, text
 
 SHORT_BYTES_MAX: Final = 255
 """Bytes of a short string of AMQP 0.9.1."""
@@ -49,12 +49,18 @@ def expanded(items: Sequence[Item], reader: SectionReader) -> Sequence[Item]:
 
     The table is in ``docs/message-properties.md``. Items of the broker's own that the sections say
     as well win, since they are newer. For a `SectionReader.TABLE`, what no other protocol has is an item of
-    kind AMQP10 with the field's name and its text. Raises `PropertyError`.
+    kind AMQP10 with the field's name and its text, and invalid sections raise `PropertyError`; for
+    consumers they say nothing, since the payload may be of use.
     """
     content = sections_of_block(items)
     if content is None:
         return items
-    said = _Expansion(read_fields(content), reader).items
+    try:
+        said = _Expansion(read_fields(content), reader).items
+    except PropertyError:
+        if reader is SectionReader.TABLE:
+            raise
+        said = []
     newer = {name for kind, _, name in items if kind is PropertyKind.HEADER}
     out: list[Item] = []
     for item in items:

@@ -50,6 +50,7 @@ def load_rest(clustered: bool) -> None:
     """Import the other modules of shards and the acceptor."""
     load_common(clustered)
     with _importing():
+        import fluxmq.shards.span_recorder
         import fluxmq.shards.worker
         import fluxmq.supervisor.acceptor
 

@@ -140,6 +140,7 @@ def test_the_two_wheels_share_no_file(wheel: Path, spark_wheel: Path) -> None:
         (metadata,) = [each for each in theirs.namelist() if each.endswith("METADATA")]
         assert f"Version: {fluxmq.__version__}\n" in theirs.read(metadata).decode()
     wanted = {"batch_format", "batches", "group_states", "octets", "properties", "segments"}
+    wanted |= {"amqp10_readers", "amqp10_sections", "amqp10_values"}
     assert copied == {*wanted, "cython", "__init__"}
     imported = re.findall(r"^\s*(?:from|import) +(fluxmq|cython)\b", "".join(sources), re.MULTILINE)
     # Cython's declarations, of which only compiled code takes notice.

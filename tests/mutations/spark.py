@@ -76,7 +76,7 @@ MUTATIONS = [
     Mutation(
         "spark_loss_unnoticed",
         "A file that is gone is an error unless loss may be skipped.",
-        "scan",
+        "fluxmq_spark.scan:scan",
         'raise DataLoss(f"{what}; set failOnDataLoss=false to skip") from None',
         "return",
         OF_SCAN + "test_a_file_that_is_gone_is_loss_of_data",

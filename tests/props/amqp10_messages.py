@@ -6,14 +6,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fluxmq.protocols.amqp10.types import Milliseconds, Symbol, UByte, UInt, ULong
+from fluxmq.protocols.amqp10.types import Milliseconds, Symbol, UByte, UInt, ULong, Uuid
 from tests.props.amqp10_values import SCALARS, VALUES
 from tests.unit.protocols.amqp10.sections import encoded
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.just("y" * 300)
 IDS = st.one_of(
     st.none(),
-    st.uuids(),
+    st.binary(min_size=16, max_size=16).map(Uuid),
     st.integers(0, (1 << 64) - 1).map(ULong),
     st.binary(max_size=20),
     TEXTS,
