@@ -6,7 +6,6 @@ from tests.mutations.mutation import Mutation
 
 OF_QUIESCENCE = "tests/unit/raft/test_quiescence.py::"
 OF_HEARTBEATS = "tests/unit/replication/test_heartbeats.py::"
-SEEDS = "tests/sim/test_sim.py::test_members_at_rest_keep_every_promise"
 
 MUTATIONS = [
     Mutation(
@@ -74,11 +73,11 @@ MUTATIONS = [
         OF_QUIESCENCE + "test_a_follower_continues_its_timeout_where_the_silence_began",
     ),
     Mutation(
-        "simulated_rest_not_told",
+        "rest_not_told",
         "Followers wake when their leader has woken, although nothing else tells them.",
         "CombinedHeartbeats._release",
         "peer.removed.append(group.name)",
         "pass",
-        SEEDS,
+        OF_HEARTBEATS + "test_a_follower_wakes_when_its_leader_no_longer_leads",
     ),
 ]
