@@ -33,14 +33,21 @@ def program() -> str:
 
 
 class Server:
-    """A member that is alone, as the supervisor would start it."""
+    """A member as the supervisor would start it. ``etcd``: further settings of cluster.etcd."""
 
-    def __init__(self, folder: Path, **transport: str | bool) -> None:
-        peer, client = free_ports(2)
+    def __init__(
+        self,
+        folder: Path,
+        node: str,
+        ports: tuple[int, int],
+        etcd: dict[str, Any],
+        transport: dict[str, str | bool],
+    ) -> None:
+        peer, client = ports
         self.address = f"{HOST}:{client}"
-        etcd: dict[str, Any] = {"bind_addr": f"{HOST}:{peer}", "client_addr": self.address}
+        etcd = {"bind_addr": f"{HOST}:{peer}", "client_addr": self.address, **etcd}
         self.cluster = ClusterSettings.model_validate(
-            {"enabled": True, "node_id": "node1", "etcd": etcd, "transport": transport}
+            {"enabled": True, "node_id": node, "etcd": etcd, "transport": transport}
         )
         self._folder = folder
         self._process: subprocess.Popen[bytes]
@@ -68,11 +75,35 @@ class Server:
 @contextmanager
 def serving(folder: Path, **transport: str | bool) -> Iterator[Server]:
     """A server, until the block ends. ``transport``: settings of cluster.transport."""
-    server = Server(folder, **transport)
+    peer, client = free_ports(2)
+    server = Server(folder, "node1", (peer, client), {}, transport)
     try:
         yield server
     finally:
         server.kill()
+
+
+@contextmanager
+def serving_members(folder: Path, count: int) -> Iterator[list[Server]]:
+    """A cluster of that many members, until the block ends."""
+    ports = free_ports(2 * count)
+    peers, clients = ports[:count], ports[count:]
+    names = [f"node{number}" for number in range(1, count + 1)]
+    initial = {
+        "initial_cluster": ",".join(
+            f"{name}=http://{HOST}:{peer}" for name, peer in zip(names, peers, strict=True)
+        ),
+        "bootstrap": True,
+    }
+    servers: list[Server] = []
+    try:
+        for name, *each in zip(names, peers, clients, strict=True):
+            (folder / name).mkdir()
+            servers.append(Server(folder / name, name, (each[0], each[1]), initial, {}))
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
 
 
 def run(server: Server, scenario: Callable[[EtcdClient], Awaitable[None]]) -> None:

@@ -25,11 +25,11 @@ def carried() -> Iterator[tuple[str, str]]:
                     yield found, node.name
 
 
-def test_every_statement_about_clusters_has_a_test_or_is_said_to_be_missing() -> None:
-    stated, missing = (ROOT / "docs/contract.md").read_text("utf-8").split("## Without a test")
+def test_every_statement_about_clusters_has_a_test() -> None:
+    stated, otherwise = (
+        (ROOT / "docs/contract.md").read_text("utf-8").split("## Held in another way")
+    )
     ids = re.findall(r"^\| (S[12]-\d\d) \|", stated, re.MULTILINE)
     assert len(ids) == len(set(ids)) == 22 + 36
-    shown = {each for each, _ in carried()}
-    absent = set(ID.findall(missing))
-    assert shown <= set(ids)
-    assert sorted(set(ids) - shown) == sorted(absent)
+    assert {each for each, _ in carried()} == set(ids)
+    assert set(ID.findall(otherwise)) <= set(ids)

@@ -180,6 +180,7 @@ def test_a_stream_that_breaks_loses_nothing_and_doubles_nothing(
 
 
 def test_interest_that_ended_while_a_stream_was_away_is_forgotten(make_net: MakeNet) -> None:
+    """S2-04: what a node knows of another's subscriptions is fresh again after a break."""
     net = make_net(1, 1)
     subscriber, publisher = net.client(1), net.client(0)
     subscriber.subscribe("a", qos=0)
