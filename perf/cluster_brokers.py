@@ -4,7 +4,7 @@ Names of one cluster share it, so that what is compared within a round is where 
 out, not two clusters. A cluster stops with the last of its names. Clients connect to the node that leads the queue
 unless the name says otherwise: ``follower`` has both at a node that does not lead, ``forward`` and ``replicate`` have
 the consumer there, given messages by the leader or out of its own node's copy. Ordinary MQTT messages have no leader:
-``one-node`` has both at the first node, ``across`` the subscriber at the second.
+``one-node`` has both at the first node, ``across`` the subscriber at the second; of peers too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from perf import rabbitmq
 from perf.brokers import HOST, BrokerError, Prepared
 from perf.cases import shard_of
 from perf.cluster_nodes import NODES, Nodes, Shape
@@ -35,6 +36,7 @@ FLUXMQ_COLD, FLUXMQ_BESIDE = "fluxmq-cluster-cold", "fluxmq-cluster-beside-hot"
 FLUXMQ_BESIDE_COPIER = "fluxmq-cluster-beside-copier"
 RABBITMQ, RABBITMQ_FOLLOWER = "rabbitmq-cluster", "rabbitmq-cluster-follower"
 NATS = "nats-cluster"
+NATS_ACROSS, RABBITMQ_ACROSS = "nats-cluster-across", "rabbitmq-cluster-mqtt-across"
 
 COUNTS = (1, 2, 4, 8, 16)
 """Groups of the sweep."""
@@ -260,6 +262,10 @@ def _apart() -> Cluster:
     return Fluxmq.start(hot_and_cold(workers_apart()), together=True)
 
 
+def _rabbitmq_with_mqtt() -> Cluster:
+    return RabbitMQ.start(rabbitmq.PLUGINS)
+
+
 def _swept(count: int) -> Name:
     return Name(f"{count} groups", lambda: Fluxmq.start(swept(count)))
 
@@ -278,7 +284,9 @@ NAMES: Mapping[str, Name] = {
     FLUXMQ_BESIDE_COPIER: Name("hot and cold", _apart, beside=COPIER),
     RABBITMQ: Name("rabbitmq", RabbitMQ.start),
     RABBITMQ_FOLLOWER: Name("rabbitmq", RabbitMQ.start, 1, 1),
+    RABBITMQ_ACROSS: Name("rabbitmq with mqtt", _rabbitmq_with_mqtt, 0, 1),
     NATS: Name("nats", Nats.start),
+    NATS_ACROSS: Name("nats", Nats.start, 0, 1),
     **{name: _swept(count) for count, name in (*SPREAD.items(), *GATHERED.items())},
 }
 

@@ -29,7 +29,9 @@ from perf.cluster_brokers import (
     FLUXMQ_REPLICATE,
     GATHERED,
     NATS,
+    NATS_ACROSS,
     RABBITMQ,
+    RABBITMQ_ACROSS,
     RABBITMQ_FOLLOWER,
     SPREAD,
     TOGETHER,
@@ -66,6 +68,8 @@ def adapted(workload: Workload, broker: str) -> Workload:
     """A workload as clients of this cluster speak it, to the queues that its name is about."""
     if broker == NATS:
         return workload.changed(protocol="jetstream")
+    if broker == NATS_ACROSS:
+        return workload.changed(protocol="nats")
     if broker in MQTT_NAMES:
         workload = workload.changed(protocol="queue", version=5)
     if broker in (FLUXMQ_COLD, FLUXMQ_BESIDE, FLUXMQ_BESIDE_COPIER):
@@ -78,10 +82,15 @@ def adapted(workload: Workload, broker: str) -> Workload:
     return workload
 
 
-def across(name: str, title: str, workload: Workload, metric: str, asked: float) -> Case:
-    """A case of MQTT between nodes, against the same within one node of the same cluster."""
-    goal = Goal(metric, FLUXMQ_ONE_NODE, asked, asked)
-    return Case(name, title, workload, (goal,), subject=FLUXMQ_ACROSS, adapt=adapted)
+def across(name: str, title: str, workload: Workload, goal: Goal) -> Case:
+    """A case of MQTT between nodes, against the same within one node of the same cluster, and against peers. NATS has QoS 0
+    only."""
+    if goal.metric != cases.THROUGHPUT:
+        return Case(name, title, workload, (goal,), subject=FLUXMQ_ACROSS, adapt=adapted)
+    peers = [Goal(goal.metric, RABBITMQ_ACROSS, 15, 15)]
+    if not workload.qos:
+        peers.append(Goal(goal.metric, NATS_ACROSS, 1, 1))
+    return Case(name, title, workload, (goal, *peers), subject=FLUXMQ_ACROSS, adapt=adapted)
 
 
 def swept(count: int) -> Case:
@@ -137,22 +146,19 @@ ASKED = (
         "across_q0",
         "MQTT, QoS 0, 1 to 1, streamed, subscriber at another node",
         BETWEEN,
-        cases.THROUGHPUT,
-        0.5,
+        Goal(cases.THROUGHPUT, FLUXMQ_ONE_NODE, 0.5, 0.5),
     ),
     across(
         "across_q1",
         "MQTT, QoS 1, 1 to 1, 500 in flight, subscriber at another node",
         BETWEEN.changed(qos=1, window=500, outstanding=4000),
-        cases.THROUGHPUT,
-        0.5,
+        Goal(cases.THROUGHPUT, FLUXMQ_ONE_NODE, 0.5, 0.5),
     ),
     across(
         "across_1k",
         "MQTT, QoS 0, 1,000 messages/s (open loop), subscriber at another node",
         BETWEEN.changed(mode="single", rate=1000.0),
-        cases.DELIVERY_P50,
-        4.0,
+        Goal(cases.DELIVERY_P50, FLUXMQ_ONE_NODE, 4.0, 4.0),
     ),
     swept(2),
     Case(

@@ -1,4 +1,5 @@
-"""The three-node clusters that FluxMQ's is measured against: RabbitMQ's quorum queues and JetStream's R3 streams.
+"""The three-node clusters that FluxMQ's is measured against: RabbitMQ's quorum queues and MQTT plugin, JetStream's R3
+streams and NATS core.
 
 All nodes live on this machine, as FluxMQ's do. Queues are made anew before each run, by a client of the node that shall
 lead them; JetStream chooses by itself who leads a stream, and clients go there.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,13 +33,13 @@ class RabbitMQ:
     nodes: list[rabbitmq.Node] = field(default_factory=list)
 
     @classmethod
-    def start(cls) -> RabbitMQ:
+    def start(cls, plugins: Sequence[str] = ()) -> RabbitMQ:
         """Start and join three nodes. Raises ``BrokerError``; nothing is left running then."""
         found = cls()
         try:
             for number in range(NODES):
                 first = found.nodes[0] if number else None
-                found.nodes.append(rabbitmq.start("rabbitmq", plugins=(), beside=first))
+                found.nodes.append(rabbitmq.start("rabbitmq", plugins=plugins, beside=first))
             for node in found.nodes[1:]:
                 node.join(found.nodes[0])
                 brokers.await_answer(node.broker, rabbitmq.answers_amqp, rabbitmq.START_S)
@@ -51,7 +53,10 @@ class RabbitMQ:
         return [node.broker for node in self.nodes]
 
     def prepare(self, workload: Workload) -> list[int]:
-        """Declare the queues with three copies each; the node that leads each. Raises ``OSError``."""
+        """Declare the queues with three copies each; the node that leads each. For messages that no queue keeps, the first
+        node. Raises ``OSError``."""
+        if not workload.durable:
+            return [0] * workload.subscribers
         leaders = [number % NODES for number in range(workload.subscribers)]
         for number, leader in enumerate(leaders):
             with handshake.dial(HOST, self.nodes[leader].amqp_port) as connection:
@@ -62,9 +67,9 @@ class RabbitMQ:
 
     def ports(self, protocol: str) -> list[int]:
         """Return each node's address for clients of a protocol."""
-        if protocol != "amqp":
+        if protocol not in ("amqp", "mqtt"):
             raise RunError(f"{protocol} is not measured with RabbitMQ's cluster")
-        return [node.amqp_port for node in self.nodes]
+        return [node.amqp_port if protocol == "amqp" else node.mqtt_port for node in self.nodes]
 
     def pids(self) -> tuple[int, ...]:
         """The roots of the process trees."""
@@ -131,7 +136,10 @@ class Nats:
                 return
 
     def prepare(self, workload: Workload) -> list[int]:
-        """Make the streams anew with three replicas; the server that leads each. Raises ``OSError``, ``RunError``."""
+        """Make the streams anew with three replicas; the server that leads each. For messages that no stream keeps, the first
+        server. Raises ``OSError``, ``RunError``."""
+        if not workload.durable:
+            return [0] * workload.subscribers
         names = [f"{NAME}{number}" for number in range(NODES)]
         leaders = []
         with dialects.open_nats(HOST, self.members[0].port) as connection:
@@ -149,7 +157,7 @@ class Nats:
 
     def ports(self, protocol: str) -> list[int]:
         """Return each server's address for clients of a protocol."""
-        if protocol != "jetstream":
+        if protocol not in ("jetstream", "nats"):
             raise RunError(f"{protocol} is not measured with NATS's cluster")
         return [member.port for member in self.members]
 

@@ -251,9 +251,13 @@ class Cluster:
         """Have the groups of queues led on different nodes now: the nodes would do so by themselves some time during a test."""
 
         def spread() -> bool:
-            if self.leader(GROUPS[0]) is not self.leader(GROUPS[1]):
+            leader = self.leader(GROUPS[0])
+            if leader is not self.leader(GROUPS[1]):
                 return True
-            fluxmqctl(["--data-dir", str(self.nodes[0].folder / "data"), "rebalance"])
+            # Not `rebalance`, which counts the groups that have a queue's leader on a given node as well.
+            other = next(node for node in self.nodes if node is not leader)
+            data = str(self.nodes[0].folder / "data")
+            fluxmqctl(["--data-dir", data, "transfer", GROUPS[1], other.name])
             return False
 
         eventually(spread, "leaders are spread", START_SECONDS)

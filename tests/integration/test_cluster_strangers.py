@@ -86,7 +86,7 @@ def test_whoever_does_not_finish_the_handshake_is_sent_away(
 ) -> None:
     """Review finding 16: within the time for greetings, counted and logged."""
     monkeypatch.setattr(channels, "GREETING_SECONDS", 0.2)
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "fluxmq.cluster")
 
     async def scenario() -> None:
         safe = security("node2", "node2")

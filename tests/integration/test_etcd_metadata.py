@@ -441,6 +441,12 @@ def test_what_was_in_the_memory_of_a_node_that_has_ended_goes(
     play(server, tmp_path, scenario)
 
 
+async def has_announced(node: MetadataNode) -> None:
+    """Wait until a node has said that it runs: it makes no change before."""
+    assert await node.change(queue("q")) is None
+    assert await node.change(DeleteQueue("/", "q")) is None
+
+
 def test_queues_of_the_settings_are_there_as_long_as_a_node_has_them(
     server: Server, tmp_path: Path
 ) -> None:
@@ -451,16 +457,15 @@ def test_queues_of_the_settings_are_there_as_long_as_a_node_has_them(
         for name in ("node1", "node2", "node3"):
             nodes[name].queues = (orders, events)
         await nodes.start()
-        await is_true(lambda: all(node.queues_of() == ["events", "orders"] for node in nodes.up))
+        for node in nodes.up:
+            await has_announced(node)
+        assert all(node.queues_of() == ["events", "orders"] for node in nodes.up)
         for name, left in (("node1", True), ("node2", True), ("node3", False)):
             node = nodes[name]
             await node.stop()
             node.queues = (orders,)
             await nodes.start(name)
-            assert (
-                await node.change(queue("q")) is None
-            )  # which is made after it has said that it runs
-            assert await node.change(DeleteQueue("/", "q")) is None
+            await has_announced(node)
             assert ("events" in node.queues_of()) is left
             await nodes.all_alike()
 

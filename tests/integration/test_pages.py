@@ -409,9 +409,13 @@ def test_a_group_is_pinned_by_dragging_it_and_by_a_key(page: Page, site: Broker)
             By.XPATH, f"//main//button[@draggable and text()='{group}']"
         )
 
+    def dragged(shard: int) -> bool:
+        row = page.driver.find_elements(By.CSS_SELECTOR, "main tbody tr")[shard]
+        ActionChains(page.driver).drag_and_drop(button(), row).perform()
+        return True
+
     here = 0 if held(0) else 1
-    row = page.driver.find_elements(By.CSS_SELECTOR, "main tbody tr")[1 - here]
-    ActionChains(page.driver).drag_and_drop(button(), row).perform()
+    page.wait(lambda: dragged(1 - here))
     page.shows(f"Group {group} is pinned to shard-{1 - here}.")
     page.wait(lambda: held(1 - here))
     button().send_keys(Keys.ARROW_UP if here == 0 else Keys.ARROW_DOWN)
@@ -472,6 +476,7 @@ def test_bans_and_limits(page: Page) -> None:
 READABLE = (Path(__file__).parent / "readable.js").read_text("utf-8")
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_can_be_read_and_operated(page: Page, scheme: str) -> None:
     feature = {"name": "prefers-color-scheme", "value": scheme}

@@ -393,7 +393,7 @@ class Driver:
         elif what == "trailers" and not stream.waiting:
             if self.serving:
                 pair.ours.headers(stream, TRAILERS, ends=True)
-            else:
+            elif stream.window >= 0:  # h2 refuses what RFC 9113, 6.9 allows: an empty frame then
                 pair.ours.finish(stream)
         elif what == "reset":
             pair.carry()
