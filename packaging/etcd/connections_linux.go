@@ -10,7 +10,7 @@ import (
 
 // etcd means to give up a connection between members on which nothing has arrived for five seconds.
 // It sets this limit as Dial of an http.Transport whose DialContext is set as well, which takes
-// precedence (client/pkg/v3/transport, 3.5 to 3.8): the limit is never in force. A member whose network
+// precedence (client/pkg/v3/transport, 3.5.16 to 3.7.3): the limit is never in force. A member whose network
 // was cut without a word keeps its connections, then, and after the cut the kernel sends what waits
 // only when its back-off ends: as late again as the cut was long, up to two minutes. Meanwhile the
 // member hears the others and is not heard, and can neither read nor write.

@@ -27,6 +27,31 @@ MUTATIONS = [
         OF_ETCD + "test_many_claims_succeed_but_for_those_that_fail",
     ),
     Mutation(
+        "keys_under_a_lease_that_is_over",
+        "A claim is made under a lease that lasts.",
+        "LeasePools.take",
+        " or not last.lasts",
+        "",
+        OF_ETCD + "test_a_lease_that_is_over_takes_no_keys",
+    ),
+    Mutation(
+        "end_of_a_former_lease",
+        "Claims last as long as the leases that last, whenever others have ended.",
+        "LeasePools.until",
+        " if pool.lasts",
+        "",
+        OF_ETCD + "test_a_lease_that_is_over_takes_no_keys",
+    ),
+    Mutation(
+        "late_end_of_term",
+        "Ids whose time is over are lost, even if others are claimed at that moment.",
+        "OwnedIds._ask",
+        "self._check()  # or what is over would last as long as what is claimed now",
+        "pass",
+        "tests/unit/shards/test_owned_ids.py::"
+        "test_what_is_over_does_not_last_as_long_as_what_is_claimed_afterwards",
+    ),
+    Mutation(
         "no_end_of_term",
         "A node that does not reach etcd lets its clients go before another one can have them.",
         "OwnedIds._check",
