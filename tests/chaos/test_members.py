@@ -42,7 +42,7 @@ def serves(node: int) -> bool:
         with inside(namespace_of(node)):
             url = f"http://127.0.0.1:{ETCD_CLIENTS}/health"
             with urllib.request.urlopen(url, timeout=1.0) as answer:
-                return answer.status == 200
+                return bool(answer.status == 200)
     except OSError:
         return False
 

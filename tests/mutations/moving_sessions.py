@@ -43,6 +43,14 @@ MUTATIONS = [
         OF_ETCD + "test_a_lease_that_is_over_takes_no_keys",
     ),
     Mutation(
+        "slow_return_to_etcd",
+        "A node without a lease does not wait for the next keep-alive.",
+        "OwnerIds._keep",
+        "await asyncio.sleep(RETRY_SECONDS)",
+        "await asyncio.sleep(KEEP_ALIVE_SECONDS)",
+        OF_ETCD + "test_a_node_serves_soon_after_etcd_is_back",
+    ),
+    Mutation(
         "late_end_of_term",
         "Ids whose time is over are lost, even if others are claimed at that moment.",
         "OwnedIds._ask",
