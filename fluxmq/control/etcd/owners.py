@@ -52,6 +52,8 @@ PAUSE_MAX: Final = 0.008
 """Seconds from one transaction's beginning to the next one's, by the number of its keys, and at most.
 A transaction costs the members as much as some eighty keys, so in a crowd it pays to wait for more;
 a client that comes alone is not delayed."""
+RETRY_SECONDS: Final = 0.5
+"""Pause between two attempts while no lease lasts."""
 TERM_SECONDS: Final = 1.0
 """Time for a shard to answer."""
 
@@ -278,7 +280,9 @@ class OwnerIds:
             await self._pools.keep_alive()
             if self._pools.until:
                 await self._tell(self._pools.until)
-            await asyncio.sleep(KEEP_ALIVE_SECONDS)
+                await asyncio.sleep(KEEP_ALIVE_SECONDS)
+            else:
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _tell(self, until: float) -> None:
         """Tell the shards until when all keys last."""
