@@ -76,14 +76,18 @@ class SampledSpan:
         self.times = [end - index * step for index in range(count)]
         self.offset = offset
 
-    def details(self, series: Series, column: int, *, grows: bool) -> dict[str, Any]:
-        """Return the rate and the samples of a column, and their averages; one that only ``grows``
-        has begun anew where it is less than before."""
+    def rate(self, series: Series, column: int, *, grows: bool) -> float:
+        """Return the rate of a column a second; see `details`."""
         seconds = self.end - self.begin
         difference = series.at(self.end)[column] - series.at(self.begin)[column]
         if grows:
             difference = max(difference, 0.0)
-        found: dict[str, Any] = {"rate": round(difference / seconds, 2) if seconds > 0 else 0.0}
+        return round(difference / seconds, 2) if seconds > 0 else 0.0
+
+    def details(self, series: Series, column: int, *, grows: bool) -> dict[str, Any]:
+        """Return the rate and the samples of a column, and their averages; one that only ``grows``
+        has begun anew where it is less than before."""
+        found: dict[str, Any] = {"rate": self.rate(series, column, grows=grows)}
         if self.times:
             values = [series.at(each)[column] for each in self.times]
             found["samples"] = [

@@ -228,6 +228,27 @@ class TrafficSampler:
         found = self._queues.get(name)
         return {} if found is None else self._row(found.series, QUEUE_FIELDS, wanted)
 
+    def column(self, column: str) -> dict[QueueName, float]:
+        """Return a figure of all queues in which it is not 0: one that `of_queue` shows in this place,
+        such as ``message_stats.publish_details.rate``."""
+        field = column.removesuffix(".rate").removesuffix("_details").removeprefix("message_stats.")
+        place = f"{'' if field in LENGTHS else 'message_stats.'}{field}"
+        if field not in QUEUE_FIELDS or column not in (place, f"{place}_details.rate"):
+            return {}
+        number, rate = QUEUE_FIELDS.index(field), column != place
+        begin, end = self._interval() if self._ticks else (0.0, 0.0)
+        span = SampledSpan(begin, end, 0, 1, 0.0)
+        found: dict[QueueName, float] = {}
+        for name, tracked in self._queues.items():
+            value = (
+                span.rate(tracked.series, number, grows=field not in LENGTHS)
+                if rate
+                else tracked.series.at(end)[number]
+            )
+            if value:
+                found[name] = value
+        return found
+
     def of_vhost(self, vhost: str, wanted: SeriesSpan) -> Row:
         """Return a virtual host's statistics, the sums of its queues'."""
         found = self._vhosts.get(vhost)
@@ -242,10 +263,15 @@ class TrafficSampler:
         """Return the node's statistics: of messages between it and its clients, and in queues."""
         return self._row(self._node, NODE_FIELDS, wanted) if self._ticks else {}
 
-    def _row(self, series: Series, fields: Sequence[str], wanted: SeriesSpan) -> Row:
+    def _interval(self) -> tuple[float, float]:
+        """Return the ends of the interval that rates are of."""
         end, begin = self._ticks[-1], self._ticks[-2] if len(self._ticks) > 1 else self._ticks[-1]
         if len(self._ticks) > 2 and end - begin < STEP_SECONDS * 0.9:
             begin = self._ticks[-3]
+        return begin, end
+
+    def _row(self, series: Series, fields: Sequence[str], wanted: SeriesSpan) -> Row:
+        begin, end = self._interval()
         offset = self._wall() - self._now()
         rates = SampledSpan(begin, end, wanted.rates_age, wanted.rates_step, offset)
         lengths = SampledSpan(begin, end, wanted.lengths_age, wanted.lengths_step, offset)

@@ -29,6 +29,7 @@ from fluxmq.ipc.row_messages import (
 from fluxmq.net.secure_websocket import SecureWebSocketStream
 from fluxmq.net.tls import TlsStream
 from fluxmq.queues.migration import is_arriving
+from fluxmq.queues.states import QueueState
 from fluxmq.routing.topology.effective import policy_of
 from fluxmq.routing.topology.names import internal_name, public_name
 from fluxmq.routing.topology.records import QueueRecord
@@ -66,7 +67,7 @@ class AdminQueries:
         self._migration = migration
         self._end_session = end_session
         self._broker = broker
-        self._queues = queues
+        self.queues = queues
 
     def rows(self, wanted: RowsRequest, done: Callable[[RowsPage | Failure], None]) -> None:
         """Return rows with the requested columns."""
@@ -90,11 +91,11 @@ class AdminQueries:
         if names:
             for vhost, name in names:
                 internal = internal_name(vhost, name)
-                group = self._queues.service.find(self._queues.names.info(internal).group)
+                group = self.queues.service.find(self.queues.names.info(internal).group)
                 if group is not None and group.machine.queue(internal) is not None:
                     yield self._queue_row(group, internal)
             return
-        for group in self._queues.service.all_groups():
+        for group in self.queues.service.all_groups():
             for state in list(group.machine.queues.values()):
                 if not is_arriving(state):
                     yield self._queue_row(group, state.config.name)
@@ -103,12 +104,18 @@ class AdminQueries:
         state = group.machine.queue(internal)
         assert state is not None
         vhost, name = public_name(internal)
+        row = {"name": name, "vhost": vhost, **self.figures_of(group, state)}
+        known = self._broker.topology.queue(vhost, name)
+        if known is not None:
+            row.update(self._declared_columns(known))
+        return row
+
+    def figures_of(self, group: ReplicationGroup, state: QueueState) -> TableRow:
+        """Return the columns of a queue that its group knows."""
         ready, unsettled, consumers = group.dispatch.consumers.counts(state.id)
-        memory = group is self._queues.service.ephemeral
+        memory = group is self.queues.service.ephemeral
         leader = f"shard-{self._broker.shard}"
-        row: TableRow = {
-            "name": name,
-            "vhost": vhost,
+        return {
             "type": QUEUE_TYPES[state.config.type],
             "messages": ready + unsettled,
             "messages_ready": ready,
@@ -121,12 +128,8 @@ class AdminQueries:
             "online": [] if group.failed else [leader],
             "pid": f"<{group.name}.{state.id}>",
             "state": "stopped" if group.failed else "running",
-            "migration": self._migration(internal),
+            "migration": self._migration(state.name),
         }
-        known = self._broker.topology.queue(vhost, name)
-        if known is not None:
-            row.update(self._declared_columns(known))
-        return row
 
     def _declared_columns(self, queue: QueueRecord) -> TableRow:
         policy = policy_of(self._broker.topology, queue)
@@ -213,8 +216,8 @@ class AdminQueries:
         if not _is_single_active(queue):
             return True
         internal = queue.internal_name
-        names = self._queues.names
-        group = self._queues.service.find(names.group_of(internal, queue.group))
+        names = self.queues.names
+        group = self.queues.service.find(names.group_of(internal, queue.group))
         state = group.machine.queue(internal) if group is not None else None
         if group is None or state is None:
             return None

@@ -35,6 +35,7 @@ from fluxmq.shards.amqp.management_calls import ManagementCalls
 from fluxmq.shards.amqp.migrations import QueueMigrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.queue_backups import QueueBackups
+from fluxmq.shards.amqp.queue_columns import QueueColumnReader
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.mqtt_queries import MqttQueries
@@ -149,6 +150,7 @@ class Amqp:
             **self.topology.commands,
             **handlers_of(self.queries),
             **self.queries.mqtt.commands,
+            **QueueColumnReader(self._queues, self.queries.figures_of).commands,
             **self.traffic.commands(),
             **self.management_calls.commands,
             **QueueBackups(
