@@ -39,6 +39,11 @@ class Series:
         self._values.extend(values)
         self._thin(time)
 
+    @property
+    def last(self) -> float:
+        """Time of the last point, when something changed last. There must be one."""
+        return self._times[-1]
+
     def at(self, time: float) -> Sequence[float]:
         """Return the values at a time; before the first point those of that."""
         index = max(bisect_right(self._times, time) - 1, 0)

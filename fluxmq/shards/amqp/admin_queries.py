@@ -6,7 +6,11 @@ Columns have the names of ``rabbitmqctl``; an unknown requested column is left o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
+
+from msgspec.structs import replace
 
 from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.wiring import Queues
@@ -27,6 +31,7 @@ from fluxmq.ipc.row_messages import (
     plain,
 )
 from fluxmq.net.secure_websocket import SecureWebSocketStream
+from fluxmq.net.socket_figures import figures_of
 from fluxmq.net.tls import TlsStream
 from fluxmq.queues.migration import is_arriving
 from fluxmq.queues.states import QueueState
@@ -71,8 +76,11 @@ class AdminQueries:
 
     def rows(self, wanted: RowsRequest, done: Callable[[RowsPage | Failure], None]) -> None:
         """Return rows with the requested columns."""
+        begin = wanted.after
         if wanted.what == CONNECTIONS:
-            found = self._connections()
+            # Those before the page have no rows made.
+            found = (make() for make in islice(self._connections(), begin, None))
+            begin = 0
         elif wanted.what == CHANNELS:
             found = self._channel_rows()
         elif wanted.what == CONSUMERS:
@@ -83,7 +91,10 @@ class AdminQueries:
             found = self._queue_rows(wanted.names)
         columns = wanted.columns
         cut = ({name: row[name] for name in columns if name in row} for row in found)
-        done(page_of(cut, wanted.after))
+        page = page_of(cut, begin)
+        if page.following >= 0:
+            page = replace(page, following=page.following + wanted.after - begin)
+        done(page)
 
     # Queues
 
@@ -121,6 +132,7 @@ class AdminQueries:
             "messages_ready": ready,
             "messages_unacknowledged": unsettled,
             "messages_persistent": 0 if memory else ready + unsettled,
+            "message_bytes": state.size,
             "consumers": consumers,
             "group": group.name,
             "leader": leader,
@@ -147,19 +159,20 @@ class AdminQueries:
 
     # Connections
 
-    def _connections(self) -> Iterator[TableRow]:
+    def _connections(self) -> Iterator[Callable[[], TableRow]]:
+        """Yield the makers of rows."""
         for connection in list(self._broker.reactor.connections.values()):
             session = connection.identity
             if isinstance(session, AmqpSession):
                 client = session.client
                 # A closed connection may linger until its last bytes are read.
                 if client.info.counted and client.stage is not AmqpStage.CLOSED:
-                    yield _connection_row(session.client, len(session.channels))
+                    yield partial(_connection_row, session.client, len(session.channels))
             elif isinstance(session, Amqp10Connection):
                 if session.client.info.counted and session.client.running:
-                    yield _connection_row(session.client, len(session.sessions))
+                    yield partial(_connection_row, session.client, len(session.sessions))
             elif isinstance(session, MqttClient) and connection.open:
-                yield _mqtt_row(session)
+                yield partial(_mqtt_row, session)
 
     def _channel_rows(self) -> Iterator[TableRow]:
         for methods in self._channels():
@@ -309,6 +322,7 @@ def _channel_pid(info: ConnectionInfo, number: int) -> str:
 
 def _connection_row(client: AmqpClient | Amqp10Client, channels: int) -> TableRow:
     info, connection = client.info, client.connection
+    figures = figures_of(connection.fd)
     host, _, port = info.local.rpartition(":")
     peer_host, _, peer_port = info.peer.rpartition(":")
     return {
@@ -331,6 +345,8 @@ def _connection_row(client: AmqpClient | Amqp10Client, channels: int) -> TableRo
         "channel_max": info.channel_max,
         "client_properties": plain(info.properties),
         "send_pend": connection.size,
+        "recv_oct": figures.received,
+        "send_oct": figures.sent,
         "connected_at": info.connected_at,
     }
 
@@ -348,10 +364,13 @@ def state_of(client: AmqpClient | Amqp10Client) -> str:
 
 def _mqtt_row(client: MqttClient) -> TableRow:
     peer_host, _, peer_port = client.peer.rpartition(":")
+    figures = figures_of(client.connection.fd)
     session = client.session
     return {
         "pid": session.client_id if session is not None else "",
         "name": session.client_id if session is not None else client.peer,
+        "host": figures.host,
+        "port": figures.port,
         "peer_host": peer_host.strip("[]"),
         "peer_port": int(peer_port or 0),
         "ssl": isinstance(client.connection.stream, (TlsStream, SecureWebSocketStream)),
@@ -364,6 +383,8 @@ def _mqtt_row(client: MqttClient) -> TableRow:
         "timeout": client.keep_alive,
         "client_properties": {"client_id": session.client_id} if session is not None else {},
         "send_pend": client.connection.size,
+        "recv_oct": figures.received,
+        "send_oct": figures.sent,
         "connected_at": client.connected_at,
     }
 

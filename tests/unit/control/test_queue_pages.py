@@ -90,16 +90,16 @@ class PagesPart:
         topology.apply(SetPolicy(Policy("/", "odd", "[13579]$", "queues", 0, {"max-length": 9})))
         topology.apply_all(
             [
-                DeclareQueue(QueueRecord("/", _name(each), arguments={"x-max-length": QUEUES - each}))
+                DeclareQueue(
+                    QueueRecord("/", _name(each), arguments={"x-max-length": QUEUES - each})
+                )
                 for each in range(QUEUES)
             ]
         )
         self.sampler = SamplerPart(shards)
         rates = MessageRates(self.sampler, "node1", ControlOfNodes((), shards))
         listings = Listings(lambda: topology, shards, node="node1")
-        objects = MessagingObjects(
-            lambda: topology, listings, AmqpCaller(shards), rates, "node1"
-        )
+        objects = MessagingObjects(lambda: topology, listings, AmqpCaller(shards), rates, "node1")
         self._route = next(each for each in objects.routes() if each.path == "queues")
 
     def start(self) -> None:
@@ -154,9 +154,10 @@ def test_a_sorted_page_makes_rows_of_its_queues_only(tmp_path: Path) -> None:
         assert shard.rows == [each["name"] for each in found["items"]]
         assert shard.columns == [("messages", each) for each in range(0, QUEUES, STEP)]
         shard.rows.clear()
-        assert await part.names("page=100&sort=messages&sort_reverse=true") == [
-            *range(989, 1000)
-        ][-10:], "those without messages stay in their order"
+        assert (
+            await part.names("page=100&sort=messages&sort_reverse=true")
+            == [*range(989, 1000)][-10:]
+        ), "those without messages stay in their order"
         assert len(shard.rows) == 10
 
     on_pages(tmp_path / "s", shard, act)
