@@ -154,10 +154,9 @@ def test_a_sorted_page_makes_rows_of_its_queues_only(tmp_path: Path) -> None:
         assert shard.rows == [each["name"] for each in found["items"]]
         assert shard.columns == [("messages", each) for each in range(0, QUEUES, STEP)]
         shard.rows.clear()
-        assert (
-            await part.names("page=100&sort=messages&sort_reverse=true")
-            == [*range(989, 1000)][-10:]
-        ), "those without messages stay in their order"
+        without = [each for each in range(989, QUEUES) if each != 994]
+        last = await part.names("page=100&sort=messages&sort_reverse=true")
+        assert last == without, "those without messages stay in their order"
         assert len(shard.rows) == 10
 
     on_pages(tmp_path / "s", shard, act)

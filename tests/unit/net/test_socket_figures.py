@@ -9,17 +9,17 @@ from fluxmq.net.socket_figures import NOTHING, figures_of
 
 
 def test_bytes_of_a_connection_are_those_of_the_kernel() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        with socket.create_connection(listening.getsockname()) as client:
-            server, _ = listening.accept()
-            with server:
-                assert figures_of(server.fileno())[2:] == (0, 0)
-                client.sendall(b"x" * 100)
-                server.sendall(b"y" * 70_000)
-                assert server.recv(100, socket.MSG_WAITALL) == b"x" * 100
-                assert len(client.recv(70_000, socket.MSG_WAITALL)) == 70_000
-                assert figures_of(server.fileno()) == (*listening.getsockname(), 100, 70_000)
-                server.sendall(b"still open")
+    listening = socket.create_server(("127.0.0.1", 0))
+    with listening, socket.create_connection(listening.getsockname()) as client:
+        server, _ = listening.accept()
+        with server:
+            assert figures_of(server.fileno())[2:] == (0, 0)
+            client.sendall(b"x" * 100)
+            server.sendall(b"y" * 70_000)
+            assert server.recv(100, socket.MSG_WAITALL) == b"x" * 100
+            assert len(client.recv(70_000, socket.MSG_WAITALL)) == 70_000
+            assert figures_of(server.fileno()) == (*listening.getsockname(), 100, 70_000)
+            server.sendall(b"still open")
 
 
 def test_nothing_is_told_of_what_is_no_tcp_socket() -> None:

@@ -142,10 +142,14 @@ def test_what_comes_and_goes_is_counted_without_anybody_listening(make_amqp: Mak
     for _ in range(2):
         client.send(1, "queue.declare", queue="mine", durable=True)
     client.send(1, "queue.delete", queue="mine")
-    client.send(1, "channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)
+    client.send(0, "connection.close", reply_code=200, reply_text="")
     node.settle()
     first, second = (ChurnNumbers(*node.amqp(shard).traffic.report().churn) for shard in (0, 1))
     assert second == ChurnNumbers(
-        connection_created=1, channel_created=1, channel_closed=1, queue_declared=2
+        connection_created=1,
+        connection_closed=1,
+        channel_created=1,
+        channel_closed=1,
+        queue_declared=2,
     )
     assert first == ChurnNumbers(queue_created=1, queue_deleted=1), "once for all shards"
