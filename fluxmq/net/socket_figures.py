@@ -29,7 +29,7 @@ class SocketFigures(NamedTuple):
 NOTHING: Final = SocketFigures()
 
 
-def figures_of(fd: int) -> SocketFigures:
+def figures_of_socket(fd: int) -> SocketFigures:
     """Return the figures of a socket, which stays open; nothing if it has ended or is no TCP socket."""
     try:
         sock = socket.socket(fileno=fd)

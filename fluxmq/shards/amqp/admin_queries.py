@@ -31,7 +31,7 @@ from fluxmq.ipc.row_messages import (
     plain,
 )
 from fluxmq.net.secure_websocket import SecureWebSocketStream
-from fluxmq.net.socket_figures import figures_of
+from fluxmq.net.socket_figures import figures_of_socket
 from fluxmq.net.tls import TlsStream
 from fluxmq.queues.migration import is_arriving
 from fluxmq.queues.states import QueueState
@@ -77,6 +77,7 @@ class AdminQueries:
     def rows(self, wanted: RowsRequest, done: Callable[[RowsPage | Failure], None]) -> None:
         """Return rows with the requested columns."""
         begin = wanted.after
+        found: Iterator[TableRow]
         if wanted.what == CONNECTIONS:
             # Those before the page have no rows made.
             found = (make() for make in islice(self._connections(), begin, None))
@@ -322,7 +323,7 @@ def _channel_pid(info: ConnectionInfo, number: int) -> str:
 
 def _connection_row(client: AmqpClient | Amqp10Client, channels: int) -> TableRow:
     info, connection = client.info, client.connection
-    figures = figures_of(connection.fd)
+    figures = figures_of_socket(connection.fd)
     host, _, port = info.local.rpartition(":")
     peer_host, _, peer_port = info.peer.rpartition(":")
     return {
@@ -364,7 +365,7 @@ def state_of(client: AmqpClient | Amqp10Client) -> str:
 
 def _mqtt_row(client: MqttClient) -> TableRow:
     peer_host, _, peer_port = client.peer.rpartition(":")
-    figures = figures_of(client.connection.fd)
+    figures = figures_of_socket(client.connection.fd)
     session = client.session
     return {
         "pid": session.client_id if session is not None else "",
