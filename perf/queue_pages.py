@@ -127,7 +127,9 @@ def measure(site: Site, queues: int, rounds: int) -> dict[str, dict[str, float]]
         used = (processes.cpu_seconds(pids) - before) / rounds
         middle, longest = statistics.median(seconds), max(seconds)
         found[page] = {"median": middle, "longest": longest, "processor": used}
-        print(f"{page}: {middle:.3f} s, at most {longest:.3f} s, processor {used:.3f} s", flush=True)
+        print(
+            f"{page}: {middle:.3f} s, at most {longest:.3f} s, processor {used:.3f} s", flush=True
+        )
     before = processes.cpu_seconds(pids)
     time.sleep(QUIET_SECONDS)
     cores = (processes.cpu_seconds(pids) - before) / QUIET_SECONDS

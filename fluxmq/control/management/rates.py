@@ -123,7 +123,7 @@ class MessageRates:
                     told = RateColumnAnswer.from_body(each)
                     found.update(zip(told.names, told.values, strict=True))
         found |= self._sampler.column(column)
-        return [found.get(each.key, 0.0) for each in queues]
+        return [found.get((each.vhost, each.name), 0.0) for each in queues]
 
     async def _asked(self, node: str, wanted: NodeRates) -> Sequence[JsonRow]:
         try:

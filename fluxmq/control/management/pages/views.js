@@ -310,7 +310,7 @@ export async function connections(context) {
     search(context, "Part of the name, or of an MQTT client identifier"),
     table("Clients of all nodes; the name of an MQTT client is its client identifier", [
       { title: "Name", sort: "name", cell: (row) => row.name }, { title: "Protocol", sort: "protocol", cell: (row) => badge(row.protocol) }, { title: "User", sort: "user", cell: (row) => row.user },
-      { title: "From", cell: (row) => `${row.peer_host}:${row.peer_port}` }, { title: "To", cell: (row) => (row.port ? `${row.host}:${row.port}` : "–") }, { title: "State", cell: (row) => badge(row.state, row.state === "running" ? "good" : "bad") }, { title: "TLS", cell: (row) => (row.ssl ? "yes" : "no") },
+      { title: "From", cell: (row) => `${row.peer_host}:${row.peer_port}` }, { title: "State", cell: (row) => badge(row.state, row.state === "running" ? "good" : "bad") }, { title: "TLS", cell: (row) => (row.ssl ? "yes" : "no") },
       { title: "Channels", number: true, sort: "channels", cell: (row) => row.channels }, { title: "Node", cell: (row) => row.node },
       { title: "In/s", number: true, sort: "recv_oct_details.rate", cell: (row) => octets(row, "recv_oct") }, { title: "Out/s", number: true, sort: "send_oct_details.rate", cell: (row) => octets(row, "send_oct") },
       { title: "", cell: (row) => el("button", { class: "danger", type: "button", on: { click: async () => { if (await confirmed("Close the connection", row.name)) await context.act("closed", () => context.api.send("DELETE", `connections/${path(row.name)}`)); } } }, "Close") },
