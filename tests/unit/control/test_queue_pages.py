@@ -19,7 +19,7 @@ from fluxmq.control.management.requests import Call, Caller
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.peers import Peer
 from fluxmq.ipc.column_messages import QUEUE_COLUMN, QueueColumn, QueueColumnPage
-from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body, ControlMessage, MessageError
 from fluxmq.ipc.row_messages import ROWS, RowsRequest, TableRow, page_of
 from fluxmq.ipc.traffic_messages import TRAFFIC, QueueNumbers
@@ -131,7 +131,7 @@ def on_pages(
 ) -> None:
     """Run the list with a shard."""
     traffic = ShardReports(*(reports or (report(0),)))
-    commands = {
+    commands: dict[str, RequestHandler] = {
         ROWS: shard.answer_rows,
         QUEUE_COLUMN: shard.answer_column,
         TRAFFIC: traffic.answer,
