@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | node-loss | resting | observers | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | node-loss | resting | observers | queue-pages | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from perf import (
     observers,
     plots,
     queue,
+    queue_pages,
     report,
     resting,
     roaming,
@@ -73,6 +74,9 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser("node-loss", help="a node with many sessions is killed")
     )
     resting.add_options(commands.add_parser("resting", help="nodes without anything to do"))
+    queue_pages.add_options(
+        commands.add_parser("queue-pages", help="pages of the list of very many queues")
+    )
     observers.add_options(
         commands.add_parser("observers", help="scrapes and open pages beside messages")
     )
@@ -218,6 +222,7 @@ SPECIAL: Final = {
     "failover": failover.main,
     "node-loss": node_loss.main,
     "observers": observers.main,
+    "queue-pages": queue_pages.main,
     "resting": resting.main,
     "roaming": roaming.main,
 }

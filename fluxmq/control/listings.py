@@ -7,7 +7,7 @@ consumers, page by page; those that do not answer in time are named instead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -15,11 +15,11 @@ from typing import Any, Final
 import orjson
 from msgspec.structs import replace
 
-from fluxmq.control.clustering import in_contact
 from fluxmq.control.columns import LISTS, QUEUE_REPLICAS, QUEUE_STATIC
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.peers import Peer, PeerError, RequestError, answers_of, forwarded
-from fluxmq.ipc.clusters import RaftListing, RaftRow
+from fluxmq.control.queue_columns import QueueColumns, placed, policy_name, static_reader
+from fluxmq.ipc.clusters import RaftListing
 from fluxmq.ipc.messages import (
     ERROR_AWAY,
     ERROR_FAILED,
@@ -53,7 +53,7 @@ from fluxmq.ipc.row_messages import (
     plain,
 )
 from fluxmq.logs import get_logger
-from fluxmq.routing.topology.effective import Explained, explain, policy_definition, policy_of
+from fluxmq.routing.topology.effective import Explained, explain, policy_of
 from fluxmq.routing.topology.parameters import RuntimeParameter, parameters
 from fluxmq.routing.topology.records import (
     Binding,
@@ -97,6 +97,7 @@ class Listings:
         self._shards = shards
         self._replicas = replicas
         self._node = node
+        self.columns = QueueColumns(topology, shards, replicas, node)
         self._others = others or ControlOfNodes((), shards)
 
     async def answer(self, message: ControlMessage) -> Body:
@@ -134,7 +135,7 @@ class Listings:
     async def _queues(self, wanted: ListRequest) -> Listed:
         """Return a page of the topology's queues, with figures of the shards that hold them."""
         topology = self._topology()
-        row_of = partial(_queue_row, topology)
+        row_of = _queue_rows(topology, wanted.columns)
         queues = ((row_of, each) for each in topology.queues(wanted.vhost))
         found, place = _next_page(queues, wanted.place)
         rows = {(row["vhost"], row["name"]): row for row in found}
@@ -145,10 +146,11 @@ class Listings:
     async def queue_rows(self, queues: Sequence[QueueRecord]) -> tuple[list[TableRow], list[str]]:
         """Return the rows of these queues with all columns, and the shards that did not answer."""
         topology, found = self._topology(), list[TableRow]()
+        row_of = _queue_rows(topology, QUEUE_STATIC)
         missing: set[str] = set()
         for begin in range(0, len(queues), QUEUES_AT_ONCE):
             part = queues[begin : begin + QUEUES_AT_ONCE]
-            rows = {(each.vhost, each.name): _queue_row(topology, each) for each in part}
+            rows = {(each.vhost, each.name): row_of(each) for each in part}
             missing.update(await self._complete(topology, rows, LISTS[QUEUES].columns))
             found += rows.values()
         return found, sorted(missing)
@@ -176,22 +178,8 @@ class Listings:
             for key, row in rows.items():
                 queue = topology.queue(*key)
                 if queue is not None:
-                    row.update(self._placed(queue, groups))
+                    row.update(placed(queue, groups, self._node))
         return tuple(sorted(missing))
-
-    def _placed(self, queue: QueueRecord, groups: Mapping[str, RaftRow]) -> TableRow:
-        """Return the nodes that have a queue: those of its group, or its only one."""
-        group = groups.get(queue.group)
-        if group is not None:
-            return {
-                "leader": group.leader,
-                "members": sorted(each.node for each in group.members),
-                "online": sorted(each.node for each in group.members if in_contact(each)),
-            }
-        home = queue.group.partition("@")[2] or self._node
-        others = (each for row in groups.values() for each in row.members if in_contact(each))
-        online = home == self._node or any(each.node == home for each in others)
-        return {"leader": home, "members": [home], "online": [home] if online else []}
 
     async def _of_nodes(self, wanted: ListRequest) -> Listed:
         """Return the next page of the nodes' rows, one node after the other, this one first."""
@@ -390,21 +378,17 @@ def _columns(record: object, *names: str) -> TableRow:
     return {name: plain(getattr(record, name)) for name in names}
 
 
-def _queue_row(topology: Topology, queue: QueueRecord) -> TableRow:
-    return {
-        **_columns(queue, "name", "vhost", "durable", "auto_delete", "exclusive", "arguments"),
-        "type": queue.type,
-        "policy": _name(policy_of(topology, queue)),
-        "operator_policy": _name(policy_of(topology, queue, operator=True)),
-        "effective_policy_definition": plain(policy_definition(topology, queue)),
-        "owner_pid": queue.owner,
-    }
+def _queue_rows(topology: Topology, columns: Iterable[str]) -> Callable[[QueueRecord], TableRow]:
+    """Return the builder of rows with those of the columns that the topology has, names included."""
+    wanted = {"name", "vhost", *columns}
+    readers = {each: static_reader(topology, each) for each in QUEUE_STATIC if each in wanted}
+    return lambda queue: {column: read(queue) for column, read in readers.items()}
 
 
 def _exchange_row(topology: Topology, exchange: Exchange) -> TableRow:
     return {
         **_columns(exchange, "name", "type", "durable", "auto_delete", "internal", "arguments"),
-        "policy": _name(policy_of(topology, exchange)),
+        "policy": policy_name(policy_of(topology, exchange)),
     }
 
 
@@ -458,7 +442,3 @@ def _explained(topology: Topology, vhost: str, wanted: ListRequest) -> list[Expl
 
 def _explained_row(explained: Explained) -> TableRow:
     return dict(explained._asdict())
-
-
-def _name(policy: Policy | None) -> str:
-    return "" if policy is None else policy.name

@@ -66,6 +66,7 @@ from fluxmq.control.user_requests import UserRequests
 from fluxmq.ipc import launch as launching
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.cluster_nodes import ADMIT_NODE, LEAVE
+from fluxmq.ipc.column_messages import RATE_COLUMN
 from fluxmq.ipc.control_frames import FramingError
 from fluxmq.ipc.definition_messages import EXPORT_DEFINITIONS, IMPORT_DEFINITIONS
 from fluxmq.ipc.door_messages import BANS_WANTED
@@ -581,6 +582,7 @@ class ControlProcess:
             self._shards,
         )
         self._answers[NODE_RATES] = api.rates.answer
+        self._answers[RATE_COLUMN] = api.rates.answer_column
         self._answers[NODE_ROW] = api.overview.answer
         self._serving["management"] = api
         api.start()

@@ -39,6 +39,11 @@ class Series:
         self._values.extend(values)
         self._thin(time)
 
+    @property
+    def last(self) -> float:
+        """Time of the last point, when something changed last. There must be one."""
+        return self._times[-1]
+
     def at(self, time: float) -> Sequence[float]:
         """Return the values at a time; before the first point those of that."""
         index = max(bisect_right(self._times, time) - 1, 0)
@@ -76,14 +81,18 @@ class SampledSpan:
         self.times = [end - index * step for index in range(count)]
         self.offset = offset
 
-    def details(self, series: Series, column: int, *, grows: bool) -> dict[str, Any]:
-        """Return the rate and the samples of a column, and their averages; one that only ``grows``
-        has begun anew where it is less than before."""
+    def rate(self, series: Series, column: int, *, grows: bool) -> float:
+        """Return the rate of a column a second; see `details`."""
         seconds = self.end - self.begin
         difference = series.at(self.end)[column] - series.at(self.begin)[column]
         if grows:
             difference = max(difference, 0.0)
-        found: dict[str, Any] = {"rate": round(difference / seconds, 2) if seconds > 0 else 0.0}
+        return round(difference / seconds, 2) if seconds > 0 else 0.0
+
+    def details(self, series: Series, column: int, *, grows: bool) -> dict[str, Any]:
+        """Return the rate and the samples of a column, and their averages; one that only ``grows``
+        has begun anew where it is less than before."""
+        found: dict[str, Any] = {"rate": self.rate(series, column, grows=grows)}
         if self.times:
             values = [series.at(each)[column] for each in self.times]
             found["samples"] = [

@@ -10,12 +10,14 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from fluxmq.control.peers import Peer, answers_of
 from fluxmq.control.series import STEP_SECONDS, SampledSpan, Series
 from fluxmq.ipc.traffic_messages import (
     TRAFFIC,
+    ChurnNumbers,
     ExchangeNumbers,
     QueueNumbers,
     SeriesSpan,
@@ -39,6 +41,7 @@ LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 QUEUE_FIELDS: Final = (*QueueNumbers._fields, "deliver_get", "messages")
 NODE_FIELDS: Final = (*ShardNumbers._fields, "messages")
 EXCHANGE_FIELDS: Final = ExchangeNumbers._fields
+CHURN_FIELDS: Final = ChurnNumbers._fields
 _COUNTERS: Final = len(QueueNumbers._fields) - 2
 """Numbers of a queue that only grow come first."""
 
@@ -78,6 +81,8 @@ class TrafficSampler:
         self._exchanges: OrderedDict[QueueName, TrackedExchange] = OrderedDict()
         self._node = Series(len(NODE_FIELDS))
         self._totals: dict[str, Sequence[int]] = {}
+        self._churn = Series(len(CHURN_FIELDS))
+        self._churned: dict[str, Sequence[int]] = {}
         self._known: dict[Peer, bool] = {}
         """Shards that have reported, and whether everything: then a new queue has just begun."""
         self._ticks: list[float] = []
@@ -127,6 +132,8 @@ class TrafficSampler:
             series.add(now, _of_queue(QueueNumbers(*sums)))
         sums = [sum(each) for each in zip(*self._totals.values(), strict=True)] or [0] * 9
         self._node.add(now, (*sums, sums[-2] + sums[-1]))
+        churn = [sum(each) for each in zip(*self._churned.values(), strict=True)]
+        self._churn.add(now, churn or [0] * len(CHURN_FIELDS))
         if len(self._ticks) > 1 and now - self._ticks[-2] < STEP_SECONDS * 0.9:
             self._ticks.pop()
         self._ticks = [*self._ticks[-2:], now]
@@ -154,6 +161,7 @@ class TrafficSampler:
 
     def _take(self, shard: str, report: TrafficReport, changed: set[str], *, begun: bool) -> None:
         self._totals[shard] = report.totals
+        self._churned[shard] = report.churn
         for vhost, name in report.ended:
             found = self._queues.get((vhost, name))
             if found is not None and found.shard == shard:
@@ -226,7 +234,36 @@ class TrafficSampler:
     def of_queue(self, name: QueueName, wanted: SeriesSpan) -> Row:
         """Return a queue's statistics; empty if nothing is known of it."""
         found = self._queues.get(name)
-        return {} if found is None else self._row(found.series, QUEUE_FIELDS, wanted)
+        if found is None:
+            return {}
+        row = self._row(found.series, QUEUE_FIELDS, wanted)
+        changed = found.series.last
+        if changed < self._interval()[0]:
+            # As of RabbitMQ 3.10: text without a zone, in UTC.
+            at = datetime.fromtimestamp(changed + self._wall() - self._now(), UTC)
+            row["idle_since"] = at.strftime("%Y-%m-%d %H:%M:%S")
+        return row
+
+    def column(self, column: str) -> dict[QueueName, float]:
+        """Return a figure of all queues in which it is not 0: one that `of_queue` shows in this place,
+        such as ``message_stats.publish_details.rate``."""
+        field = column.removesuffix(".rate").removesuffix("_details").removeprefix("message_stats.")
+        place = f"{'' if field in LENGTHS else 'message_stats.'}{field}"
+        if field not in QUEUE_FIELDS or column not in (place, f"{place}_details.rate"):
+            return {}
+        number, rate = QUEUE_FIELDS.index(field), column != place
+        begin, end = self._interval() if self._ticks else (0.0, 0.0)
+        span = SampledSpan(begin, end, 0, 1, 0.0)
+        found: dict[QueueName, float] = {}
+        for name, tracked in self._queues.items():
+            value = (
+                span.rate(tracked.series, number, grows=field not in LENGTHS)
+                if rate
+                else tracked.series.at(end)[number]
+            )
+            if value:
+                found[name] = value
+        return found
 
     def of_vhost(self, vhost: str, wanted: SeriesSpan) -> Row:
         """Return a virtual host's statistics, the sums of its queues'."""
@@ -239,13 +276,22 @@ class TrafficSampler:
         return {} if found is None else self._row(found.series, EXCHANGE_FIELDS, wanted)
 
     def of_node(self, wanted: SeriesSpan) -> Row:
-        """Return the node's statistics: of messages between it and its clients, and in queues."""
-        return self._row(self._node, NODE_FIELDS, wanted) if self._ticks else {}
+        """Return the node's statistics: of messages between it and its clients, and in queues; and
+        of connections, channels and queues that come and go."""
+        if not self._ticks:
+            return {}
+        churn = self._row(self._churn, CHURN_FIELDS, wanted)["message_stats"]
+        return {**self._row(self._node, NODE_FIELDS, wanted), "churn_rates": churn}
 
-    def _row(self, series: Series, fields: Sequence[str], wanted: SeriesSpan) -> Row:
+    def _interval(self) -> tuple[float, float]:
+        """Return the ends of the interval that rates are of."""
         end, begin = self._ticks[-1], self._ticks[-2] if len(self._ticks) > 1 else self._ticks[-1]
         if len(self._ticks) > 2 and end - begin < STEP_SECONDS * 0.9:
             begin = self._ticks[-3]
+        return begin, end
+
+    def _row(self, series: Series, fields: Sequence[str], wanted: SeriesSpan) -> Row:
+        begin, end = self._interval()
         offset = self._wall() - self._now()
         rates = SampledSpan(begin, end, wanted.rates_age, wanted.rates_step, offset)
         lengths = SampledSpan(begin, end, wanted.lengths_age, wanted.lengths_step, offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.names import OUTBOX_PREFIX
@@ -13,6 +13,7 @@ from fluxmq.ipc.traffic_messages import (
     REPORTED_EXCHANGES_MAX,
     REPORTED_QUEUES_MAX,
     TRAFFIC,
+    ChurnNumbers,
     QueueNumbers,
     ShardNumbers,
     TrafficReport,
@@ -31,7 +32,7 @@ _UNCOUNTED = QueueTraffic()
 class TrafficReports:
     """Answers for one shard. Keeps, for each group that it has reported, what is in its queues.
 
-    ``exchanges``: messages in and out by virtual host and name.
+    ``exchanges``: messages in and out by virtual host and name. ``churn`` returns the shard's numbers.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class TrafficReports:
         queues: Queues,
         tally: Tally,
         exchanges: dict[tuple[str, str], list[int]],
+        churn: Callable[[], ChurnNumbers] = ChurnNumbers,
     ) -> None:
         self._queues = queues
         self._tally = tally
         self._exchanges = exchanges
+        self._churn = churn
         self._told: dict[tuple[str, str], tuple[int, int]] = {}
         """Numbers of exchanges that were last reported."""
         self._groups: dict[ReplicationGroup, tuple[int, int]] = {}
@@ -76,7 +79,8 @@ class TrafficReports:
                 self._look_at(group, moved.pop(), rows, ended)
         waiting = sum(len(each.machine.traffic.moved) for each in groups)
         exchanges = tuple(self._of_exchanges())
-        return TrafficReport(self._totals(), tuple(rows), tuple(ended), waiting, exchanges)
+        totals = self._totals()
+        return TrafficReport(totals, tuple(rows), tuple(ended), waiting, exchanges, self._churn())
 
     def _of_exchanges(self) -> Iterator[tuple[str, str, tuple[int, int]]]:
         """Yield the exchanges that were published to since they were last reported."""

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from fluxmq.ipc.column_messages import RATE_COLUMN
 from fluxmq.ipc.door_messages import BANS_WANTED
 from fluxmq.ipc.messages import MessageBody, Name, Natural, Text, Word
 from fluxmq.ipc.row_messages import CLOSE_CONNECTIONS, CLOSE_SESSION, LIST
@@ -42,7 +43,7 @@ NODE_LEFT: Final = "node_left"
 QUESTIONS: Final = frozenset(
     {
         *(LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, REVISION_WANTED, ADMIT_MEMBER, NODE_RATES),
-        *(BANS_WANTED, NODE_ROW, NODE_LEFT),
+        *(BANS_WANTED, NODE_ROW, NODE_LEFT, RATE_COLUMN),
     }
 )
 """Kinds of questions that a control process answers for another node."""

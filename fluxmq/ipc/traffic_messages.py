@@ -66,6 +66,19 @@ class ExchangeNumbers(NamedTuple):
     publish_out: int = 0
 
 
+class ChurnNumbers(NamedTuple):
+    """Clients' connections and channels since a shard's start, queue.declare methods, and queues that it
+    saw created and deleted: one shard of a cluster counts these."""
+
+    connection_created: int = 0
+    connection_closed: int = 0
+    channel_created: int = 0
+    channel_closed: int = 0
+    queue_declared: int = 0
+    queue_created: int = 0
+    queue_deleted: int = 0
+
+
 Numbers = Annotated[tuple[Natural, ...], Meta(min_length=9, max_length=9)]
 
 
@@ -79,7 +92,7 @@ class TrafficReport(MessageBody, frozen=True):
     """A shard's answer: `totals` as `ShardNumbers`; by virtual host and name, the `QueueNumbers` of
     queues that have changed since the last report; queues that have ended, or are led elsewhere;
     and how many changed ones are `left` for the next report. `exchanges` that have changed, with
-    their `ExchangeNumbers`."""
+    their `ExchangeNumbers`. ``churn``: `ChurnNumbers`."""
 
     totals: Numbers
     queues: Annotated[tuple[tuple[Name, Name, Numbers], ...], Meta(max_length=REPORTED_QUEUES_MAX)]
@@ -89,6 +102,7 @@ class TrafficReport(MessageBody, frozen=True):
         tuple[tuple[Name, Name, tuple[Natural, Natural]], ...],
         Meta(max_length=REPORTED_EXCHANGES_MAX),
     ] = ()
+    churn: Annotated[tuple[Natural, ...], Meta(min_length=7, max_length=7)] = ChurnNumbers()
 
 
 class SeriesSpan(MessageBody, frozen=True):

@@ -27,7 +27,7 @@ from tests.broker import (
     free_ports,
     running_broker,
 )
-from tests.conformance.client import eventually
+from tests.conformance.client import Client, eventually, tcp
 from tests.management import ManagementSite
 
 
@@ -160,6 +160,31 @@ def test_refusals_have_the_brokers_reasons(site: Site) -> None:
     assert site.ask("PUT", "queues/%2F/x", [1]).status == 400
     assert site.ask("GET", "absent").status == 404
     assert site.status("DELETE", "queues/%2F/q") == 204
+
+
+def test_connections_and_web_services_are_described(site: Site) -> None:
+    overview = site.get("overview")
+    (context,) = [each for each in overview["contexts"] if each["port"] == str(site.port)]
+    assert (context["description"], context["ip"]) == ("RabbitMQ Management", HOST)
+    (node,) = site.get("nodes")
+    assert {(each["ip"], each["port"]) for each in node["contexts"]} == {
+        (each["ip"], each["port"]) for each in overview["contexts"]
+    }
+    before = overview["churn_rates"].get("connection_created", 0)
+    with Client(tcp(HOST, site.broker.port), 5) as client:
+        client.connect("described")
+        client.publish("somewhere", b"x" * 1000, qos=1)
+        (row,) = [each for each in site.get("connections") if each["name"] == "described"]
+        assert (row["host"], row["port"]) == (HOST, site.broker.port)
+        assert row["recv_oct"] > 1000
+        assert row["send_oct"] > 0
+        assert row["recv_oct_details"] == {"rate": 0.0}, "the first look"
+
+        def counted() -> bool:
+            churn = site.get("overview")["churn_rates"]
+            return bool(churn["connection_created"] > before)
+
+        eventually(counted, "the connection is counted", 10)
 
 
 def test_lists_have_pages_over_many_queues(site: Site) -> None:

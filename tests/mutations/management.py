@@ -72,4 +72,21 @@ MUTATIONS = [
         "return True",
         OF_API + "test_hashes_of_rabbitmq_verify",
     ),
+    Mutation(
+        "every_queue_has_a_row",
+        "Only the queues of a page have rows made, whatever a list is sorted by.",
+        "MessagingObjects._queues",
+        "self._listings.queue_rows(chosen)",
+        "self._listings.queue_rows(found)",
+        "tests/unit/control/test_queue_pages.py::test_a_sorted_page_makes_rows_of_its_queues_only",
+    ),
+    Mutation(
+        "a_column_at_once",
+        "A shard looks at a bounded number of queues for one answer about a column.",
+        "QueueColumnReader.page",
+        "islice(self._from(wanted.after), self._at_once)",
+        "self._from(wanted.after)",
+        "tests/unit/shards/amqp/test_queue_columns.py"
+        "::test_a_column_comes_in_pages_and_without_what_is_nothing",
+    ),
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from fluxmq.control.management.list_query import JsonRow, ListQuery
+from fluxmq.control.management.octet_rates import OctetRates
 from fluxmq.control.management.requests import (
     ApiRoute,
     Ask,
@@ -43,6 +44,7 @@ class MessagingClients:
     def __init__(self, ask: Ask, timeout_of: Callable[[JsonRow], int]) -> None:
         self._ask = ask
         self._timeout_of = timeout_of
+        self._octets = OctetRates()
 
     def routes(self) -> list[ApiRoute]:
         """Return the routes."""
@@ -69,7 +71,11 @@ class MessagingClients:
             rows = [row for row in rows if row.get("user") == call.caller.user.name]
         if "vhost" in call.parts:
             rows = [row for row in rows if row.get("vhost") == call.vhost]
-        return [connection_row(row) for row in rows] if what == CONNECTIONS else rows
+        if what != CONNECTIONS:
+            return rows
+        found = [connection_row(row) for row in rows]
+        self._octets.add_to(found)
+        return found
 
     async def _connections(self, call: Call) -> web.Response:
         return answer(ListQuery(call).whole(await self.seen(call)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from fluxmq.control.management.requests import Call, bad_request
 from fluxmq.model.patterns import Pattern, pattern_problem
@@ -13,6 +13,20 @@ PAGE_SIZE: Final = 100
 COLUMNS_MAX: Final = 64
 
 JsonRow = dict[str, Any]
+_NUMBERS: Final = frozenset({int, float, bool})
+"""Types of values that are compared as they are."""
+
+
+class NamedRecord(Protocol):
+    """A record that lists show."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+Named = TypeVar("Named", bound=NamedRecord)
+Item = TypeVar("Item")
 
 
 class ListQuery:
@@ -27,6 +41,7 @@ class ListQuery:
         self.reverse = call.flag("sort_reverse")
         self.columns = [each for each in call.text("columns").split(",") if each][:COLUMNS_MAX]
         self._name = call.text("name")
+        self._lowered = self._name.lower()
         self._pattern: Pattern | None = None
         if self._name and call.flag("use_regex"):
             problem = pattern_problem(self._name)
@@ -40,13 +55,23 @@ class ListQuery:
         """Return whether a name is searched for."""
         if self._pattern is not None:
             return self._pattern.search(name)
-        return self._name.lower() in name.lower()
+        return self._lowered in name.lower()
+
+    def wanted(self, records: list[Named]) -> list[Named]:
+        """Return the records whose names are searched for."""
+        return [each for each in records if self.wants(each.name)] if self._name else records
 
     def sorted(self, rows: list[JsonRow]) -> list[JsonRow]:
         """Return the rows in order."""
-        if self.sort:
-            rows.sort(key=lambda row: _order(value_of(row, self.sort)), reverse=self.reverse)
-        return rows
+        return self.ordered(rows, [value_of(row, self.sort) for row in rows]) if self.sort else rows
+
+    def ordered(self, items: Sequence[Item], values: Sequence[Any]) -> list[Item]:
+        """Return items in the order of their values; those of equal ones as they were."""
+        keys = values
+        if any(type(value) not in _NUMBERS for value in values):
+            keys = [_order(value) for value in values]
+        order = sorted(range(len(items)), key=keys.__getitem__, reverse=self.reverse)
+        return [items[index] for index in order]
 
     def page_of(self, rows: Sequence[Any]) -> Sequence[Any]:
         """Return the rows of the page; all without paging. Raises ApiError beyond the last page."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -12,8 +12,8 @@ from aiohttp import web
 
 from fluxmq.control.listings import Listings
 from fluxmq.control.management.amqp_calls import GET_MAX, AmqpCaller, AmqpContent
-from fluxmq.control.management.list_query import JsonRow, ListQuery
-from fluxmq.control.management.rates import MessageRates, span_of
+from fluxmq.control.management.list_query import JsonRow, ListQuery, value_of
+from fluxmq.control.management.rates import SAMPLED, MessageRates, span_of
 from fluxmq.control.management.requests import (
     ApiError,
     ApiRoute,
@@ -182,25 +182,30 @@ class MessagingObjects:
     # Queues
 
     async def _queues(self, call: Call) -> web.Response:
+        """Answer with a list. It is sorted by one column of all queues; only those of the page have
+        rows."""
         listing, topology = ListQuery(call), self._topology()
-        vhosts = self.vhosts(call)
-        every = [each for vhost in vhosts for each in topology.queues(vhost)]
-        found = [each for each in every if listing.wants(each.name)]
-        simple = not listing.sort or listing.sort in STATIC
-        if simple and listing.sort:
-            found.sort(key=lambda each: getattr(each, listing.sort), reverse=listing.reverse)
-        chosen = listing.page_of(found) if simple else found
+        every = [each for vhost in self.vhosts(call) for each in topology.queues(vhost)]
+        found = listing.wanted(every)
+        if listing.sort and listing.sort not in STATIC and len(found) > QUEUES_MAX:
+            raise bad_request(f"more than {QUEUES_MAX} queues: sort by one of {', '.join(STATIC)}")
+        if listing.sort:
+            found = listing.ordered(found, await self._values(found, listing.sort))
+        chosen = listing.page_of(found)
         if len(chosen) > QUEUES_MAX:
             raise bad_request(f"more than {QUEUES_MAX} queues: ask for pages")
         told, _missing = await self._listings.queue_rows(chosen)
         rows = [self._queue_row(each) for each in told]
-        by_rate = listing.sort.endswith(".rate")
-        if by_rate:
-            await self.rates.add_to(rows)
-        shown = rows if simple else listing.page_of(listing.sorted(rows))
-        if not by_rate:
-            await self.rates.add_to(shown)
-        return answer(listing.content(shown, len(found), len(every)))
+        await self.rates.add_to(rows)
+        return answer(listing.content(rows, len(found), len(every)))
+
+    async def _values(self, queues: Sequence[QueueRecord], column: str) -> Sequence[Any]:
+        """Return the values of a column, which may lie deeper in the rows."""
+        head = column.partition(".")[0]
+        if head in SAMPLED:
+            return await self.rates.column(queues, column)
+        values = await self._listings.columns.values(queues, "leader" if head == "node" else head)
+        return [value_of({head: each}, column) for each in values] if head != column else values
 
     def _queue_row(self, row: TableRow) -> JsonRow:
         """Return a queue's row; the node is its leader's."""

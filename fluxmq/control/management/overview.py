@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import resource
 import time
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
+from fluxmq.cluster.sockets import AWAY_SECONDS
 from fluxmq.control import procfs
 from fluxmq.control.management.access import LOGIN_OF_REQUEST
 from fluxmq.control.management.amqp_calls import AmqpCaller
@@ -175,7 +177,7 @@ class Overview:
                 {"name": each, "description": "", "enabled": True} for each in EXCHANGE_TYPES
             ],
             "listeners": self._listeners() if call.caller.has(Right.MONITORING) else [],
-            "contexts": [],
+            "contexts": [{"node": self._node.name, **each} for each in self._contexts()],
         }
         connections, channels, consumers = await asyncio.gather(
             self._clients.seen(call),
@@ -191,6 +193,7 @@ class Overview:
         }
         rates = await self._rates.of_cluster(span_of(call))
         found["message_stats"] = rates.get("message_stats", {})
+        found["churn_rates"] = rates.get("churn_rates", {})
         found["queue_totals"] = {name: rates[name] for name in TOTALS if name in rates}
         return answer(found)
 
@@ -209,6 +212,21 @@ class Overview:
             }
             found.append(row)
         return found
+
+    def _contexts(self) -> list[JsonRow]:
+        """Return the web services of this node."""
+        return [
+            {
+                "description": CONTEXTS[path],
+                "path": "/",
+                "cowboy_opts": "[]",
+                "ip": endpoint.host or "::",
+                "port": str(endpoint.port),
+                **({"ssl_opts": []} if path == "server.https" else {}),
+            }
+            for path, endpoint in self._node.settings.endpoints()
+            if path in CONTEXTS
+        ]
 
     async def _flags(self, _call: Call) -> web.Response:
         return answer(
@@ -318,7 +336,8 @@ class Overview:
             "proc_used": len(used),
             "proc_total": len(used),
             "rates_mode": "basic",
-            "net_ticktime": 60,
+            "net_ticktime": math.ceil(AWAY_SECONDS),
+            "contexts": self._contexts(),
             "enabled_plugins": ["rabbitmq_management", "rabbitmq_mqtt", "rabbitmq_prometheus"],
             "applications": [{"name": "fluxmq", "description": PRODUCT, "version": VERSION}],
             "exchange_types": [{"name": each, "enabled": True} for each in EXCHANGE_TYPES],
@@ -428,6 +447,12 @@ PROTOCOLS: Final = {
     "server.https": "https",
     "server.metrics": "http/prometheus",
 }
+CONTEXTS: Final = {
+    "server.http": "RabbitMQ Management",
+    "server.https": "RabbitMQ Management",
+    "server.metrics": "RabbitMQ Prometheus",
+}
+"""Names of web services, by which tools for RabbitMQ know them."""
 _PROTOCOL_NAMES: Final = {
     "amqp091": "amqp",
     "amqps": "amqp/ssl",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from fluxmq.control.management.list_query import JsonRow
@@ -11,6 +12,7 @@ from fluxmq.control.management.requests import Call, bad_request
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.peers import RequestError
 from fluxmq.control.traffic import LENGTHS, TrafficSampler
+from fluxmq.ipc.column_messages import RATE_COLUMN, RateColumn, RateColumnAnswer
 from fluxmq.ipc.messages import Body, ControlMessage, MessageError
 from fluxmq.ipc.traffic_messages import (
     ASKED_QUEUES_MAX,
@@ -19,12 +21,15 @@ from fluxmq.ipc.traffic_messages import (
     NodeRatesAnswer,
     SeriesSpan,
 )
+from fluxmq.routing.topology.records import QueueRecord
 
 NODE_SECONDS: Final = 2.0
 """Time for another node to answer."""
 NOTHING: Final = SeriesSpan()
 TOTALS: Final = (*LENGTHS, *(f"{each}_details" for each in LENGTHS))
 """Parts of statistics that overviews show as ``queue_totals``."""
+SAMPLED: Final = frozenset({"message_stats", *(f"{each}_details" for each in LENGTHS)})
+"""Columns of a queue's row that are sampled."""
 
 
 class MessageRates:
@@ -98,6 +103,27 @@ class MessageRates:
         for row in rows:
             for name in LENGTHS:
                 row.setdefault(f"{name}_details", {"rate": 0.0})
+
+    async def answer_column(self, message: ControlMessage) -> Body:
+        """Answer another node's question for one column. Raises MessageError."""
+        await self._sampler.refresh()
+        found = self._sampler.column(RateColumn.from_body(message.body).column)
+        return RateColumnAnswer(tuple(found), tuple(found.values())).to_body()
+
+    async def column(self, queues: Sequence[QueueRecord], column: str) -> list[float]:
+        """Return a figure of these queues, whichever node samples them; 0 where nothing is known."""
+        await self._sampler.refresh()
+        wanted = RateColumn(column).to_body()
+        answers = await self._others.ask_all(RATE_COLUMN, wanted, NODE_SECONDS)
+        found: dict[tuple[str, str], float] = {}
+        for each in answers:
+            # A node that cannot be reached is told by the list of nodes.
+            if not isinstance(each, RequestError):
+                with suppress(MessageError):
+                    told = RateColumnAnswer.from_body(each)
+                    found.update(zip(told.names, told.values, strict=True))
+        found |= self._sampler.column(column)
+        return [found.get((each.vhost, each.name), 0.0) for each in queues]
 
     async def _asked(self, node: str, wanted: NodeRates) -> Sequence[JsonRow]:
         try:

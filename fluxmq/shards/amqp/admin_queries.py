@@ -6,7 +6,11 @@ Columns have the names of ``rabbitmqctl``; an unknown requested column is left o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
+
+from msgspec.structs import replace
 
 from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.wiring import Queues
@@ -27,8 +31,10 @@ from fluxmq.ipc.row_messages import (
     plain,
 )
 from fluxmq.net.secure_websocket import SecureWebSocketStream
+from fluxmq.net.socket_figures import figures_of_socket
 from fluxmq.net.tls import TlsStream
 from fluxmq.queues.migration import is_arriving
+from fluxmq.queues.states import QueueState
 from fluxmq.routing.topology.effective import policy_of
 from fluxmq.routing.topology.names import internal_name, public_name
 from fluxmq.routing.topology.records import QueueRecord
@@ -66,12 +72,16 @@ class AdminQueries:
         self._migration = migration
         self._end_session = end_session
         self._broker = broker
-        self._queues = queues
+        self.queues = queues
 
     def rows(self, wanted: RowsRequest, done: Callable[[RowsPage | Failure], None]) -> None:
         """Return rows with the requested columns."""
+        begin = wanted.after
+        found: Iterator[TableRow]
         if wanted.what == CONNECTIONS:
-            found = self._connections()
+            # Those before the page have no rows made.
+            found = (make() for make in islice(self._connections(), begin, None))
+            begin = 0
         elif wanted.what == CHANNELS:
             found = self._channel_rows()
         elif wanted.what == CONSUMERS:
@@ -82,7 +92,10 @@ class AdminQueries:
             found = self._queue_rows(wanted.names)
         columns = wanted.columns
         cut = ({name: row[name] for name in columns if name in row} for row in found)
-        done(page_of(cut, wanted.after))
+        page = page_of(cut, begin)
+        if page.following >= 0:
+            page = replace(page, following=page.following + wanted.after - begin)
+        done(page)
 
     # Queues
 
@@ -90,11 +103,11 @@ class AdminQueries:
         if names:
             for vhost, name in names:
                 internal = internal_name(vhost, name)
-                group = self._queues.service.find(self._queues.names.info(internal).group)
+                group = self.queues.service.find(self.queues.names.info(internal).group)
                 if group is not None and group.machine.queue(internal) is not None:
                     yield self._queue_row(group, internal)
             return
-        for group in self._queues.service.all_groups():
+        for group in self.queues.service.all_groups():
             for state in list(group.machine.queues.values()):
                 if not is_arriving(state):
                     yield self._queue_row(group, state.config.name)
@@ -103,17 +116,24 @@ class AdminQueries:
         state = group.machine.queue(internal)
         assert state is not None
         vhost, name = public_name(internal)
+        row = {"name": name, "vhost": vhost, **self.figures_of(group, state)}
+        known = self._broker.topology.queue(vhost, name)
+        if known is not None:
+            row.update(self._declared_columns(known))
+        return row
+
+    def figures_of(self, group: ReplicationGroup, state: QueueState) -> TableRow:
+        """Return the columns of a queue that its group knows."""
         ready, unsettled, consumers = group.dispatch.consumers.counts(state.id)
-        memory = group is self._queues.service.ephemeral
+        memory = group is self.queues.service.ephemeral
         leader = f"shard-{self._broker.shard}"
-        row: TableRow = {
-            "name": name,
-            "vhost": vhost,
+        return {
             "type": QUEUE_TYPES[state.config.type],
             "messages": ready + unsettled,
             "messages_ready": ready,
             "messages_unacknowledged": unsettled,
             "messages_persistent": 0 if memory else ready + unsettled,
+            "message_bytes": state.size,
             "consumers": consumers,
             "group": group.name,
             "leader": leader,
@@ -121,12 +141,8 @@ class AdminQueries:
             "online": [] if group.failed else [leader],
             "pid": f"<{group.name}.{state.id}>",
             "state": "stopped" if group.failed else "running",
-            "migration": self._migration(internal),
+            "migration": self._migration(state.name),
         }
-        known = self._broker.topology.queue(vhost, name)
-        if known is not None:
-            row.update(self._declared_columns(known))
-        return row
 
     def _declared_columns(self, queue: QueueRecord) -> TableRow:
         policy = policy_of(self._broker.topology, queue)
@@ -144,19 +160,20 @@ class AdminQueries:
 
     # Connections
 
-    def _connections(self) -> Iterator[TableRow]:
+    def _connections(self) -> Iterator[Callable[[], TableRow]]:
+        """Yield the makers of rows."""
         for connection in list(self._broker.reactor.connections.values()):
             session = connection.identity
             if isinstance(session, AmqpSession):
                 client = session.client
                 # A closed connection may linger until its last bytes are read.
                 if client.info.counted and client.stage is not AmqpStage.CLOSED:
-                    yield _connection_row(session.client, len(session.channels))
+                    yield partial(_connection_row, session.client, len(session.channels))
             elif isinstance(session, Amqp10Connection):
                 if session.client.info.counted and session.client.running:
-                    yield _connection_row(session.client, len(session.sessions))
+                    yield partial(_connection_row, session.client, len(session.sessions))
             elif isinstance(session, MqttClient) and connection.open:
-                yield _mqtt_row(session)
+                yield partial(_mqtt_row, session)
 
     def _channel_rows(self) -> Iterator[TableRow]:
         for methods in self._channels():
@@ -213,8 +230,8 @@ class AdminQueries:
         if not _is_single_active(queue):
             return True
         internal = queue.internal_name
-        names = self._queues.names
-        group = self._queues.service.find(names.group_of(internal, queue.group))
+        names = self.queues.names
+        group = self.queues.service.find(names.group_of(internal, queue.group))
         state = group.machine.queue(internal) if group is not None else None
         if group is None or state is None:
             return None
@@ -306,6 +323,7 @@ def _channel_pid(info: ConnectionInfo, number: int) -> str:
 
 def _connection_row(client: AmqpClient | Amqp10Client, channels: int) -> TableRow:
     info, connection = client.info, client.connection
+    figures = figures_of_socket(connection.fd)
     host, _, port = info.local.rpartition(":")
     peer_host, _, peer_port = info.peer.rpartition(":")
     return {
@@ -328,6 +346,8 @@ def _connection_row(client: AmqpClient | Amqp10Client, channels: int) -> TableRo
         "channel_max": info.channel_max,
         "client_properties": plain(info.properties),
         "send_pend": connection.size,
+        "recv_oct": figures.received,
+        "send_oct": figures.sent,
         "connected_at": info.connected_at,
     }
 
@@ -345,10 +365,13 @@ def state_of(client: AmqpClient | Amqp10Client) -> str:
 
 def _mqtt_row(client: MqttClient) -> TableRow:
     peer_host, _, peer_port = client.peer.rpartition(":")
+    figures = figures_of_socket(client.connection.fd)
     session = client.session
     return {
         "pid": session.client_id if session is not None else "",
         "name": session.client_id if session is not None else client.peer,
+        "host": figures.host,
+        "port": figures.port,
         "peer_host": peer_host.strip("[]"),
         "peer_port": int(peer_port or 0),
         "ssl": isinstance(client.connection.stream, (TlsStream, SecureWebSocketStream)),
@@ -361,6 +384,8 @@ def _mqtt_row(client: MqttClient) -> TableRow:
         "timeout": client.keep_alive,
         "client_properties": {"client_id": session.client_id} if session is not None else {},
         "send_pend": client.connection.size,
+        "recv_oct": figures.received,
+        "send_oct": figures.sent,
         "connected_at": client.connected_at,
     }
 

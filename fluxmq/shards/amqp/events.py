@@ -17,11 +17,13 @@ from fluxmq.auth.logins import AuthResult, LoginOutcome
 from fluxmq.auth.user_events import user_events
 from fluxmq.auth.users import User
 from fluxmq.ipc.handoff import LISTENERS
+from fluxmq.ipc.traffic_messages import ChurnNumbers
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
 from fluxmq.routing.topology.events import topology_events
 from fluxmq.routing.topology.names import DEFAULT_VHOST, EVENT_EXCHANGE
-from fluxmq.routing.topology.topology import Delta
+from fluxmq.routing.topology.records import QUEUE
+from fluxmq.routing.topology.topology import Delta, Topology
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.shards.amqp.broker_messages import BrokerMessages
@@ -39,6 +41,39 @@ DECIDED = {
 """Outcomes of logins that are events; the others ask the client to try again."""
 
 
+class ChurnCounts:
+    """Number of events since the shard's start, whether anybody listens or not. Queues are counted by
+    one shard for the whole cluster."""
+
+    def __init__(self) -> None:
+        self.connections_created = 0
+        self.connections_closed = 0
+        self.channels_created = 0
+        self.channels_closed = 0
+        self.queues_created = 0
+        self.queues_deleted = 0
+
+    def numbers(self, declared: int) -> ChurnNumbers:
+        """Return the numbers for a report; ``declared``: queue.declare methods."""
+        return ChurnNumbers(
+            connection_created=self.connections_created,
+            connection_closed=self.connections_closed,
+            channel_created=self.channels_created,
+            channel_closed=self.channels_closed,
+            queue_declared=declared,
+            queue_created=self.queues_created,
+            queue_deleted=self.queues_deleted,
+        )
+
+    def topology_changes(self, topology: Topology, delta: Delta) -> None:
+        """Count the queues that a change, which is yet to be made, creates and deletes."""
+        for kind, key, row in delta.rows:
+            if kind == QUEUE:
+                known = topology.queue(str(key[0]), str(key[1])) is not None
+                self.queues_created += row is not None and not known
+                self.queues_deleted += row is None and known
+
+
 class BrokerEvents:
     """Events of one shard, among its other ``messages``. ``connected`` returns the names of the nodes that it is connected with."""
 
@@ -50,6 +85,7 @@ class BrokerEvents:
         now_us: Callable[[], int],
     ) -> None:
         self.enabled = False
+        self.churn = ChurnCounts()
         self.connected: Callable[[], Sequence[str]] = tuple
         self.messages = messages
         self._first = shard == 0
@@ -93,7 +129,10 @@ class BrokerEvents:
 
     def topology_changes(self, delta: Delta) -> None:
         """Tell a change that the topology has not taken yet."""
-        if self.wanted and self._speaks():
+        if not self._speaks():
+            return
+        self.churn.topology_changes(self.messages.topology, delta)
+        if self.wanted:
             try:
                 events = list(topology_events(self.messages.topology, delta.rows))
             except ValueError:
@@ -123,6 +162,7 @@ class BrokerEvents:
 
     def connection_created(self, info: ConnectionInfo) -> None:
         """Tell a connection that is open."""
+        self.churn.connections_created += 1
         if self.wanted:
             about = {
                 **_amqp(info),
@@ -141,6 +181,7 @@ class BrokerEvents:
 
     def connection_closed(self, info: ConnectionInfo) -> None:
         """Tell the end of a connection."""
+        self.churn.connections_closed += 1
         if self.wanted:
             about = {
                 "name": info.name,
@@ -163,6 +204,7 @@ class BrokerEvents:
 
     def channel_created(self, info: ConnectionInfo, number: int) -> None:
         """Tell a channel that is open."""
+        self.churn.channels_created += info.is_client
         if self.wanted:
             about = {
                 "pid": _channel(info, number),
@@ -176,6 +218,7 @@ class BrokerEvents:
 
     def channel_closed(self, info: ConnectionInfo, number: int) -> None:
         """Tell the end of a channel."""
+        self.churn.channels_closed += info.is_client
         if self.wanted:
             self.emit("channel.closed", {"pid": _channel(info, number)})
 
@@ -206,6 +249,7 @@ class BrokerEvents:
 
     def mqtt_connected(self, client: MqttClient) -> None:
         """Tell an MQTT connection that is open."""
+        self.churn.connections_created += client.session is not None
         if self.wanted and client.session is not None:
             about = {
                 **_mqtt(client),
@@ -221,6 +265,7 @@ class BrokerEvents:
 
     def mqtt_disconnected(self, client: MqttClient) -> None:
         """Tell the end of an MQTT connection."""
+        self.churn.connections_closed += client.session is not None
         if self.wanted and client.session is not None:
             properties = {"client_id": client.session.client_id}
             about = {**self._mqtt_name(client), "client_properties": properties}

@@ -15,6 +15,8 @@ from fluxmq.ipc.row_messages import handlers_of
 from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.ipc.topology_messages import connection_id
 from fluxmq.ipc.trace_messages import TRACED, TracedVhosts
+from fluxmq.ipc.traffic_messages import ChurnNumbers
+from fluxmq.protocols.amqp091.methods import QueueDeclare
 from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.changes import AddEventExchange, DropGroup
 from fluxmq.routing.topology.routing import route
@@ -35,6 +37,7 @@ from fluxmq.shards.amqp.management_calls import ManagementCalls
 from fluxmq.shards.amqp.migrations import QueueMigrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.queue_backups import QueueBackups
+from fluxmq.shards.amqp.queue_columns import QueueColumnReader
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.mqtt_queries import MqttQueries
@@ -88,7 +91,9 @@ class Amqp:
         self.handler = self.broker.handler
         broker.alarms.on_change += (self._alarms_changed, broker.events.alarms_changed)
         broker.alarms.on_relief += (self.handler.give_up, self.broker.handler.amqp10.give_up)
-        self.traffic = TrafficReports(queues, self._reactor.tally, publishing.traffic)
+        self.traffic = TrafficReports(
+            queues, self._reactor.tally, publishing.traffic, self._churned
+        )
         self.declared = DeclaredQueues(
             queues,
             lambda: self.topology.topology,
@@ -109,6 +114,11 @@ class Amqp:
         queues.clients.bound = bindings.targets
         self._join_messages(settings, publishing)
         queues.service.dead_letters.route = self._dead_letter_route
+
+    def _churned(self) -> ChurnNumbers:
+        """Return the connections, channels and queues that have come and gone."""
+        declared = self.broker.counted.methods[QueueDeclare.__name__]
+        return self._broker.events.churn.numbers(declared)
 
     def _make_queries(self, broker: ShardBroker) -> AdminQueries:
         return AdminQueries(
@@ -149,6 +159,7 @@ class Amqp:
             **self.topology.commands,
             **handlers_of(self.queries),
             **self.queries.mqtt.commands,
+            **QueueColumnReader(self._queues, self.queries.figures_of).commands,
             **self.traffic.commands(),
             **self.management_calls.commands,
             **QueueBackups(

@@ -127,6 +127,9 @@ def test_lists_are_sorted_and_cut() -> None:
     assert names("name=a&sort=name") == ["Ab", "a"]
     assert names("name=^a&use_regex=true") == ["a", "Ab"]
     assert names("name=^(%3F!a)&use_regex=true") == ["b"]
+    mixed = query("sort=n&sort_reverse=true").ordered("abcd", [2, None, "x", 3])
+    assert mixed == ["c", "d", "a", "b"], "texts after numbers, and nothing first"
+    assert query("sort=n").ordered("abcd", [2, 1.5, True, 1]) == ["c", "d", "b", "a"]
     assert cut(ROWS[0], ["name", "deep.rate", "absent"]) == {"name": "b", "deep": {"rate": 6.0}}
 
 

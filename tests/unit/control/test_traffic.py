@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fluxmq.control import traffic
+from fluxmq.control.management.list_query import value_of
 from fluxmq.control.management.rates import summed
 from fluxmq.control.peers import Peer
 from fluxmq.control.series import KEPT_SECONDS, SampledSpan, Series
@@ -18,6 +19,7 @@ from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.messages import Body, ControlMessage, MessageError
 from fluxmq.ipc.traffic_messages import (
     TRAFFIC,
+    ChurnNumbers,
     QueueNumbers,
     SeriesSpan,
     ShardNumbers,
@@ -246,5 +248,78 @@ def test_tracked_queues_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await sampler.after(0)
         known = [bool(sampler.of_queue(("/", name), SPAN)) for name, _ in queues]
         assert (known, sampler.forgotten) == ([False, True, True], 1)
+
+    sampled(tmp_path / "s", shard, act)
+
+
+def test_a_queue_is_idle_since_its_last_change(tmp_path: Path) -> None:
+    shard = ShardReports(
+        report(0), report(0, ("q", QueueNumbers(publish=1))), report(0), report(0), report(0)
+    )
+
+    async def act(sampler: SamplerPart) -> None:
+        await sampler.after(0)
+        await sampler.after(5)
+        assert "idle_since" not in sampler.of_queue(("/", "q"), SPAN)
+        await sampler.after(5)
+        assert "idle_since" not in sampler.of_queue(("/", "q"), SPAN), "in the last interval"
+        await sampler.after(5)
+        idle = sampler.of_queue(("/", "q"), SPAN)["idle_since"]
+        assert idle == "1970-01-01 00:18:25", "1105 seconds after the beginning of the clock"
+
+    sampled(tmp_path / "s", shard, act)
+
+
+def test_what_comes_and_goes_has_rates(tmp_path: Path) -> None:
+    before = ChurnNumbers(connection_created=10, queue_declared=5)
+    after = before._replace(connection_created=20, connection_closed=5)
+    shard = ShardReports(report(0, churn=before), report(0, churn=after))
+
+    async def act(sampler: SamplerPart) -> None:
+        await sampler.after(0)
+        await sampler.after(5)
+        churn = sampler.of_node(SPAN)["churn_rates"]
+        assert set(churn) == {
+            *ChurnNumbers._fields,
+            *(f"{each}_details" for each in ChurnNumbers._fields),
+        }
+        assert (churn["connection_created"], churn["queue_declared"]) == (20, 5)
+        rates = [
+            churn[f"{name}_details"]["rate"]
+            for name in ("connection_created", "connection_closed", "queue_declared")
+        ]
+        assert rates == [2.0, 1.0, 0.0]
+
+    sampled(tmp_path / "s", shard, act)
+
+
+def test_one_figure_of_all_queues(tmp_path: Path) -> None:
+    first = QueueNumbers(publish=10, messages_ready=4)
+    shard = ShardReports(
+        report(4, ("q", first), ("still", QueueNumbers(publish=7))),
+        report(6, ("q", first._replace(publish=30, messages_ready=6))),
+    )
+
+    async def act(sampler: SamplerPart) -> None:
+        await sampler.after(0)
+        await sampler.after(5)
+        for column in (
+            "message_stats.publish",
+            "message_stats.publish_details.rate",
+            "messages",
+            "messages_details.rate",
+        ):
+            row = {name: sampler.of_queue(("/", name), SPAN) for name in ("q", "still")}
+            shown = {("/", name): value_of(found, column) for name, found in row.items()}
+            assert sampler.column(column) == {key: value for key, value in shown.items() if value}
+        assert sampler.column("message_stats.publish_details.rate") == {("/", "q"): 4.0}
+        for column in (
+            "publish",
+            "message_stats.messages",
+            "publish_details.rate",
+            "messages.rate",
+            "message_stats",
+        ):
+            assert sampler.column(column) == {}, column
 
     sampled(tmp_path / "s", shard, act)

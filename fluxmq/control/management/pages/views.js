@@ -13,7 +13,10 @@ export function pages(context, found, name) {
   if (!found.page_count || found.page_count < 2) return "";
   const go = (page) => context.go({ ...context.query, page });
   const step = (text, page) => el("button", { type: "button", class: "plain", disabled: page < 1 || page > found.page_count, on: { click: () => go(page) } }, text);
-  return el("div", { class: "row" }, step("Previous", found.page - 1), `Page ${found.page} of ${found.page_count}: ${number(found.filtered_count)} ${name}`, step("Next", found.page + 1));
+  const several = found.page_count > 2;
+  return el("div", { class: "row" }, several ? step("First", found.page > 1 ? 1 : 0) : "", step("Previous", found.page - 1),
+    `Page ${number(found.page)} of ${number(found.page_count)}: ${number(found.filtered_count)} ${name}`,
+    step("Next", found.page + 1), several ? step("Last", found.page < found.page_count ? found.page_count : 0) : "");
 }
 
 export function search(context, label) {
@@ -40,6 +43,12 @@ function speeds(row, name) {
   return samples.slice(1).map((each, at) => Math.max(0, 1000 * (each.sample - samples[at].sample) / (each.timestamp - samples[at].timestamp)));
 }
 
+const CHURN = [
+  ["connection_created", "Connections opened"], ["connection_closed", "Connections closed"], ["channel_created", "Channels opened"], ["channel_closed", "Channels closed"],
+  ["queue_created", "Queues created"], ["queue_deleted", "Queues deleted"],
+];
+const churned = (found, name) => (((found.churn_rates || {})[`${name}_details`] || {}).rate || 0).toLocaleString("en", { maximumFractionDigits: 1 });
+
 export async function overview({ api }) {
   const found = await api.get(`overview?${TEN_MINUTES(10)}`);
   const totals = found.queue_totals || {};
@@ -57,6 +66,8 @@ export async function overview({ api }) {
     ]),
     el("h3", {}, "Objects"),
     numbers([["Connections", number(objects.connections)], ["Channels", number(objects.channels)], ["Consumers", number(objects.consumers)], ["Queues", number(objects.queues)], ["Exchanges", number(objects.exchanges)]]),
+    el("h3", {}, "Per second"),
+    numbers(CHURN.map(([name, title]) => [title, churned(found, name)])),
   ];
   if (found.listeners.length) {
     shown.push(el("h3", {}, "Listeners"), table("Listeners of this node", [
@@ -113,7 +124,7 @@ export async function queues(context) {
       { title: "Type", sort: "type", cell: (row) => badge(row.type) },
       { title: "Features", cell: (row) => [yes(row.durable, "durable"), yes(row.exclusive, "exclusive"), yes(row.auto_delete, "auto-delete"), yes(row.policy, row.policy)] },
       ...(several ? [{ title: "Leader", cell: (row) => [row.leader, row.members.length > 1 ? badge(`+${row.members.length - 1}`) : ""] }] : []),
-      { title: "State", cell: (row) => badge(row.state, row.state === "running" ? "good" : "bad") },
+      { title: "State", sort: "state", cell: (row) => badge(row.state, row.state === "running" ? "good" : "bad") },
       { title: "Ready", number: true, sort: "messages_ready", cell: (row) => row.messages_ready },
       { title: "Unacknowledged", number: true, sort: "messages_unacknowledged", cell: (row) => row.messages_unacknowledged },
       { title: "Total", number: true, sort: "messages", cell: (row) => row.messages },
@@ -173,9 +184,9 @@ export async function queue(context) {
     numbers([
       ["Ready", number(found.messages_ready), lengths(found.messages_ready_details)], ["Unacknowledged", number(found.messages_unacknowledged), lengths(found.messages_unacknowledged_details)], ["Total", number(found.messages), lengths(found.messages_details)],
       ["Published per second", shownRate(found, "publish"), speeds(found, "publish")], ["Delivered per second", shownRate(found, "deliver_get"), speeds(found, "deliver_get")], ["Acknowledged per second", shownRate(found, "ack"), speeds(found, "ack")],
-      ["Redelivered per second", shownRate(found, "redeliver"), speeds(found, "redeliver")], ["Consumers", number(found.consumers)], ["State", found.state],
+      ["Redelivered per second", shownRate(found, "redeliver"), speeds(found, "redeliver")], ["Consumers", number(found.consumers)], ["State", found.state], ["Bytes in its log", bytes(found.message_bytes)],
     ]),
-    facts([["Virtual host", found.vhost], ["Arguments", json(found.arguments)], ["Policy", found.policy], ["In effect by policies", json(found.effective_policy_definition)], ["Replication group", found.group], ["Move", found.migration], ["Leader", found.leader], ["Members", (found.members || []).join(", ")], ["Members online", (found.online || []).join(", ")]]),
+    facts([["Virtual host", found.vhost], ["Arguments", json(found.arguments)], ["Policy", found.policy], ["In effect by policies", json(found.effective_policy_definition)], ["Replication group", found.group], ["Move", found.migration], ["Leader", found.leader], ["Members", (found.members || []).join(", ")], ["Members online", (found.online || []).join(", ")], ["Idle since (UTC)", found.idle_since]]),
     ...(explained.length ? [table("Settings, and where they come from", [
       { title: "Setting", cell: (row) => row.key }, { title: "Value", cell: (row) => el("code", {}, row.value) }, { title: "From", cell: (row) => row.source },
       { title: "Not in effect", cell: (row) => row.others },
@@ -287,6 +298,9 @@ export async function exchange(context) {
 
 // Clients
 
+// Bytes a second, since an earlier look at the list.
+const octets = (row, name) => (row[`${name}_details`] ? bytes(row[`${name}_details`].rate) : "–");
+
 export async function connections(context) {
   const sort = sorting(context, "name");
   const wanted = new URLSearchParams({ page: context.query.page || 1, page_size: 100, sort: sort.by, sort_reverse: sort.reverse, name: context.query.name || "" });
@@ -298,6 +312,7 @@ export async function connections(context) {
       { title: "Name", sort: "name", cell: (row) => row.name }, { title: "Protocol", sort: "protocol", cell: (row) => badge(row.protocol) }, { title: "User", sort: "user", cell: (row) => row.user },
       { title: "From", cell: (row) => `${row.peer_host}:${row.peer_port}` }, { title: "State", cell: (row) => badge(row.state, row.state === "running" ? "good" : "bad") }, { title: "TLS", cell: (row) => (row.ssl ? "yes" : "no") },
       { title: "Channels", number: true, sort: "channels", cell: (row) => row.channels }, { title: "Node", cell: (row) => row.node },
+      { title: "In/s", number: true, sort: "recv_oct_details.rate", cell: (row) => octets(row, "recv_oct") }, { title: "Out/s", number: true, sort: "send_oct_details.rate", cell: (row) => octets(row, "send_oct") },
       { title: "", cell: (row) => el("button", { class: "danger", type: "button", on: { click: async () => { if (await confirmed("Close the connection", row.name)) await context.act("closed", () => context.api.send("DELETE", `connections/${path(row.name)}`)); } } }, "Close") },
     ], found.items, sort),
     pages(context, found, "connections"),

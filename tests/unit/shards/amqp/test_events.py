@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fluxmq.ipc.traffic_messages import ChurnNumbers
 from fluxmq.routing.topology.changes import AddEventExchange, AddVhost, SetUserLimits
 from fluxmq.routing.topology.names import EVENT_EXCHANGE
 from fluxmq.routing.topology.records import Vhost
@@ -132,3 +133,23 @@ def test_the_first_shard_asks_for_the_exchange_until_it_is_there() -> None:
     assert not second.lacks_exchange(1)
     messages.topology.apply_all([AddVhost(Vhost("/")), AddEventExchange()])
     assert not first.lacks_exchange(100)
+
+
+def test_what_comes_and_goes_is_counted_without_anybody_listening(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2, (user(),))
+    client = AmqpClient(node, 1)
+    client.send(1, "channel.open")
+    for _ in range(2):
+        client.send(1, "queue.declare", queue="mine", durable=True)
+    client.send(1, "queue.delete", queue="mine")
+    client.send(0, "connection.close", reply_code=200, reply_text="")
+    node.settle()
+    first, second = (ChurnNumbers(*node.amqp(shard).traffic.report().churn) for shard in (0, 1))
+    assert second == ChurnNumbers(
+        connection_created=1,
+        connection_closed=1,
+        channel_created=1,
+        channel_closed=1,
+        queue_declared=2,
+    )
+    assert first == ChurnNumbers(queue_created=1, queue_deleted=1), "once for all shards"
