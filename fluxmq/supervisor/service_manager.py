@@ -1,4 +1,4 @@
-"""Messages to systemd: the node serves, reloads, stops, and is alive.
+"""Messages to systemd: the node serves, reloads, stops, is alive, and needs more time.
 
 Without ``NOTIFY_SOCKET`` in the environment there is nobody to tell. The protocol is one datagram of
 lines for each message; systemd's library does nothing else.
@@ -14,6 +14,13 @@ from collections.abc import Mapping
 
 from fluxmq import logs
 
+EXTENSION_SECONDS = 30
+"""Time that the service manager is asked for, again and again, while the node starts or stops: recovery
+takes as long as the data need, and the tree itself kills children that show no sign of life."""
+
+EXTENSIONS_EVERY_SECONDS = 10.0
+"""Seconds between these requests: two may be late before the time is over."""
+
 _log = logs.get_logger("fluxmq.supervisor")
 
 
@@ -28,6 +35,9 @@ class ServiceManager:
         self._interval = int(wanted) / 2e6 if mine and wanted.isdigit() else 0.0
         """Seconds between signs of life: half of what is asked for; 0 for none."""
         self._alive_at = 0.0
+        self._in_transition = True
+        """True while the node starts or stops, which has a time-out in the unit."""
+        self._extend_at = 0.0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
 
@@ -37,6 +47,7 @@ class ServiceManager:
 
     def serving(self) -> None:
         """Tell that the node serves, or has reloaded its settings."""
+        self._in_transition = False
         self._tell("READY=1", "STATUS=Serving")
 
     def reloading(self, clock_ns: int) -> None:
@@ -45,10 +56,16 @@ class ServiceManager:
 
     def stopping(self) -> None:
         """Tell that the node stops."""
+        self._in_transition = True
+        self._extend_at = 0.0
         self._tell("STOPPING=1", "STATUS=Stopping")
 
     def alive(self, now: float) -> None:
-        """Tell that the supervisor is alive, if it is time; called every quarter of a second."""
+        """Tell that the supervisor is alive, and ask for more time to start or stop, whenever either is
+        due; called every quarter of a second."""
+        if self._in_transition and now >= self._extend_at:
+            self._extend_at = now + EXTENSIONS_EVERY_SECONDS
+            self._tell(f"EXTEND_TIMEOUT_USEC={EXTENSION_SECONDS * 1_000_000}")
         if self._interval and now >= self._alive_at:
             self._alive_at = now + self._interval
             self._tell("WATCHDOG=1")

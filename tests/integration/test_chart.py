@@ -16,6 +16,7 @@ import yaml
 
 import fluxmq
 from fluxmq.settings import Settings, SettingsError, load
+from fluxmq.supervisor.tree import HAND_OVER_SECONDS, STOP_ORDER, STOP_SECONDS
 from tests.broker import CERTIFICATES, REPOSITORY
 
 pytestmark = pytest.mark.once
@@ -177,9 +178,12 @@ def test_the_container_has_no_rights_and_time_to_stop(case: str, tmp_path: Path)
     assert container(case)["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     # A node that is alone would wait for others in vain.
     assert ("lifecycle" in container(case)) == (case != "one")
-    waits = re.findall(r"seq (\d+)", yaml.safe_dump(container(case).get("lifecycle", {})))
+    waits = re.findall(r"drain --wait (\d+)", yaml.safe_dump(container(case).get("lifecycle", {})))
+    assert len(waits) == (case != "one")
     stops = next(iter(settings(case, tmp_path).values())).server.shutdown_timeout
-    assert pod["terminationGracePeriodSeconds"] > sum(map(int, waits)) + stops
+    stops += STOP_SECONDS * len({*STOP_ORDER} - {"etcd"})
+    stops += (STOP_SECONDS + HAND_OVER_SECONDS) * (case != "one")
+    assert pod["terminationGracePeriodSeconds"] >= sum(map(int, waits)) + stops
     assert ("PodDisruptionBudget" in {each["kind"] for each in rendered(case)}) == (case != "one")
 
 

@@ -16,6 +16,9 @@ import pytest
 import yaml
 
 import fluxmq
+from fluxmq.settings import load
+from fluxmq.supervisor.main import EXIT_USAGE
+from fluxmq.supervisor.tree import STOP_ORDER, STOP_SECONDS
 from tests.broker import HOST, REPOSITORY, Broker, free_ports, merged
 from tests.conformance.client import Client
 from tests.conformance.client import tcp as tcp_stream
@@ -326,3 +329,38 @@ def test_the_unit_of_systemd_waits_until_the_node_serves() -> None:
     assert service["ExecStart"].split()[0].endswith("/fluxmq-supervisor")
     assert int(service["WatchdogSec"]) >= 10
     assert service["KillMode"] == "mixed"
+    assert service["RestartPreventExitStatus"] == str(EXIT_USAGE)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """Every directive is known, and has a value that it takes."""
+    unit = (REPOSITORY / "packaging/systemd/fluxmq.service").read_text()
+    program = "/opt/fluxmq/bin/fluxmq-supervisor"
+    assert program in unit
+    path = tmp_path / "fluxmq.service"
+    path.write_text(unit.replace(program, sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    told = [line for line in done.stderr.splitlines() if "fluxmq.service" in line]
+    assert (done.returncode, told) == (0, []), done.stderr
+
+
+def test_a_container_is_given_the_time_that_a_stop_takes() -> None:
+    (service,) = yaml.safe_load((CONTAINER / "compose.yaml").read_text())["services"].values()
+    stop = load(CONTAINER / "fluxmq.yaml", {}).server.shutdown_timeout
+    stop += STOP_SECONDS * len({*STOP_ORDER} - {"etcd"})
+    assert int(service["stop_grace_period"].removesuffix("s")) >= stop
+
+
+def test_podman_builds_the_image_with_its_health_check() -> None:
+    """An image in OCI's format, podman's default, has none."""
+    for page in ("docs/installing.md", "docs/kubernetes.md", "packaging/container/Containerfile"):
+        commands = re.findall(r"^.*podman build .*$", (REPOSITORY / page).read_text(), re.MULTILINE)
+        assert commands
+        assert all("--format docker" in each for each in commands), page

@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 OF_FORKING = "tests/unit/supervisor/test_fork.py::"
 OF_CHILDREN = "tests/unit/supervisor/test_children.py::"
+OF_SERVICE_MANAGER = "tests/unit/supervisor/test_service_manager.py::"
 
 MUTATIONS = [
     Mutation(
@@ -47,5 +48,13 @@ MUTATIONS = [
         'os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")',
         "pass",
         OF_CHILDREN + "test_the_image_starts_no_threads",
+    ),
+    Mutation(
+        "service_manager_not_asked_for_time",
+        "The service manager is asked for more time while the node recovers.",
+        "ServiceManager.alive",
+        "self._in_transition and now >= self._extend_at",
+        "False",
+        OF_SERVICE_MANAGER + "test_more_time_is_asked_for_while_the_node_starts_and_stops",
     ),
 ]

@@ -42,7 +42,6 @@ def test_it_is_told_of_every_change(listener: Listener) -> None:
     manager.serving()
     manager.reloading(5_000_000)
     manager.stopping()
-    manager.alive(1.0)
     manager.close()
     assert listener.heard() == [
         "READY=1\nSTATUS=Serving",
@@ -55,14 +54,36 @@ def test_signs_of_life_come_twice_as_often_as_is_asked_for(listener: Listener) -
     address = listener.socket.getsockname()
     environment = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "7"}
     manager = ServiceManager(environment, 7)
+    manager.serving()
+    listener.heard()
     for now in (10.0, 10.5, 10.9, 11.0, 11.25):
         manager.alive(now)
     manager.close()
     assert listener.heard() == ["WATCHDOG=1"] * 2
     other = ServiceManager(environment, 8)
+    other.serving()
+    listener.heard()
     other.alive(10.0)
     other.close()
     assert listener.heard() == [], "they are asked of another process"
+
+
+def test_more_time_is_asked_for_while_the_node_starts_and_stops(listener: Listener) -> None:
+    """Recovery takes as long as it needs, and a stop as long as settings allow: both may exceed the unit's time-outs."""
+    manager = ServiceManager({"NOTIFY_SOCKET": listener.socket.getsockname()}, 1)
+    for now in (100.0, 100.25, 109.75, 110.0):
+        manager.alive(now)
+    assert listener.heard() == ["EXTEND_TIMEOUT_USEC=30000000"] * 2
+    manager.serving()
+    listener.heard()
+    manager.alive(120.0)
+    assert listener.heard() == []
+    manager.stopping()
+    listener.heard()
+    for now in (120.25, 120.5, 130.25):
+        manager.alive(now)
+    manager.close()
+    assert listener.heard() == ["EXTEND_TIMEOUT_USEC=30000000"] * 2
 
 
 def test_an_address_may_have_no_path() -> None:
