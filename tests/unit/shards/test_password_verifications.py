@@ -97,7 +97,7 @@ def test_guessing_is_slowed_down(
     make: Make, loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Review finding 15: also for a name that is nobody's; nobody is locked out elsewhere; a burst has one line."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "fluxmq")
     authentication = make(user(), failed_logins=GUESSES)
     for name in ("anna", "nobody"):
         for _ in range(4):
