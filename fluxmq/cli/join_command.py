@@ -154,7 +154,7 @@ def join(node: TargetNode, options: argparse.Namespace) -> list[str]:
         raise ExitError(EXIT_REFUSED, f"{options.cluster}: {refusal}") from None
     node.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = str(node.data_dir / FILE_NAME)
-    Files().write_whole(path, encode_nodes(KnownNodes(nodes=answer.nodes)))
+    Files().write_whole(path, encode_nodes(KnownNodes(nodes=answer.nodes, sets=answer.sets)))
     others = sorted(n for n, each in answer.nodes.items() if n != cluster.node_id and not each.left)
     lines = [f"{cluster.node_id} is part of cluster {cluster.name}, with {', '.join(others)}"]
     if not data_directory.is_locked(node.data_dir):

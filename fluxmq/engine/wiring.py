@@ -168,6 +168,8 @@ class Queues:
                 if self.nodes.left(name):
                     self.durable.forget(name)
                     continue
+                if not self.is_member(name) and self.nodes.is_unheard(name):
+                    continue
                 self.durable.open(name)
                 beat()
 

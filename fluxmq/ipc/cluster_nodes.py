@@ -12,22 +12,26 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from fluxmq.ipc.messages import MessageBody, Name, Text, Word
 from fluxmq.settings.membership import NODES_MAX, ClusterNode
+from fluxmq.settings.node_sets import NODE_SETS_MAX, NodeSet
 
 CLUSTER_NODES: Final = "cluster_nodes"
 ADMIT_NODE: Final = "admit_node"
 LEAVE: Final = "leave"
 
 NodesByName = Annotated[dict[Name, ClusterNode], Meta(max_length=NODES_MAX)]
+SetsById = Annotated[dict[Name, NodeSet], Meta(max_length=NODE_SETS_MAX)]
 
 
 class ClusterNodes(MessageBody, frozen=True):
-    """The nodes that the cluster keeps, by name. Also the answer to a node that is admitted."""
+    """The nodes that the cluster keeps, by name, and its node sets by identifier. Also the answer to a
+    node that is admitted."""
 
     nodes: NodesByName
+    sets: SetsById = field(default_factory=dict)
 
 
 class AdmitNode(MessageBody, frozen=True):

@@ -48,15 +48,18 @@ from fluxmq.replication.snapshot_offers import SnapshotOffers
 from fluxmq.replication.snapshots import Snapshots
 from fluxmq.replication.spread import LeaderSpread
 from fluxmq.settings.clustering import LOCAL
+from fluxmq.settings.group_names import group_of_set
 from fluxmq.settings.membership import effective
 from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths
-from fluxmq.storage.errors import Corruption
+from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
 
 TRANSFER_SECONDS_MAX: Final = 2.0
 """Time that a stopping shard waits for others to take its groups over."""
+UNHEARD_MAX: Final = 1000
+"""Groups that wait for this node to hear of their nodes: more than have addresses."""
 _STEP_SECONDS: Final = 0.005
 _ROUTINE: Final = frozenset(
     (MessageKind.APPEND_ANSWER, MessageKind.HEARTBEAT, MessageKind.HEARTBEAT_ANSWER)
@@ -171,6 +174,8 @@ class ReplicatedGroups:
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
         """By group: transports of closed replicas that are still releasing their address."""
+        self._unheard: set[str] = set()
+        """Groups that queues name, on nodes of which this node has not heard yet."""
         self._unknown = RateLimited(_log, per_second=0.01, burst=1)
         self._build(clock)
 
@@ -274,7 +279,13 @@ class ReplicatedGroups:
             return self.members.is_member(self.plans.of(group))
         except UnknownGroup as problem:
             self._unknown.event(logging.WARNING, group, "unknown group: %s", problem)
+            if group_of_set(group) and len(self._unheard) < UNHEARD_MAX:
+                self._unheard.add(group)
             return False
+
+    def is_unheard(self, group: str) -> bool:
+        """Return whether a group begins on nodes of which this node has yet to hear."""
+        return group in self._unheard
 
     def left(self, group: str) -> bool:
         """Return whether this node was a member and was removed. Raises StorageError."""
@@ -389,7 +400,8 @@ class ReplicatedGroups:
 
     def _on_nodes(self, body: Body, answered: Answered) -> None:
         """Work with the nodes that the cluster has now: some have joined, or have left."""
-        settings = effective(self._settings, ClusterNodes.from_body(body).nodes)
+        known = ClusterNodes.from_body(body)
+        settings = effective(self._settings, known.nodes, known.sets)
         self._follow(settings)  # before they connect
         self._endpoint.follow(settings.cluster)
         answered({})
@@ -403,6 +415,26 @@ class ReplicatedGroups:
             replica.plan = self.plans.of(name)
             replica.raft_transport.learn(replica.plan)
             replica.settled = False
+        self._open_unheard()
+
+    def _open_unheard(self) -> None:
+        """Open the groups here that begin on nodes of which this node has heard now."""
+        places = self.shards.places
+        for name in [*self._unheard]:
+            try:
+                self.plans.of(name)
+            except UnknownGroup:
+                continue
+            self._unheard.discard(name)
+            here = places.shard_of(name) == self.shards.shard and not places.is_moving(name)
+            if name in self._hosting.groups or not here or not self.is_member(name):
+                continue
+            try:
+                self._hosting.open(name)
+            except StorageError as problem:
+                _log.error(
+                    "a group could not be opened", extra={"group": name, "problem": str(problem)}
+                )
 
     def housekeeping(self) -> None:
         """Run periodic work; called every tenth of a second."""
