@@ -23,7 +23,8 @@ ADMIT_NODE: Final = "admit_node"
 LEAVE: Final = "leave"
 
 NodesByName = Annotated[dict[Name, ClusterNode], Meta(max_length=NODES_MAX)]
-SetsById = Annotated[dict[Name, NodeSet], Meta(max_length=NODE_SETS_MAX)]
+SetsById = Annotated[dict[Name, NodeSet], Meta(max_length=NODE_SETS_MAX + NODES_MAX)]
+"""Nodes may put the last ones at the same time."""
 
 
 class ClusterNodes(MessageBody, frozen=True):

@@ -243,6 +243,8 @@ class GroupPlans:
     def _members_of(self, group: str) -> tuple[str, ...]:
         """Return the initial members of a group that begins on the first nodes; none if there can be no
         such group."""
+        if copies_in(group) and not self._copies(group) and group not in self._raft.groups:
+            return ()  # more copies than there were nodes
         try:
             return tuple(each.node for each in self.of(group).members)
         except UnknownGroup:

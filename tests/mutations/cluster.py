@@ -427,7 +427,7 @@ MUTATIONS = [
         "cluster_leader_without_a_copy",
         "The node that should lead a group is one of its members.",
         "_chosen",
-        "return member.node == leader, ",
+        "return node == leader, ",
         "return False, ",
         "tests/unit/settings/test_plans.py::test_groups_that_one_node_should_lead",
     ),
