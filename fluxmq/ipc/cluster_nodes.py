@@ -49,14 +49,17 @@ class AdmitNode(MessageBody, frozen=True):
 
 class Leave(MessageBody, frozen=True):
     """Request that this node leaves the cluster. ``check``: only say what is against it; ``force``:
-    give up queues and sessions that only this node has."""
+    give up queues and sessions that only this node has; ``moves``: other nodes get its copies first."""
 
     check: bool
     force: bool
+    moves: bool = False
 
 
 class Obstacles(MessageBody, frozen=True):
-    """Reasons for which a node cannot leave, and what would be lost."""
+    """Reasons for which a node cannot leave, and what would be lost. ``others``: the other nodes of the
+    cluster."""
 
     obstacles: Annotated[tuple[Text, ...], Meta(max_length=1024)]
     losses: Annotated[tuple[Text, ...], Meta(max_length=1024)]
+    others: Annotated[tuple[Name, ...], Meta(max_length=NODES_MAX)] = ()
