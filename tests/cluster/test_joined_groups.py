@@ -50,7 +50,9 @@ def knows_the_set(control: Control, cluster: Cluster) -> bool:  # noqa: F811
     """Whether a queue that is declared on the fourth node would be led there."""
     with channel_of(cluster.nodes[3]) as channel:
         declare(channel, "first", "quorum")
-        code, text = control(cluster.nodes[3], "list_queues", "--formatter", "json", "name", "group")
+        code, text = control(
+            cluster.nodes[3], "list_queues", "--formatter", "json", "name", "group"
+        )
         assert code == 0, text
         if {"name": "first", "group": OF_FOURTH} in json.loads(text):
             return True
