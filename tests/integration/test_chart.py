@@ -1,4 +1,4 @@
-"""The Helm chart, as it was rendered for three sets of values: what Kubernetes makes of it, and the broker of its settings."""
+"""The Helm chart, as it was rendered for four sets of values: what Kubernetes makes of it, and the broker of its settings."""
 
 from __future__ import annotations
 
