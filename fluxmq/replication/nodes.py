@@ -61,11 +61,6 @@ class Nodes(Protocol):
         """Return whether this node is to have a group, as its own or as a member."""
         return True
 
-    def is_unheard(self, group: str) -> bool:
-        """Return whether a group begins on nodes of which this node has yet to hear; it is opened
-        then."""
-        return False
-
     def left(self, group: str) -> bool:
         """Return whether this node was a member and was removed. Raises StorageError."""
         return False

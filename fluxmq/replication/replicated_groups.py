@@ -4,7 +4,6 @@ what it needs of a group's events."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from fluxmq.cluster.shard_pairs import every_shard
 from fluxmq.ipc.cluster_nodes import CLUSTER_NODES, ClusterNodes
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body
-from fluxmq.logs import RateLimited, get_logger
+from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
 from fluxmq.net.links import FrameLink
 from fluxmq.raft.types import Message, MessageKind
@@ -47,8 +46,8 @@ from fluxmq.replication.snapshot_calls import SnapshotCalls
 from fluxmq.replication.snapshot_offers import SnapshotOffers
 from fluxmq.replication.snapshots import Snapshots
 from fluxmq.replication.spread import LeaderSpread
+from fluxmq.replication.unheard_groups import UnheardGroups
 from fluxmq.settings.clustering import LOCAL
-from fluxmq.settings.group_names import group_of_set
 from fluxmq.settings.membership import effective
 from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
@@ -58,8 +57,6 @@ from fluxmq.storage.files import Files
 
 TRANSFER_SECONDS_MAX: Final = 2.0
 """Time that a stopping shard waits for others to take its groups over."""
-UNHEARD_MAX: Final = 1000
-"""Groups that wait for this node to hear of their nodes: more than have addresses."""
 _STEP_SECONDS: Final = 0.005
 _ROUTINE: Final = frozenset(
     (MessageKind.APPEND_ANSWER, MessageKind.HEARTBEAT, MessageKind.HEARTBEAT_ANSWER)
@@ -174,9 +171,7 @@ class ReplicatedGroups:
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
         """By group: transports of closed replicas that are still releasing their address."""
-        self._unheard: set[str] = set()
-        """Groups that queues name, on nodes of which this node has not heard yet."""
-        self._unknown = RateLimited(_log, per_second=0.01, burst=1)
+        self._unheard = UnheardGroups()
         self._build(clock)
 
     def _build(self, clock: SteeredClock) -> None:
@@ -278,14 +273,8 @@ class ReplicatedGroups:
         try:
             return self.members.is_member(self.plans.of(group))
         except UnknownGroup as problem:
-            self._unknown.event(logging.WARNING, group, "unknown group: %s", problem)
-            if group_of_set(group) and len(self._unheard) < UNHEARD_MAX:
-                self._unheard.add(group)
+            self._unheard.note(problem)
             return False
-
-    def is_unheard(self, group: str) -> bool:
-        """Return whether a group begins on nodes of which this node has yet to hear."""
-        return group in self._unheard
 
     def left(self, group: str) -> bool:
         """Return whether this node was a member and was removed. Raises StorageError."""
@@ -420,12 +409,7 @@ class ReplicatedGroups:
     def _open_unheard(self) -> None:
         """Open the groups here that begin on nodes of which this node has heard now."""
         places = self.shards.places
-        for name in [*self._unheard]:
-            try:
-                self.plans.of(name)
-            except UnknownGroup:
-                continue
-            self._unheard.discard(name)
+        for name in self._unheard.heard(self.plans):
             here = places.shard_of(name) == self.shards.shard and not places.is_moving(name)
             if name in self._hosting.groups or not here or not self.is_member(name):
                 continue

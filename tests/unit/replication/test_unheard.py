@@ -42,10 +42,8 @@ def test_it_is_opened_with_the_members_that_its_name_says_as_soon_as_the_nodes_a
     with asyncio.Runner() as runner:
         member = LoneMember(tmp_path / "node1", runner)
         assert not member.queues.is_member(GROUP)
-        assert member.queues.nodes.is_unheard(GROUP)
         assert GROUP not in member.queues.service.groups
         hear(member)
-        assert not member.queues.nodes.is_unheard(GROUP)
         hosted = member.queues.service.groups[GROUP]
         voters = hosted.driver.node.status().membership.voters
         assert set(voters) == {member_number(node) for node in NODES}
