@@ -211,7 +211,7 @@ def leave(node: TargetNode, options: argparse.Namespace) -> list[str]:
         _part_from_clients(caller, options)
         for group in sorted(_rows_of(caller, name)):
             if not options.shrink:
-                _move_copy(caller, group, name, others, options.wait)
+                _move_copy(caller, group, others, options.wait)
             _until(partial(_leave_group, caller, group, name), options.wait, "is still a member of")
             _say(f"{name} is no longer a member of group {group!r}")
         caller.call(LEAVE, Leave(check=False, force=options.force).to_body())
@@ -277,9 +277,7 @@ def successors(rows: Iterable[RaftRow], group: str, others: Iterable[str]) -> li
     return begun or sorted(fit, key=lambda node: (copies[node], node))
 
 
-def _move_copy(
-    caller: BrokerCaller, group: str, name: str, others: tuple[str, ...], seconds: float
-) -> None:
+def _move_copy(caller: BrokerCaller, group: str, others: tuple[str, ...], seconds: float) -> None:
     """Have another node take a copy of a group, if there is one without: it becomes a voter before this
     node leaves."""
     candidates = successors(_rows(caller), group, others)

@@ -401,7 +401,11 @@ class ReplicatedGroups:
         self.plans.follow(settings)
         self.clocks.peers.nodes = len(settings.cluster.transport.peers) + 1
         for name, replica in self.replicas.items():
-            replica.plan = self.plans.of(name)
+            try:
+                replica.plan = self.plans.of(name)
+            except UnknownGroup as problem:  # an address is in use by now: it goes on as it was
+                self._unheard.note(problem)
+                continue
             replica.raft_transport.learn(replica.plan)
             replica.settled = False
         self._open_unheard()

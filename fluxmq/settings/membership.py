@@ -113,7 +113,7 @@ def set_of(nodes: Mapping[str, ClusterNode]) -> dict[str, int] | None:
     """Return the nodes of a set that there are now; None if they are those that the cluster began
     with."""
     there = {name: node.times for name, node in nodes.items() if not node.left}
-    changed = any(node.joined or node.left for node in nodes.values())
+    changed = any(node.joined or node.left or not node.initial for node in nodes.values())
     return there if there and changed else None
 
 

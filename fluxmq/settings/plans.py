@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -314,12 +314,16 @@ class GroupPlans:
         raft, own = self._raft, self._settings.cluster.node_id
         section = raft.groups.get(group, _NOT_GIVEN)
         on_set = group_of_set(group)
-        first = self._first(group)
-        address, nodes = self._nodes(group, section, first)
-        given = section.replication_factor or raft.replication_factor
-        factor = self._copies(group) or given if on_set is None else on_set.copies
-        able = tuple(each.node for each in nodes if each.node in first)
-        chosen = _chosen(group, able, factor, preferred_leader(group))
+        first, leader = self._first(group), preferred_leader(group)
+        if on_set is None:
+            factor = self._copies(group) or section.replication_factor or raft.replication_factor
+            address, nodes = self._nodes(group, section, first)
+            able = tuple(each.node for each in nodes if each.node in first)
+            chosen = _chosen(group, able, factor, leader)
+        else:
+            factor = on_set.copies
+            chosen = _chosen(group, tuple(first), factor, leader)
+            address, nodes = self._nodes(group, section, chosen)
         members = tuple(each for each in nodes if each.node in chosen)
         in_sync = section.min_in_sync_replicas or raft.min_in_sync_replicas
         timings = self._timings(group, section)
@@ -382,10 +386,10 @@ class GroupPlans:
     # --- addresses ---------------------------------------------------------------------------------------------------
 
     def _nodes(
-        self, group: str, section: RaftGroup, first: Mapping[str, int]
+        self, group: str, section: RaftGroup, needed: Collection[str]
     ) -> tuple[str, tuple[GroupMember, ...]]:
         """Return the group's address on this node, and every possible member, ascending by
-        number. ``first``: the nodes on which it may begin."""
+        number. ``needed``: the nodes without whose addresses it cannot begin."""
         if not self._clustered:
             base = self._raft.bind_addr if group == DEFAULT_GROUP else ""
             address, peers = section.bind_addr or base, dict[str, str]()
@@ -395,12 +399,11 @@ class GroupPlans:
             )
         else:
             address = self._own_address(group) if section.enabled else ""
-            peers = dict(section.peers) or self._derived_peers(group, address, first)
+            peers = dict(section.peers) or self._derived_peers(group, address, needed)
         addresses = dict(peers)
         if section.enabled:
             addresses[self._settings.cluster.node_id] = address
-        if group_of_set(group) and (missing := first.keys() - addresses.keys()):
-            # All nodes choose its members among the same ones, or not at all.
+        if group_of_set(group) is not None and (missing := {*needed} - addresses.keys()):
             raise UnknownGroup(group, f"has no address on {', '.join(sorted(missing))}")
         nodes = [GroupMember(node, member_number(node), at) for node, at in addresses.items()]
         return address, tuple(sorted(nodes, key=lambda each: each.number))
@@ -430,7 +433,7 @@ class GroupPlans:
             self._derived[group] = address
         return self._derived[group]
 
-    def _derived_peers(self, group: str, address: str, first: Mapping[str, int]) -> dict[str, str]:
+    def _derived_peers(self, group: str, address: str, needed: Collection[str]) -> dict[str, str]:
         """Return the addresses on the other nodes: shifted from the default group's as this node's
         own is."""
         raft = self._raft
@@ -442,7 +445,7 @@ class GroupPlans:
             try:
                 derived[node] = self._derived_peer(group, node, base, ports)
             except UnknownGroup:
-                if node in first:
+                if node in needed:
                     raise
                 # A node that has joined gets no copy of this group; the others go on with it.
         return derived

@@ -285,7 +285,7 @@ def test_a_node_that_has_left_and_joined_again_begins_no_group_of_before() -> No
         assert plans_of("b", first, sets_of(INITIAL, first)).of(group).own
 
 
-def test_a_group_needs_an_address_on_all_nodes_on_which_it_may_begin() -> None:
+def test_a_group_needs_an_address_on_each_node_on_which_it_begins() -> None:
     sets = sets_of(INITIAL, FOUR)
     name, _ = leads(plans_of("a", FOUR, sets), "d")
     offset = derived_offset(name)
