@@ -37,24 +37,33 @@ def address(node: str, more: int = 0, host: str = HOST) -> str:
     return f"{host}:{BASES[node] + more}"
 
 
-def raw(own: str, others: str, **more: Any) -> dict[str, Any]:
-    """The file of a node that names others."""
-    members = ",".join(f"{each}=http://{address(each, 300)}" for each in (own, *others))
-    etcd = {"bind_addr": address(own, 300), "client_addr": address(own, 301)}
+def host_of(node: str) -> str:
+    """The address of a node that has one of its own."""
+    return f"127.0.0.{2 + ord(node) - ord('a')}"
+
+
+def raw(own: str, others: str, apart: bool = False, **more: Any) -> dict[str, Any]:
+    """The file of a node that names others. ``apart``: each node has an address of its own."""
+
+    def at(node: str, more: int = 0) -> str:
+        return address(node, more, host_of(node) if apart else HOST)
+
+    members = ",".join(f"{each}=http://{at(each, 300)}" for each in (own, *others))
+    etcd = {"bind_addr": at(own, 300), "client_addr": at(own, 301)}
     return {
         "server": {"mqtt": {"tcp": {"addr": f"{HOST}:1883"}}},
         "cluster": {
             "enabled": True,
             "node_id": own,
             "transport": {
-                "bind_addr": address(own),
-                "peers": {each: address(each) for each in others},
+                "bind_addr": at(own),
+                "peers": {each: at(each) for each in others},
             },
             "raft": {
                 "enabled": True,
-                "bind_addr": address(own, 100),
-                "peers": {each: address(each, 100) for each in others},
-                "groups": {"hot": {"bind_addr": address(own, 200)}},
+                "bind_addr": at(own, 100),
+                "peers": {each: at(each, 100) for each in others},
+                "groups": {"hot": {"bind_addr": at(own, 200)}},
             },
             "etcd": etcd | ({"initial_cluster": members} if others else {}),
             **more,
@@ -184,7 +193,8 @@ def joined(known: Mapping[str, ClusterNode], node: str) -> dict[str, ClusterNode
     before = known.get(node)
     times = 1 if before is None else before.times + 1
     initial = before is not None and before.initial
-    return {**known, node: record(node, initial=initial, joined=True, times=times)}
+    new = record(node, host_of(node), initial=initial, joined=True, times=times)
+    return {**known, node: new}
 
 
 def without(known: Mapping[str, ClusterNode], node: str) -> dict[str, ClusterNode]:
@@ -197,7 +207,8 @@ def plans_of(
 ) -> GroupPlans:
     """The plans of a node, by its file and what it knows of the cluster."""
     first = own in others
-    file = file_of(own, others.replace(own, "") if first else "", join=not first)
+    named = others.replace(own, "") if first else ""
+    file = file_of(own, named, apart=True, join=not first)
     return GroupPlans(effective(file, nodes, sets))
 
 
@@ -207,12 +218,13 @@ def leads(plans: GroupPlans, node: str, group: str = "default") -> tuple[str, se
     return name, {each.node for each in plans.of(name).members} if name else set()
 
 
-FOUR = joined(INITIAL, "d")
+APART = {node: record(node, host_of(node), initial=True) for node in "abc"}
+FOUR = joined(APART, "d")
 FIVE = joined(FOUR, "e")
 
 
 def test_a_node_that_has_joined_leads_groups_that_begin_on_all_nodes_there_are() -> None:
-    sets = sets_of(INITIAL, FOUR, FIVE)
+    sets = sets_of(APART, FOUR, FIVE)
     assert len(sets) == 2, "the first nodes are no set of their own"
     for wanted, copies in (("default", 3), ("copies-2", 2), ("copies-4", 4)):
         found = [leads(plans_of(own, FIVE, sets), "d", wanted) for own in "abcde"]
@@ -231,7 +243,7 @@ def test_a_node_that_has_joined_leads_groups_that_begin_on_all_nodes_there_are()
 
 
 def test_a_cluster_that_began_with_one_node_has_copies_on_those_that_joined() -> None:
-    alone = {"a": record("a", initial=True)}
+    alone = {"a": record("a", host_of("a"), initial=True)}
     two = joined(alone, "b")
     three = joined(two, "c")
     for own in "abc":
@@ -243,7 +255,7 @@ def test_a_cluster_that_began_with_one_node_has_copies_on_those_that_joined() ->
 
 def test_groups_begin_when_all_first_nodes_have_been_replaced() -> None:
     nodes = FIVE
-    history = [INITIAL, FOUR, FIVE]
+    history = [APART, FOUR, FIVE]
     for node in "abc":
         nodes = without(nodes, node)
         history.append(nodes)
@@ -254,15 +266,16 @@ def test_groups_begin_when_all_first_nodes_have_been_replaced() -> None:
 
 
 def test_a_group_of_nodes_that_a_node_has_not_heard_of_does_not_begin_there() -> None:
-    sets = sets_of(INITIAL, FOUR)
+    sets = sets_of(APART, FOUR)
     name, members = leads(plans_of("a", FOUR, sets), "d")
     away = next(node for node in "abc" if node in members)
-    plans = plans_of(away, INITIAL, {})
+    plans = plans_of(away, APART, {})
     with pytest.raises(UnknownGroup, match="of which this node has not heard yet"):
         plans.of(name)
-    plans.follow(effective(file_of(away, "abc".replace(away, "")), FOUR, sets))
+    named = "abc".replace(away, "")
+    plans.follow(effective(file_of(away, named, apart=True), FOUR, sets))
     assert {each.node for each in plans.of(name).members} == members
-    gone = plans_of(away, without(FIVE, "d"), sets_of(INITIAL, FOUR, FIVE))
+    gone = plans_of(away, without(FIVE, "d"), sets_of(APART, FOUR, FIVE))
     assert {each.node for each in gone.of(name).members} == members, "it never changes"
     for wrong in ("copies-1-leader-d", "copies-5-leader-d", "copies-3-leader-e"):
         with pytest.raises(UnknownGroup, match="has other nodes"):
@@ -270,8 +283,8 @@ def test_a_group_of_nodes_that_a_node_has_not_heard_of_does_not_begin_there() ->
 
 
 def test_a_node_that_has_left_and_joined_again_begins_no_group_of_before() -> None:
-    history = [INITIAL, FOUR, without(FOUR, "d"), joined(without(FOUR, "d"), "d")]
-    name, members = leads(plans_of("a", FOUR, sets_of(INITIAL, FOUR)), "d")
+    history = [APART, FOUR, without(FOUR, "d"), joined(without(FOUR, "d"), "d")]
+    name, members = leads(plans_of("a", FOUR, sets_of(APART, FOUR)), "d")
     sets = sets_of(*history)
     back = plans_of("d", history[-1], sets)
     assert back.of(name).own == 0, "it may have been a member, and has forgotten that"
@@ -279,17 +292,17 @@ def test_a_node_that_has_left_and_joined_again_begins_no_group_of_before() -> No
     again, _ = leads(back, "d")
     assert again not in ("", name)
     assert back.of(again).own
-    first = joined(without(INITIAL, "c"), "c")
+    first = joined(without(APART, "c"), "c")
     for group in ("default", "leader-c", "hot"):
-        assert plans_of("c", first, sets_of(INITIAL, first)).of(group).own == 0
-        assert plans_of("b", first, sets_of(INITIAL, first)).of(group).own
+        assert plans_of("c", first, sets_of(APART, first)).of(group).own == 0
+        assert plans_of("b", first, sets_of(APART, first)).of(group).own
 
 
 def test_a_group_needs_an_address_on_each_node_on_which_it_begins() -> None:
-    sets = sets_of(INITIAL, FOUR)
+    sets = sets_of(APART, FOUR)
     name, _ = leads(plans_of("a", FOUR, sets), "d")
     offset = derived_offset(name)
-    taken = {**FOUR, "d": replace(FOUR["d"], transport=address("d", 100 + offset))}
+    taken = {**FOUR, "d": replace(FOUR["d"], transport=address("d", 100 + offset, host_of("d")))}
     plans = plans_of("a", taken, sets)
     with pytest.raises(UnknownGroup, match="has the derived address"):
         plans.of(name)
