@@ -22,7 +22,8 @@ MESSAGES = 50
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("joined-groups"), {})
+    three = {"cluster": {"raft": {"replication_factor": 3}}}
+    made = Cluster(tmp_path_factory.mktemp("joined-groups"), three)
     try:
         made.start()
         yield made

@@ -43,7 +43,8 @@ def host_of(node: str) -> str:
 
 
 def raw(own: str, others: str, apart: bool = False, **more: Any) -> dict[str, Any]:
-    """The file of a node that names others. ``apart``: each node has an address of its own."""
+    """The file of a node that names others. ``apart``: each node has an address of its own, and queues
+    have three copies."""
 
     def at(node: str, more: int = 0) -> str:
         return address(node, more, host_of(node) if apart else HOST)
@@ -63,6 +64,7 @@ def raw(own: str, others: str, apart: bool = False, **more: Any) -> dict[str, An
                 "enabled": True,
                 "bind_addr": at(own, 100),
                 "peers": {each: at(each, 100) for each in others},
+                **({"replication_factor": 3} if apart else {}),
                 "groups": {"hot": {"bind_addr": at(own, 200)}},
             },
             "etcd": etcd | ({"initial_cluster": members} if others else {}),
