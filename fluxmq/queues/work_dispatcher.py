@@ -53,6 +53,8 @@ class WorkDispatcher(GroupDispatcher):
         self._cursor = group.cursor
         self._inflight_claims = InflightClaims()
         self._refused = False
+        self._told: dict[GroupConsumer, bool] = {}
+        """Consumers that know whether they are the single active one."""
         self.dead_lettering = DeadLettering(queue, group)
         group.pending.arm_all()
 
@@ -61,6 +63,7 @@ class WorkDispatcher(GroupDispatcher):
     def remove(self, consumer: GroupConsumer) -> None:
         """Remove a consumer that is gone."""
         super().remove(consumer)
+        self._told.pop(consumer, None)
         self.pass_on()
 
     def pass_on(self) -> None:
@@ -74,6 +77,15 @@ class WorkDispatcher(GroupDispatcher):
     def active(self) -> GroupConsumer | None:
         """The active consumer under single active consumer: the oldest that still counts."""
         return next((each for each in self.consumers.values() if each.counts), None)
+
+    def _tell_activity(self, step: Step) -> None:
+        """Tell consumers that ask for it whether they are the active one, when that has changed."""
+        active = self.active
+        for consumer in self.consumers.values():
+            is_active = consumer is active
+            if consumer.terms.activity and self._told.get(consumer) is not is_active:
+                self._told[consumer] = is_active
+                step.activity.append((consumer, is_active))
 
     def _available_credit(self, consumer: GroupConsumer) -> int:
         """Return how many messages a consumer may be given now."""
@@ -131,6 +143,8 @@ class WorkDispatcher(GroupDispatcher):
 
     def run(self, step: Step, now: int, budget: int) -> int:
         """Hand out at most `budget` messages; return how many."""
+        if self.queue.config.single_active_consumer:
+            self._tell_activity(step)
         self._collect_due(now)
         if self._refused:
             return 0

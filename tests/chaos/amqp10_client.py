@@ -13,7 +13,6 @@ from typing import Any
 from proton import (
     Collector,
     Delivery,
-    Endpoint,
     Event,
     Link,
     Message,
@@ -142,7 +141,7 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         while (pending := self._engine.pending()) > 0:
-            transport.write(bytes(self._engine.peek(pending)))
+            transport.write(self._engine.peek(pending) or b"")
             self._engine.pop(pending)
         if self._timer is not None:
             self._timer.cancel()
@@ -161,9 +160,9 @@ class Connection(asyncio.Protocol):
         """Handle the engine's events."""
         while (event := self._collector.peek()) is not None:
             kind = event.type
-            if kind == Event.DELIVERY:
+            if kind == Event.DELIVERY and event.delivery is not None:
                 self._on_delivery(event.delivery)
-            elif kind == Event.LINK_REMOTE_OPEN:
+            elif kind == Event.LINK_REMOTE_OPEN and event.link is not None:
                 self._on_attach(event.link)
             elif kind in ENDS:
                 self._on_end(event)
@@ -182,21 +181,18 @@ class Connection(asyncio.Protocol):
                 self.on_outcome(tag, outcome)
         elif delivery.readable and not delivery.partial:
             message = Message()
-            message.decode(delivery.link.recv(delivery.pending))
+            message.decode(delivery.link.recv(delivery.pending) or b"")
             delivery.link.advance()
             repeat = not message.first_acquirer or message.delivery_count > 0
+            assert isinstance(message.body, bytes | memoryview), "a body of this run is binary"
             self.on_message(delivery, bytes(message.body), repeat)
 
     def _on_end(self, event: Event) -> None:
         if event.type == Event.TRANSPORT_ERROR:
-            condition = event.transport.condition
+            condition = None if event.transport is None else event.transport.condition
         else:
-            endpoint: Endpoint = (
-                event.link or event.session or event.connection
-                if event.type != Event.CONNECTION_REMOTE_CLOSE
-                else event.connection
-            )
-            condition = endpoint.remote_condition
+            endpoint = event.link or event.session or event.connection
+            condition = None if endpoint is None else endpoint.remote_condition
         self._end("" if condition is None else f"{condition.name}: {condition.description}")
 
     def _end(self, reason: str) -> None:

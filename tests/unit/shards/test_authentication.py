@@ -386,6 +386,24 @@ def test_an_unknown_name_is_none_until_somebody_adds_a_user(
     assert check(never, loop, "sensor", b"x") == bad
 
 
+def test_amqp_clients_without_credentials_are_one_user_from_where_they_may_be(make: Make) -> None:
+    refused = AuthResult(LoginOutcome.DENIED)
+    accepted = AuthResult(LoginOutcome.ACCEPTED, "anna")
+    here = make(user("anna"), anonymous={"amqp_user": "anna"})
+    assert here.without_credentials(LOCAL) == accepted
+    assert here.without_credentials(REMOTE) == refused
+    everywhere = make(user("anna"), anonymous={"amqp_user": "anna", "allow": "always"})
+    assert everywhere.without_credentials(REMOTE) == accepted
+    everywhere.set_users(2, ())
+    assert everywhere.without_credentials(REMOTE) == refused, "the user has gone"
+    guest = make(user("guest"), anonymous={"amqp_user": "guest", "allow": "always"})
+    assert guest.without_credentials(REMOTE) == refused, "guest may come from this machine only"
+    nobody = make(user("anna"), anonymous={"allow": "always"})
+    assert nobody.without_credentials(LOCAL) == refused
+    never = make(user("anna"), anonymous={"amqp_user": "anna", "allow": "never"})
+    assert never.without_credentials(LOCAL) == refused
+
+
 def test_certificates_honour_loopback_users(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     """Review finding 12: a certificate that names guest is no way round, whatever the protocol."""
     authentication = make(user("guest"), user())
