@@ -130,7 +130,7 @@ def source_of(address: str, *, version_1: bool = True) -> Source:
 def jms_address(address: str, capabilities: Sequence[str]) -> str:
     """Return the address of a node that JMS may mean as a topic: its name alone, with a capability."""
     topic = not TOPIC_CAPABILITIES.isdisjoint(capabilities)
-    if not topic or address.startswith("/") or address.startswith(tuple(_JMS)):
+    if not topic or address.startswith(("/", *_JMS)):
         return address
     return TOPIC_SCHEME + address
 

@@ -133,9 +133,7 @@ def _check_target(session: LinkSession, target: AddressTarget) -> None:
         raise LinkConditionError(conditions.UNAUTHORIZED_ACCESS, text)
 
 
-def _temporary_topic(
-    session: LinkSession, attach: AttachFrame, terminus: TargetTerminus
-) -> None:
+def _temporary_topic(session: LinkSession, attach: AttachFrame, terminus: TargetTerminus) -> None:
     """Attach a publisher to a topic of its own, which needs no queue. Raises LinkConditionError."""
     address = TOPIC_SCHEME + TEMPORARY + session.client.broker.unique()
     terminus.address = address

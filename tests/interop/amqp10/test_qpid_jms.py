@@ -38,7 +38,13 @@ def jars(pytestconfig: pytest.Config) -> Path:
     library = directory / "lib"
     if not (library / f"qpid-jms-client-{VERSION}.jar").exists():
         (directory / "pom.xml").write_text(POM)
-        command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={library}"]
+        command = [
+            maven,
+            "-q",
+            "-B",
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={library}",
+        ]
         try:
             subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=200)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired):

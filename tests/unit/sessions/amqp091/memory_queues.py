@@ -164,7 +164,7 @@ class MemoryQueue:
     def dispatch(self) -> bool:
         """Give out what there is room for; whether anything was."""
         browsers = [each for each in self.attached if each.wanted.browsing]
-        gave = any([self.show(browser) for browser in browsers])
+        gave = sum(self.show(browser) for browser in browsers) > 0
         while self.ready:
             able = [
                 handle

@@ -145,9 +145,7 @@ def test_a_browser_is_shown_no_more_than_it_has_credit_for(
     other = Peer10(broker)
     other.sender("/queues/q")
     publish(other, *["no"] * 5, "wanted", "wanted")
-    frames = peer.receiver(
-        "", credit=1, source=browser(filter={Symbol("jms-selector"): SELECTOR})
-    )
+    frames = peer.receiver("", credit=1, source=browser(filter={Symbol("jms-selector"): SELECTOR}))
     frames += [frame for _ in range(20) for frame in peer.receive()]
     assert messages(frames) == [b"wanted"]
     (handle,) = broker.queues["/", "q"].attached

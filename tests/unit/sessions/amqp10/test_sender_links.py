@@ -439,9 +439,7 @@ def test_a_topic_of_jms_takes_what_nobody_has_subscribed_to(peer: Peer10) -> Non
     assert [frame.payload for frame in peer.receive() if frame.payload]
 
 
-def test_a_temporary_topic_has_an_address_and_no_queue(
-    broker: MemoryBroker, peer: Peer10
-) -> None:
+def test_a_temporary_topic_has_an_address_and_no_queue(broker: MemoryBroker, peer: Peer10) -> None:
     target = TargetTerminus(dynamic=True, capabilities=Symbol("temporary-topic"))
     peer.send(AttachFrame("s", 0, False, target=target, initial_delivery_count=0))
     answer = peer.bodies(AttachFrame)[0]

@@ -32,6 +32,7 @@ from fluxmq.protocols.amqp10.performatives import (
     AttachFrame,
     BeginFrame,
     CloseFrame,
+    DetachFrame,
     DispositionFrame,
     FlowFrame,
     OpenFrame,
@@ -291,7 +292,9 @@ def test_a_queue_of_any_shard_is_browsed_to_its_end(node: AmqpNode, queue: str) 
     browser.send(AttachFrame("r", 1, True, source=source))
     browser.flow(20, 0, drain=True)
     frames = browser.frames()
-    shown = [from_sections(rest).payload for body, rest in frames if isinstance(body, TransferFrame)]
+    shown = [
+        from_sections(rest).payload for body, rest in frames if isinstance(body, TransferFrame)
+    ]
     assert shown == [b"0", b"1", b"2", b"3", b"4"]
     (flow,) = [body for body, _ in frames if isinstance(body, FlowFrame)]
     assert (flow.delivery_count, flow.link_credit, flow.drain) == (20, 0, True)
