@@ -267,7 +267,7 @@ def _open_consumer(session: LinkSession, attach: AttachFrame, target: AddressTar
     link = OutgoingLink(session, attach, queue, _priority(attach), filters.messages)
     session.links[attach.handle] = link
     single = queue.arguments.get(SINGLE_ACTIVE) is True and not link.browsing
-    if queue.type == QUORUM and not single:
+    if queue.type == QUORUM and not single and not link.browsing:
         link.credit.active = True
     wanted = ConsumeRequest(
         queue,
