@@ -314,7 +314,7 @@ def test_single_active_consumers_know_which_one_they_are(node: AmqpNode, shard: 
     def listen() -> list[list[bool]]:
         for client, list_ in zip(clients, told, strict=True):
             list_ += [
-                body.properties["rabbitmq:active"]
+                bool(body.properties["rabbitmq:active"])
                 for body in client.read()
                 if isinstance(body, FlowFrame) and body.properties
             ]
