@@ -298,22 +298,6 @@ class Authentication:
         self.results["anonymous", "failure"] += 1
         return AuthResult(LoginOutcome.DENIED)
 
-    def without_credentials(self, peer: str) -> AuthResult:
-        """Authenticate an AMQP client without a user name, as the user that the settings name."""
-        settings = self.settings.anonymous
-        name = settings.amqp_user
-        if self.bans.refuse("anonymous", peer, name):
-            return BANNED
-        if self.revision < 0:
-            return AuthResult(LoginOutcome.UNAVAILABLE)
-        from_here = settings.allow == "always" or (
-            settings.allow == "loopback" and is_loopback(peer)
-        )
-        if not from_here or self.user(name) is None or not self.reachable(name, peer):
-            self.results["anonymous", "failure"] += 1
-            return AuthResult(LoginOutcome.DENIED)
-        return AuthResult(LoginOutcome.ACCEPTED, name)
-
     def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> AuthResult:
         """Authenticate the holder of a certificate; its name need not be a user's unless
         ``user_needed``."""
@@ -458,6 +442,22 @@ class Authentication:
         """Return the SCRAM keys of a user who may log in from a client's address."""
         user = self.user(username) if self.reachable(username, peer) else None
         return user.scram if user is not None else None
+
+
+def without_credentials(authentication: Authentication, peer: str) -> AuthResult:
+    """Authenticate an AMQP client without a user name, as the user that the settings name."""
+    settings = authentication.settings.anonymous
+    name = settings.amqp_user
+    if authentication.bans.refuse("anonymous", peer, name):
+        return BANNED
+    if authentication.revision < 0:
+        return AuthResult(LoginOutcome.UNAVAILABLE)
+    from_here = settings.allow == "always" or (settings.allow == "loopback" and is_loopback(peer))
+    known = authentication.user(name) is not None
+    if not from_here or not known or not authentication.reachable(name, peer):
+        authentication.results["anonymous", "failure"] += 1
+        return AuthResult(LoginOutcome.DENIED)
+    return AuthResult(LoginOutcome.ACCEPTED, name)
 
 
 def identify(client: MqttClient) -> None:

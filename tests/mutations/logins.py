@@ -179,7 +179,7 @@ MUTATIONS = [
     Mutation(
         "anonymous_from_anywhere",
         "AMQP clients without credentials come from where MQTT's may.",
-        "Authentication.without_credentials",
+        "without_credentials",
         "not from_here or ",
         "",
         "tests/unit/shards/test_authentication.py::"

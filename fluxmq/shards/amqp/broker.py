@@ -54,6 +54,7 @@ from fluxmq.shards.amqp.consumer_requests import consume, status_of
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.queue_places import places_of
 from fluxmq.shards.amqp.replies import Replies
+from fluxmq.shards.authentication import without_credentials
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.shared_counts import SharedCounts
 from fluxmq.shards.timers import DueTimes
@@ -212,7 +213,7 @@ class AmqpBroker:
         authentication = self._broker.authentication
         if mechanism in ("EXTERNAL", "ANONYMOUS"):
             if mechanism == "ANONYMOUS":
-                result = authentication.without_credentials(client.peer)
+                result = without_credentials(authentication, client.peer)
             else:
                 name = client.certificate_name if user in ("", client.certificate_name) else ""
                 result = authentication.by_certificate(name, client.peer, user_needed=True)
