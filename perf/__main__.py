@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | node-loss | resting | observers | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | amqp10 | cluster | failover | catch_up | roaming | node-loss | resting | observers | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     for suite, text in (
         (queue.QUEUE, "durable queues against installed peers"),
         (queue.AMQP, "durable queues over AMQP 0.9.1 against installed peers"),
+        (queue.AMQP10, "durable queues over AMQP 1.0 against AMQP 0.9.1"),
         (queue.CLUSTER, "queues of three copies on three nodes against installed peers"),
     ):
         durable = commands.add_parser(suite.name, help=text)
