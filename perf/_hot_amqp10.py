@@ -154,7 +154,17 @@ class TransferReceiver(Receiver):
                 self.value = 1 if code == 0x41 else 0
             return at + 1
         if width < 0xA:
-            width = 1 if width == 5 else 2 if width == 6 else 4 if width == 7 else 8 if width == 8 else 16
+            width = (
+                1
+                if width == 5
+                else 2
+                if width == 6
+                else 4
+                if width == 7
+                else 8
+                if width == 8
+                else 16
+            )
             if width <= 8:
                 self.value = self.number(at + 1, width)
             return at + 1 + width

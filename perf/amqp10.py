@@ -56,7 +56,12 @@ def described(code: int, *fields: bytes) -> bytes:
     content = b"".join(fields)
     if len(content) < 255:
         return b"\x00\x53" + bytes((code, 0xC0, len(content) + 1, len(fields))) + content
-    return b"\x00\x53" + bytes((code, 0xD0)) + struct.pack(">II", len(content) + 4, len(fields)) + content
+    return (
+        b"\x00\x53"
+        + bytes((code, 0xD0))
+        + struct.pack(">II", len(content) + 4, len(fields))
+        + content
+    )
 
 
 def frame(body: bytes, kind: int = 0) -> bytes:
@@ -114,7 +119,9 @@ def attach_sender(connection: socket.socket, queue: str, handle: int = 0) -> Non
     await_frame(connection, ATTACH)
 
 
-def attach_receiver(connection: socket.socket, queue: str, handle: int = 0, credit: int = CREDIT) -> None:
+def attach_receiver(
+    connection: socket.socket, queue: str, handle: int = 0, credit: int = CREDIT
+) -> None:
     """A link from a queue, with this credit."""
     source = described(SOURCE, text(address(queue)))
     fields = text(f"from-{handle}"), uint(handle), TRUE, NULL, NULL, source, described(TARGET)

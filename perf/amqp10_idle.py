@@ -78,8 +78,7 @@ def measure(
         for number in range(QUEUES):
             amqp.declare(connection, queue_name(number), "", "classic")
     try:
-        for number in range(FIRST):
-            opened.append(open_one(broker, protocol, number))
+        opened += [open_one(broker, protocol, number) for number in range(FIRST)]
         before = resident(pids)
         began = time.monotonic()
         for number in range(connections):

@@ -24,13 +24,9 @@ from perf.progress import Announce
 from perf.run import Measurement, Progress, Run, RunError, Timing
 
 Result = (
-    Measurement
-    | IdleMeasurement
-    | BacklogMeasurement
-    | AmqpIdleMeasurement
-    | IdleLinksMeasurement
+    Measurement | IdleMeasurement | BacklogMeasurement | AmqpIdleMeasurement | IdleLinksMeasurement
 )
-ONCE = ("idle", "amqp-idle", "many-links")
+ONCE = ("idle", "amqp-idle", "idle-links", "many-links")
 """Kinds of case that are measured in one round."""
 
 COMPARED = (

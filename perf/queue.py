@@ -87,7 +87,15 @@ IDLE_HEAD = [
     *("broker", "connections", "B each", "made per s"),
     *("queues", "B each", "made per s", "start s"),
 ]
-LINKS_HEAD = ["case", "broker", "connections", "B each", "range", "made per s", "B per further link"]
+LINKS_HEAD = [
+    "case",
+    "broker",
+    "connections",
+    "B each",
+    "range",
+    "made per s",
+    "B per further link",
+]
 
 
 def add_options(command: argparse.ArgumentParser, suite: Suite) -> None:

@@ -8,7 +8,7 @@ cdef class AmqpPublishRun:
     cdef public Py_ssize_t payload_bytes, largest, body_length
     cdef public int channel
     cdef public bint mandatory, immediate, kept
-    cdef public bytes exchange, routing_key, properties
+    cdef public bytes exchange, routing_key, properties, blocks, block_ends
     cdef Py_ssize_t _index, _offset
 
     cpdef int detach(self) except -1

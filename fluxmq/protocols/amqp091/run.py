@@ -24,6 +24,7 @@ from fluxmq.model.batch_format import (
     MESSAGES_MAX,
     PAYLOAD_BYTES_MAX,
     PRODUCER,
+    PROPERTIES,
     PROTOCOL_AMQP_0_9_1,
     encode_header,
 )
@@ -49,6 +50,7 @@ _BODY_SIZE_AT = BODY_SIZE_AT
 _MESSAGES_MAX = MESSAGES_MAX
 _ATTRIBUTES = ATTRIBUTES
 _PAYLOADS_MAX = PAYLOAD_BYTES_MAX
+_BOUNDS = struct.Struct("<ii")
 
 
 class AmqpPublishRun:
@@ -58,7 +60,8 @@ class AmqpPublishRun:
     method frame of ``method_size`` bytes, a header frame of ``header_size``, a body frame unless
     the payload is empty. If both sizes are 0, the bytes are one bare payload. ``properties``:
     flags and list, as they follow the body size. ``payload_bytes``: of all together, ``largest``:
-    of the largest.
+    of the largest. ``blocks``, ``block_ends``: property blocks of the messages, and a column of where
+    each ends, if they differ (AMQP 1.0); empty if one is given for all.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class AmqpPublishRun:
         self.immediate = (bits & 2) != 0
         self.properties = properties
         self.kept = False
+        self.blocks = b""
+        self.block_ends = b""
         self._index = 0
         self._offset = start
 
@@ -162,6 +167,29 @@ class AmqpPublishRun:
         """Return copies of all payloads, for callers off the hot path."""
         return [self.payload(index) for index in range(self.count)]
 
+    def block(self, index: int, common: bytes) -> bytes:
+        """Return the property block of a message; ``common``: of all, if they do not differ."""
+        if not self.block_ends:
+            return common
+        first, end = _BOUNDS.unpack_from(self.block_ends, 4 * index)
+        return self.blocks[first:end]
+
+    def single(self, index: int) -> AmqpPublishRun:
+        """Return one message of the run as a run of its own."""
+        made = AmqpPublishRun.of(
+            self.channel,
+            self.exchange,
+            self.routing_key,
+            self.mandatory,
+            self.immediate,
+            self.properties,
+            self.payload(index),
+        )
+        if self.block_ends:
+            made.blocks = self.block(index, b"")
+            made.block_ends = _BOUNDS.pack(0, len(made.blocks))
+        return made
+
 
 def build_amqp_batches(
     run: AmqpPublishRun,
@@ -177,8 +205,9 @@ def build_amqp_batches(
     """Build batches of a run's messages, copying each payload once; the run may refer to the
     receive buffer.
 
-    All get the one ``key``, canonical property block, time ``now_us``, expiry and delay (us since
-    the epoch, 0 for none), ``producer`` and attributes, to which the protocol is added.
+    All get the one ``key``, canonical property block unless the run has one for each, time
+    ``now_us``, expiry and delay (us since the epoch, 0 for none), ``producer`` and attributes, to
+    which the protocol is added.
     ``sequence``: the producer's number of the first message, the others follow; 0 for both:
     unknown.
     """
@@ -188,8 +217,10 @@ def build_amqp_batches(
     total: cython.Py_ssize_t
     place: cython.Py_ssize_t
     following: cython.Py_ssize_t
+    index: cython.Py_ssize_t = 0
     flags: cython.int = _ATTRIBUTES
     columns: bytes
+    ends: bytes = b""
     built: list[bytes] = []
     attributes |= PROTOCOL_AMQP_0_9_1
     if expiry_us:
@@ -218,10 +249,13 @@ def build_amqp_batches(
         columns = b""
         if flags != _ATTRIBUTES:
             columns = _columns(count, expiry_us, delay_us, producer, sequence)
+        if run.block_ends:
+            ends, block = _blocks(run, index, count)
         built.append(
-            _filled(run, offset, count, total, flags, columns, attributes, key, block, now_us)
+            _filled(run, offset, count, total, flags, columns, attributes, ends, key, block, now_us)
         )
         left -= count
+        index += count
         offset = following
         if sequence:
             sequence += count
@@ -251,6 +285,19 @@ def _columns(
     return columns
 
 
+def _blocks(run: AmqpPublishRun, index: int, count: int) -> tuple[bytes, bytes]:
+    """Return the column of ends and the property blocks of some messages of a run; one has no
+    column."""
+    if count == 1:
+        return b"", run.block(index, b"")
+    if count == run.count:
+        return run.block_ends, run.blocks
+    ends = struct.unpack_from(f"<{count + 1}i", run.block_ends, 4 * index)
+    first = ends[0]
+    column = struct.pack(f"<{count + 1}i", *[end - first for end in ends])
+    return column, run.blocks[first : ends[count]]
+
+
 @cython.cfunc
 def _filled(
     run: AmqpPublishRun,
@@ -260,14 +307,17 @@ def _filled(
     flags: cython.int,
     columns: bytes,
     attributes: cython.uint,
+    ends: bytes,
     key: bytes,
     block: bytes,
     now_us: cython.longlong,
 ) -> bytes:
     """Build a batch of ``count`` messages from ``offset`` on, ``total`` bytes of payload;
-    ``columns``: those of eight bytes."""
+    ``columns``: those of eight bytes; ``ends``: the column of where property blocks end."""
     areas: bytes = key + block
-    at: cython.Py_ssize_t = 64 + len(columns) + 4 * count
+    if ends:
+        flags |= PROPERTIES
+    at: cython.Py_ssize_t = 64 + len(columns) + 4 * count + len(ends)
     length: cython.Py_ssize_t = at + 4 * (count + 1) + len(areas) + total
     padding: cython.Py_ssize_t = -length & 7
     target: Octets
@@ -276,13 +326,15 @@ def _filled(
         batch: bytes = PyBytes_FromStringAndSize(cython.NULL, length + padding)
         target = pointer(batch)
         memcpy(target + 64, PyBytes_AS_STRING(columns), len(columns))
-        _fill(target + at - 4 * count, count, attributes)
+        _fill(target + 64 + len(columns), count, attributes)
+        memcpy(target + at - len(ends), PyBytes_AS_STRING(ends), len(ends))
         memcpy(target + at + 4 * (count + 1), PyBytes_AS_STRING(areas), len(areas))
         memset(target + length, 0, padding)
         _copy_payloads(run, offset, count, target + at, target + length - total)
         check = xxh3_64_intdigest(memoryview(batch)[64:])
     else:
-        columns += attributes.to_bytes(4, "little") * count + _ends(run, offset, count)
+        columns += attributes.to_bytes(4, "little") * count + ends
+        columns += _ends(run, offset, count)
         body = _body_uncompiled(run, offset, count, columns, areas)
         body += bytes(padding)
         check = xxh3_64_intdigest(body)

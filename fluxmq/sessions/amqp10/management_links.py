@@ -20,6 +20,7 @@ from fluxmq.protocols.amqp10.conditions import (
 )
 from fluxmq.protocols.amqp10.delivery import transfer_frames
 from fluxmq.protocols.amqp10.performatives import AttachFrame, FlowFrame
+from fluxmq.protocols.amqp10.transfer_run import TransferRun
 from fluxmq.sessions.amqp10.client import Amqp10Client
 from fluxmq.sessions.amqp10.management import CREDIT, ManagementNode
 from fluxmq.sessions.amqp10.outcomes import ACCEPTED
@@ -82,6 +83,10 @@ class ManagementRequests:
         renew = partial(_renew, session.client)
         self.management = ManagementNode(session.client, session.broker, renew)
         self.link = IncomingLink(session, attach, self, CREDIT)
+
+    def take_run(self, run: TransferRun, index: int, count: int) -> int:
+        """Take nothing: requests come one by one."""
+        return 0
 
     def take(self, number: int, settled: bool, data: bytes, state: object) -> None:
         """Execute a request. Raises LinkConditionError for one of a transaction."""

@@ -41,6 +41,13 @@ class LinkSession(Protocol):
     def give(self, link: object | None, count: int, offset: int) -> int:
         """Return the first of ``count`` delivery numbers."""
 
+    @property
+    def next_delivery(self) -> int:
+        """The serial number that the next delivery gets."""
+
+    def send_whole(self, data: bytes, messages: int, redelivered: bool) -> None:
+        """Send messages of one frame each, no more than there is room for."""
+
     def send_transfers(
         self, link: Any, frames: list[bytes], messages: int, redelivered: bool
     ) -> None:

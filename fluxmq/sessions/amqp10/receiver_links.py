@@ -19,8 +19,9 @@ from typing import Final
 from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, EXPIRY, Batch
 from fluxmq.model.properties import PropertyError
 from fluxmq.protocols.amqp10 import conditions
-from fluxmq.protocols.amqp10.delivery import transfer_frames
+from fluxmq.protocols.amqp10.delivery import FIRST_BYTES, DeliveryTemplate, transfer_frames
 from fluxmq.protocols.amqp10.filters import MessageFilter
+from fluxmq.protocols.amqp10.foreign_messages import entry
 from fluxmq.protocols.amqp10.message_template import MessageTemplate, template_of
 from fluxmq.protocols.amqp10.performatives import AttachFrame, DetachFrame, FlowFrame
 from fluxmq.protocols.amqp10.types import ULong
@@ -48,6 +49,10 @@ ANSWERS_MAX: Final = 8
 NO_LIMIT_LEFT: Final = -1
 """Limit of a consumer that is to get nothing."""
 UNDELIVERABLE: Final = b"undeliverable"
+_NO_ANNOTATIONS: Final[dict[str, object]] = {}
+_STREAM_ANNOTATIONS: Final[dict[str, object]] = {"x-stream-offset": ULong(1 << 63)}
+"""The offset of a stream's message, to be put in its place."""
+_STREAM_OFFSET: Final = entry("x-stream-offset", ULong(1 << 63))
 
 
 class LinkCredit:
@@ -99,7 +104,9 @@ class OutgoingLink:
     ``held``: messages from the queue that it has not settled, those in ``waiting`` included.
     ``wanted``: messages that it sends, None for all; the queue is its own, or a stream, and the
     others are settled. ``settles``: it sends deliveries settled; ``written``: such deliveries and
-    messages that are not sent, not yet settled with the queue. ``limit``: what the queue was told. ``ending``: the client's detach, which came before
+    messages that are not sent, not yet settled with the queue. ``limit``: what the queue was told.
+    ``template``: of the last transfers, which were delivered for the time ``attempts``; ``known``: the
+    same of a message that was written by itself. ``ending``: the client's detach, which came before
     the queue's answer.
     """
 
@@ -124,6 +131,8 @@ class OutgoingLink:
         self.waiting: deque[tuple[Batch, int, int, int]] = deque()
         self.written: list[Range] = []
         self.known: tuple[bytes, bytes, MessageTemplate] | None = None
+        self.template: DeliveryTemplate | None = None
+        self.attempts = 0
         self.limit = NO_LIMIT_LEFT
         self.ending: DetachFrame | None = None
 
@@ -271,50 +280,103 @@ class OutgoingLink:
             if room <= 0:
                 return
             batch, first, count, attempts = self.waiting.popleft()
-            largest = self.attach.max_message_size
-            most = 1 if largest else min(count, self.credit.left, room)
-            messages = self._messages(batch, first, most, attempts)
-            part = len(messages)
+            part = self._write_run(batch, first, min(count, self.credit.left, room), attempts)
+            if not part:
+                part = 1
+                self._write(batch, first, attempts)
             if part < count:
                 self.waiting.appendleft((batch, first + part, count - part, attempts))
-            if largest and len(messages[0]) > largest:
-                offset = batch.base_offset + first
-                session.broker.count_drop("too_large", 1)
-                self.settle(Verb.REJECT, [(offset, offset)], 0, UNDELIVERABLE)
-                continue
-            self._write(messages, batch.base_offset + first, attempts > 1)
         if self.credit.draining and not self.waiting:
             session.mark()
 
-    def _messages(self, batch: Batch, first: int, most: int, attempts: int) -> list[bytes]:
-        """Return messages from ``first`` on: at most so many, and as many as fill the connection's
-        output."""
-        messages: list[bytes] = []
-        left = self.session.client.connection.room()
-        for index in range(first, first + most):
-            message = self._message(batch, index, attempts)
-            messages.append(message)
-            left -= len(message)
-            if left <= 0:
-                break
-        return messages
-
-    def _write(self, messages: list[bytes], offset: int, redelivered: bool) -> None:
-        """Write messages from ``offset`` on, for which there are credit and window."""
+    def _write_run(self, batch: Batch, first: int, most: int, attempts: int) -> int:
+        """Write messages from index ``first`` on that are of one template and take a frame each; return
+        how many: at most ``most``, and as many as fill the connection's output."""
+        template = self._template(batch, first, attempts)
+        if template is None:
+            return 0
         session = self.session
-        count = len(messages)
-        tag = session.give(None if self.settles else self, count, offset)
+        client = session.client
+        largest = self.attach.max_message_size
+        frame_max = client.frame_max
+        if largest:
+            frame_max = min(frame_max, largest + FIRST_BYTES)
+        data = template.encode(
+            batch,
+            first,
+            most,
+            session.channel,
+            self.handle,
+            session.next_delivery,
+            self.settles,
+            client.connection.room(),
+            frame_max,
+        )
+        count = template.count
+        if count:
+            self._give(batch.base_offset + first, count)
+            session.send_whole(data, count, attempts > 1)
+        return count
+
+    def _write(self, batch: Batch, index: int, attempts: int) -> None:
+        """Write a message, in as many frames as it takes; dead-letter one that is too large."""
+        session = self.session
+        message = self._message(batch, index, attempts)
+        offset = batch.base_offset + index
+        largest = self.attach.max_message_size
+        if largest and len(message) > largest:
+            session.broker.count_drop("too_large", 1)
+            self.settle(Verb.REJECT, [(offset, offset)], 0, UNDELIVERABLE)
+            return
+        number, frame_max = self._give(offset, 1), session.client.frame_max
+        frames = transfer_frames(
+            session.channel, self.handle, number & MASK, self.settles, message, frame_max
+        )
+        session.send_transfers(self, frames, 1, attempts > 1)
+
+    def _give(self, offset: int, count: int) -> int:
+        """Give messages from ``offset`` on to the client, for which there are credit and window; return
+        the first one's number."""
+        session = self.session
+        number = session.give(None if self.settles else self, count, offset)
         if self.settles:
             self.written.append((offset, offset + count - 1))
             session.mark()
         self.credit.used(count)
-        frames: list[bytes] = []
-        frame_max = session.client.frame_max
-        for number, message in enumerate(messages, tag):
-            frames += transfer_frames(
-                session.channel, self.handle, number & MASK, self.settles, message, frame_max
-            )
-        session.send_transfers(self, frames, count, redelivered)
+        return number
+
+    def _template(self, batch: Batch, index: int, attempts: int) -> DeliveryTemplate | None:
+        """Return the template of transfers of a message, and of those behind it that are like it; None
+        if it is not one of several."""
+        known = self.template
+        if known is not None and self.attempts == attempts and known.matches(batch, index):
+            return known
+        block, key = batch.properties(index), batch.key(index)
+        stream = self.queue.type == STREAM
+        try:
+            made = template_of(block, key, _STREAM_ANNOTATIONS if stream else _NO_ANNOTATIONS)
+        except (PropertyError, ValueError):
+            return None
+        expires = batch.expiry(index)
+        marked = batch.attributes(index) & ATTRIBUTE_REDELIVERED != 0
+        found = made.delivery(
+            block,
+            key,
+            ttl_ms=self._ttl_ms(expires) if expires else None,
+            delivery_count=0 if stream else attempts - 1,
+            first_acquirer=attempts <= 1 and not marked,
+        )
+        if found is not None:
+            found.expiry, found.redelivered = expires, marked
+            if stream:
+                found.offset_at = found.front.index(_STREAM_OFFSET) + len(_STREAM_OFFSET) - 8
+        self.template = None if expires else found  # time passes
+        self.attempts = attempts
+        return found
+
+    def _ttl_ms(self, expires: int) -> int:
+        """Return what is left of the life of a message, in milliseconds."""
+        return max((expires - self.session.broker.now_us()) // 1000, 0)
 
     def _message(self, batch: Batch, index: int, attempts: int) -> bytes:
         """Return the sections of a message."""
@@ -332,7 +394,7 @@ class OutgoingLink:
         if batch.flags & EXPIRY:
             expires = batch.expiry(index)
             if expires:
-                ttl_ms = max((expires - self.session.broker.now_us()) // 1000, 0)
+                ttl_ms = self._ttl_ms(expires)
         redelivered = attempts > 1
         if batch.flags & ATTRIBUTES and batch.attributes(index) & ATTRIBUTE_REDELIVERED:
             redelivered = True

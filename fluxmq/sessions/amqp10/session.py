@@ -24,6 +24,7 @@ from fluxmq.protocols.amqp10.conditions import (
     LinkConditionError,
     SessionConditionError,
 )
+from fluxmq.protocols.amqp10.frames import accepted_frame
 from fluxmq.protocols.amqp10.performatives import (
     RECEIVER,
     SENDER,
@@ -39,6 +40,7 @@ from fluxmq.protocols.amqp10.performatives import (
     TransactionalState,
     TransferFrame,
 )
+from fluxmq.protocols.amqp10.transfer_run import TransferRun
 from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.queues.commands import Verb
 from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, Range
@@ -238,13 +240,7 @@ class Amqp10Session:
     # --- incoming transfers ---
 
     def _on_transfer(self, transfer: TransferFrame, payload: bytes) -> None:
-        self.incoming_window -= 1
-        self.next_incoming_id += 1
-        if self.incoming_window < 0:
-            raise SessionConditionError(conditions.WINDOW_VIOLATION, "a transfer without window")
-        if self.incoming_window <= WINDOW // 2:
-            self.incoming_window = WINDOW
-            self.client.send(self.channel, self._flow())
+        self._came(1)
         handle = transfer.handle
         link = self.links.get(handle)
         if link is None:
@@ -260,6 +256,27 @@ class Amqp10Session:
         except LinkConditionError as error:
             link.flush()
             link.fail(error)
+
+    def _came(self, count: int) -> None:
+        """Count transfers, and renew the client's window. Raises SessionConditionError beyond it."""
+        self.incoming_window -= count
+        self.next_incoming_id += count
+        if self.incoming_window < 0:
+            raise SessionConditionError(conditions.WINDOW_VIOLATION, "a transfer without window")
+        if self.incoming_window <= WINDOW // 2:
+            self.incoming_window = WINDOW
+            self.client.send(self.channel, self._flow())
+
+    def on_transfers(self, run: TransferRun, index: int) -> int:
+        """Take transfers of a run from ``index`` on; return how many. The next one is given to
+        ``on_frame``."""
+        link = self.links.get(run.handle)
+        if self.state is not SessionState.MAPPED or not isinstance(link, IncomingLink):
+            return 0
+        taken = link.on_transfers(run, index, min(run.count - index, self.incoming_window))
+        if taken:
+            self._came(taken)
+        return taken
 
     def published(self, link: IncomingLink) -> None:
         """Renew a link's credit behind what it has published, and slow the client down."""
@@ -330,6 +347,18 @@ class Amqp10Session:
         """Return the first of ``count`` delivery numbers, which the link's messages get."""
         return self.ledger.given(link, count, offset)
 
+    @property
+    def next_delivery(self) -> int:
+        """The serial number that the next delivery gets."""
+        return self.ledger.next_tag & MASK
+
+    def send_whole(self, data: bytes, messages: int, redelivered: bool) -> None:
+        """Send messages of one frame each, no more than there is room for."""
+        self.sent += messages
+        connection = self.client.connection
+        connection.append(data)
+        connection.tally.delivered(messages, len(data), redelivered)
+
     def send_transfers(
         self, link: Link, frames: list[bytes], messages: int, redelivered: bool
     ) -> None:
@@ -389,6 +418,15 @@ class Amqp10Session:
             answer = DispositionFrame(SENDER, disposition.first, disposition.last, True, state)
             self.client.send(self.channel, answer)
 
+    def on_accepted(self, first: int, last: int) -> bool:
+        """Settle deliveries as accepted; return False if the session does not take that now."""
+        if self.state is not SessionState.MAPPED:
+            return False
+        newest = self.ledger.next_tag - 1
+        low, high = widened(first, newest), widened(last, newest)
+        self._settle(Verb.ACK, self.ledger.settle_range(max(low, 1), min(high, newest)), 0)
+        return True
+
     def _hold(
         self, transaction: LocalTransaction, verb: Verb, found: list[Settled], delay: int
     ) -> None:
@@ -432,13 +470,15 @@ class Amqp10Session:
                 link.settle_written()
                 link.drain()
         for first, last, state in self.outcomes.take():
-            answer = DispositionFrame(RECEIVER, first & MASK, last & MASK, True, state)
             count = last - first + 1
+            connection = self.client.connection
             if isinstance(state, AcceptedState):
-                self.client.connection.tally.amqp_confirmed += count
+                connection.tally.amqp_confirmed += count
+                connection.append(accepted_frame(self.channel, first & MASK, last & MASK))
             else:
-                self.client.connection.tally.amqp_nacked += count
-            self.client.send(self.channel, answer)
+                connection.tally.amqp_nacked += count
+                answer = DispositionFrame(RECEIVER, first & MASK, last & MASK, True, state)
+                self.client.send(self.channel, answer)
         if self.paced and 2 * self.outcomes.unanswered <= UNANSWERED_MAX:
             self.paced = False
             self.client.resume()
