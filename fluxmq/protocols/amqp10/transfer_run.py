@@ -249,14 +249,14 @@ class MessageShape:
             size, count = struct.unpack_from(">II", front, at + 1)
         end = at + size + (5 if wide else 2)
         places = [start]
-        at = start
+        stop = start
         try:
             for _ in range(count):
-                at = end_of(front, at, end)
-                places.append(at)
+                stop = end_of(front, stop, end)
+                places.append(stop)
         except AmqpValueError:
             return False
-        if at != end:
+        if stop != end:
             return False
 
         def place(field: int) -> int:
