@@ -205,7 +205,7 @@ class ChannelLedger:
                 continue
             tag = max(first, found.low)
             stop = min(last + 1, found.first + found.count)
-            if found.settled is None and tag == found.low:
+            if tag == found.low and tag < stop and found.settled is None:
                 self._settle_front(found, stop)
                 self._give(found, tag - found.first, stop - tag, ranges)
                 continue
