@@ -8,8 +8,9 @@ cdef class AmqpPublishRun:
     cdef public Py_ssize_t payload_bytes, largest, body_length
     cdef public int channel
     cdef public bint mandatory, immediate, kept
-    cdef public bytes exchange, routing_key, properties, blocks, block_ends
-    cdef Py_ssize_t _index, _offset
+    cdef public bytes exchange, routing_key, properties
+    cdef public tuple blocks
+    cdef tuple _walked
 
     cpdef int detach(self) except -1
     cpdef Py_ssize_t body_at(self, Py_ssize_t offset) except -1

@@ -60,8 +60,8 @@ class AmqpPublishRun:
     method frame of ``method_size`` bytes, a header frame of ``header_size``, a body frame unless
     the payload is empty. If both sizes are 0, the bytes are one bare payload. ``properties``:
     flags and list, as they follow the body size. ``payload_bytes``: of all together, ``largest``:
-    of the largest. ``blocks``, ``block_ends``: property blocks of the messages, and a column of where
-    each ends, if they differ (AMQP 1.0); empty if one is given for all.
+    of the largest. ``blocks``: if they differ (AMQP 1.0), the column of where each message's property
+    block ends, and the blocks; None if one is given for all.
     """
 
     def __init__(
@@ -92,10 +92,8 @@ class AmqpPublishRun:
         self.immediate = (bits & 2) != 0
         self.properties = properties
         self.kept = False
-        self.blocks = b""
-        self.block_ends = b""
-        self._index = 0
-        self._offset = start
+        self.blocks: tuple[bytes, bytes] | None = None
+        self._walked = 0, start
 
     @staticmethod
     def of(
@@ -119,7 +117,7 @@ class AmqpPublishRun:
         """Copy the bytes out of a buffer that will be reused; a repeated call is cheap."""
         if not self.kept:
             self.buffer = bytes(memoryview(self.buffer)[self.start : self.end])
-            self._offset -= self.start
+            self._walked = 0, 0
             self.end -= self.start
             self.start = 0
             self.kept = True
@@ -154,13 +152,14 @@ class AmqpPublishRun:
         if self.stride:
             place = self.body_at(self.start + index * self.stride)
         else:
-            if index < self._index:
-                self._index = 0
-                self._offset = self.start
-            while self._index < index:
-                self._offset = self.following(self._offset)
-                self._index += 1
-            place = self.body_at(self._offset)
+            at, place = self._walked
+            if index < at:
+                at, place = 0, self.start
+            while at < index:
+                place = self.following(place)
+                at += 1
+            self._walked = at, place
+            place = self.body_at(place)
         return bytes(memoryview(self.buffer)[place : place + self.body_length])
 
     def payloads(self) -> list[bytes]:
@@ -169,10 +168,11 @@ class AmqpPublishRun:
 
     def block(self, index: int, common: bytes) -> bytes:
         """Return the property block of a message; ``common``: of all, if they do not differ."""
-        if not self.block_ends:
+        if self.blocks is None:
             return common
-        first, end = _BOUNDS.unpack_from(self.block_ends, 4 * index)
-        return self.blocks[first:end]
+        ends, blocks = self.blocks
+        first, end = _BOUNDS.unpack_from(ends, 4 * index)
+        return blocks[first:end]
 
     def single(self, index: int) -> AmqpPublishRun:
         """Return one message of the run as a run of its own."""
@@ -185,9 +185,9 @@ class AmqpPublishRun:
             self.properties,
             self.payload(index),
         )
-        if self.block_ends:
-            made.blocks = self.block(index, b"")
-            made.block_ends = _BOUNDS.pack(0, len(made.blocks))
+        if self.blocks is not None:
+            block = self.block(index, b"")
+            made.blocks = _BOUNDS.pack(0, len(block)), block
         return made
 
 
@@ -249,7 +249,7 @@ def build_amqp_batches(
         columns = b""
         if flags != _ATTRIBUTES:
             columns = _columns(count, expiry_us, delay_us, producer, sequence)
-        if run.block_ends:
+        if run.blocks is not None:
             ends, block = _blocks(run, index, count)
         built.append(
             _filled(run, offset, count, total, flags, columns, attributes, ends, key, block, now_us)
@@ -290,12 +290,14 @@ def _blocks(run: AmqpPublishRun, index: int, count: int) -> tuple[bytes, bytes]:
     column."""
     if count == 1:
         return b"", run.block(index, b"")
+    assert run.blocks is not None
+    column, blocks = run.blocks
     if count == run.count:
-        return run.block_ends, run.blocks
-    ends = struct.unpack_from(f"<{count + 1}i", run.block_ends, 4 * index)
+        return column, blocks
+    ends = struct.unpack_from(f"<{count + 1}i", column, 4 * index)
     first = ends[0]
-    column = struct.pack(f"<{count + 1}i", *[end - first for end in ends])
-    return column, run.blocks[first : ends[count]]
+    part = struct.pack(f"<{count + 1}i", *[end - first for end in ends])
+    return part, blocks[first : ends[count]]
 
 
 @cython.cfunc

@@ -450,8 +450,7 @@ class MessageShape:
                 blocks += (self.head, size, self.lead, run.buffer[first:last])
                 at += fixed + len(size) + last - first
                 struct.pack_into("<i", ends, 4 * (each - index + 1), at)
-        made.blocks = area if cython.compiled else b"".join(blocks)
-        made.block_ends = bytes(ends)
+        made.blocks = bytes(ends), area if cython.compiled else b"".join(blocks)
         return 0
 
 

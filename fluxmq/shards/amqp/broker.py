@@ -441,7 +441,7 @@ class AmqpBroker:
     def _trace_amqp10(self, connection: Connection, run: AmqpPublishRun, routing: Routing) -> None:
         """Copy a run that came by AMQP 1.0, one by one where each message has its own properties."""
         info = connection.identity.client.info
-        singles = map(run.single, range(run.count)) if run.block_ends else (run,)
+        singles = map(run.single, range(run.count)) if run.blocks is not None else (run,)
         for each in singles:
             block = each.block(0, routing.block)
             each.properties = make_head(block, b"", -1, stream=False).properties

@@ -220,7 +220,7 @@ class Publishing:
         confirmation: PendingConfirm | None,
     ) -> None:
         """Deliver a run to MQTT subscribers, here and on other shards."""
-        if run.block_ends and run.count > 1:
+        if run.blocks is not None and run.count > 1:
             for index in range(run.count):
                 self._to_subscribers(run.single(index), routing, routes, confirmation)
             return

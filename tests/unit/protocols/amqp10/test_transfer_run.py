@@ -142,7 +142,7 @@ def test_equal_messages_have_no_blocks_of_their_own() -> None:
     run = read(transfers(first, first[:-2] + b"\0", first[:-2] + b"\2bb"))
     shape = shape_of(first)
     made = published(shape, run)
-    assert (made.count, made.payloads(), made.block_ends) == (3, [b"a", b"", b"bb"], b"")
+    assert (made.count, made.payloads(), made.blocks) == (3, [b"a", b"", b"bb"], None)
     assert (made.largest, made.payload_bytes, made.stride) == (2, 3, 0)
     block = from_sections(first).block(EXCHANGE, "guest")
     (batch,) = stored(shape, made, block)
