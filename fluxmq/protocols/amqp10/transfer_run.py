@@ -8,6 +8,8 @@ property block for all if their sections are equal, else with a block for each, 
 message's own id, correlation id and creation time are put as they came. Knows nothing of links,
 exchanges or permissions.
 
+Longer than 500 lines because a run and the shape that divides it are one scanner over the same bytes.
+
 Source: OASIS AMQP 1.0 part 2, section 2.7.5 (transfer), part 3, section 3.2 (message format).
 """
 

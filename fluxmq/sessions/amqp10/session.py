@@ -4,6 +4,8 @@ Handles and channels of both sides have the same numbers: the client chooses, an
 begins nothing by itself, answers with the same. Tags and delivery ids of deliveries to the client
 are the numbers of a `ChannelLedger`, cut to 32 bits.
 
+Longer than 500 lines because the windows, the numbers and the links of a session refer to each other.
+
 Source: OASIS AMQP 1.0 part 2, sections 2.5 (sessions), 2.6 (links) and 2.7 (performatives).
 """
 
