@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | node-loss | resting | observers | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | node-loss | resting | wakeups | observers | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from perf import (
     report,
     resting,
     roaming,
+    wakeups,
 )
 from perf.brokers import BrokerError
 from perf.cases import CASES, IDLE_CONNECTIONS
@@ -73,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser("node-loss", help="a node with many sessions is killed")
     )
     resting.add_options(commands.add_parser("resting", help="nodes without anything to do"))
+    wakeups.add_options(commands.add_parser("wakeups", help="what wakes idle processes"))
     observers.add_options(
         commands.add_parser("observers", help="scrapes and open pages beside messages")
     )
@@ -219,6 +221,7 @@ SPECIAL: Final = {
     "node-loss": node_loss.main,
     "observers": observers.main,
     "resting": resting.main,
+    "wakeups": wakeups.main,
     "roaming": roaming.main,
 }
 """Commands with modules of their own."""

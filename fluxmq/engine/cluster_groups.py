@@ -90,6 +90,11 @@ class ClusterGroups(GroupObserver, Protocol):
         """Number of batches in all outboxes of this shard."""
         return 0
 
+    @property
+    def idle(self) -> bool:
+        """Return that nothing waits."""
+        return True
+
     def housekeeping(self) -> None:
         """Run periodic work; called every tenth of a second."""
         return

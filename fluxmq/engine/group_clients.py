@@ -339,6 +339,13 @@ class GroupClients:
         yield "fluxmq_outbox_carried_total", {}, counts.carried
         yield "fluxmq_outbox_refused_total", {}, counts.refused
 
+    @property
+    def idle(self) -> bool:
+        """True if no request waits for a group."""
+        return self.outboxes.idle and all(
+            each.idle and not each.waits for each in self._clients.values()
+        )
+
     def housekeeping(self) -> None:
         """Run periodic work; called every tenth of a second."""
         for client in self._clients.values():

@@ -465,6 +465,11 @@ class Outboxes:
         """Return the number of batches in each outbox."""
         return [box.depth for boxes in self._boxes.values() for box in boxes.values()]
 
+    @property
+    def idle(self) -> bool:
+        """True if nothing is kept."""
+        return all(box.is_empty for boxes in self._boxes.values() for box in boxes.values())
+
     def housekeeping(self) -> None:
         """Run periodic work; called every tenth of a second."""
         for boxes in list(self._boxes.values()):

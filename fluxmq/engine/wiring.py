@@ -207,8 +207,13 @@ class Queues:
         self.elsewhere.join(remote)
         self._server = GroupServer(links, self.service, self.names, self.arrived)
         found = QueueLinks(self._server, remote, self.nodes)
-        self.nodes.join(links, found)
+        self.nodes.join(links, found, self.arrived_from_nodes)
         return found
+
+    def arrived_from_nodes(self) -> None:
+        """Take the time: what other nodes send is handled outside of ticks, and the last one may be
+        long ago."""
+        self.reactor.tally.now = time.monotonic()
 
     @property
     def remote_above_high_watermark(self) -> bool:
@@ -231,8 +236,15 @@ class Queues:
 
     # Time
 
+    @property
+    def idle(self) -> bool:
+        """True if no request waits for a group, here or elsewhere, and nobody for room."""
+        return not self.service.held and (
+            self.clients.idle and self.node_groups.idle and self.elsewhere.idle
+        )
+
     def housekeeping(self) -> None:
-        """Do periodic work; runs every tenth of a second."""
+        """Do periodic work; runs every tenth of a second while something happens."""
         self.clients.housekeeping()
         self.node_groups.housekeeping()
         self.elsewhere.housekeeping()

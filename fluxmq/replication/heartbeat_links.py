@@ -216,7 +216,11 @@ class HeartbeatLinks:
     ) -> None:
         self.heard[link.peer] = self.now()
         self.combined.on_beat(link.peer, number, added, removed)
+        if added or removed:
+            self._hosting.wake()
 
     def _on_answer(self, link: NodeLink, number: int, woken: Sequence[str]) -> None:
         self.heard[link.peer] = self.now()
         self.combined.on_answer(link.peer, number, woken)
+        if woken:
+            self._hosting.wake()

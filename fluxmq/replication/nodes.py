@@ -83,8 +83,14 @@ class Nodes(Protocol):
 
     # Work
 
-    def join(self, shard_links: Mapping[int, FrameLink], traffic: Traffic) -> None:
-        """Use the links to this node's shards, and make those to other nodes."""
+    def join(
+        self,
+        shard_links: Mapping[int, FrameLink],
+        traffic: Traffic,
+        arrived: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Use the links to this node's shards, and make those to other nodes; ``arrived`` is called
+        before frames of those are handled."""
         return
 
     def commands(self) -> dict[str, RequestHandler]:

@@ -71,8 +71,13 @@ class ControlUser(Protocol):
     def established(self) -> None:
         """Begin anew: control is connected (again)."""
 
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called every tenth of a second while something happens."""
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of its metrics."""
@@ -144,7 +149,9 @@ class Shard:
             from fluxmq.shards.publish_links import PublishLinks
 
             wake = self.queues.service.wake
-            self.publish_links = PublishLinks(self.endpoint, parts.nodes, wake, replicated)
+            self.publish_links = PublishLinks(
+                self.endpoint, parts.nodes, wake, replicated, self.queues.arrived_from_nodes
+            )
         self.durable = Durable(self.broker.sessions.durable, parts.durable_links)
         self.permissions = PermissionUpdates(self.reactor, self.broker, self.authentication)
         self.amqp = Amqp(
@@ -162,6 +169,15 @@ class Shard:
             around.take_connections,
             around.times.steady_us,
         )
+
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+        if not self.queues.idle:
+            return 0.0
+        users = (user.next_due for user in self.control_users)
+        return min(self.broker.next_due, self.amqp.next_due, *users)
 
     def _make_parts(
         self,

@@ -9,6 +9,7 @@ before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
@@ -81,6 +82,12 @@ class RetainedSync:
     def established(self) -> None:
         """Send what waits: control is connected (again)."""
         self._commits.established()
+
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+        return math.inf if self._comparing is None else 0.0
 
     def housekeeping(self) -> None:
         """Continue to compare; called every tenth of a second."""

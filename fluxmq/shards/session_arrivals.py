@@ -303,6 +303,11 @@ class SessionArrivals:
         self._drop(arrival)
         self._finish(arrival, UNAVAILABLE)
 
+    @property
+    def under_way(self) -> bool:
+        """True while there is a session that arrives."""
+        return bool(self._arriving)
+
     def housekeeping(self) -> None:
         """Begin attempts again; called every tenth of a second."""
         now = self._now()

@@ -263,6 +263,11 @@ class SessionDepartures:
         else:
             self._end(client_id, departure)
 
+    @property
+    def under_way(self) -> bool:
+        """True while there is a session that leaves, or somebody who waits for that."""
+        return bool(self._leaving or self._asked)
+
     def housekeeping(self) -> None:
         """Keep what was not moved in time; called every tenth of a second."""
         now = self._now()

@@ -7,6 +7,7 @@ one may have published it. Without an answer in `CLAIM_SECONDS` it is published 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
@@ -132,6 +133,12 @@ class ClusterWills:
         """Send what waits: control is connected (again)."""
         self._retry_at = 0.0
         self._ask()
+
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+        return math.inf if self.idle else 0.0
 
     def housekeeping(self) -> None:
         """Publish what was not claimed in time, and ask again; called every tenth of a second."""

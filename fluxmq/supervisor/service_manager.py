@@ -47,8 +47,13 @@ class ServiceManager:
         """Tell that the node stops."""
         self._tell("STOPPING=1", "STATUS=Stopping")
 
+    @property
+    def due(self) -> float | None:
+        """When ``alive`` has to be called again, in monotonic seconds; None: never."""
+        return self._alive_at if self._interval else None
+
     def alive(self, now: float) -> None:
-        """Tell that the supervisor is alive, if it is time; called every quarter of a second."""
+        """Tell that the supervisor is alive, if it is time."""
         if self._interval and now >= self._alive_at:
             self._alive_at = now + self._interval
             self._tell("WATCHDOG=1")

@@ -57,10 +57,12 @@ def test_signs_of_life_come_twice_as_often_as_is_asked_for(listener: Listener) -
     manager = ServiceManager(environment, 7)
     for now in (10.0, 10.5, 10.9, 11.0, 11.25):
         manager.alive(now)
+    assert manager.due == 12.0, "the supervisor wakes for it"
     manager.close()
     assert listener.heard() == ["WATCHDOG=1"] * 2
     other = ServiceManager(environment, 8)
     other.alive(10.0)
+    assert other.due is None
     other.close()
     assert listener.heard() == [], "they are asked of another process"
 
