@@ -61,6 +61,11 @@ class TurnTimer:
         self.tenths = max(self.tenths + 1, int((now - self._began) / TURN_SECONDS))
         return max(0.0, now - self.expected)
 
+    @property
+    def resting(self) -> bool:
+        """True if nothing has happened for some turns."""
+        return self._calm >= CALM_TURNS and not self._stirred
+
     def passes(self, tenths: int) -> bool:
         """Return whether a multiple of that many tenths of a second has passed with this turn."""
         return self.tenths // tenths != self._before // tenths
@@ -70,7 +75,7 @@ class TurnTimer:
         work for every turn."""
         now = self._clock()
         seconds = TURN_SECONDS
-        if not self._stirred and self._calm >= CALM_TURNS:
+        if self.resting:
             seconds = max(TURN_SECONDS, min(due - now, REST_SECONDS))
         self._schedule(now, seconds)
 

@@ -252,7 +252,7 @@ class Worker:
         self.shard.durable.housekeeping()
         for user in self.shard.control_users:
             user.housekeeping()
-        self.reports.census.step()
+        self.reports.census.step(resting=self.timer.resting)
         self.shard.peers.check()
         if self.timer.passes(SECOND_TENTHS):
             self.shard.broker.retained.housekeeping()
