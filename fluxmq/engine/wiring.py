@@ -207,10 +207,10 @@ class Queues:
         self.elsewhere.join(remote)
         self._server = GroupServer(links, self.service, self.names, self.arrived)
         found = QueueLinks(self._server, remote, self.nodes)
-        self.nodes.join(links, found, self.arrived_from_nodes)
+        self.nodes.join(links, found, self._arrived_from_nodes)
         return found
 
-    def arrived_from_nodes(self) -> None:
+    def _arrived_from_nodes(self) -> None:
         """Take the time: what other nodes send is handled outside of ticks, and the last one may be
         long ago."""
         self.reactor.tally.now = time.monotonic()
@@ -235,13 +235,6 @@ class Queues:
         self._server.flush()
 
     # Time
-
-    @property
-    def idle(self) -> bool:
-        """True if no request waits for a group, here or elsewhere, and nobody for room."""
-        return not self.service.held and (
-            self.clients.idle and self.node_groups.idle and self.elsewhere.idle
-        )
 
     def housekeeping(self) -> None:
         """Do periodic work; runs every tenth of a second while something happens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fluxmq.engine.wiring import Queues
@@ -150,7 +151,11 @@ class Shard:
 
             wake = self.queues.service.wake
             self.publish_links = PublishLinks(
-                self.endpoint, parts.nodes, wake, replicated, self.queues.arrived_from_nodes
+                self.endpoint,
+                parts.nodes,
+                wake,
+                replicated,
+                partial(_take_time, self.reactor, around.times.monotonic),
             )
         self.durable = Durable(self.broker.sessions.durable, parts.durable_links)
         self.permissions = PermissionUpdates(self.reactor, self.broker, self.authentication)
@@ -174,7 +179,11 @@ class Shard:
     def next_due(self) -> float:
         """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
         for every turn of the timer."""
-        if not self.queues.idle:
+        queues = self.queues
+        waits = queues.service.held or not (
+            queues.clients.idle and queues.node_groups.idle and queues.elsewhere.idle
+        )
+        if waits:  # requests for a group, here or elsewhere, or publishers for room
             return 0.0
         users = (user.next_due for user in self.control_users)
         return min(self.broker.next_due, self.amqp.next_due, *users)
@@ -252,6 +261,12 @@ class Shard:
 
     def _tell_peers(self) -> None:
         self.peers.tell()
+
+
+def _take_time(reactor: Reactor, now: Callable[[], float]) -> None:
+    """Take the time: what other nodes send is handled outside of ticks, and the last one may be long
+    ago."""
+    reactor.tally.now = now()
 
 
 def make_authentication(settings: Settings, around: Surroundings) -> Authentication:
