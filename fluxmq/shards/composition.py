@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fluxmq.engine.wiring import Queues
@@ -144,19 +143,9 @@ class Shard:
         watched.events.connected = lambda: parts.nodes.connected
         if isinstance(parts.nodes, NodePeers):
             parts.nodes.runs.doubtful.settle = self.peers.settle
-        self.publish_links: PublishLinks | None = None
-        if self.endpoint is not None and isinstance(parts.nodes, NodePeers):
-            # Imported only where it is used: it costs time and memory.
-            from fluxmq.shards.publish_links import PublishLinks
-
-            wake = self.queues.service.wake
-            self.publish_links = PublishLinks(
-                self.endpoint,
-                parts.nodes,
-                wake,
-                replicated,
-                partial(_take_time, self.reactor, around.times.monotonic),
-            )
+        self.publish_links = make_publish_links(
+            self.endpoint, parts.nodes, self.queues, replicated, around.times.monotonic
+        )
         self.durable = Durable(self.broker.sessions.durable, parts.durable_links)
         self.permissions = PermissionUpdates(self.reactor, self.broker, self.authentication)
         self.amqp = Amqp(
@@ -263,10 +252,27 @@ class Shard:
         self.peers.tell()
 
 
-def _take_time(reactor: Reactor, now: Callable[[], float]) -> None:
-    """Take the time: what other nodes send is handled outside of ticks, and the last one may be long
-    ago."""
-    reactor.tally.now = now()
+def make_publish_links(
+    endpoint: ShardEndpoint | None,
+    nodes: OtherNodes,
+    queues: Queues,
+    replicated: bool,
+    now: Callable[[], float],
+) -> PublishLinks | None:
+    """Return the streams for messages between nodes; None without other nodes."""
+    if endpoint is None or not isinstance(nodes, NodePeers):
+        return None
+    # Imported only where it is used: it costs time and memory.
+    from fluxmq.shards.publish_links import PublishLinks
+
+    tally = queues.reactor.tally
+
+    def arrived() -> None:
+        """Take the time: what other nodes send is handled outside of ticks, and the last one may be
+        long ago."""
+        tally.now = now()
+
+    return PublishLinks(endpoint, nodes, queues.service.wake, replicated, arrived)
 
 
 def make_authentication(settings: Settings, around: Surroundings) -> Authentication:
