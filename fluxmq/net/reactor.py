@@ -407,6 +407,10 @@ class Reactor:
                 self.publish(connection, buffer)
                 if self.watching and self.watching & WATCH_ALARM:
                     host.hold_publisher(connection)
+            elif kind == 2 and connection.open and scanner.first != 0x40:
+                handler.acknowledgements(
+                    connection, scanner.first, buffer, scanner.start, scanner.count
+                )
             elif kind == 2 and connection.open:
                 delivery = connection.delivery
                 if delivery is not None and delivery.acknowledge_run(

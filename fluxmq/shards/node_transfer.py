@@ -15,15 +15,17 @@ from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.handover import restore
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.rows import grant_of, will_of, will_values
-from fluxmq.shards.durable.session_journal import ReleasedMessage, SessionJournal, Undelivered
+from fluxmq.shards.durable.session_journal import ReleasedMessages, SessionJournal, Undelivered
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.transfer import (
     export_inflight,
     identity_of,
     import_inflight,
+    received_again,
+    received_of,
+    released_of,
     subscriptions_of,
 )
-from fluxmq.storage.state_store import RECEIVED, RELEASED
 
 
 def state_of(session: Session, now: float) -> list[Any]:
@@ -37,8 +39,8 @@ def state_of(session: Session, now: float) -> list[Any]:
         max(session.will_at - now, 0.001) if session.will_at else 0.0,
         will_values(session.will),
         subscriptions_of(session),
-        sorted((session.received or set()) - journal.unwritten()),
-        list(delivery.released or ()),
+        received_of(session),
+        released_of(delivery),
         delivery.next_pid,
         journal.number,
     ]
@@ -76,18 +78,16 @@ def session_of(
     session.will = None if will is None else will_of(will)
     for written, *options in subscriptions:
         session.subscriptions[written] = grant_of(options)
-    session.received = set(received) or None
+    received_again(session, received)
     journal = keep(session)
     journal.home.wipe(client_id)
     journal.number = number
     inflight_ranges = [_arrived(journal, values, groups, now) for values in messages]
-    restore(delivery, inflight_ranges, released, next_pid)
-    if released:
-        delivery.released = {pid: (ReleasedMessage(journal, pid), 0) for pid in released}
+    restore(delivery, inflight_ranges, released, next_pid, ReleasedMessages(journal))
     for packet_id in received:
-        journal.home.put(RECEIVED, (client_id, packet_id))
+        journal.received_rows.add(packet_id, 1)
     for packet_id in released:
-        journal.home.put(RELEASED, (client_id, packet_id))
+        journal.released_rows.add(packet_id, 1)
     journal.write_everything()
     return session
 

@@ -176,6 +176,38 @@ class PublishRun:
             offset = self.body_at(offset) + self.body_length
         return found
 
+    def packet_id_ranges(self) -> list[tuple[int, int]]:
+        """Return the packet identifiers, in order, as ranges: the first and how many."""
+        offset: cython.Py_ssize_t = self.start
+        index: cython.Py_ssize_t
+        place: cython.Py_ssize_t
+        before_body: cython.Py_ssize_t
+        pid: cython.Py_ssize_t
+        first: cython.Py_ssize_t = 0
+        size: cython.Py_ssize_t = 0
+        data: Octets
+        found: list[tuple[int, int]] = []
+        data = pointer(self.buffer) if cython.compiled else self.buffer
+        before_body = self.body_at(offset) - offset - self.pid_at
+        for index in range(self.count):
+            if self.stride:
+                place = offset + self.pid_at
+                offset += self.stride
+            else:
+                place = self.body_at(offset)
+                offset = place + self.body_length
+                place -= before_body
+            pid = (data[place] << 8) | data[place + 1]
+            if size and pid == first + size:
+                size += 1
+            else:
+                if size:
+                    found.append((first, size))
+                first = pid
+                size = 1
+        found.append((first, size))
+        return found
+
     def buffer_topic(self, offset: cython.Py_ssize_t) -> bytes:
         """Return the topic field on the wire, which is empty where an alias replaces it."""
         place: cython.Py_ssize_t = self.body_at(offset) - self.variable

@@ -1,7 +1,7 @@
 """Dispatch of packets of MQTT connections: the one handler that all connections of a shard share.
 
-The hot path handles plain PUBLISH runs, PUBACK runs and PINGREQ; everything else comes here, one
-packet at a time. Client errors are ``ProtocolError`` up to here, where they become a DISCONNECT
+The hot path handles plain PUBLISH runs, PUBACK runs and PINGREQ; runs of plain PUBREC, PUBREL and
+PUBCOMP come here as they are, and everything else one packet at a time. Client errors are ``ProtocolError`` up to here, where they become a DISCONNECT
 (MQTT 5) or a closed connection.
 
 Source: MQTT 3.1.1 and 5.0 chapter 3, sections 4.3 and 4.13.
@@ -17,6 +17,7 @@ from fluxmq.model.outcomes import REFUSED_MIN
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import decode
 from fluxmq.protocols.mqtt.connect import version_of
+from fluxmq.protocols.mqtt.identifiers import identifier_ranges
 from fluxmq.protocols.mqtt.packet_types import PacketType
 from fluxmq.protocols.mqtt.packets import (
     Auth,
@@ -104,8 +105,6 @@ class MqttConnectionHandler:
             connect_flow.on_connect(self.broker, client, body)
             return
         connected = stage is CONNECTED
-        if connected and len(body) == 2 and acknowledgements.on_short(client, first, body):
-            return
         if first == _CONNECT:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "second CONNECT")
         packet = decode(first, body, client.connection.version, limits=self.broker.limits.packets)
@@ -117,6 +116,17 @@ class MqttConnectionHandler:
             self.end(client, with_will=False, reason="client")
         else:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "only AUTH may follow CONNECT")
+
+    def acknowledgements(
+        self, connection: Connection, first: int, buffer: bytearray, start: int, count: int
+    ) -> None:
+        """Handle a run of plain PUBREC, PUBREL or PUBCOMP packets."""
+        client: MqttClient = connection.identity
+        self._counts.packet_received(first >> 4, count)
+        try:
+            acknowledgements.on_run(client, first, identifier_ranges(buffer, start, count))
+        except ProtocolError as error:
+            self.fail(client, error.reason, error.text)
 
     def claimed(self, client: MqttClient, session: Session | None) -> None:
         """Continue after this shard became the owner of the client's id."""
@@ -142,9 +152,9 @@ class MqttConnectionHandler:
             case Pubrec():
                 acknowledgements.on_acknowledgement(client, packet.packet_id, packet.reason, 2)
             case Pubrel():
-                acknowledgements.on_pubrel(client, packet.packet_id)
+                acknowledgements.on_pubrels(client, packet.packet_id, 1)
             case Pubcomp():
-                acknowledgements.on_pubcomp(client, packet.packet_id)
+                acknowledgements.on_pubcomps(client, packet.packet_id, 1)
             case Subscribe():
                 subscribing.on_subscribe(self.broker, client, packet)
             case Unsubscribe():
@@ -226,8 +236,8 @@ class MqttConnectionHandler:
                 connect_flow.send_explained(connection, kind(packet_id, reason), text)
             else:
                 connection.append(bytes((first, 3)) + answers[at + 2 : at + 4] + bytes((reason,)))
-            if first == _PUBREC and reason >= Reason.UNSPECIFIED_ERROR and session.received:
-                session.received.discard(packet_id)
+            if first == _PUBREC and reason >= Reason.UNSPECIFIED_ERROR and session.received is not None:
+                session.received.remove(packet_id, 1)
 
     def broken(self, connection: Connection, reason: int, packet: bytes | bytearray = b"") -> None:
         """Handle a protocol violation found by the hot path; ``packet`` is its beginning."""

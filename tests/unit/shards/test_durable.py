@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq.storage.state_store import MESSAGES, RECEIVED, RELEASED, RETAINED, SESSIONS
+from fluxmq.storage.state_store import (
+    ANSWERED,
+    MESSAGES,
+    RECEIVED,
+    RELEASED,
+    RETAINED,
+    SESSIONS,
+    Row,
+    StateTable,
+)
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.node import Node, drain, messages
@@ -28,6 +37,11 @@ def absent(node: Node, name: str, *filters: str, qos: int = 1) -> None:
     client.subscribe(*filters, qos=qos)
     client.drop()
     node.run()
+
+
+def rows(node: Node, table: StateTable) -> list[Row]:
+    """What the first shard's disk holds in a table, in the order of keys."""
+    return [row for _, row in sorted(node.disks[0].rows[table.name].items())]
 
 
 def restart(node: Node) -> None:
@@ -158,6 +172,61 @@ def test_a_repeated_qos_2_publish_is_known_after_a_restart(make_node: MakeNode) 
     assert kinds(publisher) == [wire.PUBCOMP]
     assert node.disks[0].keys(RECEIVED) == []
     assert messages(again(node, "away")) == [b"x"]
+
+
+def test_received_identifiers_are_kept_as_ranges(make_node: MakeNode) -> None:
+    node = make_node()
+    publisher = node.connect(0, "p", clean=False, props=LASTING)
+    publisher.send(*(wire.publish(5, "t", b"x", qos=2, packet_id=n) for n in range(1, 9)))
+    publisher.send(*(wire.publish(5, "u", b"x", qos=2, packet_id=n) for n in (9, 20, 10)))
+    assert kinds(publisher) == [wire.PUBREC] * 11
+    assert rows(node, RECEIVED) == [("p", 1, 10), ("p", 20, 1)]
+    publisher.send(*(wire.acknowledge(wire.PUBREL, n) for n in (1, 2, 5, 20, 6)))
+    assert kinds(publisher) == [wire.PUBCOMP] * 5
+    assert rows(node, RECEIVED) == [("p", 3, 2), ("p", 7, 4)]
+    restart(node)
+    publisher = again(node, "p")
+    publisher.send(*(wire.acknowledge(wire.PUBREL, n) for n in range(3, 11)))
+    found = drain(publisher)
+    assert [(each.packet_id, each.reason) for each in found] == [
+        (n, 0 if n not in (5, 6) else 0x92) for n in (5, 6, 3, 4, 7, 8, 9, 10)
+    ]
+    assert rows(node, RECEIVED) == []
+
+
+def test_messages_received_out_of_order_are_not_sent_again(make_node: MakeNode) -> None:
+    """Of one row, which stays until all its messages have been received."""
+    node = make_node()
+    client = node.connect(0, "c", clean=False, props=LASTING)
+    client.subscribe("t", qos=2)
+    publisher = node.connect(0, "p")
+    publisher.send(*(wire.publish(5, "t", b"%d" % n, qos=2, packet_id=n + 1) for n in range(8)))
+    sent = {packet.payload: packet.packet_id for packet in drain(client)}
+    assert len(sent) == 8
+    assert len(node.disks[0].keys(MESSAGES)) == 1
+    ids = [sent[b"%d" % n] for n in (0, 1, 4, 5, 7)]
+    client.send(*(wire.acknowledge(wire.PUBREC, each) for each in ids))
+    assert kinds(client) == [wire.PUBREL] * 5
+    client.send(*(wire.acknowledge(wire.PUBCOMP, each) for each in (ids[0], ids[3])))
+    drain(client)
+    node.advance(0.5)
+    restart(node)
+    back = again(node, "c")
+    found = drain(back)
+    assert sorted(p.packet_id for p in found if p.kind == wire.PUBREL) == [ids[1], ids[2], ids[4]]
+    left = [p for p in found if p.kind == wire.PUBLISH]
+    assert [(p.payload, p.packet_id, p.dup) for p in left] == [
+        (b"%d" % n, sent[b"%d" % n], True) for n in (2, 3, 6)
+    ]
+    back.send(*(wire.acknowledge(wire.PUBCOMP, ids[each]) for each in (1, 2, 4)))
+    back.send(*(wire.acknowledge(wire.PUBREC, p.packet_id) for p in left))
+    assert kinds(back) == [wire.PUBREL] * 3
+    assert node.disks[0].keys(MESSAGES) == []
+    back.send(*(wire.acknowledge(wire.PUBCOMP, p.packet_id) for p in left))
+    drain(back)
+    node.advance(0.5)
+    for table in (MESSAGES, ANSWERED, RELEASED):
+        assert node.disks[0].keys(table) == []
 
 
 def test_a_refused_qos_2_publish_is_new_when_it_comes_again(make_node: MakeNode) -> None:
