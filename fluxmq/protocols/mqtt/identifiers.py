@@ -115,11 +115,10 @@ class IdentifierRanges:
         return self._between(0, len(self.firsts))
 
     def _between(self, low: cython.Py_ssize_t, high: cython.Py_ssize_t) -> list[IdRange]:
-        place: cython.Py_ssize_t
-        found: list[IdRange] = []
-        for place in range(low, high):
-            found.append((self.firsts[place], self.lasts[place] - self.firsts[place] + 1))
-        return found
+        return [
+            (self.firsts[place], self.lasts[place] - self.firsts[place] + 1)
+            for place in range(low, high)
+        ]
 
     def numbers(self) -> list[int]:
         """Return all numbers, ascending, for callers off the hot path."""

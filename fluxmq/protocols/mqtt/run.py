@@ -179,7 +179,7 @@ class PublishRun:
     def packet_id_ranges(self) -> list[tuple[int, int]]:
         """Return the packet identifiers, in order, as ranges: the first and how many."""
         offset: cython.Py_ssize_t = self.start
-        index: cython.Py_ssize_t
+        _index: cython.Py_ssize_t
         place: cython.Py_ssize_t
         before_body: cython.Py_ssize_t
         pid: cython.Py_ssize_t
@@ -189,7 +189,7 @@ class PublishRun:
         found: list[tuple[int, int]] = []
         data = pointer(self.buffer) if cython.compiled else self.buffer
         before_body = self.body_at(offset) - offset - self.pid_at
-        for index in range(self.count):
+        for _index in range(self.count):
             if self.stride:
                 place = offset + self.pid_at
                 offset += self.stride
