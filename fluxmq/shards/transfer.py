@@ -188,8 +188,8 @@ def import_undelivered(
         )
         undelivered.written = True
         undelivered.front = front
-        if undelivered.settled is not None:
-            undelivered.settled.restore((first, size) for first, size in settled)
+        if settled:
+            undelivered.settled_rows().restore((first, size) for first, size in settled)
         known[number] = undelivered
     inflight.settle = undelivered
     inflight.base = base

@@ -86,7 +86,7 @@ MUTATIONS = [
     Mutation(
         "no_will_after_disconnect",
         "A client that disconnects has no will [MQTT-3.14.4-3].",
-        "MqttConnectionHandler.on_disconnect.with_will",
+        "MqttConnectionHandler._on_disconnect.with_will",
         "with_will = packet.reason != Reason.NORMAL_DISCONNECTION",
         "with_will = True",
         OF_SESSIONS + "test_a_will_is_published_unless_the_client_says_goodbye",

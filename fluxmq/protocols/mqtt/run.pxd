@@ -15,7 +15,6 @@ cdef class PublishRun:
     cpdef Py_ssize_t body_at(self, Py_ssize_t offset) except -1
     cpdef bytes plain(self, int version)
     cpdef list packet_id_ranges(self)
-    cpdef bytes buffer_topic(self, Py_ssize_t offset)
 
 cpdef bytes properties_field(int version, bytes forward, long expiry, int alias, bytes subscription_ids)
 cpdef bytes encode_length(Py_ssize_t length)

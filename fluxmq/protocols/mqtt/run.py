@@ -167,14 +167,8 @@ class PublishRun:
 
     def packet_ids(self) -> list[int]:
         """Return every packet identifier, in order."""
-        offset: cython.Py_ssize_t = self.start
-        place: cython.Py_ssize_t
-        found: list[int] = []
-        while offset < self.end:
-            place = self.body_at(offset) - self.variable + 2 + len(self.buffer_topic(offset))
-            found.append((self.buffer[place] << 8) | self.buffer[place + 1])
-            offset = self.body_at(offset) + self.body_length
-        return found
+        ranges = self.packet_id_ranges()
+        return [each for first, count in ranges for each in range(first, first + count)]
 
     def packet_id_ranges(self) -> list[tuple[int, int]]:
         """Return the packet identifiers, in order, as ranges: the first and how many."""
@@ -207,12 +201,6 @@ class PublishRun:
                 size = 1
         found.append((first, size))
         return found
-
-    def buffer_topic(self, offset: cython.Py_ssize_t) -> bytes:
-        """Return the topic field on the wire, which is empty where an alias replaces it."""
-        place: cython.Py_ssize_t = self.body_at(offset) - self.variable
-        length: cython.Py_ssize_t = (self.buffer[place] << 8) | self.buffer[place + 1]
-        return bytes(self.buffer[place + 2 : place + 2 + length])
 
     def plain(self, version: cython.int) -> bytes:
         """Return the run written for QoS 0 and ``version`` without extras; made once, shared by

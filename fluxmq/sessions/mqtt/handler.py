@@ -1,8 +1,8 @@
 """Dispatch of packets of MQTT connections: the one handler that all connections of a shard share.
 
 The hot path handles plain PUBLISH runs, PUBACK runs and PINGREQ; runs of plain PUBREC, PUBREL and
-PUBCOMP come here as they are, and everything else one packet at a time. Client errors are ``ProtocolError`` up to here, where they become a DISCONNECT
-(MQTT 5) or a closed connection.
+PUBCOMP come here as they are, and everything else one packet at a time. Client errors are
+``ProtocolError`` up to here, where they become a DISCONNECT (MQTT 5) or a closed connection.
 
 Source: MQTT 3.1.1 and 5.0 chapter 3, sections 4.3 and 4.13.
 """
@@ -123,6 +123,8 @@ class MqttConnectionHandler:
         """Handle a run of plain PUBREC, PUBREL or PUBCOMP packets."""
         client: MqttClient = connection.identity
         self._counts.packet_received(first >> 4, count)
+        if client.stage is not CONNECTED:
+            return
         try:
             acknowledgements.on_run(client, first, identifier_ranges(buffer, start, count))
         except ProtocolError as error:
@@ -160,11 +162,11 @@ class MqttConnectionHandler:
             case Unsubscribe():
                 subscribing.on_unsubscribe(self.broker, client, packet)
             case Disconnect():
-                self.on_disconnect(client, packet)
+                self._on_disconnect(client, packet)
             case _:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "unexpected packet")
 
-    def on_disconnect(self, client: MqttClient, packet: Disconnect) -> None:
+    def _on_disconnect(self, client: MqttClient, packet: Disconnect) -> None:
         """Handle DISCONNECT (MQTT 5.0 section 3.14)."""
         session = client.session
         assert session is not None
@@ -236,8 +238,9 @@ class MqttConnectionHandler:
                 connect_flow.send_explained(connection, kind(packet_id, reason), text)
             else:
                 connection.append(bytes((first, 3)) + answers[at + 2 : at + 4] + bytes((reason,)))
-            if first == _PUBREC and reason >= Reason.UNSPECIFIED_ERROR and session.received is not None:
-                session.received.remove(packet_id, 1)
+            received = session.received
+            if first == _PUBREC and reason >= Reason.UNSPECIFIED_ERROR and received is not None:
+                received.remove(packet_id, 1)
 
     def broken(self, connection: Connection, reason: int, packet: bytes | bytearray = b"") -> None:
         """Handle a protocol violation found by the hot path; ``packet`` is its beginning."""

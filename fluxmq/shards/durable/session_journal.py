@@ -45,13 +45,12 @@ class Undelivered:
     """Neighbouring messages owed to a session, one row when written; settled by the delivery.
 
     ``number``: of the first; ``front``: of the first unanswered; ``written``: a row may be on disk.
-    ``pending_ack``: the publisher's, held until the messages are safe or answered. ``settled``, of
-    QoS 2: messages that are never sent again, since the client has them or does not get them.
+    ``pending_ack``: the publisher's, held until the messages are safe or answered. ``settled``:
+    rows of messages that are never sent again, None while there were none.
     """
 
     __slots__ = (
         "_early",
-        "_noted",
         "count",
         "finished",
         "front",
@@ -93,12 +92,11 @@ class Undelivered:
         self.written = False
         self.finished = False
         self._early: set[int] | None = None
-        self._noted = False
-        self.settled = RangeRows(journal.home, ANSWERED, journal.client_id) if qos == 2 else None
+        self.settled: RangeRows | None = None
 
     def acknowledged(self, first: int, count: int) -> None:
         """Note messages that were answered or dropped; a message may be noted twice."""
-        if self.settled is not None:
+        if self.qos == 2:
             self.released(first, count)
             self.journal.completed_release(first, count)
             return
@@ -117,21 +115,26 @@ class Undelivered:
         if self.front >= self.number + self.count:
             self.finish()
         elif self.written:
-            self._noted = True
-            journal = self.journal
-            journal.home.put(ANSWERED, (journal.client_id, self.number, self.front - self.number))
-            journal.commit_waiter.lazily()
+            self.settled_rows().add(self.number, self.front - self.number)
+            self.journal.commit_waiter.lazily()
+
+    def settled_rows(self) -> RangeRows:
+        """Return ``settled``, which exists from now on."""
+        if self.settled is None:
+            self.settled = RangeRows(self.journal.home, ANSWERED, self.journal.client_id)
+        return self.settled
 
     def released(self, first: int, count: int) -> None:
         """Note messages of QoS 2 that are not to be sent again, whether they await PUBCOMP or
         not."""
-        settled = self.settled
-        if settled is None or self.finished or self.journal.ended:
+        if self.finished or self.journal.ended:
             return
         if count < self.count:
+            settled = self.settled_rows()
             settled.add(first, count)
+            count = settled.ranges.count
             self.journal.commit_waiter.lazily()
-        if count == self.count or settled.ranges.count == self.count:
+        if count == self.count:
             self.finish()
 
     def refused(self, number: int) -> None:
@@ -175,10 +178,7 @@ class Undelivered:
         self.finished = True
         journal = self.journal
         if self.written and not journal.ended:
-            key = (journal.client_id, self.number)
-            journal.home.remove(MESSAGES, key)
-            if self._noted:
-                journal.home.remove(ANSWERED, key)
+            journal.home.remove(MESSAGES, (journal.client_id, self.number))
             if self.settled is not None:
                 self.settled.clear()
             journal.commit_waiter.lazily()

@@ -317,8 +317,8 @@ class DurableSessions:
             for first in range(number, number + run.count)
             if first in answered
         ]
-        if undelivered.settled is not None:
-            undelivered.settled.restore(settled)
+        if settled:
+            undelivered.settled_rows().restore(settled)
         rest = InflightRange(run, run.start, run.count, qos, retain, subscription_ids, found)
         rest.settle = undelivered
         rest.base = number
