@@ -85,7 +85,7 @@ def test_released_identifiers_keep_order_and_numbers(
 
 @variants
 @given(
-    st.lists(st.tuples(st.integers(1, 65_535), st.integers(1, 40)), max_size=6),
+    st.lists(st.tuples(st.integers(1, 65_535), st.integers(1, 40)), min_size=1, max_size=6),
     st.sampled_from([0x50, 0x62, 0x70]),
     st.binary(max_size=3),
 )

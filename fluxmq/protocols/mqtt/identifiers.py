@@ -29,7 +29,8 @@ IdRange = tuple[int, int]
 def identifier_ranges(
     buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
 ) -> list[IdRange]:
-    """Return the identifiers of ``count`` packets of four bytes in ``buffer[start:]``, in order."""
+    """Return the identifiers of ``count`` packets of four bytes, at least one, in
+    ``buffer[start:]``, in order."""
     data: Octets
     index: cython.Py_ssize_t
     pid: cython.Py_ssize_t
