@@ -110,9 +110,7 @@ def expanded(ranges: list[tuple[int, int]]) -> list[int]:
 
 def messages(part: Any) -> list[tuple[int, Any, int]]:
     """The messages of a released range: identifier, sink, number (0 without a sink)."""
-    return [
-        named(part.pid + n, part.settle or 1, part.base + n) for n in range(part.count)
-    ]
+    return [named(part.pid + n, part.settle or 1, part.base + n) for n in range(part.count)]
 
 
 def named(pid: int, sink: int, number: int) -> tuple[int, int, int]:

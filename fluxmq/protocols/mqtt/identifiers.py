@@ -191,9 +191,7 @@ class ReleasedRange:
 
     def part(self, pid: cython.Py_ssize_t, end: cython.Py_ssize_t) -> ReleasedRange:
         """Return the part of it from identifier ``pid`` to before ``end``."""
-        return ReleasedRange(
-            pid, end - pid, self.settle, self.base + pid - self.pid, self.turn
-        )
+        return ReleasedRange(pid, end - pid, self.settle, self.base + pid - self.pid, self.turn)
 
 
 class ReleasedIdentifiers:

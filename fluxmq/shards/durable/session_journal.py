@@ -430,9 +430,7 @@ class SessionJournal:
         """Delay PUBREC for repeated QoS 2 messages if that of the first is delayed."""
         self.commit_waiter.repeated(self, packet_ids)
 
-    def completed(
-        self, packet_id: int, count: int, answer: Callable[[int, int], None]
-    ) -> None:
+    def completed(self, packet_id: int, count: int, answer: Callable[[int, int], None]) -> None:
         """Handle PUBRELs: their identifiers, ``count`` from ``packet_id`` on, are free when that is
         on disk, and ``answer`` reports them."""
         self.received_rows.remove(packet_id, count)
