@@ -19,11 +19,11 @@ from fluxmq.control.topology_service import TopologyService
 from fluxmq.ipc.messages import ERROR_AWAY, Body, ControlMessage
 from fluxmq.ipc.node_messages import RevisionWanted
 from fluxmq.ipc.user_messages import Confirmed, Users
-from fluxmq.routing.topology.changes import Change
+from fluxmq.routing.topology.changes import Change, DeleteQueue
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
 from tests.etcd import Server, eventually, is_true, run
-from tests.unit.control.topology_node import GUEST
+from tests.unit.control.topology_node import GUEST, queue
 
 NAMES = ("node1", "node2", "node3")
 
@@ -98,6 +98,11 @@ class MetadataNode:
     async def change(self, *changes: Change) -> Refusal | None:
         changed = await self.topology_service.change([changes])
         return changed.results[0]
+
+    async def announced(self) -> None:
+        """Wait until this node has said that it runs: it makes no change before."""
+        assert await self.change(queue("q")) is None
+        assert await self.change(DeleteQueue("/", "q")) is None
 
     async def user(self, kind: str, body: Body) -> None:
         await self.directory.answer(ControlMessage(kind, 1, body))

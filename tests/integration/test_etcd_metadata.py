@@ -441,12 +441,6 @@ def test_what_was_in_the_memory_of_a_node_that_has_ended_goes(
     play(server, tmp_path, scenario)
 
 
-async def has_announced(node: MetadataNode) -> None:
-    """Wait until a node has said that it runs: it makes no change before."""
-    assert await node.change(queue("q")) is None
-    assert await node.change(DeleteQueue("/", "q")) is None
-
-
 def test_queues_of_the_settings_are_there_as_long_as_a_node_has_them(
     server: Server, tmp_path: Path
 ) -> None:
@@ -458,14 +452,14 @@ def test_queues_of_the_settings_are_there_as_long_as_a_node_has_them(
             nodes[name].queues = (orders, events)
         await nodes.start()
         for node in nodes.up:
-            await has_announced(node)
+            await node.announced()
         assert all(node.queues_of() == ["events", "orders"] for node in nodes.up)
         for name, left in (("node1", True), ("node2", True), ("node3", False)):
             node = nodes[name]
             await node.stop()
             node.queues = (orders,)
             await nodes.start(name)
-            await has_announced(node)
+            await node.announced()
             assert ("events" in node.queues_of()) is left
             await nodes.all_alike()
 
