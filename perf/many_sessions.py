@@ -78,13 +78,13 @@ class Session:
     source: str
     connection: socket.socket | None = None
     asked: bytes = b""
-    """What is to be sent once the connection is open."""
+    """Bytes to send once the connection is open."""
     there: bool = False
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one process has seen since the last of its sessions was there for the first time: the monotonic moments
+    """Observations of one process since the last of its sessions was there for the first time: the monotonic moments
     at which they were there again, CONNACKs with ``session present``, and refusals by reason."""
 
     moments: array[float] = field(default_factory=lambda: array("d"))
@@ -266,7 +266,7 @@ class Clients:
 
     @property
     def again(self) -> int:
-        """How often sessions have been there again."""
+        """Number of times that sessions have been there again."""
         return sum(self._shared.again)
 
     @property

@@ -1,4 +1,4 @@
-"""What the control process knows of its cluster's nodes: the settings with those that have joined."""
+"""The control process's view of its cluster: the nodes of the settings, and those that have joined."""
 
 from __future__ import annotations
 

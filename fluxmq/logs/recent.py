@@ -1,4 +1,4 @@
-"""A process's most recent log lines, kept in memory for whoever looks at the node from outside.
+"""A process's most recent log lines, kept in memory for the management interface.
 
 They are those that `LineHandler` writes, also where nobody reads standard error.
 """

@@ -67,7 +67,7 @@ class ReactorHost(Protocol):
 
     @property
     def spans(self) -> SpanPort:
-        """What records spans (`WATCH_SPANS`)."""
+        """The recorder of spans (`WATCH_SPANS`)."""
 
     def route(self, topic: bytes, /) -> Route | None:
         """Return the route of a topic; None for an invalid one."""

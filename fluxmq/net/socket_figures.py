@@ -1,4 +1,4 @@
-"""What the kernel knows of a client's socket: this end's address, and bytes received and sent.
+"""The kernel's figures of a client's socket: this end's address, and bytes received and sent.
 
 Asked when somebody looks at a connection, so that reading and writing count nothing themselves. The
 kernel's numbers are of TCP's payload, TLS and WebSocket included.

@@ -12,7 +12,7 @@ from fluxmq.settings.plans import GroupPlans
 
 
 class NodeMap:
-    """What one shard knows of the nodes."""
+    """A shard's view of the nodes."""
 
     def __init__(self, plans: GroupPlans, links: ShardLinks, leaders: Leaders) -> None:
         self.plans = plans

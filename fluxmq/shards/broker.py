@@ -201,7 +201,7 @@ class ShardBroker:
 
     @property
     def spans(self) -> SpanPort:
-        """What records spans of messages with a trace context, if the settings want it."""
+        """The recorder of spans of messages with a trace context, if the settings enable it."""
         spans = self._parts.groups.spans
         assert spans is not None, "asked only where tracing is enabled"
         return spans

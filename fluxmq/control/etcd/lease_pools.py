@@ -66,8 +66,8 @@ class LeasePools(Generic[Key]):
 
     @property
     def until(self) -> float:
-        """Moment until which all leases last for certain, but for those that may be over: whoever uses
-        their keys has been told when. 0 while there are no others."""
+        """Moment until which all leases last for certain; 0 if there are none. Leases that may be over
+        do not count: the users of their keys have been told of the end."""
         return min((pool.until for pool in self._pools if pool.lasts), default=0.0)
 
     def of(self, key: Key) -> LeasePool[Key] | None:

@@ -1,4 +1,4 @@
-"""The lines that a process keeps for whoever looks at the node from outside."""
+"""The log lines that a process keeps for the management interface."""
 
 from __future__ import annotations
 
