@@ -208,7 +208,8 @@ def test_rabbitmqctl_says_what_rabbitmqs_says(program: Program) -> None:
     rabbit("clear_policy", "p")
     rabbit("clear_policy", "p", code=69)
     assert program.err == "Error:\nParameter does not exist\n"
-    rabbit("set_permissions", "-p", "nowhere", "bob", "", "", "", code=69)
+    rabbit("add_user", "cal", "x")
+    rabbit("set_permissions", "-p", "nowhere", "cal", "", "", "", code=69)
     rabbit("set_vhost_limits", '{"max-queues": 5}')
     assert rabbit("list_vhost_limits", "-q") == '{"max-queues":5}\n'
     rabbit("clear_vhost_limits")
