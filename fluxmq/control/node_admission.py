@@ -51,6 +51,7 @@ def refusal(
 def of_joined(asked: AdmitNode, nodes: Mapping[str, ClusterNode]) -> ClusterNode:
     """Return what the cluster keeps of a node that it admits."""
     known, at = nodes.get(asked.node), asked.addresses
+    again = known is None or known.left or not known.joined
     return ClusterNode(
         transport=at.transport,
         raft=at.raft,
@@ -58,6 +59,7 @@ def of_joined(asked: AdmitNode, nodes: Mapping[str, ClusterNode]) -> ClusterNode
         etcd=at.etcd,
         initial=known is not None and known.initial,
         joined=True,
+        times=(0 if known is None else known.times) + again,
     )
 
 

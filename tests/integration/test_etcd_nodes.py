@@ -14,15 +14,16 @@ from msgspec.structs import replace
 
 import fluxmq
 from fluxmq.control.etcd.client import EtcdClient
-from fluxmq.control.etcd.cluster_nodes import PREFIX, NodeKeys
-from fluxmq.control.etcd.messages import Put
+from fluxmq.control.etcd.cluster_nodes import PREFIX, SETS, NodeKeys
+from fluxmq.control.etcd.messages import Delete, Get, Put
 from fluxmq.control.etcd.wills import NODES as LIVES
 from fluxmq.control.metadata import StoreThread
 from fluxmq.control.peers import Peer, RequestError
 from fluxmq.ipc.cluster_nodes import ADMIT_NODE, CLUSTER_NODES, AdmitNode, ClusterNodes
 from fluxmq.ipc.messages import Body, ControlMessage, ProcessHello
 from fluxmq.settings.membership import ClusterNode, read_nodes
-from tests.etcd import Server, is_true, run, serving
+from fluxmq.settings.node_sets import NodeSet, id_of_set
+from tests.etcd import Server, eventually, is_true, run, serving
 from tests.unit.settings.test_membership import file_of, record
 
 
@@ -51,14 +52,25 @@ class FollowingNode:
         self.shard = ToldShard()
         self.thread = StoreThread()
         self.changed: list[Mapping[str, ClusterNode]] = []
-        known = read_nodes(self.folder).nodes
+        self.sets: list[Mapping[str, NodeSet]] = []
+        known = read_nodes(self.folder)
         self.keys = NodeKeys(
             *(EtcdClient([server.address]), settings, str(self.folder), known),
             self.thread,
             lambda: [self.shard],
-            self.changed.append,
+            self._change,
         )
         self.keys.start()
+
+    def _change(self, nodes: Mapping[str, ClusterNode], sets: Mapping[str, NodeSet]) -> None:
+        self.changed.append(nodes)
+        self.sets.append(sets)
+
+    def has_sets(self, *wanted: Mapping[str, int]) -> bool:
+        """Whether these node sets are known, in memory and on disk."""
+        kept = read_nodes(self.folder).sets
+        found = sorted(kept.values(), key=lambda each: each.number)
+        return [each.nodes for each in found] == list(wanted) and kept == self.keys.sets
 
     def knows(self, *names: str) -> bool:
         """Whether these are the nodes, in memory, on disk, and for the shard."""
@@ -77,6 +89,7 @@ class FollowingNode:
 
 
 NEW = replace(record("d"), etcd="")
+FOUR = {"a": 0, "b": 0, "c": 0, "d": 1}
 
 
 def test_a_node_is_admitted_by_one_and_known_to_all_until_it_has_left(tmp_path: Path) -> None:
@@ -88,13 +101,15 @@ def test_a_node_is_admitted_by_one_and_known_to_all_until_it_has_left(tmp_path: 
             for node in nodes:
                 await is_true(partial(node.knows, *"abc"))
             admitted = await first.admit("d", NEW)
-            assert admitted["d"] == replace(NEW, joined=True)
+            assert admitted["d"] == replace(NEW, joined=True, times=1)
             assert all(
                 admitted[each] == replace(record(each, initial=True), etcd="") for each in "abc"
             )
             for node in nodes:
                 await is_true(partial(node.knows, *"abcd"))
                 assert "d" in node.changed[-1]
+                await is_true(partial(node.has_sets, FOUR))
+                assert node.sets[-1] == node.keys.sets
             assert await second.admit("d", NEW) == admitted, "an answer may be lost"
             await client.transact((), (Put(LIVES + b"d", b"life"),))
             with pytest.raises(RequestError, match="a node d runs, or has run ten seconds ago"):
@@ -108,6 +123,7 @@ def test_a_node_is_admitted_by_one_and_known_to_all_until_it_has_left(tmp_path: 
             await second.keys.mark_left("d")
             for node in (first, second, again):
                 await is_true(partial(node.knows, *"abc"))
+                await is_true(partial(node.has_sets, FOUR, dict.fromkeys("abc", 0)))
             await second.keys.close_door()
             await first.keys.mark_left("c")
             await is_true(partial(second.knows, *"ab"))
@@ -152,5 +168,29 @@ def test_of_two_nodes_that_take_a_name_at_once_one_gets_it(tmp_path: Path) -> No
             assert len(refused) == 1
             assert any(words in str(refused[0]) for words in ("try again", "has joined already"))
             await asyncio.gather(first.stop(), second.stop())
+
+        run(server, scenario)
+
+
+def test_a_set_that_etcd_has_lost_is_put_again(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+
+        async def scenario(client: EtcdClient) -> None:
+            first = FollowingNode("a", server, tmp_path)
+            await is_true(partial(first.knows, "b", "c"))
+            await first.admit("d", NEW)
+            await is_true(partial(first.has_sets, FOUR))
+            await first.stop()
+            key = SETS + id_of_set(FOUR).encode()
+
+            async def is_there() -> bool:
+                ((*found,),) = (await client.transact((), (Get(key),))).entries
+                return bool(found)
+
+            await client.transact((), (Delete(key),))
+            again = FollowingNode("a", server, tmp_path)
+            await eventually(is_there)
+            assert again.has_sets(FOUR)
+            await again.stop()
 
         run(server, scenario)
