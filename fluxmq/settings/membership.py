@@ -50,6 +50,11 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     left: bool = False
     times: int = 0
 
+    @property
+    def joins(self) -> int:
+        """How often it has joined: at least once if it has, which an earlier version did not count."""
+        return max(self.times, int(self.joined))
+
 
 class KnownNodes(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file. ``left``: this node has left the cluster, and must not start; ``sets``:
@@ -112,7 +117,7 @@ def initial_nodes(cluster: ClusterSettings) -> frozenset[str]:
 def set_of(nodes: Mapping[str, ClusterNode]) -> dict[str, int] | None:
     """Return the nodes of a set that there are now; None if they are those that the cluster began
     with."""
-    there = {name: node.times for name, node in nodes.items() if not node.left}
+    there = {name: node.joins for name, node in nodes.items() if not node.left}
     changed = any(node.joined or node.left or not node.initial for node in nodes.values())
     return there if there and changed else None
 
@@ -145,7 +150,7 @@ def effective(
         update["etcd"] = cluster.member.model_copy(
             update={"initial_cluster": _members(cluster, nodes)}
         )
-    times = {name: nodes[name].times if name in nodes else 0 for name in (own, *peers)}
+    times = {name: nodes[name].joins if name in nodes else 0 for name in (own, *peers)}
     changed = cluster.with_history(NodeHistory(sets, times), update)
     return settings.model_copy(update={"cluster": changed})
 

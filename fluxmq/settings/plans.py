@@ -119,6 +119,8 @@ class GroupPlans:
         self._taken_by_others = list(listen_addresses_of_others(settings))
         self._derived: dict[str, str] = {}
         self._made: dict[str, GroupPlan] = {}
+        self._led: dict[tuple[str, str], str] = {}
+        """Answers of `led_by`, which many node sets make expensive."""
         # Groups of the file first, so that none that appears later takes one of their addresses.
         for group in self.configured() if self._clustered else ():
             try:
@@ -135,6 +137,7 @@ class GroupPlans:
         self._history = settings.cluster.history
         self._taken_by_others = list(listen_addresses_of_others(settings))
         self._made.clear()
+        self._led.clear()
 
     def replicated(self, group: str) -> bool:
         """Return whether the group belongs to the cluster rather than to this node alone."""
@@ -183,13 +186,15 @@ class GroupPlans:
         return plan
 
     def sized(self, copies: int) -> str:
-        """Return the group for queues with so many copies, or as many as there are nodes; empty for
-        one copy. It has no leader of its own, and may be one by name only: see `led_by`, `fallback`."""
-        default = self.of(DEFAULT_GROUP)
-        copies = min(copies, sum(each.node in self._there for each in default.nodes))
+        """Return the group for queues with so many copies, or as many as there are nodes: ``default``
+        if queues that ask for none have as many, empty for one copy. It may be a group by name only:
+        see `led_by` and `fallback`."""
+        there = self._there_are()
+        copies = min(copies, there)
         if copies == 1:
             return ""
-        return DEFAULT_GROUP if copies == len(default.members) else f"{SIZED}{copies}"
+        usual = min(self.of(DEFAULT_GROUP).replication_factor, there)
+        return DEFAULT_GROUP if copies == usual else f"{SIZED}{copies}"
 
     def fallback(self, group: str) -> str:
         """Return the group for queues that `sized` wants in a group which no node can lead: one with at
@@ -211,38 +216,36 @@ class GroupPlans:
         of the earliest node set for which that is so, else on the first nodes all the same if a majority
         of those is there.
         """
+        if (node, group) not in self._led:
+            self._led[node, group] = self._found_for(node, group)
+        return self._led[node, group]
+
+    def _found_for(self, node: str, group: str) -> str:
         default = self.of(DEFAULT_GROUP)
-        there = sum(each.node in self._there for each in default.nodes)
-        copies = min(copies_in(group) or default.replication_factor, there)
+        copies = min(copies_in(group) or default.replication_factor, self._there_are())
         size = f"{SIZED}{copies}-" if copies != len(default.members) else ""
         if node in self._initial:
             name = f"{size}{LED}{node}"
-            if self._is_whole(name) and self._exists(name, node):
+            if self._is_whole(name) and node in self._members_of(name):
                 return name
         for identifier, node_set in self._history.earliest():
-            wanted = SetGroup(identifier, copies, node)
-            if node in node_set.nodes and 2 <= copies <= len(node_set.nodes):
-                members = _chosen(name_of_set(wanted), tuple(node_set.nodes), copies, node)
-                whole = self._history.is_whole(node_set, members)
-                if whole and self._exists(name_of_set(wanted), node):
-                    return name_of_set(wanted)
-        sized = () if group == DEFAULT_GROUP else (f"{group}-{LED}{node}",)
-        for name in (*sized, f"{LED}{node}"):
-            if self._can_begin(self._members_of(name)) and self._exists(name, node):
+            if node in node_set.nodes and copies <= len(node_set.nodes):
+                name = name_of_set(SetGroup(identifier, copies, node))
+                members = _chosen(name, tuple(node_set.nodes), copies, node)
+                if self._history.is_whole(node_set, members) and self._members_of(name):
+                    return name
+        for name in (f"{size}{LED}{node}", f"{LED}{node}"):
+            members = self._members_of(name)
+            if node in members and self._can_begin(members):
                 return name
         return ""
 
-    def _exists(self, group: str, node: str) -> bool:
-        """Return whether there can be a group that begins on a node, which the cluster has."""
-        try:
-            plan = self.for_queue(group)
-        except UnknownGroup:
-            return False
-        return node in {each.node for each in plan.members}
+    def _there_are(self) -> int:
+        """Return the number of nodes on which groups may have copies now."""
+        return sum(each.node in self._there for each in self.of(DEFAULT_GROUP).nodes)
 
     def _members_of(self, group: str) -> tuple[str, ...]:
-        """Return the initial members of a group that begins on the first nodes; none if there can be no
-        such group."""
+        """Return the initial members of a group; none if there can be no such group."""
         if copies_in(group) and not self._copies(group) and group not in self._raft.groups:
             return ()  # more copies than there were nodes
         try:
@@ -272,7 +275,7 @@ class GroupPlans:
             raise UnknownGroup(
                 group, f"begins on nodes of {wanted.node_set}, of which this node has not heard yet"
             )
-        if not 2 <= wanted.copies <= len(node_set.nodes) or wanted.leader not in node_set.nodes:
+        if not 1 <= wanted.copies <= len(node_set.nodes) or wanted.leader not in node_set.nodes:
             raise UnknownGroup(group, f"is not a valid name: {wanted.node_set} has other nodes")
 
     def _copies(self, group: str) -> int:

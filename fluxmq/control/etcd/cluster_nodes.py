@@ -6,6 +6,10 @@ when another node admits them, and nodes that leave are marked. All follow the k
 keeps a copy on its disk, works by it from then on, and has its shards do so: they connect with nodes
 that have joined, and with those that have left no longer. A node that sees a set of nodes of which
 there is no key puts one; a set's key is never changed.
+
+Nodes of the last release know no sets, and could begin a group on one differently. So each node says
+which version it has, ``/fluxmq/cluster-versions/<node>``, and a set is put once all of its nodes know
+sets.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from fluxmq.control.etcd.membership import remove_member
 from fluxmq.control.etcd.messages import (
     Changed,
     Created,
+    Delete,
     Get,
     KeyValue,
     Operation,
@@ -57,7 +62,10 @@ from fluxmq.storage.files import Files
 
 PREFIX: Final = b"/fluxmq/cluster/"
 SETS: Final = b"/fluxmq/cluster-sets/"
-"""Beside ``PREFIX``, and before it: one watch follows both."""
+VERSIONS: Final = b"/fluxmq/cluster-versions/"
+"""These three are beside each other, ``SETS`` first and ``PREFIX`` last: one watch follows all."""
+VERSION: Final = 1
+"""Of the keys that a node knows, raised when it has to be known which nodes know others: 1 has sets."""
 RETRY_SECONDS: Final = 0.5
 """Pause after a failure."""
 SHARD_SECONDS: Final = 2.0
@@ -148,14 +156,15 @@ class NodeKeys:
         """Follow the keys; outermost frame of its task."""
         while True:
             try:
-                revision = await self._read()
+                entries, revision = await self._read()
                 await self._put_named()
-                await self._put_sets()
+                await self._put_version(entries)
+                await self._put_sets(entries)
                 watch = self._client.watch(SETS, end_of(PREFIX), revision + 1)
                 async for found in watch:
                     if found.changes:
-                        await self._read()
-                        await self._put_sets()
+                        entries, _ = await self._read()
+                        await self._put_sets(entries)
             except (EtcdError, StorageError, ValueError) as problem:
                 self._said.event(logging.WARNING, "nodes", "etcd: nodes: %s", problem)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -165,12 +174,13 @@ class NodeKeys:
         (entries,) = result.entries
         return entries, result.revision
 
-    async def _read(self) -> int:
-        """Work by what etcd has; return its revision. Raises EtcdError, StorageError, ValueError."""
+    async def _read(self) -> tuple[tuple[KeyValue, ...], int]:
+        """Work by what etcd has; return that, and its revision. Raises EtcdError, StorageError,
+        ValueError."""
         async with self._reading:  # or an older answer could be taken after a newer one
             entries, revision = await self._entries()
             await self._take(_nodes_of(entries), _sets_of(entries))
-        return revision
+        return entries, revision
 
     async def _take(self, nodes: Mapping[str, ClusterNode], found: Mapping[str, NodeSet]) -> None:
         """Keep nodes and sets on disk, and have everybody work by them. Raises StorageError."""
@@ -219,15 +229,26 @@ class NodeKeys:
                 same = Valued(key, msgspec.json.encode(known))
                 await self._client.transact((same,), (_put(name, node),))
 
-    async def _put_sets(self) -> None:
+    async def _put_version(self, entries: tuple[KeyValue, ...]) -> None:
+        """Put this node's version, unless it is there."""
+        own = self._settings.cluster.node_id
+        if _versions_of(entries).get(own) != VERSION:
+            put = Put(VERSIONS + own.encode(), b"%d" % VERSION)
+            await self._client.transact((), (put,))
+
+    async def _put_sets(self, entries: tuple[KeyValue, ...]) -> None:
         """Put the sets of nodes that this node knows and etcd does not have, and that of the nodes that
         there are now. Nodes may do so at once, and put the same."""
-        entries, _ = await self._entries()
-        there = _sets_of(entries)
+        there, versions = _sets_of(entries), _versions_of(entries)
         wanted = {**self.sets}
         now = set_of(_nodes_of(entries))
         if now is not None:
-            wanted.setdefault(id_of_set(now), NodeSet(len(there), now))
+            unable = sorted(node for node in now if not versions.get(node))
+            if not unable:
+                wanted.setdefault(id_of_set(now), NodeSet(len(there), now))
+            elif id_of_set(now) not in wanted:
+                text = "new groups begin on the nodes there are now when %s have run this version"
+                self._said.event(logging.INFO, "versions", text, ", ".join(unable))
         missing = {each: wanted[each] for each in wanted if each not in there}
         if len(there) + len(missing) > NODE_SETS_MAX:
             text = "%s sets of nodes are known: new groups begin on those, or on the first nodes"
@@ -369,7 +390,7 @@ class NodeKeys:
             if known is not None and not known.left:
                 await remove_member(self._client, node, known.etcd)
                 put = _put(node, msgspec.structs.replace(known, left=True))
-                await self._client.transact((), (put,))
+                await self._client.transact((), (put, Delete(VERSIONS + node.encode())))
                 await self._read()
         except (EtcdError, StorageError, ValueError) as problem:
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
@@ -410,3 +431,12 @@ def _sets_of(entries: tuple[KeyValue, ...]) -> dict[str, NodeSet]:
             identifier = each.key.removeprefix(SETS).decode()
             found[identifier] = decode_set(identifier, each.value)
     return found
+
+
+def _versions_of(entries: tuple[KeyValue, ...]) -> dict[str, int]:
+    """Return the versions that nodes have said. Raises ValueError."""
+    return {
+        each.key.removeprefix(VERSIONS).decode(): int(each.value)
+        for each in entries
+        if each.key.startswith(VERSIONS)
+    }

@@ -35,7 +35,8 @@ class ListedCluster:
 
 
 class DeclaringNode:
-    """The node that declares. ``current`` returns the settings in force; ``replicas`` lists the groups of the cluster; None on a single node."""
+    """The node that declares. ``current`` returns the settings in force; ``replicas`` lists the groups
+    of the cluster, and is None on a single node."""
 
     def __init__(
         self,

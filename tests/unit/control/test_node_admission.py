@@ -79,6 +79,10 @@ def test_a_first_node_that_has_left_may_join_again_and_stays_a_first_one() -> No
     assert of_joined(asked, left) == record("c", initial=True, joined=True, times=1)
     gone = {**INITIAL, "d": record("d", joined=True, times=4, left=True)}
     assert of_joined(ASKED, gone).times == 5, "it has forgotten what it promised"
+    before = {**INITIAL, "d": record("d", joined=True)}
+    assert of_joined(ASKED, before) == before["d"], "an earlier version did not count"
+    before["d"] = replace(before["d"], left=True)
+    assert of_joined(ASKED, before).times == 2
 
 
 def test_addresses_beyond_this_machine_need_tls_or_a_trusted_network() -> None:

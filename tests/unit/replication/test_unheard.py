@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 
 from fluxmq.ipc.cluster_nodes import CLUSTER_NODES, ClusterNodes
+from fluxmq.replication.unheard_groups import UNHEARD_MAX, UnheardGroups
 from fluxmq.settings.group_names import SetGroup, name_of_set
 from fluxmq.settings.membership import ClusterNode, set_of
 from fluxmq.settings.node_sets import NodeSet, id_of_set
-from fluxmq.settings.plans import member_number
+from fluxmq.settings.plans import UnknownGroup, member_number
 from tests.unit.replication.member import LoneMember
 
 FIRST = {
@@ -48,6 +49,15 @@ def test_it_is_opened_with_the_members_that_its_name_says_as_soon_as_the_nodes_a
         voters = hosted.driver.node.status().membership.voters
         assert set(voters) == {member_number(node) for node in NODES}
         member.kill()
+
+
+def test_as_many_groups_wait_as_have_addresses() -> None:
+    waiting = UnheardGroups()
+    for number in range(UNHEARD_MAX + 1):
+        waiting.note(UnknownGroup(f"nodes-00000000-copies-3-leader-{number}", "is not known"))
+    waiting.note(UnknownGroup("orders", "is not in cluster.raft.groups"))
+    assert len(waiting.names) == UNHEARD_MAX
+    assert "orders" not in waiting.names
 
 
 def test_a_group_that_begins_without_this_node_is_not_opened(tmp_path: Path) -> None:

@@ -148,9 +148,11 @@ def test_all_nodes_choose_the_same_members_of_new_groups(own: str) -> None:
         assert chosen == {each.node for each in before.of(group).members}
     with pytest.raises(UnknownGroup):
         plans.of("copies-4")
-    assert plans.sized(4) == "copies-4"
-    assert plans.led_by("a", "copies-4") == "leader-a", "no node set is known"
-    assert plans.fallback("copies-4") == "default"
+    assert plans.sized(4) == "default", "replication_factor is 5"
+    assert plans.led_by("a", "default") == "leader-a", "no node set is known"
+    assert plans.sized(3) == "copies-3"
+    assert plans.led_by("a", "copies-3") == "leader-a"
+    assert plans.fallback("copies-3") == plans.fallback("copies-4") == "default"
     assert plans.led_by("d", "default") == ""
 
 
@@ -244,6 +246,33 @@ def test_a_node_that_has_joined_leads_groups_that_begin_on_all_nodes_there_are()
     assert plans.sized(9) == "copies-5"
 
 
+def test_a_queue_has_as_many_copies_as_it_asks_for_and_else_as_there_are_nodes_up_to_the_setting() -> (
+    None
+):
+    file = file_of("a", "bc", apart=True)
+    raft = file.cluster.raft.model_copy(update={"replication_factor": 5})
+    file = file.model_copy(
+        update={"cluster": file.cluster.model_copy(update={"raft": raft})}, deep=False
+    )
+
+    def copies(nodes: Mapping[str, ClusterNode], asked: int | None) -> int:
+        plans = GroupPlans(effective(file, nodes, sets_of(APART, FOUR, FIVE)))
+        group = "default" if asked is None else plans.sized(asked)
+        return len(leads(plans, "a", group)[1])
+
+    six = joined(FIVE, "f")
+    for nodes, most in ((APART, 3), (FOUR, 4), (FIVE, 5), (six, 5)):
+        assert copies(nodes, None) == most
+        assert [copies(nodes, asked) for asked in (2, 3, 5)] == [2, 3, most]
+
+
+def test_a_node_that_an_earlier_version_has_admitted_has_joined_once() -> None:
+    before = {**FOUR, "d": replace(FOUR["d"], times=0)}
+    assert set_of(before) == set_of(FOUR)
+    settings = effective(file_of("a", "bc", apart=True), before)
+    assert settings.cluster.history.times["d"] == 1
+
+
 def test_a_cluster_that_began_with_one_node_has_copies_on_those_that_joined() -> None:
     alone = {"a": record("a", host_of("a"), initial=True)}
     two = joined(alone, "b")
@@ -253,6 +282,9 @@ def test_a_cluster_that_began_with_one_node_has_copies_on_those_that_joined() ->
         for leader in "abc":
             assert leads(plans, leader)[1] == {"a", "b", "c"}
         assert len(leads(plans, "a", "copies-2")[1]) == 2
+    alone_again = without(without(three, "b"), "a")
+    plans = plans_of("c", alone_again, sets_of(alone, two, three, without(three, "b"), alone_again))
+    assert leads(plans, "c")[1] == {"c"}
 
 
 def test_groups_begin_when_all_first_nodes_have_been_replaced() -> None:
@@ -279,7 +311,7 @@ def test_a_group_of_nodes_that_a_node_has_not_heard_of_does_not_begin_there() ->
     assert {each.node for each in plans.of(name).members} == members
     gone = plans_of(away, without(FIVE, "d"), sets_of(APART, FOUR, FIVE))
     assert {each.node for each in gone.of(name).members} == members, "it never changes"
-    for wrong in ("copies-1-leader-d", "copies-5-leader-d", "copies-3-leader-e"):
+    for wrong in ("copies-0-leader-d", "copies-5-leader-d", "copies-3-leader-e"):
         with pytest.raises(UnknownGroup, match="has other nodes"):
             plans.of(f"nodes-{next(iter(sets))}-{wrong}")
 
