@@ -457,6 +457,15 @@ MUTATIONS = [
         OF_SETS + "test_a_set_is_known_by_its_nodes",
     ),
     Mutation(
+        "cluster_set_that_a_node_does_not_know",
+        "A node set is put once all of its nodes know sets.",
+        "NodeKeys._put_sets",
+        "if not unable:",
+        "if True:",
+        "tests/integration/test_etcd_nodes.py"
+        "::test_no_set_is_put_while_one_of_its_nodes_does_not_know_sets",
+    ),
+    Mutation(
         "cluster_unheard_group_stays_closed",
         "A node that hears late of a node set opens its groups on it.",
         "ReplicatedGroups._open_unheard",
