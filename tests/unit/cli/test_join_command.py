@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +16,7 @@ from tests.unit.control.test_clustering import member, row
 from tests.unit.settings.test_membership import file_of, raw, record
 
 
-def join(tmp_path: Path, capsys: pytest.CaptureFixture[str], **more: object) -> tuple[int, str]:
+def join(tmp_path: Path, capsys: pytest.CaptureFixture[str], **more: Any) -> tuple[int, str]:
     """Run the command for a node whose file has more keys; no cluster answers."""
     settings = raw("d", "", **more) | {"storage": {"data_dir": str(tmp_path / "data")}}
     file = tmp_path / "node.yaml"
