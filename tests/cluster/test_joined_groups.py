@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from pika.exceptions import AMQPError
 
 from tests.cluster.nodes import NODES, OF_FOURTH, Cluster, Node
 from tests.cluster.test_joining import control, has_joined  # noqa: F401 - a fixture
@@ -61,6 +62,15 @@ def knows_the_set(control: Control, cluster: Cluster) -> bool:  # noqa: F811
     return False
 
 
+def serves(node: Node) -> bool:
+    """Whether a node takes connections, which it may not while the cluster elects leaders."""
+    try:
+        with channel_of(node):
+            return True
+    except AMQPError:
+        return False
+
+
 def consumed(node: Node, queue: str, count: int) -> list[bytes]:
     """Messages from the head of a queue, acknowledged."""
     found: list[bytes] = []
@@ -87,6 +97,7 @@ def test_a_node_that_has_joined_leads_new_queues_which_survive_its_loss(
     first = cluster.nodes[0]
     eventually(partial(is_led_by_it, control, first), "it leads", SECONDS)
     fourth.kill()
+    eventually(partial(serves, first), "clients connect again", SECONDS)
     found = consumed(first, "orders", MESSAGES)
     assert [int(body) for body in found] == list(range(MESSAGES))
     with channel_of(cluster.nodes[1]) as channel:

@@ -247,7 +247,7 @@ class NodeKeys:
             if not unable:
                 wanted.setdefault(id_of_set(now), NodeSet(len(there), now))
             elif id_of_set(now) not in wanted:
-                text = "new groups begin on the nodes there are now when %s have run this version"
+                text = "new groups begin on the present nodes once these have run this version: %s"
                 self._said.event(logging.INFO, "versions", text, ", ".join(unable))
         missing = {each: wanted[each] for each in wanted if each not in there}
         if len(there) + len(missing) > NODE_SETS_MAX:
