@@ -16,11 +16,14 @@ from fluxmq.protocols.amqp10.parser import Amqp10Parser
 from fluxmq.protocols.amqp10.performatives import BeginFrame, CloseFrame, EndFrame, OpenFrame, read
 from fluxmq.protocols.amqp10.transfers import read_transfer
 from fluxmq.protocols.connection import Connection
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.sessions.amqp091.client import ResourceAlarm
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.delivery_tap import LinkTap
 from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 from fluxmq.sessions.amqp10.client import Amqp10Client, Amqp10Stage
 from fluxmq.sessions.amqp10.handshake import Amqp10Handshake
+from fluxmq.sessions.amqp10.management import QueuePlaces
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.session import Amqp10Session, SessionState
 
@@ -144,7 +147,8 @@ class Amqp10Connection:
 
 class Amqp10ConnectionHandler:
     """Events from parser, reactor and shard. ``drop_owner``: deletes a connection's exclusive
-    queues. ``alarm``: of the shard. ``receive_bytes``: of the reactor's buffer."""
+    queues. ``alarm``: of the shard. ``receive_bytes``: of the reactor's buffer. ``tap``: looks at
+    deliveries, if there is one. ``places``: where a queue is; without it, on this node."""
 
     def __init__(
         self,
@@ -157,6 +161,8 @@ class Amqp10ConnectionHandler:
         self.alarm = alarm
         self.drop_owner = drop_owner
         self.parser = Amqp10Parser(receive_bytes)
+        self.tap: LinkTap | None = None
+        self.places: Callable[[QueueRecord], QueuePlaces] | None = None
         self.marked: list[Amqp10Session] = []
         self.clients: dict[Amqp10Client, Amqp10Connection] = {}
 

@@ -80,7 +80,8 @@ class ManagementRequests:
     def __init__(self, session: LinkSession, attach: AttachFrame) -> None:
         self.session = session
         renew = partial(_renew, session.client)
-        self.management = ManagementNode(session.client, session.broker, renew)
+        places = session.client.connection.handler.places
+        self.management = ManagementNode(session.client, session.broker, renew, places)
         self.link = IncomingLink(session, attach, self, CREDIT)
 
     def take(self, number: int, settled: bool, data: bytes, state: object) -> None:

@@ -53,6 +53,7 @@ class LinkSession(Protocol):
         credit: int,
         available: int | None = None,
         drain: bool = False,
+        properties: dict[object, object] | None = None,
     ) -> None:
         """Send a link's flow."""
 

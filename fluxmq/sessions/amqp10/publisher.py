@@ -149,7 +149,7 @@ class LinkPublisher:
         run = run_of(payloads, session.channel, routing)
         connection = session.client.connection
         routed = session.broker.publish(connection, run, routing, confirmation)
-        if not routed:
+        if not routed and not (self.target is not None and self.target.topic):
             if confirmation is None:
                 session.broker.count_drop("unroutable", count)
                 return

@@ -22,8 +22,13 @@ from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.delivery import transfer_frames
 from fluxmq.protocols.amqp10.filters import MessageFilter
 from fluxmq.protocols.amqp10.message_template import MessageTemplate, template_of
-from fluxmq.protocols.amqp10.performatives import AttachFrame, DetachFrame, FlowFrame
-from fluxmq.protocols.amqp10.types import ULong
+from fluxmq.protocols.amqp10.performatives import (
+    AttachFrame,
+    DetachFrame,
+    FlowFrame,
+    SourceTerminus,
+)
+from fluxmq.protocols.amqp10.types import Symbol, ULong
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.limits import UNSETTLED_MAX
 from fluxmq.routing.topology.arguments import STREAM
@@ -39,6 +44,10 @@ AHEAD_MAX: Final = 1000
 written."""
 CREDIT_MAX: Final = MASK >> 1
 """Largest credit that is counted: serial numbers cannot tell more."""
+ACTIVE: Final = Symbol("rabbitmq:active")
+"""Property of a flow: whether the link is a queue's active consumer."""
+COPY: Final = Symbol("copy")
+"""Distribution mode of a source whose messages stay where they are."""
 SETTLED: Final = 1
 """snd-settle-mode: the sender sends all deliveries settled."""
 QUIET_ANSWERS: Final = 2
@@ -54,11 +63,15 @@ class LinkCredit:
     """Credit of a link. ``count``: its delivery-count; ``left``: credit that is left.
 
     ``draining``: unused credit is to be given up. Until it is, the queue is asked again and again:
-    ``asking``; ``asked``: so many times, ``quiet``: times that it had nothing ready, both since the
-    delivery ``seen``.
+    ``asking``; ``asked``: so many times, ``quiet``: times that it had nothing ready, both since
+    ``seen`` changed, which does with every message that comes. ``active``: whether it is the queue's active consumer, None for unknown;
+    ``told``: what the client knows of that, which it is told from the first credit, ``granted``, on.
     """
 
-    __slots__ = ("asked", "asking", "count", "draining", "left", "quiet", "seen")
+    __slots__ = (
+        *("active", "asked", "asking", "count", "draining"),
+        *("granted", "left", "quiet", "seen", "told"),
+    )
 
     def __init__(self) -> None:
         self.count = 0
@@ -68,9 +81,13 @@ class LinkCredit:
         self.asked = 0
         self.quiet = 0
         self.seen = 0
+        self.active: bool | None = None
+        self.granted = False
+        self.told: bool | None = None
 
     def give(self, count: int | None, credit: int) -> None:
         """Take a flow's delivery-count and credit (2.6.7)."""
+        self.granted = True
         limit = ((self.count if count is None else count) + credit) & MASK
         self.left = min(max(ahead(limit, self.count), 0), CREDIT_MAX)
         if credit > CREDIT_MAX:
@@ -81,11 +98,11 @@ class LinkCredit:
         self.left -= count
         self.count = (self.count + count) & MASK
 
-    def heard(self, ready: int) -> bool:
+    def heard(self, ready: int, seen: int) -> bool:
         """Note what a queue has ready; return whether nothing more is to be expected of it."""
         self.asking = False
-        if self.seen != self.count:
-            self.seen = self.count
+        if self.seen != seen:
+            self.seen = seen
             self.asked = self.quiet = 0
         self.asked += 1
         if not ready:
@@ -99,8 +116,8 @@ class OutgoingLink:
     ``held``: messages from the queue that it has not settled, those in ``waiting`` included.
     ``wanted``: messages that it sends, None for all; the queue is its own, or a stream, and the
     others are settled. ``settles``: it sends deliveries settled; ``written``: such deliveries and
-    messages that are not sent, not yet settled with the queue. ``limit``: what the queue was told. ``ending``: the client's detach, which came before
-    the queue's answer.
+    messages that are not sent, not yet settled with the queue. ``limit``: what the queue was told.
+    ``ending``: the client's detach, which came before the queue's answer.
     """
 
     def __init__(
@@ -141,9 +158,18 @@ class OutgoingLink:
         """Begin, once the queue has answered and the client knows."""
         self.consumer = consumer
         self.attached = True
+        self._tell_activity()
         self.adjust()
         self.pump()
         self.session.mark()
+
+    @property
+    def browsing(self) -> bool:
+        """Whether it reads a queue whose messages others are given all the same. Its queue says
+        exactly when it has shown everything; outcomes have no effect."""
+        source = self.attach.source
+        copies = isinstance(source, SourceTerminus) and source.distribution_mode == COPY
+        return copies and self.queue.type != STREAM
 
     @property
     def member(self) -> str:
@@ -158,6 +184,7 @@ class OutgoingLink:
         credit = self.credit
         if flow.link_credit is not None:
             credit.give(flow.delivery_count, flow.link_credit)
+            self._tell_activity()
         began = flow.drain and not credit.draining
         credit.draining = flow.drain
         self.pump()
@@ -167,6 +194,19 @@ class OutgoingLink:
             self.session.mark()
         elif flow.echo:
             self.session.broker.queue_status(self.queue, self._echo)
+
+    def activity(self, active: bool) -> None:
+        """Note whether it is the active consumer of a queue that has a single one."""
+        self.credit.active = active
+        self._tell_activity()
+
+    def _tell_activity(self) -> None:
+        """Tell the client whether the link is active, when that has changed."""
+        credit = self.credit
+        if self.attached and credit.granted and credit.active is not credit.told:
+            credit.told = credit.active
+            about: dict[object, object] = {ACTIVE: credit.active}
+            self.session.send_flow(self.handle, credit.count, credit.left, properties=about)
 
     def adjust(self) -> None:
         """Tell the queue how many messages it may have unsettled: no more while some wait for the
@@ -197,13 +237,25 @@ class OutgoingLink:
             return
         if credit.left:
             credit.asking = True
-            self.session.broker.queue_status(self.queue, self._heard)
+            if self.browsing and self.consumer is not None:
+                self.consumer.take(self._browsed)
+            else:
+                self.session.broker.queue_status(self.queue, self._heard)
             return
         self._drained()
 
+    def _browsed(self, asked: bool, unseen: int) -> None:
+        """Go on until a browser's queue has nothing more, cannot be asked, or shows nothing any more:
+        the client has as many messages as it may have unsettled."""
+        stuck = self.credit.heard(unseen, unseen)
+        self._end_drain(stuck or not (asked and unseen))
+
     def _heard(self, status: QueueStatus | Refusal | None) -> None:
         ready = status.ready if isinstance(status, QueueStatus) else 0
-        done = self.credit.heard(ready)
+        self._end_drain(self.credit.heard(ready, self.credit.count))
+
+    def _end_drain(self, done: bool) -> None:
+        """Give up the credit if nothing more is to be expected, else ask again."""
         if not self.attached or not self.credit.draining:
             return
         if done and not self.waiting:
@@ -283,8 +335,19 @@ class OutgoingLink:
                 self.settle(Verb.REJECT, [(offset, offset)], 0, UNDELIVERABLE)
                 continue
             self._write(messages, batch.base_offset + first, attempts > 1)
+            self._show(batch, first, part, attempts > 1)
         if self.credit.draining and not self.waiting:
             session.mark()
+
+    def _show(self, batch: Batch, first: int, count: int, redelivered: bool) -> None:
+        """Show what was written to the one who looks at deliveries, if there is one."""
+        session = self.session
+        tap = session.client.connection.handler.tap
+        if tap is not None and tap.on:
+            tap.delivered_over_link(
+                *(session.client.info, session.channel, self.queue.name),
+                *(batch, (first, count), redelivered),
+            )
 
     def _messages(self, batch: Batch, first: int, most: int, attempts: int) -> list[bytes]:
         """Return messages from ``first`` on: at most so many, and as many as fill the connection's

@@ -284,6 +284,7 @@ class Amqp10Session:
         credit: int,
         available: int | None = None,
         drain: bool = False,
+        properties: dict[object, object] | None = None,
     ) -> None:
         """Send a link's flow."""
         flow = self._flow()
@@ -292,6 +293,7 @@ class Amqp10Session:
         flow.link_credit = credit
         flow.available = available
         flow.drain = drain
+        flow.properties = properties
         self.client.send(self.channel, flow)
 
     def _on_flow(self, flow: FlowFrame) -> None:

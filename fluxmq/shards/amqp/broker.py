@@ -48,10 +48,13 @@ from fluxmq.sessions.amqp091.ports import (
     Routing,
 )
 from fluxmq.sessions.amqp10.handler import Amqp10Connection, Amqp10ConnectionHandler
+from fluxmq.sessions.amqp10.management import QueuePlaces
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.consumer_requests import consume, status_of
 from fluxmq.shards.amqp.publishing import Publishing
+from fluxmq.shards.amqp.queue_places import places_of
 from fluxmq.shards.amqp.replies import Replies
+from fluxmq.shards.authentication import without_credentials
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.shared_counts import SharedCounts
 from fluxmq.shards.timers import DueTimes
@@ -157,11 +160,14 @@ class AmqpBroker:
         self.handler.amqp10 = Amqp10ConnectionHandler(
             self, self.handler.alarm, self.handler.drop_owner, len(self.reactor.buffer)
         )
+        self.handler.amqp10.tap = self.firehose
+        self.handler.amqp10.places = self._places
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
         amqp = settings.amqp
         self._settings = settings
+        anonymous = settings.auth.anonymous
         listener = settings.server.amqp.tcp or settings.server.amqp.tls
         self.limits = AmqpLimits(
             frame_max=amqp.frame_max,
@@ -176,7 +182,10 @@ class AmqpBroker:
             product_version=amqp.product_version,
             product_version_1_0=amqp.product_version_1_0,
             version_1_addresses=amqp.version_1_addresses,
+            anonymous_user=anonymous.amqp_user if anonymous.allow != "never" else "",
         )
+        if settings.cluster.enabled:
+            self.limits.node_name = settings.cluster.node_id
 
     def now(self) -> float:
         """Return the monotonic seconds at the start of this tick."""
@@ -202,9 +211,12 @@ class AmqpBroker:
     ) -> None:
         """Check a name and a password, or the certificate."""
         authentication = self._broker.authentication
-        if mechanism == "EXTERNAL":
-            name = client.certificate_name if user in ("", client.certificate_name) else ""
-            result = authentication.by_certificate(name, client.peer, user_needed=True)
+        if mechanism in ("EXTERNAL", "ANONYMOUS"):
+            if mechanism == "ANONYMOUS":
+                result = without_credentials(authentication, client.peer)
+            else:
+                name = client.certificate_name if user in ("", client.certificate_name) else ""
+                result = authentication.by_certificate(name, client.peer, user_needed=True)
             self._broker.events.login(client, user, result)
             done(result)
             return
@@ -355,6 +367,12 @@ class AmqpBroker:
         empty string."""
         group = self._queues.names.group_of(queue.internal_name, queue.group)
         return self._queues.elsewhere.unreachable_home(group)
+
+    def _places(self, queue: QueueRecord) -> QueuePlaces:
+        """Return the nodes of a queue's leader and replicas."""
+        group = self._queues.names.group_of(queue.internal_name, queue.group)
+        cluster, service = self._queues.elsewhere.cluster, self._queues.service
+        return places_of(group, self.limits.node_name, cluster, service)
 
     def _refusal(self, queue: QueueRecord, outcome: int) -> Refusal:
         """Return the refusal for the engine's outcome of a request about a queue."""
