@@ -14,6 +14,7 @@ from fluxmq.protocols.amqp10.conditions import ConnectionConditionError, malform
 from fluxmq.protocols.amqp10.frames import FRAME_SASL
 from fluxmq.protocols.amqp10.parser import Amqp10Parser
 from fluxmq.protocols.amqp10.performatives import BeginFrame, CloseFrame, EndFrame, OpenFrame, read
+from fluxmq.protocols.amqp10.transfer_run import TransferRun
 from fluxmq.protocols.amqp10.transfers import read_transfer
 from fluxmq.protocols.connection import Connection
 from fluxmq.routing.topology.records import QueueRecord
@@ -68,6 +69,20 @@ class Amqp10Connection:
             Amqp10Handshake(self.client).on_open(body)
         else:
             raise ConnectionConditionError(conditions.ILLEGAL_STATE, "a frame before open")
+
+    def transfers(self, run: TransferRun, index: int) -> int:
+        """Take transfers of a run from ``index`` on; return how many."""
+        session = self.sessions.get(run.channel)
+        if session is None or self.client.stage is not Amqp10Stage.RUNNING:
+            return 0
+        return session.on_transfers(run, index)
+
+    def accepted(self, channel: int, first: int, last: int) -> bool:
+        """Settle accepted deliveries; return False if nothing may be settled now."""
+        session = self.sessions.get(channel)
+        if session is None or self.client.stage is not Amqp10Stage.RUNNING:
+            return False
+        return session.on_accepted(first, last)
 
     def _running(self, channel: int, body: Any, payload: bytes) -> None:
         if isinstance(body, CloseFrame):
@@ -187,6 +202,16 @@ class Amqp10ConnectionHandler:
             session.client.fail(malformed(str(error)))
         except ConnectionConditionError as error:
             session.client.fail(error)
+
+    def transfers(self, connection: Connection, run: TransferRun, index: int) -> int:
+        """Take transfers of a run from ``index`` on; return how many."""
+        session: Amqp10Connection = connection.identity
+        return session.transfers(run, index)
+
+    def accepted(self, connection: Connection, channel: int, first: int, last: int) -> bool:
+        """Settle accepted deliveries; return False to get the frames."""
+        session: Amqp10Connection = connection.identity
+        return session.accepted(channel, first, last)
 
     def processed(self, connection: Connection) -> None:
         """Publish what the frames of this read have brought."""

@@ -16,19 +16,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, EXPIRY, Batch
-from fluxmq.model.properties import PropertyError
+from fluxmq.model.batch_format import Batch
 from fluxmq.protocols.amqp10 import conditions
-from fluxmq.protocols.amqp10.delivery import transfer_frames
 from fluxmq.protocols.amqp10.filters import MessageFilter
-from fluxmq.protocols.amqp10.message_template import MessageTemplate, template_of
 from fluxmq.protocols.amqp10.performatives import (
     AttachFrame,
     DetachFrame,
     FlowFrame,
     SourceTerminus,
 )
-from fluxmq.protocols.amqp10.types import Symbol, ULong
+from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.limits import UNSETTLED_MAX
 from fluxmq.routing.topology.arguments import STREAM
@@ -36,6 +33,7 @@ from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, QueueStatus, Range
 from fluxmq.sessions.amqp091.takers import merged
+from fluxmq.sessions.amqp10.link_deliveries import LinkDeliveries
 from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.serials import MASK, ahead
 
@@ -48,8 +46,6 @@ ACTIVE: Final = Symbol("rabbitmq:active")
 """Property of a flow: whether the link is a queue's active consumer."""
 COPY: Final = Symbol("copy")
 """Distribution mode of a source whose messages stay where they are."""
-SETTLED: Final = 1
-"""snd-settle-mode: the sender sends all deliveries settled."""
 QUIET_ANSWERS: Final = 2
 """Answers of a queue that it has nothing ready, after which credit is given up."""
 ANSWERS_MAX: Final = 8
@@ -115,9 +111,9 @@ class OutgoingLink:
 
     ``held``: messages from the queue that it has not settled, those in ``waiting`` included.
     ``wanted``: messages that it sends, None for all; the queue is its own, or a stream, and the
-    others are settled. ``settles``: it sends deliveries settled; ``written``: such deliveries and
-    messages that are not sent, not yet settled with the queue. ``limit``: what the queue was told.
-    ``ending``: the client's detach, which came before the queue's answer.
+    others are settled. ``written``: deliveries that were sent settled, and messages that are not sent,
+    both not yet settled with the queue. ``limit``: what the queue was told. ``ending``: the client's
+    detach, which came before the queue's answer.
     """
 
     def __init__(
@@ -132,7 +128,7 @@ class OutgoingLink:
         self.attach = attach
         self.queue = queue
         self.wanted = wanted
-        self.settles = attach.snd_settle_mode == SETTLED
+        self.deliveries = LinkDeliveries(session, attach, queue.type == STREAM)
         self.priority = priority
         self.consumer: AmqpConsumerHandle | None = None
         self.attached = False
@@ -140,7 +136,6 @@ class OutgoingLink:
         self.held = 0
         self.waiting: deque[tuple[Batch, int, int, int]] = deque()
         self.written: list[Range] = []
-        self.known: tuple[bytes, bytes, MessageTemplate] | None = None
         self.limit = NO_LIMIT_LEFT
         self.ending: DetachFrame | None = None
 
@@ -162,6 +157,11 @@ class OutgoingLink:
         self.adjust()
         self.pump()
         self.session.mark()
+
+    @property
+    def settles(self) -> bool:
+        """Whether it sends deliveries settled."""
+        return self.deliveries.settled
 
     @property
     def browsing(self) -> bool:
@@ -318,93 +318,52 @@ class OutgoingLink:
     def pump(self) -> None:
         """Write what waits, as credit, window and connection allow."""
         session = self.session
+        window = session.outgoing
         while self.waiting and self.credit.left > 0 and self.attached:
-            room = session.room()
+            room = window.room()
             if room <= 0:
                 return
             batch, first, count, attempts = self.waiting.popleft()
-            largest = self.attach.max_message_size
-            most = 1 if largest else min(count, self.credit.left, room)
-            messages = self._messages(batch, first, most, attempts)
-            part = len(messages)
+            most = min(count, self.credit.left, room)
+            data, part = self.deliveries.together(batch, first, most, attempts)
+            if part:
+                self._give(batch, first, part, attempts)
+                window.send_whole(data, part, attempts > 1)
+            else:
+                part = self._write(batch, first, most, attempts)
             if part < count:
                 self.waiting.appendleft((batch, first + part, count - part, attempts))
-            if largest and len(messages[0]) > largest:
-                offset = batch.base_offset + first
-                session.broker.count_drop("too_large", 1)
-                self.settle(Verb.REJECT, [(offset, offset)], 0, UNDELIVERABLE)
-                continue
-            self._write(messages, batch.base_offset + first, attempts > 1)
-            self._show(batch, first, part, attempts > 1)
         if self.credit.draining and not self.waiting:
             session.mark()
 
-    def _show(self, batch: Batch, first: int, count: int, redelivered: bool) -> None:
-        """Show what was written to the one who looks at deliveries, if there is one."""
-        session = self.session
-        tap = session.client.connection.handler.tap
-        if tap is not None and tap.on:
-            tap.delivered_over_link(
-                *(session.client.info, session.channel, self.queue.name),
-                *(batch, (first, count), redelivered),
-            )
+    def _write(self, batch: Batch, first: int, most: int, attempts: int) -> int:
+        """Write messages from index ``first`` on that are not of one template, or dead-letter the first
+        one if it is too large; return how many."""
+        frames, count = self.deliveries.singly(batch, first, most, attempts)
+        if not count:
+            offset = batch.base_offset + first
+            self.session.broker.count_drop("too_large", 1)
+            self.settle(Verb.REJECT, [(offset, offset)], 0, UNDELIVERABLE)
+            return 1
+        self._give(batch, first, count, attempts)
+        self.session.outgoing.send(self, frames, count, attempts > 1)
+        return count
 
-    def _messages(self, batch: Batch, first: int, most: int, attempts: int) -> list[bytes]:
-        """Return messages from ``first`` on: at most so many, and as many as fill the connection's
-        output."""
-        messages: list[bytes] = []
-        left = self.session.client.connection.room()
-        for index in range(first, first + most):
-            message = self._message(batch, index, attempts)
-            messages.append(message)
-            left -= len(message)
-            if left <= 0:
-                break
-        return messages
-
-    def _write(self, messages: list[bytes], offset: int, redelivered: bool) -> None:
-        """Write messages from ``offset`` on, for which there are credit and window."""
+    def _give(self, batch: Batch, first: int, count: int, attempts: int) -> None:
+        """Give messages from index ``first`` on to the client, for which there are credit and window."""
         session = self.session
-        count = len(messages)
-        tag = session.give(None if self.settles else self, count, offset)
+        offset = batch.base_offset + first
+        session.outgoing.give(None if self.settles else self, count, offset)
         if self.settles:
             self.written.append((offset, offset + count - 1))
             session.mark()
         self.credit.used(count)
-        frames: list[bytes] = []
-        frame_max = session.client.frame_max
-        for number, message in enumerate(messages, tag):
-            frames += transfer_frames(
-                session.channel, self.handle, number & MASK, self.settles, message, frame_max
+        tap = session.client.connection.handler.tap
+        if tap is not None and tap.on:
+            tap.delivered_over_link(
+                *(session.client.info, session.channel, self.queue.name),
+                *(batch, (first, count), attempts > 1),
             )
-        session.send_transfers(self, frames, count, redelivered)
-
-    def _message(self, batch: Batch, index: int, attempts: int) -> bytes:
-        """Return the sections of a message."""
-        block, key = batch.properties(index), batch.key(index)
-        known = self.known
-        stream = self.queue.type == STREAM
-        if known is None or stream or known[0] != block or known[1] != key:
-            annotations = {"x-stream-offset": ULong(batch.base_offset + index)} if stream else {}
-            try:
-                template = template_of(block, key, annotations)
-            except (PropertyError, ValueError):
-                template = template_of(b"", key[:255])
-            known = self.known = (block, key, template)
-        ttl_ms = None
-        if batch.flags & EXPIRY:
-            expires = batch.expiry(index)
-            if expires:
-                ttl_ms = max((expires - self.session.broker.now_us()) // 1000, 0)
-        redelivered = attempts > 1
-        if batch.flags & ATTRIBUTES and batch.attributes(index) & ATTRIBUTE_REDELIVERED:
-            redelivered = True
-        return known[2].message(
-            batch.payload(index),
-            ttl_ms=ttl_ms,
-            delivery_count=0 if stream else attempts - 1,
-            first_acquirer=not redelivered,
-        )
 
     # --- to the queue ---
 

@@ -47,11 +47,12 @@ from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, QueueRecor
 from fluxmq.routing.topology.refusals import Refusal, not_found
 from fluxmq.sessions.amqp091.consume_request import PRIORITY_MAX, SINGLE_ACTIVE, stream_start
 from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, ConsumeRequest
+from fluxmq.sessions.amqp10.link_deliveries import SETTLED
 from fluxmq.sessions.amqp10.management import ADDRESS
 from fluxmq.sessions.amqp10.management_links import ManagementRequests, ResponseLink
 from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.publisher import LinkPublisher
-from fluxmq.sessions.amqp10.receiver_links import COPY, NO_LIMIT_LEFT, SETTLED, OutgoingLink
+from fluxmq.sessions.amqp10.receiver_links import COPY, NO_LIMIT_LEFT, OutgoingLink
 from fluxmq.sessions.amqp10.refused import link_error
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.transactions import Coordinator

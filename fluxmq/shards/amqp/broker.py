@@ -440,8 +440,9 @@ class AmqpBroker:
         """Route and store a run."""
         if self.firehose.on:
             if connection.wire == WIRE_AMQP_1_0:
-                run.properties = make_head(routing.block, b"", -1, stream=False).properties
-            self.firehose.published(connection.identity.client.info, run, routing)
+                self._trace_amqp10(connection, run, routing)
+            else:
+                self.firehose.published(connection.identity.client.info, run, routing)
         watching = self._reactor.watching
         if watching & WATCH_SPANS and TRACEPARENT in routing.block:
             self._broker.spans.published(
@@ -454,6 +455,15 @@ class AmqpBroker:
         if self._reactor.link_full:
             self._broker.link_full(connection)
         return routed
+
+    def _trace_amqp10(self, connection: Connection, run: AmqpPublishRun, routing: Routing) -> None:
+        """Copy a run that came by AMQP 1.0, one by one where each message has its own properties."""
+        info = connection.identity.client.info
+        singles = map(run.single, range(run.count)) if run.blocks is not None else (run,)
+        for each in singles:
+            block = each.block(0, routing.block)
+            each.properties = make_head(block, b"", -1, stream=False).properties
+            self.firehose.published(info, each, routing)
 
     def may_refuse(self, routing: Routing) -> bool:
         """Return whether a queue it is routed to rejects messages beyond its limits."""
