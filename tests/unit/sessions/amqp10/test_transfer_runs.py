@@ -141,7 +141,7 @@ def test_shapes_are_made_again_after_messages_that_had_none_in_common(
 def test_no_more_than_the_credit_is_taken(broker: MemoryBroker, peer: Peer10) -> None:
     peer.sender("/queues/q")
     peer.raw(transfers(*[data(b"x")] * (CREDIT + 1)))
-    found = [each for each in peer.bodies() if isinstance(each, DetachFrame)]
+    found = peer.bodies(DetachFrame)
     assert [each.error.condition for each in found] == ["amqp:link:transfer-limit-exceeded"]
     assert len(stored(broker)) == CREDIT
 
