@@ -32,12 +32,12 @@ from fluxmq.model.batch_format import (
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.batch_format import encode_header
+    from cython.cimports.fluxmq.model.network_order import load_u64
     from cython.cimports.fluxmq.model.octets import Octets, pointer
-    from cython.cimports.fluxmq.protocols.amqp091.wire import load_u64
     from cython.cimports.libc.string import memcpy, memset
 else:
+    from fluxmq.model.network_order import load_u64
     from fluxmq.model.octets import Octets, pointer
-    from fluxmq.protocols.amqp091.wire import load_u64
 
 FRAME_HEADER_BYTES = 7
 """Bytes of type, channel and size before a frame's payload; one end octet follows it."""

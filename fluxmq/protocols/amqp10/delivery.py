@@ -20,13 +20,13 @@ from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, KEYS, PROPERTIES, B
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.batch_format import Batch
+    from cython.cimports.fluxmq.model.network_order import load_u32 as load_size
+    from cython.cimports.fluxmq.model.network_order import store_u16, store_u32, store_u64
     from cython.cimports.fluxmq.model.octets import Octets, load_i32, pointer, read_i32
-    from cython.cimports.fluxmq.protocols.amqp091.wire import load_u32 as load_size
-    from cython.cimports.fluxmq.protocols.amqp091.wire import store_u16, store_u32, store_u64
     from cython.cimports.libc.string import memcmp, memcpy
 else:
+    from fluxmq.model.network_order import load_u32 as load_size
     from fluxmq.model.octets import Octets, load_i32, pointer
-    from fluxmq.protocols.amqp091.wire import load_u32 as load_size
 
 _FIRST_FRAME = struct.Struct(">IBBH6sBIBI2sIBBB")
 _NEXT_FRAME = struct.Struct(">IBBH6sBI4sB")

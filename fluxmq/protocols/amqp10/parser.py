@@ -23,13 +23,13 @@ from fluxmq.protocols.connection import Connection
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.fluxmq.model.network_order import load_u16, load_u32
     from cython.cimports.fluxmq.model.octets import Octets, pointer
-    from cython.cimports.fluxmq.protocols.amqp091.wire import load_u16, load_u32
     from cython.cimports.fluxmq.protocols.amqp10.transfer_run import TransferRun
     from cython.cimports.fluxmq.protocols.connection import Connection
 else:
+    from fluxmq.model.network_order import load_u16, load_u32
     from fluxmq.model.octets import Octets, pointer
-    from fluxmq.protocols.amqp091.wire import load_u16, load_u32
 
 _FRAME = struct.Struct(">IBB")
 _HEADERS = frozenset((AMQP_HEADER, SASL_HEADER, TLS_HEADER))

@@ -1,5 +1,3 @@
-from fluxmq.protocols.amqp091.run cimport AmqpPublishRun
-
 cdef Py_ssize_t _RUN_MAX, _BYTES_MIN, _DATA, _HEAD, _FRAME
 cdef int _NULL, _TRUE, _FALSE, _ZERO, _FIELDS_MAX, _BATCHABLE, _ID, _CORRELATION, _CREATION
 
@@ -21,7 +19,7 @@ cdef class TransferRun:
 
 cdef class MessageShape:
     cdef public bytes front, head, lead
-    cdef public Py_ssize_t properties_at, payload_bytes
+    cdef public Py_ssize_t properties_at, payload_bytes, largest, stride
     cdef public bint varied, wide
     cdef Py_ssize_t _fields, _fields_behind
     cdef bytes _before, _middle, _behind, _rest
@@ -29,5 +27,5 @@ cdef class MessageShape:
     cpdef Py_ssize_t extent(self, TransferRun run, Py_ssize_t index, Py_ssize_t end) except -1
     cdef Py_ssize_t _payload_at(self, object buffer, Py_ssize_t at, Py_ssize_t end) except -2
     cdef Py_ssize_t _walk(self, object buffer, Py_ssize_t at, Py_ssize_t end) except -2
-    cpdef AmqpPublishRun publish_run(self, TransferRun run, Py_ssize_t index, Py_ssize_t count, bytes exchange, bytes key, bytes properties)
-    cdef int _add_blocks(self, AmqpPublishRun made, TransferRun run, Py_ssize_t index, Py_ssize_t count) except -1
+    cpdef bytes framed(self, TransferRun run, Py_ssize_t index, Py_ssize_t count)
+    cpdef tuple blocks(self, TransferRun run, Py_ssize_t index, Py_ssize_t count)

@@ -21,17 +21,15 @@ from array import array
 import cython
 
 from fluxmq.model.amqp10_values import AmqpValueError, end_of
-from fluxmq.protocols.amqp091.run import AmqpPublishRun
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.fluxmq.model.network_order import load_u16, load_u32, store_u64
     from cython.cimports.fluxmq.model.octets import Octets, pointer, write_u32
-    from cython.cimports.fluxmq.protocols.amqp091.run import AmqpPublishRun
-    from cython.cimports.fluxmq.protocols.amqp091.wire import load_u16, load_u32, store_u64
     from cython.cimports.libc.string import memcmp, memcpy, memset
 else:
+    from fluxmq.model.network_order import load_u16, load_u32
     from fluxmq.model.octets import Octets, pointer
-    from fluxmq.protocols.amqp091.wire import load_u16, load_u32
 
 RUN_MAX = 4096
 """Transfers of one run: as many as a batch has messages."""
@@ -220,6 +218,7 @@ class MessageShape:
     data section. ``head``: its property block up to the size of the last item, AMQP10; ``lead``: that
     item up to the properties section, which begins at ``properties_at`` in the front; -1: others have
     to be equal to it. ``varied``, ``payload_bytes``: of the messages that were matched last.
+    ``payload_bytes``, ``largest``, ``stride``: of those that were framed last, as in a publish run.
     """
 
     def __init__(
@@ -232,6 +231,8 @@ class MessageShape:
         self.properties_at = properties_at
         self.varied = False
         self.payload_bytes = 0
+        self.largest = 0
+        self.stride = 0
         self._fields = 0
         self._fields_behind = 0
         self._before = self._middle = self._behind = self._rest = b""
@@ -361,21 +362,9 @@ class MessageShape:
             return -1
         return _past(buffer, place, end, self._rest)
 
-    def publish_run(
-        self,
-        run: TransferRun,
-        index: cython.Py_ssize_t,
-        count: cython.Py_ssize_t,
-        exchange: bytes,
-        key: bytes,
-        properties: bytes,
-    ) -> AmqpPublishRun:
-        """Return matched messages as a run to publish, with copies of their bytes.
-
-        Each is framed as in a run of AMQP 0.9.1: zeros, the size where a content header has it, and a
-        body frame.
-        """
-        made: AmqpPublishRun
+    def framed(self, run: TransferRun, index: cython.Py_ssize_t, count: cython.Py_ssize_t) -> bytes:
+        """Return copies of matched messages as a run to publish has them, each framed as in AMQP 0.9.1:
+        zeros, the size where a content header has it, and a body frame. Sets what is told of them."""
         total: cython.Py_ssize_t = 0
         largest: cython.Py_ssize_t = 0
         least: cython.Py_ssize_t = -1
@@ -390,27 +379,17 @@ class MessageShape:
                 largest = size
             if least < 0 or size < least:
                 least = size
-        buffer: bytes = _framed(run, index, count, length)
-        made = AmqpPublishRun(buffer, 0, length, run.channel, exchange, key, 0, properties)
-        made.count = count
-        made.header_size = _HEAD
-        made.stride = length // count if least == largest else 0
-        made.payload_bytes = total
-        made.largest = largest
-        made.kept = True
-        if self.varied:
-            self._add_blocks(made, run, index, count)
-        return made
+        self.payload_bytes = total
+        self.largest = largest
+        self.stride = length // count if least == largest else 0
+        return _framed(run, index, count, length)
 
-    def _add_blocks(
-        self,
-        made: AmqpPublishRun,
-        run: TransferRun,
-        index: cython.Py_ssize_t,
-        count: cython.Py_ssize_t,
-    ) -> cython.int:
-        """Give each message of a run its own property block."""
-        blocks: list[bytes | bytearray] = []
+    def blocks(
+        self, run: TransferRun, index: cython.Py_ssize_t, count: cython.Py_ssize_t
+    ) -> tuple[bytes, bytes]:
+        """Return the column of where the property block of each matched message ends, and the
+        blocks."""
+        pieces: list[bytes | bytearray] = []
         ends: bytearray = bytearray(4 * (count + 1))
         each: cython.Py_ssize_t
         first: cython.Py_ssize_t
@@ -449,14 +428,12 @@ class MessageShape:
                 at += last - first
                 write_u32(pointer(ends) + 4 * (each - index + 1), at)
             else:
-                blocks += (self.head, size, self.lead, run.buffer[first:last])
+                pieces += (self.head, size, self.lead, run.buffer[first:last])
                 at += fixed + len(size) + last - first
                 struct.pack_into("<i", ends, 4 * (each - index + 1), at)
         if cython.compiled:
-            made.blocks = bytes(ends), area
-        else:
-            made.blocks = bytes(ends), b"".join(blocks)
-        return 0
+            return bytes(ends), area
+        return bytes(ends), b"".join(pieces)
 
 
 @cython.cfunc

@@ -185,22 +185,34 @@ def run_of(payloads: list[bytes], channel: int, routing: Routing) -> AmqpPublish
         if size:
             parts += (_FRAME, payload, b"\0")
     buffer = b"".join(parts)
-    run = AmqpPublishRun(buffer, 0, len(buffer), channel, exchange, key, 0, _NO_PROPERTIES)
-    run.count = len(payloads)
-    run.header_size = len(_HEAD) + 8
+    run = _run(buffer, len(payloads), channel, exchange, key)
     run.stride = len(buffer) // len(payloads) if len(sizes) == 1 else 0
     run.payload_bytes = total
     run.largest = max(sizes)
-    run.kept = True
     return run
 
 
 def publish_run(
     shape: MessageShape, run: TransferRun, index: int, count: int, routing: Routing
 ) -> AmqpPublishRun:
-    """Return transfers that a shape has matched as a run to publish."""
+    """Return transfers that a shape has matched as a run to publish, with copies of their bytes."""
     exchange, key = routing.exchange.name.encode(), routing.keys[0].encode()
-    return shape.publish_run(run, index, count, exchange, key, _NO_PROPERTIES)
+    buffer = shape.framed(run, index, count)
+    made = _run(buffer, count, run.channel, exchange, key)
+    made.stride = shape.stride
+    made.payload_bytes = shape.payload_bytes
+    made.largest = shape.largest
+    made.blocks = shape.blocks(run, index, count) if shape.varied else None
+    return made
+
+
+def _run(buffer: bytes, count: int, channel: int, exchange: bytes, key: bytes) -> AmqpPublishRun:
+    """Return a run of framed messages without what is told of their sizes."""
+    made = AmqpPublishRun(buffer, 0, len(buffer), channel, exchange, key, 0, _NO_PROPERTIES)
+    made.count = count
+    made.header_size = len(_HEAD) + 8
+    made.kept = True
+    return made
 
 
 def _shape(

@@ -60,7 +60,12 @@ def shape_of(data: bytes) -> MessageShape:
 def published(shape: MessageShape, run: TransferRun) -> AmqpPublishRun:
     """All of a run, which is of one shape, as it is published."""
     assert shape.extent(run, 0, run.count) == run.count
-    return shape.publish_run(run, 0, run.count, b"", KEY, b"\0\0")
+    buffer = shape.framed(run, 0, run.count)
+    made = AmqpPublishRun(buffer, 0, len(buffer), run.channel, b"", KEY, 0, b"\0\0")
+    made.count, made.header_size, made.stride = run.count, 19, shape.stride
+    made.payload_bytes, made.largest, made.kept = shape.payload_bytes, shape.largest, True
+    made.blocks = shape.blocks(run, 0, run.count) if shape.varied else None
+    return made
 
 
 def stored(shape: MessageShape, made: AmqpPublishRun, common: bytes = b"") -> list[Batch]:
