@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.mutations import (
+    amqp10_hot,
     amqp_hot,
     batches,
     clocks,
@@ -49,6 +50,7 @@ from tests.mutations import (
 from tests.mutations.mutation import attempt, copy_tree, run_tests
 
 MUTATIONS = [
+    *amqp10_hot.MUTATIONS,
     *amqp_hot.MUTATIONS,
     *batches.MUTATIONS,
     *clocks.MUTATIONS,
