@@ -31,7 +31,6 @@ class Attempt:
     client: Client
     node: int
     clean: bool
-    let_in: bool = False
 
 
 class Message:
@@ -55,8 +54,10 @@ class Roamer:
         self.world = world
         self.name = name
         self.attempts: list[Attempt] = []
+        self.newest: Attempt | None = None
+        """The connection that the client reads from, unless that is closed."""
         self.current: Client | None = None
-        """The connection that was let in last; others may be yet."""
+        """Its connection, once it is let in."""
         self.session = 0
         """Number of the session; another one begins when CONNACK says so."""
         self.subscribed = False
@@ -83,13 +84,16 @@ class Roamer:
         return f"t/{self.name}"
 
     def connect(self, node: int, shard: int, clean: bool) -> None:
-        """Send CONNECT to a shard, besides whatever there is."""
+        """Send CONNECT to a shard, and read no longer from connections that there are."""
         client = self.world.net.nodes[node].client(shard)
         client.client_id = self.name
         packet = wire.connect(wire.V5, self.name, clean=clean, keep_alive=0, props=EXPIRY)
         client.send(packet)
         self.cleared = self.cleared or clean
-        self.attempts.append(Attempt(client, node, clean))
+        self.newest = Attempt(client, node, clean)
+        self.attempts.append(self.newest)
+        self.current = None
+        self.unanswered.clear()
         self.world.net.run()
 
     def drop(self) -> None:
@@ -102,16 +106,17 @@ class Roamer:
         """Receive everything, and answer as far as ``polite`` says."""
         for attempt in list(self.attempts):
             for packet in drain(attempt.client):
-                self._on_packet(attempt, packet, polite)
+                if attempt is self.newest:
+                    self._on_packet(attempt, packet, polite)
+                elif packet.kind == wire.CONNACK and packet.reason < FAILURE:
+                    self._on_late(attempt, packet.session_present)
         self._pass()
 
     def _pass(self) -> None:
         """Forget connections that are closed."""
         self.attempts = [each for each in self.attempts if not each.client.closed]
-        if self.current is not None and self.current.closed:
-            # Connections are not always let in in the order in which they began.
-            others = [each.client for each in self.attempts if each.let_in]
-            self.current = others[-1] if others else None
+        if self.newest is not None and self.newest.client.closed:
+            self.newest = self.current = None
             self.unanswered.clear()
 
     def _on_packet(self, attempt: Attempt, packet: Packet, polite: Callable[[], bool]) -> None:
@@ -120,17 +125,22 @@ class Roamer:
             if packet.reason < FAILURE:
                 self._let_in(attempt, packet.session_present)
         elif packet.kind == wire.SUBACK:
-            if client is self.current:
-                self.subscribed = True
+            self.subscribed = client is self.current
         elif packet.kind == wire.PUBLISH:
             self._on_publish(client, packet, polite)
         elif packet.kind == wire.PUBREL:
             self.unreleased.discard(packet.packet_id)
             self._answer(client, wire.acknowledge(wire.PUBCOMP, packet.packet_id), polite)
 
+    def _on_late(self, attempt: Attempt, present: bool) -> None:
+        """Note that a connection was let in of which the client expects nothing any more: it has
+        begun another one, and reads from that alone."""
+        self.world.note(self.name, "let in late by", attempt.node)
+        if not present:
+            self._begin_anew()
+
     def _let_in(self, attempt: Attempt, present: bool) -> None:
         client = self.current = attempt.client
-        attempt.let_in = True
         self.unanswered.clear()
         how = "with its session" if present else "anew"
         self.world.note(self.name, "let in by", attempt.node, how)
@@ -138,14 +148,7 @@ class Roamer:
         if present and not self.session:
             self.session = 1  # of a connection whose CONNACK was lost
         if not present:
-            if self.subscribed and not self.cleared and not self.world.excused(self.name):
-                self.world.violated("session present", f"the session of {self.name} is lost")
-            self.session += 1
-            self.subscribed = False
-            self.expected.clear()
-            self.seen.clear()
-            self.known.clear()
-            self.unreleased.clear()
+            self._begin_anew()
         elif attempt.clean:
             self.world.violated("session present", f"{self.name} began clean")
         if not self.subscribed:
@@ -155,6 +158,17 @@ class Roamer:
             # Otherwise another connection may have been let in before, or the lease has ended since.
             self.cleared = False
             self.world.pardon(self.name)
+
+    def _begin_anew(self) -> None:
+        """Note that the session is another one."""
+        if self.subscribed and not self.cleared and not self.world.excused(self.name):
+            self.world.violated("session present", f"the session of {self.name} is lost")
+        self.session += 1
+        self.subscribed = False
+        self.expected.clear()
+        self.seen.clear()
+        self.known.clear()
+        self.unreleased.clear()
 
     def _on_publish(self, client: Client, packet: Packet, polite: Callable[[], bool]) -> None:
         if packet.qos == 2:

@@ -397,7 +397,7 @@ class World:
         calm = 0.0
         while self.clock.now < end and calm < AFTERWARDS_SECONDS:
             for roamer in self.roamers:
-                if not roamer.attempts:
+                if roamer.newest is None:
                     self._connect(roamer, clean=False)
             self._advance(CALM_STEP)
             self._receive()
