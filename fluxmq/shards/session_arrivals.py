@@ -303,8 +303,13 @@ class SessionArrivals:
         self._drop(arrival)
         self._finish(arrival, UNAVAILABLE)
 
+    @property
+    def under_way(self) -> bool:
+        """True while there is a session that arrives."""
+        return bool(self._arriving)
+
     def housekeeping(self) -> None:
-        """Begin attempts again; called every tenth of a second."""
+        """Begin attempts again; called by the shard's timer."""
         now = self._now()
         overdue: dict[str, list[_Arrival]] = {}
         waited: set[str] = set()

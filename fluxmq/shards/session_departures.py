@@ -263,8 +263,13 @@ class SessionDepartures:
         else:
             self._end(client_id, departure)
 
+    @property
+    def under_way(self) -> bool:
+        """True while there is a session that leaves, or somebody who waits for that."""
+        return bool(self._leaving or self._asked)
+
     def housekeeping(self) -> None:
-        """Keep what was not moved in time; called every tenth of a second."""
+        """Keep what was not moved in time; called by the shard's timer."""
         now = self._now()
         for client_id, departure in list(self._leaving.items()):
             if departure.until <= now:

@@ -297,7 +297,7 @@ class CommitWaiter:
     # Homes elsewhere
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         for home in self.remote.values():
             home.give_up()
         if not self.store.idle:

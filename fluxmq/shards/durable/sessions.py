@@ -192,7 +192,7 @@ class DurableSessions:
             journal.write_everything()
 
     def housekeeping(self) -> None:
-        """Note that the shard lives, when due; called every tenth of a second."""
+        """Note that the shard lives, when due; called by the shard's timer."""
         now = self.clock.now()
         if now >= self._next_life:
             self._next_life = now + LIFE_SECONDS
