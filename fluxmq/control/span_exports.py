@@ -95,7 +95,9 @@ class SpanExports:
             await self._arrived.wait()
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._enough(), COMPANY_SECONDS)
+                # Not asyncio.wait_for: before Python 3.12 it may lose a cancellation at the end.
+                async with asyncio.timeout(COMPANY_SECONDS):
+                    await self._enough()
             while self._waiting:
                 await self._export()
 

@@ -261,7 +261,12 @@ class NodePeers:
             filters, groups = announced
             filters.update(change.begun)
             filters.difference_update(change.ceased)
-            groups.update((name, topic_filter) for name, topic_filter, *_ in change.members)
+            # What ends before everything is announced may have moved as well: it is left until then.
+            change.ceased.clear()
+            here = [each for each in change.members if each[2] or each[3]]
+            groups.difference_update(each[:2] for each in change.members)
+            groups.update(each[:2] for each in here)
+            change.members[:] = here
             if whole:
                 # Interest of the former stream that was not announced again has ended meanwhile.
                 del self._announced[node]

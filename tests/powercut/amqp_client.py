@@ -65,7 +65,9 @@ class Connection(asyncio.Protocol):
         self._wanted, self._answer = wanted, asyncio.get_running_loop().create_future()
         self.send(request)
         try:
-            return await asyncio.wait_for(self._answer, CONNECT_TIMEOUT_S)
+            # Not asyncio.wait_for: before Python 3.12 it may lose a cancellation that comes with the answer.
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                return await self._answer
         except TimeoutError:
             raise RefusedError(f"no {wanted} in time") from None
 

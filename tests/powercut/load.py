@@ -204,7 +204,8 @@ async def _marker(port: int, history: History, queue: str) -> tuple[int, int]:
     connection.on_confirm = confirmed
     sequence = marker.send()
     try:
-        reason = await asyncio.wait_for(answered, MARKER_TIMEOUT_S)
+        async with asyncio.timeout(MARKER_TIMEOUT_S):
+            reason = await answered
     except TimeoutError:
         raise ReadError(f"{queue}: the node does not confirm after its restart") from None
     connection.close()

@@ -1,6 +1,7 @@
 """Run the simulator: `python -m tests.sim --seed 7`, or `--seeds 1..20000`.
 
-Simulates Raft alone; with `--queues` the engine's queues, its Raft driver and its storage as well. One seed prints what
+Simulates Raft alone; with `--queues` the engine's queues, its Raft driver and its storage as well; with `--sessions`
+whole nodes and etcd, between which clients roam. One seed prints what
 it drew and its digest: the same seed gives the same digest on every machine. `--trace` prints every event of it. Several
 seeds end with one line; the exit code is 1 when a promise was broken, and the seeds that broke it are named. `--record`
 keeps the sum after every hundred seeds, and `--from` goes on with a campaign that was interrupted: give the seed after
@@ -15,10 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.sim import swarm
-from tests.sim.campaign import Summary, events_of, recorded, run_many
-from tests.sim.queues import swarm as queue_swarm
+from tests.sim.campaign import KINDS, QUEUES, RAFT, SESSIONS, Summary, recorded, run_many
 from tests.sim.queues.world import World as QueueWorld
+from tests.sim.sessions.world import World as SessionWorld
 from tests.sim.world import World
 
 
@@ -43,11 +43,13 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--record", type=Path, metavar="FILE", help="write a summary as JSON")
     parser.add_argument("--from", type=int, metavar="SEED", dest="following", help="go on there")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--queues", action="store_true", help="with queues and storage")
+    for kind, text in ((QUEUES, "with queues and storage"), (SESSIONS, "clients that roam")):
+        what.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=text)
     what.add_argument("--stock", action="store_true", help="the positive control: pysyncobj")
+    parser.set_defaults(kind=RAFT)
     options = parser.parse_args(given)
     if options.events is None:
-        options.events = events_of(queues=options.queues)
+        options.events = KINDS[options.kind][1]
     return options
 
 
@@ -55,14 +57,11 @@ def one(options: argparse.Namespace) -> int:
     """Run one seed and print what it was."""
     seed, voters = options.seed, options.nodes
     trace: Callable[[str], None] | None = print if options.trace else None
-    world: World | QueueWorld
-    if options.queues:
-        world = QueueWorld(seed, voters=voters, trace=trace)
-    else:
-        world = World(seed, voters=voters, trace=trace)
+    world: World | QueueWorld | SessionWorld = KINDS[options.kind][0](
+        seed, voters=voters, trace=trace
+    )
     kept = world.run(options.events)
-    draw = queue_swarm.draw if options.queues else swarm.draw
-    print(f"seed {seed}: {draw(seed, voters)}")
+    print(f"seed {seed}: {world.swarm}")
     print(f"{world.now_us / 1e6:.3f} virtual seconds, {world.events} events, {dict(world.seen)}")
     for violation in world.history.violations:
         print(violation)
@@ -78,7 +77,7 @@ def many(options: argparse.Namespace) -> int:
     total, begin = Summary(), first
     command = f"python -m tests.sim --seeds {first}..{last} --events {options.events}"
     command += f" --nodes {options.nodes}" if options.nodes else ""
-    command += " --stock" if options.stock else " --queues" if options.queues else ""
+    command += " --stock" if options.stock else "" if options.kind == RAFT else f" --{options.kind}"
     if options.following is not None:
         total, recorded_first, recorded_command = recorded(options.record, options.following)
         begin = options.following
@@ -91,10 +90,9 @@ def many(options: argparse.Namespace) -> int:
     else:
         chunks = run_many(
             *(begin, last, options.nodes, options.events, options.processes),
-            queues=options.queues,
+            kind=options.kind,
         )
-    title = "positive control: stock pysyncobj 0.3.17" if options.stock else "fluxmq.raft"
-    title += " with queues and storage" if options.queues else ""
+    title = "positive control: stock pysyncobj 0.3.17" if options.stock else KINDS[options.kind][2]
     before, began = total.wall_seconds, time.monotonic()
     for chunk in chunks:
         total.add(chunk)

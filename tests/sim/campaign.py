@@ -24,6 +24,8 @@ import fluxmq
 from tests.sim.history import History
 from tests.sim.queues.world import EVENTS as QUEUE_EVENTS
 from tests.sim.queues.world import World as QueueWorld
+from tests.sim.sessions.world import STEPS
+from tests.sim.sessions.world import World as SessionWorld
 from tests.sim.world import EVENTS, World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,14 +52,13 @@ class Simulated(Protocol):
         """Run it; whether all promises were kept."""
 
 
-def world_of(*, queues: bool) -> Callable[..., Simulated]:
-    """What a seed is a run of: of Raft alone, or with queues and storage."""
-    return QueueWorld if queues else World
-
-
-def events_of(*, queues: bool) -> int:
-    """Events of a run's first part unless told otherwise."""
-    return QUEUE_EVENTS if queues else EVENTS
+RAFT, QUEUES, SESSIONS = "raft", "queues", "sessions"
+KINDS: dict[str, tuple[Callable[..., Simulated], int, str]] = {
+    RAFT: (World, EVENTS, "fluxmq.raft"),
+    QUEUES: (QueueWorld, QUEUE_EVENTS, "fluxmq.raft with queues and storage"),
+    SESSIONS: (SessionWorld, STEPS, "sessions of clients that roam"),
+}
+"""What a seed is a run of, events of its first part unless told otherwise, and a title."""
 
 
 @dataclass
@@ -181,9 +182,9 @@ def outputs_under_other_hashes(command: Sequence[str]) -> list[bytes]:
     ]
 
 
-def _chunk(task: tuple[range, int | None, int, bool]) -> Summary:
-    seeds, voters, events, queues = task
-    return run_seeds(seeds, voters, events, world_of(queues=queues))
+def _chunk(task: tuple[range, int | None, int, str]) -> Summary:
+    seeds, voters, events, kind = task
+    return run_seeds(seeds, voters, events, KINDS[kind][0])
 
 
 def run_many(
@@ -192,12 +193,11 @@ def run_many(
     voters: int | None,
     events: int,
     processes: int,
-    *,
-    queues: bool = False,
+    kind: str = RAFT,
 ) -> Iterator[Summary]:
     """Run seeds `first` to `last`, both included; a summary per chunk, in order."""
     tasks = [
-        (range(start, min(start + CHUNK, last + 1)), voters, events, queues)
+        (range(start, min(start + CHUNK, last + 1)), voters, events, kind)
         for start in range(first, last + 1, CHUNK)
     ]
     if processes == 1:

@@ -235,6 +235,26 @@ def test_interest_that_ends_while_two_nodes_are_away_may_be_at_the_other(
     assert messages(again) == [b"m"]
 
 
+def test_so_it_is_if_it_ends_when_the_stream_begins(make_plane: MakePlane) -> None:
+    """What a node has not told yet when a stream begins comes before everything else over that."""
+    plane = make_plane(1, 1, 1)
+    publisher = plane.net.client(2)
+    absent(plane)
+    plane.net.cut(0, 2)
+    plane.net.cut(1, 2)
+    again = begin(plane, 1)
+    assert present(again)
+    plane.net.connect(0, 2)
+    plane.net.advance(0.5)
+    publish(publisher, b"m")
+    plane.net.advance(0.2)
+    assert answer(publisher) is None, "the subscriber's node may be away"
+    plane.net.connect()
+    plane.net.advance(0.2)
+    assert answer(publisher) == 0
+    assert messages(again) == [b"m"]
+
+
 def test_members_of_groups_may_be_at_a_node_that_is_away(make_plane: MakePlane) -> None:
     plane = make_plane(1, 1, 1)
     publisher = plane.net.client(2)

@@ -1,0 +1,134 @@
+"""Mutations of how sessions move that the simulator of roaming clients notices within the seeds of CI.
+
+Most of these rules have a test of their own; here they show what that simulator is awake for.
+"""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+SEEDS = "tests/sim/test_sessions.py::test_seeds_keep_every_promise"
+MEETING = "tests/unit/shards/test_meeting_again.py::"
+
+MUTATIONS = [
+    Mutation(
+        "simulated_sessions_owner_before_disk",
+        "A node becomes the owner when it has the session on its disk.",
+        "SessionArrivals._arrived",
+        "session.delivery.durable.home.when_safe(partial(self._safe, arrival))",
+        "self._commit(arrival)",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_no_end_of_term",
+        "A node that does not reach etcd lets its clients go before another one can have them.",
+        "OwnedIds._check",
+        "if self._until and self._now() > self._until:",
+        "if False:",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_done_before_commit",
+        "The former node deletes a session when the new one owns the id.",
+        "SessionArrivals._commit",
+        "arrival.stage = _Stage.COMMITTING",
+        'arrival.stage = _Stage.COMMITTING\n        self._relay.send(arrival.node, arrival.client_id, "moved", arrival.number)',
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_not_compared",
+        "A claim names the revision of the key that the session came with.",
+        "SessionArrivals._claimed",
+        "elif self._ids.is_own(owner):",
+        "elif self._ids.is_own(owner) or arrival.session is not None:",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_no_barrier_of_the_former_node",
+        "A session moves with what is on its way to the former node.",
+        "SessionDepartures._on_ready",
+        "self._peers.flush_all([node], passed, allowed=departure.nodes)",
+        "passed(True)",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_no_second_barrier",
+        "What the session has is not taken for new when it comes to the new node later.",
+        "SessionArrivals._on_state",
+        "self._flush(arrival.others, partial(self._arrived, arrival, number, state))",
+        "self._arrived(arrival, number, state, True)",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_identities_ignored",
+        "What both nodes have is delivered once.",
+        "_Covered.covers",
+        "return at >= 0 and number < ranges[at][1]",
+        "return False",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_resent_after_the_move",
+        "What is sent again to the former node of a session is not acknowledged.",
+        "DoubtfulPeers.came",
+        "doubt.reason = 0 if nothing_left else Outcome.OVER_LIMIT",
+        "doubt.reason = 0",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_ended_while_announced",
+        "Interest that ends while a stream begins may be at another node that is away.",
+        "NodePeers._follow",
+        "change.ceased.clear()",
+        "pass",
+        MEETING + "test_so_it_is_if_it_ends_when_the_stream_begins",
+    ),
+    Mutation(
+        "simulated_sessions_two_nodes_away",
+        "A session that has left a node that was away may be at another one that still is.",
+        "NodePeers._may_have_moved",
+        "if path.away_since is not None and (filters or members):",
+        "if False:",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_former_session_kept",
+        "A node that comes back deletes sessions that others have.",
+        "OwnedIds._on_renewed",
+        "self._user.taken(client_id)",
+        "pass",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_restored_trusted",
+        "What comes for a restored session is acknowledged when the session is known to be here.",
+        "DurableSessions._restore",
+        "journal.doubt()",
+        "pass",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_subscribed_before_known",
+        "SUBACK is sent when all connected nodes know of the subscription.",
+        "NodePeers.when_known",
+        "self._confirmations.when_known(done, self._reactor.tally.now)",
+        "done()",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_union_not_counted",
+        "A filter ends with the last shard of a node that wants it.",
+        "NodeInterest.set_filter",
+        "shards.pop(shard, None)",
+        "shards.clear()",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_sessions_deaf_new_node",
+        "The new node hears all nodes that the former one hears.",
+        "NodePeers.flush_all",
+        "if refused or not here.issuperset(required) or not down.isdisjoint(required):",
+        "if refused:",
+        SEEDS,
+    ),
+]

@@ -1,0 +1,40 @@
+"""Clients that roam between simulated nodes: some seeds, and that broken nodes are noticed (`tests.mutations`).
+
+As in ``test_sim``, the two passes of the tests run different seeds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.__main__ import main
+from tests.sim.campaign import check_seeds, outputs_under_other_hashes, seeds_of_tests
+from tests.sim.sessions.swarm import FAULTS, draw
+from tests.sim.sessions.world import STEPS, World
+
+SEEDS = 50
+HAPPENS = ("acknowledged", "refused", "session present", "session anew", "leases ended", *FAULTS)
+
+
+@pytest.mark.parametrize("seeds", seeds_of_tests(SEEDS), ids=lambda seeds: str(seeds.start))
+def test_seeds_keep_every_promise(seeds: range) -> None:
+    check_seeds(seeds, HAPPENS, STEPS, World)
+
+
+@pytest.mark.parametrize("seed", [435])
+def test_what_seeds_have_found_is_mended(seed: int) -> None:
+    """435: a session left while a node that was away came back, and what that sent for it was acknowledged."""
+    assert main(["--sessions", "--seed", str(seed)]) == 0
+
+
+def test_seldom_faults_are_drawn() -> None:
+    drawn = [draw(seed) for seed in range(200)]
+    for fault in FAULTS:
+        assert sum(each.rates[fault] > 0 for each in drawn) > 40, fault
+    assert {len(each.workers) for each in drawn} == {2, 3}
+
+
+def test_a_seed_is_one_run() -> None:
+    first, second = outputs_under_other_hashes(["--sessions", "--seed", "7"])
+    assert first == second
+    assert b"digest" in first
