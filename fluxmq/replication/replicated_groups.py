@@ -219,7 +219,11 @@ class ReplicatedGroups:
         traffic; ``arrived`` is called before frames are handled."""
         observer = ShardTraffic(self.clocks, self.heartbeats, traffic)
         self.links = NodeLinks(
-            *(self._endpoint, SHARD, every_shard, observer, self._hosting.wake),
+            self._endpoint,
+            SHARD,
+            every_shard,
+            observer,
+            self._hosting.wake,
             QUIET_FRAMES,
             arrived,
         )
