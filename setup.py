@@ -44,9 +44,10 @@ CYTHON_MODULES = {
         ),
     ),
     "fluxmq/protocols/amqp091": ("confirms", "delivery", "ledger", "parser", "run"),
+    "fluxmq/protocols/amqp10": ("delivery", "parser", "transfer_run"),
     "fluxmq/net": ("_ring", "accept", "accept_batch", "reactor", "route", "sockets"),
     "fluxmq/storage": ("_direct", "_sync"),
-    "perf": ("_hot_client", "_hot_queue"),
+    "perf": ("_hot_amqp10", "_hot_client", "_hot_queue"),
 }
 """Modules for Cython, by folder: each a ``.py`` or a ``.pyx``."""
 IN_PLACE_ONLY = {"perf"}

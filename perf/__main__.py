@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | roaming | node-loss | resting | wakeups | observers | queue-pages | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | amqp10 | cluster | failover | catch_up | roaming | node-loss | resting | wakeups | observers | queue-pages | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 

@@ -16,8 +16,12 @@ from perf import brokers, durable, rabbitmq
 from perf.brokers import HOST, Broker
 
 FLUXMQ, FLUXMQ_PURE, FLUXMQ_BESIDE = "fluxmq-amqp", "fluxmq-amqp-pure", "fluxmq-amqp-beside-slow"
+FLUXMQ_10, FLUXMQ_10_PURE = "fluxmq-amqp10", "fluxmq-amqp10-pure"
 CLASSIC, QUORUM, STREAM = "rabbitmq-classic", "rabbitmq-quorum", "rabbitmq-stream"
+RABBIT_10 = "rabbitmq-amqp10"
+"""A node of its own with the plugin for AMQP 1.0."""
 QUEUE_TYPES: Mapping[str, str] = {CLASSIC: "classic", QUORUM: "quorum", STREAM: "stream"}
+RABBIT_10_PLUGINS = ("rabbitmq_amqp1_0",)
 CONNECTIONS_MAX = 25_000
 
 
@@ -96,6 +100,9 @@ STARTERS: Mapping[str, Callable[[str | None], Broker]] = {
     FLUXMQ: lambda cores: start_fluxmq(FLUXMQ, cores),
     FLUXMQ_PURE: lambda cores: start_fluxmq(FLUXMQ_PURE, cores, pure=True),
     FLUXMQ_BESIDE: lambda cores: start_beside_slow(FLUXMQ_BESIDE, cores),
+    FLUXMQ_10: lambda cores: start_fluxmq(FLUXMQ_10, cores),
+    FLUXMQ_10_PURE: lambda cores: start_fluxmq(FLUXMQ_10_PURE, cores, pure=True),
+    RABBIT_10: lambda cores: rabbitmq.start(RABBIT_10, cores, plugins=RABBIT_10_PLUGINS).broker,
     CLASSIC: lambda cores: start_rabbitmq(CLASSIC, cores),
     QUORUM: lambda cores: start_rabbitmq(QUORUM, cores),
     STREAM: lambda cores: start_rabbitmq(STREAM, cores),

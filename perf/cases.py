@@ -51,7 +51,8 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of the comparison. ``kind`` is ``run``, ``idle``, ``backlog``, ``drain`` or ``amqp-idle``. ``processes``: the least of the
+    """One row of the comparison. ``kind`` is ``run``, ``idle``, ``backlog``, ``drain``, ``amqp-idle``,
+    ``idle-links`` or ``many-links``. ``processes``: the least of the
     generator. ``also``: brokers measured for the record, with nothing asked. ``adapt``: the workload as a
     broker takes it, where that is not this module's to say.
     """

@@ -1,8 +1,8 @@
 """The bytes the generators speak: MQTT 3.1.1 and 5 packets, and the text protocol of NATS core.
 
 Only what a load generator sends is encoded here, once, before the clock runs: greetings, subscriptions and
-the one message that is then repeated. What runs per message is in ``perf._hot_client`` and
-``perf._hot_queue``; this module is their facade and picks the compiled or the plain form (``FLUXMQ_PURE=1``
+the one message that is then repeated. What runs per message is in ``perf._hot_client``,
+``perf._hot_queue`` and ``perf._hot_amqp10``; this module is their facade and picks the compiled or the plain form (``FLUXMQ_PURE=1``
 asks for the plain one). AMQP and JetStream have modules of their own.
 
 Sources: MQTT 3.1.1 and 5.0 section 3; NATS client protocol.
@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-INNER_LOOP = ("perf._hot_client", "perf._hot_queue")
-"""Compiled both or neither: the second extends classes of the first, whose fields are C's when compiled."""
+INNER_LOOP = ("perf._hot_client", "perf._hot_queue", "perf._hot_amqp10")
+"""Compiled all or none: each extends classes of the ones before, whose fields are C's when compiled."""
 
 
 def _compiled(name: str) -> bool:
@@ -48,6 +48,7 @@ def _inner_loop(name: str) -> ModuleType:
 
 
 if TYPE_CHECKING:
+    from perf._hot_amqp10 import TransferReceiver, TransferSender
     from perf._hot_client import HEAD_BYTES, Histogram, NatsReceiver, Receiver, Sender
     from perf._hot_queue import AmqpReceiver, JetStreamReceiver, TagSender
 else:
@@ -61,6 +62,9 @@ else:
     AmqpReceiver = _hot_queue.AmqpReceiver
     JetStreamReceiver = _hot_queue.JetStreamReceiver
     TagSender = _hot_queue.TagSender
+    _hot_amqp10 = _inner_loop("perf._hot_amqp10")
+    TransferReceiver = _hot_amqp10.TransferReceiver
+    TransferSender = _hot_amqp10.TransferSender
 
 __all__ = [
     "COMPILED",
@@ -72,6 +76,8 @@ __all__ = [
     "Receiver",
     "Sender",
     "TagSender",
+    "TransferReceiver",
+    "TransferSender",
 ]
 
 FILLER = b"The quick brown fox jumps over the lazy dog. "

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from perf import amqp_idle, brokers, cases, drain, idle
+from perf import amqp10_idle, amqp_idle, brokers, cases, drain, idle
+from perf.amqp10_cases import LINKS
+from perf.amqp10_idle import IdleLinksMeasurement
 from perf.amqp_idle import AmqpIdleMeasurement
 from perf.backlog import BacklogMeasurement
 from perf.brokers import Broker, BrokerError, Running
@@ -21,7 +23,11 @@ from perf.idle import IdleMeasurement
 from perf.progress import Announce
 from perf.run import Measurement, Progress, Run, RunError, Timing
 
-Result = Measurement | IdleMeasurement | BacklogMeasurement | AmqpIdleMeasurement
+Result = (
+    Measurement | IdleMeasurement | BacklogMeasurement | AmqpIdleMeasurement | IdleLinksMeasurement
+)
+ONCE = ("idle", "amqp-idle", "idle-links", "many-links")
+"""Kinds of case that are measured in one round."""
 
 COMPARED = (
     cases.THROUGHPUT,
@@ -124,7 +130,7 @@ class Plan:
 
 def figure(result: Result, metric: str) -> float:
     """One metric of one result; 0 where it was not measured."""
-    if isinstance(result, IdleMeasurement):
+    if isinstance(result, (IdleMeasurement, IdleLinksMeasurement)):
         return result.pss_per_connection if metric == cases.MEMORY else 0.0
     if isinstance(result, AmqpIdleMeasurement):
         of_idle = {cases.MEMORY: result.pss_per_connection, cases.RESTART: result.start_s}
@@ -192,7 +198,7 @@ def run_case(case: Case, plan: Plan, announce: Announce) -> CaseResult:
                 running[name] = brokers.start(name, "0" if plan.pin else None)
             except (BrokerError, OSError) as error:
                 outcome.missing[name] = str(error)
-        rounds = 1 if case.kind in ("idle", "amqp-idle") else plan.rounds
+        rounds = 1 if case.kind in ONCE else plan.rounds
         for number in range(rounds):
             names = list(running) if number % 2 == 0 else list(reversed(running))
             for name in [name for name in names if name not in outcome.missing]:
@@ -238,4 +244,8 @@ def measure_otherwise(case: Case, broker: Broker, plan: Plan, progress: Progress
     if case.kind == "amqp-idle":
         connections = plan.idle_connections
         return amqp_idle.measure(broker, workload.queue_type, connections, progress=progress)
+    if case.kind in ("idle-links", "many-links"):
+        links = LINKS if case.kind == "many-links" else 2
+        protocol, connections = workload.protocol, plan.idle_connections
+        return amqp10_idle.measure(broker, protocol, connections, links, progress)
     return drain.measure(broker.target(), workload, progress=progress)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from perf import amqp, codec, handshake, jetstream
+from perf import amqp, amqp10, codec, handshake, jetstream
 from perf.codec import (
     AmqpReceiver,
     Histogram,
@@ -22,6 +22,8 @@ from perf.codec import (
     Receiver,
     Sender,
     TagSender,
+    TransferReceiver,
+    TransferSender,
 )
 from perf.workload import Workload
 
@@ -292,11 +294,65 @@ class Amqp(Mqtt):
         return AmqpReceiver(*buffers, every, sender, latency, followed(workload, sender))
 
 
+class Amqp10(Mqtt):
+    """AMQP 1.0: one durable queue per pair, declared over AMQP 0.9.1; unsettled transfers, accepted deliveries."""
+
+    goodbye = amqp10.close()
+
+    def __init__(self, stamped: bool) -> None:
+        self.stamped = stamped
+
+    def open_publisher(
+        self, host: str, port: int, workload: Workload, index: int
+    ) -> tuple[socket.socket, int]:
+        """A link to the queue; its credit comes later."""
+        connection = handshake.dial(host, port)
+        amqp10.open_session(connection)
+        amqp10.attach_sender(connection, workload.queue_name(index))
+        return connection, 65_535
+
+    def open_subscriber(
+        self, host: str, port: int, workload: Workload, index: int
+    ) -> socket.socket:
+        """A link from an empty queue."""
+        name = workload.queue_name(index)
+        with handshake.dial(host, port) as connection:
+            amqp.open_channel(connection)
+            if workload.declares:
+                amqp.declare(connection, name, "", workload.queue_type)
+            else:
+                amqp.purge(connection, name)
+        connection = handshake.dial(host, port)
+        amqp10.open_session(connection)
+        amqp10.attach_receiver(connection, name)
+        return connection
+
+    def template(self, workload: Workload, index: int) -> Template:
+        """One transfer."""
+        return Template(*amqp10.publish_template(workload.payload, self.stamped))
+
+    def sender(
+        self, template: Template, capacity: int, window: int, index: int, latency: Histogram
+    ) -> Sender:
+        """Numbers its deliveries."""
+        stamps = amqp10.stamps_in(template.message)
+        return TransferSender(*template, capacity, window, index, latency, *stamps)
+
+    def receiver(
+        self, workload: Workload, buffers: Buffers, sender: Sender | None, latency: Histogram
+    ) -> Receiver:
+        """Reads frames."""
+        every, publishers = workload.ack_every, followed(workload, sender)
+        return TransferReceiver(*buffers, every, sender, latency, publishers, amqp10.CREDIT)
+
+
 DIALECTS: Mapping[str, Dialect] = {
     "mqtt": Mqtt(),
     "queue": Queue(),
     "nats": Nats(),
     "amqp": Amqp(),
+    "amqp10": Amqp10(stamped=False),
+    "amqp10-stamped": Amqp10(stamped=True),
     "jetstream": JetStream(),
 }
 """By the names that workloads use."""

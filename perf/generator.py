@@ -222,6 +222,7 @@ class Generator:
         before, missed = receiver.publishes, receiver.lost
         sender = link.sender
         acknowledged = sender.acknowledged if sender is not None else 0
+        room = sender.room() if sender is not None else 0
         end = kept + count
         done = receiver.feed(end, now, measuring)
         link.tail = bytes(self.in_view[done:end]) if done < end else b""
@@ -231,6 +232,8 @@ class Generator:
             self._reply(fd, link, receiver.out_length)
         if sender is not None and sender.acknowledged != acknowledged:
             self.acknowledged += sender.acknowledged - acknowledged
+            self._make_runnable(link)
+        elif sender is not None and sender.room() > room:  # credit of a link
             self._make_runnable(link)
 
     def _reply(self, fd: int, link: Link, length: int) -> None:

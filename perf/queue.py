@@ -1,4 +1,4 @@
-"""``python -m perf queue``, ``amqp`` and ``cluster``: durable queues of FluxMQ and its peers in the same interleaved rounds.
+"""``python -m perf queue``, ``amqp``, ``amqp10`` and ``cluster``: durable queues of FluxMQ and its peers in the same interleaved rounds.
 
 Runs the cases of a suite by the rules of ``perf.compare``, measures the disk before each of them, and writes one
 page, one picture and one JSON file. A figure never stands without the disk's sync time.
@@ -14,6 +14,8 @@ from statistics import median
 from typing import Any
 
 from perf import amqp_brokers, backlog, cases, cluster_cases, disk, plots, report
+from perf.amqp10_cases import AMQP10_CASES
+from perf.amqp10_idle import IdleLinksMeasurement
 from perf.amqp_cases import AMQP_CASES
 from perf.amqp_idle import AmqpIdleMeasurement
 from perf.backlog import BacklogMeasurement
@@ -55,6 +57,13 @@ AMQP = Suite(
     AMQP_CASES,
     "FluxMQ: one shard, quorum queues, fsync before basic.ack.",
 )
+AMQP10 = Suite(
+    "amqp10",
+    "Durable queues over AMQP 1.0",
+    (amqp_brokers.RABBIT_10,),
+    AMQP10_CASES,
+    "FluxMQ: one shard, quorum queues, fsync before a disposition; its own AMQP 0.9.1 is what it is compared with.",
+)
 CLUSTER = Suite(
     "cluster",
     "Queues of three copies on three nodes",
@@ -63,7 +72,7 @@ CLUSTER = Suite(
     "Three nodes of each on this machine, three copies. FluxMQ: one shard a node unless said otherwise, a majority synced"
     " before it confirms; RabbitMQ: quorum queues, as much; JetStream: R3 streams in files, which are not synced.",
 )
-SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (QUEUE, AMQP, CLUSTER)}
+SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (QUEUE, AMQP, AMQP10, CLUSTER)}
 """By the names of their commands."""
 
 HEAD = [
@@ -77,6 +86,15 @@ BACKLOG_HEAD = [
 IDLE_HEAD = [
     *("broker", "connections", "B each", "made per s"),
     *("queues", "B each", "made per s", "start s"),
+]
+LINKS_HEAD = [
+    "case",
+    "broker",
+    "connections",
+    "B each",
+    "range",
+    "made per s",
+    "B per further link",
 ]
 
 
@@ -191,6 +209,28 @@ def idle_rows(result: CaseResult) -> list[list[str]]:
     ]
 
 
+def link_rows(result: CaseResult) -> list[list[str]]:
+    """A row for each broker with idle links or consumers: medians."""
+    found = []
+    for name, measured in result.results.items():
+        each = [one for one in measured if isinstance(one, IdleLinksMeasurement)]
+        if each:
+            bytes_each = [one.pss_per_connection for one in each]
+            further = median(one.pss_per_link for one in each)
+            found.append(
+                [
+                    result.case.title,
+                    name,
+                    f"{each[0].connections:,}",
+                    report.number(median(bytes_each)),
+                    spread(bytes_each),
+                    report.number(median(one.connections_per_s for one in each)),
+                    report.number(further) if each[0].links > 2 else "",
+                ]
+            )
+    return found
+
+
 def faults(result: CaseResult) -> list[str]:
     """Return FluxMQ's faults apart from its speed, in every role that it has in a case."""
     found = result.faults()
@@ -221,6 +261,7 @@ def page(
     listed = [cells for result in results for cells in rows(result)]
     stored = [cells for result in results for cells in backlog_rows(result)]
     resting = [cells for result in results for cells in idle_rows(result)]
+    linked = [cells for result in results for cells in link_rows(result)]
     notes = [f"* {r.case.title}: {r.case.note}" for r in results if r.case.note]
     notes += [f"* {r.case.title}: {fault}" for r in results for fault in faults(r)]
     notes += [
@@ -239,6 +280,7 @@ def page(
         report.markdown_table(HEAD, listed),
         *(["## Backlog", report.markdown_table(BACKLOG_HEAD, stored)] if stored else []),
         *(["## Idle", report.markdown_table(IDLE_HEAD, resting)] if resting else []),
+        *(["## Idle links", report.markdown_table(LINKS_HEAD, linked)] if linked else []),
         "## Other ratios",
         report.markdown_table(report.RATIO_HEAD[:5], others),
         "## Notes",
@@ -311,6 +353,8 @@ def main(options: argparse.Namespace) -> int:
         report.show(BACKLOG_HEAD, stored)
     if resting := [cells for result in results for cells in idle_rows(result)]:
         report.show(IDLE_HEAD, resting)
+    if linked := [cells for result in results for cells in link_rows(result)]:
+        report.show(LINKS_HEAD, linked)
     print("written:", ", ".join(str(path) for path in written))
     missed = any(ratio.verdict == "fail" for r in results for ratio in r.ratios)
     return 1 if missed or any(faults(result) for result in results) else 0

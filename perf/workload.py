@@ -28,10 +28,11 @@ SUBSCRIBERS_MAX = 10_000
 """More connections than this need more descriptors than a process usually gets."""
 
 
-PROTOCOLS = ("mqtt", "nats", "queue", "amqp", "jetstream")
-"""Protocols of publishers and subscribers. ``queue`` is MQTT to and from ``$queue/<name>``."""
+PROTOCOLS = ("mqtt", "nats", "queue", "amqp", "amqp10", "amqp10-stamped", "jetstream")
+"""Protocols of publishers and subscribers. ``queue`` is MQTT to and from ``$queue/<name>``; over ``amqp10-stamped`` each
+message has an id and a creation time of its own."""
 
-DURABLE = frozenset({"queue", "amqp", "jetstream"})
+DURABLE = frozenset({"queue", "amqp", "amqp10", "amqp10-stamped", "jetstream"})
 """Protocols whose messages go through a durable queue: confirmed when kept, acknowledged when taken."""
 
 

@@ -77,7 +77,8 @@ def run(node: TargetNode, options: argparse.Namespace) -> list[str]:
         raise ExitError(EXIT_REFUSED, "cluster.enabled is false: there are no replicated groups")
     if data_directory.is_locked(node.data_dir):
         raise ExitError(EXIT_REFUSED, "the broker is running; stop this node first")
-    settings = effective(settings, read_nodes(node.data_dir).nodes)
+    known = read_nodes(node.data_dir)
+    settings = effective(settings, known.nodes, known.sets)
     lines: list[str] = []
     if options.group != ETCD:
         storage = settings.storage.model_copy(update={"data_dir": str(node.data_dir.absolute())})

@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -27,13 +28,16 @@ from fluxmq.ipc.cluster_nodes import (
     Obstacles,
 )
 from fluxmq.ipc.clusters import (
+    ADD,
     MEMBER_CHANGE,
     RAFT,
     REMOVE,
     TRANSFER,
+    VOTER,
     MemberChange,
     RaftListing,
     RaftRequest,
+    RaftRow,
     Transfer,
 )
 from fluxmq.ipc.node_messages import DESCRIBE_NODE, LISTENING, Listening, NodeDescription
@@ -89,14 +93,19 @@ def add_parser(commands: Commands) -> None:
     leave = commands.add_parser(
         LEAVE_COMMAND,
         help=text,
-        description=f"{text.capitalize()}: refuse clients, hand over leaders and sessions, leave all"
-        " groups and etcd.",
+        description=f"{text.capitalize()}: refuse clients, hand over leaders and sessions, have other"
+        " nodes take its copies of groups, leave these and etcd.",
     )
     leave.set_defaults(command=LEAVE_COMMAND)
     leave.add_argument(
         "--force",
         action="store_true",
         help="give up queues and sessions that only this node has",
+    )
+    leave.add_argument(
+        "--shrink",
+        action="store_true",
+        help="let groups have one copy less, instead of having other nodes take this node's copies",
     )
     leave.add_argument(
         "--wait",
@@ -154,7 +163,7 @@ def join(node: TargetNode, options: argparse.Namespace) -> list[str]:
         raise ExitError(EXIT_REFUSED, f"{options.cluster}: {refusal}") from None
     node.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = str(node.data_dir / FILE_NAME)
-    Files().write_whole(path, encode_nodes(KnownNodes(nodes=answer.nodes)))
+    Files().write_whole(path, encode_nodes(KnownNodes(nodes=answer.nodes, sets=answer.sets)))
     others = sorted(n for n, each in answer.nodes.items() if n != cluster.node_id and not each.left)
     lines = [f"{cluster.node_id} is part of cluster {cluster.name}, with {', '.join(others)}"]
     if not data_directory.is_locked(node.data_dir):
@@ -196,25 +205,28 @@ def leave(node: TargetNode, options: argparse.Namespace) -> list[str]:
     node.wait_at_least(ANSWER_SECONDS)
     with node.require() as caller:
         name = NodeDescription.from_body(caller.call(DESCRIBE_NODE, {})).name
-        _check(caller, options)
+        others = _check(caller, options)
         caller.call(LISTENING, Listening(accept=False).to_body())
         _say(f"{name} accepts no client connections any more")
         _part_from_clients(caller, options)
-        for group in sorted(_leaders_of(caller, name)):
+        for group in sorted(_rows_of(caller, name)):
+            if not options.shrink:
+                _move_copy(caller, group, others, options.wait)
             _until(partial(_leave_group, caller, group, name), options.wait, "is still a member of")
             _say(f"{name} is no longer a member of group {group!r}")
         caller.call(LEAVE, Leave(check=False, force=options.force).to_body())
     return [f"{name} has left its cluster, and stops; its data directory can be removed"]
 
 
-def _check(caller: BrokerCaller, options: argparse.Namespace) -> None:
-    """Exit if the node cannot leave."""
-    body = Leave(check=True, force=options.force).to_body()
+def _check(caller: BrokerCaller, options: argparse.Namespace) -> tuple[str, ...]:
+    """Exit if the node cannot leave; return the other nodes of the cluster."""
+    body = Leave(check=True, force=options.force, moves=not options.shrink).to_body()
     found = Obstacles.from_body(caller.call(LEAVE, body))
     problems = [*found.obstacles, *(() if options.force else found.losses)]
     if problems:
         more = () if found.obstacles else ("or give them up with --force",)
         raise ExitError(EXIT_REFUSED, "\n".join(["this node may not leave now", *problems, *more]))
+    return found.others
 
 
 def _part_from_clients(caller: BrokerCaller, options: argparse.Namespace) -> None:
@@ -241,24 +253,71 @@ def _sessions(caller: BrokerCaller) -> str:
     return f"the sessions of {', '.join(names[:SESSIONS_NAMED])}{more}"
 
 
-def _leaders_of(caller: BrokerCaller, name: str) -> dict[str, str]:
-    """Return the groups of which a node is a member, and their leaders."""
+def _rows(caller: BrokerCaller) -> tuple[RaftRow, ...]:
     body = RaftRequest(everywhere=True).to_body()
-    return {
-        row.group: row.leader
-        for row in RaftListing.from_body(caller.call(RAFT, body)).groups
-        if any(each.node == name for each in row.members)
-    }
+    return RaftListing.from_body(caller.call(RAFT, body)).groups
+
+
+def _rows_of(caller: BrokerCaller, name: str) -> dict[str, RaftRow]:
+    """Return the groups of which a node is a member."""
+    return {row.group: row for row in _rows(caller) if any(m.node == name for m in row.members)}
+
+
+def successors(rows: Iterable[RaftRow], group: str, others: Iterable[str]) -> list[str]:
+    """Return the nodes that can take over a copy of a group, those with the fewest copies first: those
+    that have none of it. One that has one already and is no voter yet comes alone: it was begun."""
+    copies: Counter[str] = Counter()
+    members: dict[str, str] = {}
+    for row in rows:
+        copies.update(each.node for each in row.members)
+        if row.group == group:
+            members = {each.node: each.kind for each in row.members}
+    begun = [node for node in others if members.get(node, VOTER) != VOTER]
+    fit = [node for node in others if node not in members]
+    return begun or sorted(fit, key=lambda node: (copies[node], node))
+
+
+def _move_copy(caller: BrokerCaller, group: str, others: tuple[str, ...], seconds: float) -> None:
+    """Have another node take a copy of a group, if there is one without: it becomes a voter before this
+    node leaves."""
+    candidates = successors(_rows(caller), group, others)
+    problems = []
+    for node in candidates:
+        try:
+            caller.call(MEMBER_CHANGE, MemberChange(group, node, ADD).to_body())
+        except CallError as problem:
+            if not _is_member(caller, group, node):
+                problems.append(str(problem))
+                continue
+        _until(partial(_not_voter, caller, group, node), seconds, "waits, before it leaves, for")
+        _say(f"{node} has a copy of group {group!r}")
+        return
+    if candidates:
+        why = "\n".join([*problems, "let the group have one copy less with --shrink"])
+        raise ExitError(EXIT_REFUSED, f"no node can take over the copy of group {group!r}:\n{why}")
+    _say(f"group {group!r} has one copy less: all other nodes have one")
+
+
+def _is_member(caller: BrokerCaller, group: str, node: str) -> bool:
+    return group in _rows_of(caller, node)
+
+
+def _not_voter(caller: BrokerCaller, group: str, node: str) -> str:
+    """Return what is still to come until a node is a voter of a group; empty if it is one."""
+    row = _rows_of(caller, node).get(group)
+    if row is not None and any(m.node == node and m.kind == VOTER for m in row.members):
+        return ""
+    return f"{node} to catch up with group {group!r}"
 
 
 def _leave_group(caller: BrokerCaller, group: str, name: str) -> str:
     """Hand a group over if the node leads it, or else remove the node from it; return the group, and
     what is in the way, until it is no member any more."""
-    leader = _leaders_of(caller, name).get(group)
-    if leader is None:
+    row = _rows_of(caller, name).get(group)
+    if row is None:
         return ""
     try:
-        if leader == name:
+        if row.leader == name:
             caller.call(TRANSFER, Transfer(group).to_body())
         else:
             caller.call(MEMBER_CHANGE, MemberChange(group, name, REMOVE).to_body())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.messages import ERROR_NOT_FOUND
 from fluxmq.settings.membership import ClusterNode, effective, read_nodes
+from fluxmq.settings.node_sets import NodeSet
 from fluxmq.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -24,8 +25,10 @@ class ClusterView:
     def __init__(self, file: Settings, data_dir: str) -> None:
         """Raises ValueError for a damaged copy of the nodes."""
         self.file = file
-        self.known: Mapping[str, ClusterNode] = read_nodes(data_dir).nodes
-        self.settings = effective(file, self.known)
+        known = read_nodes(data_dir)
+        self.known: Mapping[str, ClusterNode] = known.nodes
+        self.sets: Mapping[str, NodeSet] = known.sets
+        self.settings = effective(file, self.known, self.sets)
         self.others = self._others()
         self.keys: NodeKeys | None = None
 
@@ -36,12 +39,12 @@ class ClusterView:
     def reload(self, file: Settings) -> None:
         """Use other settings of the file."""
         self.file = file
-        self.settings = effective(file, self.known)
+        self.settings = effective(file, self.known, self.sets)
 
-    def changed(self, nodes: Mapping[str, ClusterNode]) -> None:
-        """Work by the nodes that there are now."""
-        self.known = nodes
-        self.settings = effective(self.file, nodes)
+    def changed(self, nodes: Mapping[str, ClusterNode], sets: Mapping[str, NodeSet]) -> None:
+        """Work by the nodes that there are now, and these node sets."""
+        self.known, self.sets = nodes, sets
+        self.settings = effective(self.file, nodes, sets)
         self.others.clear()  # others hold the set
         self.others.update(self._others())
 

@@ -51,6 +51,10 @@ def refusal(
 def of_joined(asked: AdmitNode, nodes: Mapping[str, ClusterNode]) -> ClusterNode:
     """Return what the cluster keeps of a node that it admits."""
     known, at = nodes.get(asked.node), asked.addresses
+    if known is None:
+        times = 1
+    else:  # the answer may have been lost: then it asks again, and has not joined again
+        times = known.joins + 1 if known.left or not known.joined else known.times
     return ClusterNode(
         transport=at.transport,
         raft=at.raft,
@@ -58,6 +62,7 @@ def of_joined(asked: AdmitNode, nodes: Mapping[str, ClusterNode]) -> ClusterNode
         etcd=at.etcd,
         initial=known is not None and known.initial,
         joined=True,
+        times=times,
     )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from fluxmq.control.clustering import in_contact
@@ -69,9 +69,11 @@ class Departure:
         if listing.missing:
             raise RequestError(ERROR_FAILED, f"{', '.join(listing.missing)} did not answer")
         own = own_queues(self._topology(), self._node)
-        found = Obstacles(tuple(obstacles(listing, self._node)), tuple(losses(own)))
-        if not self._nodes.nodes:
-            found = Obstacles((*found.obstacles, "there is no other node"), found.losses)
+        others = tuple(sorted(self._nodes.nodes))
+        against = obstacles(listing, self._node, others if wanted.moves else ())
+        if not others:
+            against.append("there is no other node")
+        found = Obstacles(tuple(against), tuple(losses(own)), others)
         if wanted.check:
             return found.to_body()
         left = [row.group for row in listing.groups if _has(row, self._node)]
@@ -141,30 +143,33 @@ def losses(own: list[tuple[str, str]]) -> list[str]:
     return [f"this node alone has the queues {names}{more}: consume and delete them"]
 
 
-def obstacles(listing: RaftListing, node: str) -> list[str]:
-    """Return why groups would not survive without a node."""
+def obstacles(listing: RaftListing, node: str, others: Collection[str] = ()) -> list[str]:
+    """Return why groups would not survive without a node. ``others``: nodes that get copies before it
+    leaves."""
     found = []
     for row in listing.groups:
         if not _has(row, node):
             continue
         voters = [each for each in row.members if each.kind == VOTER]
-        others = [each for each in voters if each.node != node]
-        if len(others) == len(voters):
+        remaining = [each for each in voters if each.node != node]
+        if len(remaining) == len(voters):
             continue  # it is a learner
-        if not others:
+        if not remaining and others:
+            continue
+        if not remaining:
             found.append(
                 f"group {row.group}: this node has the only copy; fluxmqctl grow {row.group} NODE"
                 " adds another"
             )
             continue
-        fit = [each.node for each in others if not each.doubt and in_contact(each)]
-        needed = len(others) // 2 + 1
+        fit = [each.node for each in remaining if not each.doubt and in_contact(each)]
+        needed = len(remaining) // 2 + 1
         if not row.leader:
             found.append(f"group {row.group}: has no leader at the moment")
         elif len(fit) < needed:
-            away = ", ".join(sorted({each.node for each in others} - set(fit)))
+            away = ", ".join(sorted({each.node for each in remaining} - set(fit)))
             found.append(
-                f"group {row.group}: of the other {len(others)} voters {len(fit)} are in contact, and"
+                f"group {row.group}: of the other {len(remaining)} voters {len(fit)} are in contact, and"
                 f" {needed} are needed; start {away}, or shrink the group"
             )
     return found

@@ -279,7 +279,7 @@ class ControlProcess:
     def _serve_queues(self, topology_service: TopologyService, listing: listings.Listings) -> None:
         """Answer requests to move queues and to back them up."""
         migrations = queue_migrations.MigrationRequests(
-            self._settings,
+            lambda: self._settings,
             lambda: topology_service.topology,
             topology_service.change,
             listing,
@@ -482,12 +482,14 @@ class ControlProcess:
         """Follow the nodes that join and leave, and admit and release them."""
         from fluxmq.control.etcd.cluster_nodes import NodeKeys
         from fluxmq.control.node_departure import Departure
+        from fluxmq.settings.membership import KnownNodes
 
         topology = self._topology
         assert topology is not None, "the metadata is open"
         view = self._view
         keys = view.keys = self._serving["nodes"] = NodeKeys(
-            *(client, view.file, self._launch.data_dir, view.known),
+            *(client, view.file, self._launch.data_dir),
+            KnownNodes(nodes=dict(view.known), sets=dict(view.sets)),
             *(self._thread, self._shards, view.changed),
         )
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from fluxmq.control.current_plans import CurrentPlans
 from fluxmq.control.listings import Listings
 from fluxmq.control.peers import RequestError
 from fluxmq.control.ports import Set
@@ -22,7 +23,7 @@ from fluxmq.ipc.topology_messages import TopologyChanged
 from fluxmq.routing.topology.changes import AbortMigration, Change, MigrateQueue
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.topology import Topology
-from fluxmq.settings.plans import GroupPlans, UnknownGroup
+from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 
 KINDS: Final = frozenset({MIGRATE_QUEUE, MIGRATION})
@@ -35,13 +36,13 @@ class MigrationRequests:
 
     def __init__(
         self,
-        settings: Settings,
+        current: Callable[[], Settings],
         topology: Callable[[], Topology],
         change: Callable[[Sequence[Set]], Awaitable[TopologyChanged]],
         listings: Listings,
     ) -> None:
-        self._settings = settings
-        self._plans = GroupPlans(settings)
+        self._current = current
+        self._plans = CurrentPlans(current)
         self._topology = topology
         self._change = change
         self._listings = listings
@@ -62,13 +63,13 @@ class MigrationRequests:
             return AbortMigration(wanted.vhost, wanted.name)
         source = self._group_of(queue)
         for group, what in ((source, "is in"), (wanted.group, "cannot be moved to")):
-            if not group or not self._plans.replicated(group):
+            if not group or not self._plans().replicated(group):
                 why = f"the group {group!r}, which is not replicated" if group else "no group"
                 raise RequestError(
                     ERROR_INVALID, f"queue '{queue.name}' {what} {why}: there is nothing to move"
                 )
         try:
-            self._plans.for_queue(wanted.group)
+            self._plans().for_queue(wanted.group)
         except UnknownGroup as problem:
             text = f"replication group {problem.group!r} {problem.why}"
             raise RequestError(ERROR_NOT_FOUND, text) from problem
@@ -87,9 +88,9 @@ class MigrationRequests:
         moved."""
         if queue.group:
             return queue.group
-        for each in self._settings.queues:
+        for each in self._current().queues:
             if each.name == queue.name:
-                return each.replication_group(self._settings.cluster.raft) or ""
+                return each.replication_group(self._current().cluster.raft) or ""
         return ""
 
     async def _where(self, wanted: Migrate) -> Migrating:

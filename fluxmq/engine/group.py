@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from fluxmq.engine.answers import ResultCallback, answering, worst_of
 from fluxmq.engine.batch_slices import apart, is_timed, shifted
 from fluxmq.engine.counts import LOCKED, REFUSALS, QueueCounts
 from fluxmq.engine.group_requests import GroupRequests
 from fluxmq.engine.group_time import GroupTime
-from fluxmq.engine.ports import AppendCallback
+from fluxmq.engine.ports import ActivityPort, AppendCallback
 from fluxmq.engine.proposal_buffer import ProposalBuffer
 from fluxmq.engine.state_ports import QueueStores
 from fluxmq.engine.store_writes import StoreWrites
@@ -360,6 +360,10 @@ class ReplicationGroup(GroupRequests):
         step = self.dispatch.run(queue_id, self.clock(), RUN_MESSAGES_MAX)
         for command in step.commands:
             self.asked.add_quietly(command)  # the caller checks for pending commands next
+        for consumer, active in step.activity:
+            watcher = self.ports.get(consumer)
+            if watcher is not None:
+                cast(ActivityPort, watcher).activity(active)
         committed = self.machine.queues[queue_id].primary_progress() if step.deliveries else -1
         for each in step.deliveries:
             port = self.ports.get(each.consumer)

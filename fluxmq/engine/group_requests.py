@@ -27,6 +27,8 @@ from fluxmq.engine.ports import (
     QueueStats,
     Range,
     StatusCallback,
+    is_browser,
+    wants_activity,
 )
 from fluxmq.engine.state_ports import QueueStore
 from fluxmq.model.outcomes import Outcome, QueueOutcome
@@ -173,25 +175,14 @@ class GroupRequests(ABC):
             done(Attached(Outcome.MOVED, outcome=QueueOutcome.UNAVAILABLE), None)
             return
         stream = state.config.type == QueueType.STREAM
+        if is_browser(wanted) and not stream:
+            self._browse(state.id, wanted, port, done)
+            return
         if not stream and wanted.qos == 0:
             done(Attached(Outcome.FAILED, outcome=QueueOutcome.REFUSED), None)
             return
         try:
-            terms = ConsumerTerms(
-                wanted.group,
-                wanted.member,
-                Mode.STREAM if stream else Mode.WORK,
-                wanted.pattern,
-                self._start(state.id, wanted.start),
-                wanted.limit,
-                auto_commit=not wanted.explicit,
-                priority=wanted.priority,
-                exclusive=wanted.exclusive,
-                automatic=wanted.automatic,
-                taking=wanted.taking,
-                temporary=wanted.temporary,
-                timeout=wanted.timeout,
-            )
+            terms = self._terms(state, wanted)
             consumer, needed = self.dispatch.consumers.attach(state.id, terms)
         except (AttachError, StorageError) as error:
             in_use = isinstance(error, ExclusiveError)
@@ -212,6 +203,43 @@ class GroupRequests(ABC):
                 done(Attached(reason_of(result), outcome=outcome_of(result)), None)
 
         self._submit_all(needed, applied)
+
+    def _browse(
+        self,
+        queue_id: int,
+        wanted: AttachRequest,
+        port: ConsumerPort,
+        done: Callable[[Attached, ConsumerHandle | None], None],
+    ) -> None:
+        """Attach a browser, which no entry of the log knows."""
+        assert wanted.start is not None
+        terms = ConsumerTerms(
+            wanted.group, wanted.member, limit=wanted.limit, automatic=True, browsing=True
+        )
+        consumer = self.dispatch.consumers.browse(queue_id, terms, wanted.start[1])
+        self.ports[consumer] = port
+        self._touch(queue_id)
+        self.wake()
+        done(Attached(0), LocalHandle(self, consumer))
+
+    def _terms(self, state: QueueState, wanted: AttachRequest) -> ConsumerTerms:
+        """Return the terms of a consumer that is no browser. Raises `StorageError`."""
+        return ConsumerTerms(
+            wanted.group,
+            wanted.member,
+            Mode.STREAM if state.is_stream else Mode.WORK,
+            wanted.pattern,
+            self._start(state.id, wanted.start),
+            wanted.limit,
+            auto_commit=not wanted.explicit,
+            priority=wanted.priority,
+            exclusive=wanted.exclusive,
+            automatic=wanted.automatic,
+            taking=wanted.taking,
+            temporary=wanted.temporary,
+            timeout=wanted.timeout,
+            activity=wants_activity(wanted),
+        )
 
     def _start(self, queue_id: int, start: tuple[str, int] | None) -> commands.Start | None:
         if start is None:
@@ -308,7 +336,7 @@ class GroupRequests(ABC):
     def _perhaps_unused(self, consumer: GroupConsumer) -> None:
         """Report the queue as unused if this was its last consumer."""
         state = self.machine.queues.get(consumer.queue_id)
-        if state is None or consumer.taking:
+        if state is None or consumer.taking or consumer.terms.browsing:
             return
         if not self.dispatch.consumers.in_use(consumer.queue_id):
             self._unused(state.config.name)
@@ -362,6 +390,10 @@ class GroupRequests(ABC):
         for consumer, done in takes:
             if consumer not in self.ports:
                 done(False, 0)
+                continue
+            if consumer.terms.browsing:
+                more |= self._hand_out(consumer.queue_id)
+                done(True, self.dispatch.consumers.unseen(consumer))
                 continue
             self.dispatch.consumers.credit(consumer, 1)
             more |= self._hand_out(consumer.queue_id)

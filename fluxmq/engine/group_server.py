@@ -124,6 +124,11 @@ class RemotePort:
         head = DELIVER_HEAD.pack(frames.DELIVER, self._number, attempts, committed)
         self._link.send_frame(head + cut(batch, first, count))
 
+    def activity(self, active: bool) -> None:
+        """Tell the remote consumer whether it is the active one: it has asked for that."""
+        if self._link.up:
+            self._link.send_control("active", self._number, active)
+
     def cancelled(self) -> None:
         """Cancel the remote consumer."""
         self._waiting.clear()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from fluxmq.engine.ports import (
+    BROWSE,
+    ActivityPort,
     AppendCallback,
     Attached,
     Attaching,
@@ -21,6 +23,7 @@ from fluxmq.engine.ports import (
     GetCallback,
     GroupTarget,
     Range,
+    is_browser,
 )
 from fluxmq.model.batch_format import Batch
 from fluxmq.model.outcomes import Outcome, QueueOutcome
@@ -105,6 +108,8 @@ class LeaderHandle:
         if wanted.temporary and self._last >= 0:
             # Its group went away with the leader that it was attached to.
             wanted = replace(wanted, start=("offset", self._last + 1))
+        elif is_browser(wanted):
+            wanted = replace(wanted, start=(BROWSE, self._last + 1))
         elif not wanted.temporary and self._done is None:
             # Its group was moved to the start once; now it goes on from where it is.
             wanted = replace(wanted, start=None)
@@ -159,6 +164,11 @@ class LeaderHandle:
         if life == self._life:
             self._last = max(self._last, batch.base_offset + first + count - 1)
             self._port.deliver(batch, first, count, attempts, committed)
+
+    def activity(self, life: int, active: bool) -> None:
+        """Pass on whether it is the active consumer, unless an earlier attachment says so."""
+        if life == self._life:
+            cast(ActivityPort, self._port).activity(active)
 
     def cancelled(self, life: int) -> None:
         """Handle a cancellation by the leader: reattach, unless the client has stopped."""
@@ -247,6 +257,10 @@ class _LeaderPort:
     ) -> None:
         """Pass messages on."""
         self._consumer.deliver(self._life, batch, first, count, attempts, committed)
+
+    def activity(self, active: bool) -> None:
+        """Pass an activity on."""
+        self._consumer.activity(self._life, active)
 
     def cancelled(self) -> None:
         """Pass a cancellation on."""

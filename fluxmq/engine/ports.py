@@ -13,6 +13,11 @@ from fluxmq.queues.origins import Identity
 Range = tuple[int, int]
 """First and last offset, both inclusive."""
 
+QOS_TOLD = 2
+"""QoS of a consumer that is told its activity: see `wants_activity`."""
+BROWSE = "browse"
+"""Start of a browser, with the offset it begins at: see `is_browser`."""
+
 AppendCallback = Callable[[int], object]
 """Called with 0 once the request is durable, else with an `Outcome`, which may carry an explanation."""
 
@@ -69,6 +74,19 @@ class AttachRequest:
     asker: str = ""
 
 
+def wants_activity(wanted: AttachRequest) -> bool:
+    """Return whether a consumer is to be told if it is the single active one of a work queue: its port
+    is an `ActivityPort`. A node that does not know this value of QoS tells nothing."""
+    return wanted.qos == QOS_TOLD
+
+
+def is_browser(wanted: AttachRequest) -> bool:
+    """Return whether a consumer is a browser: it reads a work queue's ready messages, which others are
+    given all the same. It asks for QoS 0, so that a node that knows no browsers refuses it instead of
+    giving it messages."""
+    return wanted.start is not None and wanted.start[0] == BROWSE
+
+
 @dataclass(frozen=True, slots=True)
 class Attached:
     """Answer to an attach. ``reason``: an `Outcome`. ``group``: the group's effective
@@ -101,6 +119,13 @@ class ConsumerPort(Protocol):
         """Stop for good because the queue is gone, or the shard that serves it; nothing can be settled any more."""
 
 
+class ActivityPort(ConsumerPort, Protocol):
+    """Port of a consumer that asks for its activity."""
+
+    def activity(self, active: bool) -> None:
+        """Note whether it is the queue's single active consumer."""
+
+
 class ConsumerHandle(Protocol):
     """Handle of an attached consumer, for the side that attached it."""
 
@@ -127,6 +152,8 @@ class ConsumerHandle(Protocol):
         True.
 
         Sees everything that the same shard requested of the queue before: publishes and requeues.
+        For a browser, ``done`` gets how many messages it has yet to look at, after what it has been
+        shown, and True if the queue could be asked.
         """
 
     def stop(self) -> None:

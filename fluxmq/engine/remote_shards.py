@@ -17,12 +17,13 @@ import itertools
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from fluxmq.engine.answers import ResultCallback
 from fluxmq.engine.batch_slices import received
 from fluxmq.engine.names import QueueInfo, QueueNames
 from fluxmq.engine.ports import (
+    ActivityPort,
     AppendCallback,
     Attached,
     AttachRequest,
@@ -258,6 +259,12 @@ class RemoteShard:
         if port is not None:
             port.refer(offset, count, attempts, committed)
 
+    def _on_active(self, number: int, active: bool) -> None:
+        """Handle that a consumer of this shard has become the active one, or is not."""
+        port = self._ports.get(number)
+        if port is not None:
+            cast(ActivityPort, port).activity(active)
+
     def on_cancelled(self, number: int) -> None:
         """Handle the cancellation of a consumer there."""
         port = self._ports.pop(number, None)
@@ -381,6 +388,7 @@ class RemoteShards:
             "settled": self._to("on_settled"),
             "told": self._to("on_told"),
             "taken": self._to("on_taken"),
+            "active": self._to("_on_active"),
             "cancelled": self._to("on_cancelled"),
             "queues": self._on_queues,
             "queue": self._on_queue,

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fluxmq.engine.ports import (
+    ActivityPort,
     AppendCallback,
     Attached,
     AttachRequest,
@@ -226,6 +227,10 @@ class ReplicaPort:
     ) -> None:
         """Fail: a leader that was asked for references must not send messages."""
         raise AssertionError("a leader that was asked for references sends no messages")
+
+    def activity(self, active: bool) -> None:
+        """Pass an activity on, which the leader decides."""
+        cast(ActivityPort, self._port).activity(active)
 
     def cancelled(self) -> None:
         """Handle the cancellation by the leader."""

@@ -29,6 +29,7 @@ from fluxmq.replication.disk import Disk
 from fluxmq.replication.hosted_groups import HostedGroups
 from fluxmq.replication.nodes import Nodes
 from fluxmq.replication.placement import Places
+from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, Placement, name_of
 
@@ -168,7 +169,10 @@ class Queues:
                 if self.nodes.left(name):
                     self.durable.forget(name)
                     continue
-                self.durable.open(name)
+                try:
+                    self.durable.open(name)
+                except UnknownGroup:  # it is opened when its nodes are known, or allowed again
+                    continue
                 beat()
 
     # Clients of groups

@@ -21,7 +21,8 @@ from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.clustering import BUFFERED, DEFAULT_GROUP, EPHEMERAL, LOCAL
-from fluxmq.settings.plans import GroupPlans, UnknownGroup, preferred_leader
+from fluxmq.settings.group_names import preferred_leader
+from fluxmq.settings.plans import GroupPlans, UnknownGroup
 from fluxmq.settings.schema import Settings
 
 SIZE_KEYS: Final = {QUORUM: "x-quorum-initial-group-size", STREAM: "x-initial-cluster-size"}
@@ -105,7 +106,7 @@ class GroupChoice:
         found = {node: cluster.plans.led_by(node, group) for node in cluster.nodes()}
         groups = {node: name for node, name in found.items() if name}
         if not groups:
-            return _replicated(cluster.plans, group)
+            return _replicated(cluster.plans, cluster.plans.fallback(group))
         return groups[self._node(cluster, topology, queue, also, groups)]
 
     def _node(

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fluxmq.settings.plans import preferred_leader
+from fluxmq.settings.group_names import preferred_leader
 
 APART: Final = 2
 """Surplus of leaders on one node that makes one of them move: a difference of one is as even as it

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from fluxmq.model.errors import FluxmqError
 from fluxmq.queues import commands
+from fluxmq.queues.browse_dispatcher import BrowseDispatcher
 from fluxmq.queues.commands import FIRST, Mode, Range
 from fluxmq.queues.consumers import ConsumerTerms, GroupConsumer, SettlementResult
 from fluxmq.queues.group_dispatcher import GroupDispatcher, Read
@@ -103,6 +104,29 @@ class Attachments:
         self._joining.setdefault(queue_id, []).append(consumer)
         return consumer, proposals
 
+    def browse(self, queue_id: int, terms: ConsumerTerms, cursor: int) -> GroupConsumer:
+        """Attach a browser, which reads from offset `cursor` on; it begins at once. Raises
+        `AttachError` for an unknown queue."""
+        queue = self._machine.queues.get(queue_id)
+        if queue is None:
+            raise AttachError(f"no queue of id {queue_id}")
+        self._number += 1
+        consumer = GroupConsumer(queue_id, "", (self._term << 32) | self._number, terms)
+        consumer.group_id = -self._number  # of no group: its dispatcher is its own
+        consumer.active = True
+        dispatcher = BrowseDispatcher(queue, self._read, cursor)
+        dispatcher.consumers[consumer.holder] = consumer
+        self.served(queue)
+        self._dispatchers[queue_id][consumer.group_id] = dispatcher
+        dispatcher.feed(consumer)
+        self.woken[queue_id] = None
+        return consumer
+
+    def unseen(self, consumer: GroupConsumer) -> int:
+        """Return how many messages a browser has yet to look at; 0 if it is gone."""
+        dispatcher = self.dispatcher(consumer.queue_id, consumer.group_id)
+        return dispatcher.unseen() if isinstance(dispatcher, BrowseDispatcher) else 0
+
     def credit(self, consumer: GroupConsumer, count: int) -> None:
         """Add `count` to the consumer's credit; a negative count takes credit back."""
         consumer.credit = max(0, consumer.credit + count)
@@ -121,6 +145,8 @@ class Attachments:
         if consumer.stopped or consumer.queue_id not in self._machine.queues:
             return []
         consumer.stopped = True
+        if consumer.terms.browsing:
+            return []
         dispatcher = self.dispatcher(consumer.queue_id, consumer.group_id)
         if isinstance(dispatcher, WorkDispatcher):
             dispatcher.pass_on()
@@ -188,6 +214,9 @@ class Attachments:
         proposals: list[bytes] = []
         if dispatcher is not None:
             dispatcher.remove(consumer)
+            if consumer.terms.browsing:
+                del self._dispatchers[consumer.queue_id][consumer.group_id]
+                return proposals
             if (
                 isinstance(dispatcher, StreamDispatcher)
                 and dispatcher.automatic
@@ -307,7 +336,7 @@ class Attachments:
         if dispatchers is None or self._known[queue.id] != queue.group_changes:
             dispatchers = self._dispatchers.setdefault(queue.id, {})
             self._known[queue.id] = queue.group_changes
-            for id_ in [id_ for id_ in dispatchers if id_ and id_ not in queue.groups]:
+            for id_ in [id_ for id_ in dispatchers if id_ > 0 and id_ not in queue.groups]:
                 self._cancel(dispatchers.pop(id_))
             if 0 not in dispatchers:
                 dispatchers[0] = FifoDispatcher(queue, queue.nobodys, self._read)

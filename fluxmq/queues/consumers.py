@@ -23,9 +23,10 @@ class ConsumerTerms:
     queue's.
 
     Messages given to an `automatic` consumer are settled at once; it holds only those it has not
-    written yet. A `taking` one gets only the messages it asks for, one by one (basic.get), and does
-    not keep the queue in use. An `exclusive` one shares its queue with no other. A `temporary`
-    one's group ends with it.
+    written yet. A `browsing` one reads what others are given, and settles nothing. One that asks for
+    its `activity` is told whether it is the active one, with a single active consumer. A `taking`
+    one gets only the messages it asks for, one by one (basic.get), and does not keep the queue in
+    use. An `exclusive` one shares its queue with no other. A `temporary` one's group ends with it.
     """
 
     group: str
@@ -42,6 +43,8 @@ class ConsumerTerms:
     taking: bool = False
     temporary: bool = False
     timeout: int = 0
+    browsing: bool = False
+    activity: bool = False
 
 
 class GroupConsumer:
@@ -96,7 +99,7 @@ class GroupConsumer:
     @property
     def counts(self) -> bool:
         """True while this consumer keeps the queue in use."""
-        return not (self.taking or self.stopped)
+        return not (self.taking or self.stopped or self.terms.browsing)
 
     @property
     def unsettled(self) -> int:
@@ -176,9 +179,11 @@ class SettlementResult:
 class Step:
     """The work of one run. `more`: messages_max stopped it, and another run would do more at once.
 
-    `bytes_left`: bytes that may still be handed out; 0 or less ends the run.
+    `bytes_left`: bytes that may still be handed out; 0 or less ends the run. `activity`: consumers that
+    are to be told whether they are the single active one.
     """
 
+    activity: list[tuple[GroupConsumer, bool]]
     commands: list[bytes]
     deliveries: list[ConsumerDelivery]
     dead: list[DeadLetter]
@@ -186,6 +191,7 @@ class Step:
     bytes_left: int
 
     def __init__(self, bytes_left: int = RUN_BYTES_MAX) -> None:
+        self.activity = []
         self.commands = []
         self.deliveries = []
         self.dead = []

@@ -53,6 +53,10 @@ class WorkDispatcher(GroupDispatcher):
         self._cursor = group.cursor
         self._inflight_claims = InflightClaims()
         self._refused = False
+        self._told: dict[GroupConsumer, bool] = {}
+        """Consumers that know whether they are the single active one."""
+        self._told_consumers = -1
+        """How many consumers there were when that was told last; -1 since one has gone or stopped."""
         self.dead_lettering = DeadLettering(queue, group)
         group.pending.arm_all()
 
@@ -61,11 +65,13 @@ class WorkDispatcher(GroupDispatcher):
     def remove(self, consumer: GroupConsumer) -> None:
         """Remove a consumer that is gone."""
         super().remove(consumer)
+        self._told.pop(consumer, None)
         self.pass_on()
 
     def pass_on(self) -> None:
         """Serve the next consumer after one has gone or stopped, with a single active consumer."""
         if self.queue.config.single_active_consumer:
+            self._told_consumers = -1
             active = self.active
             if active is not None:
                 self.feed(active)
@@ -74,6 +80,16 @@ class WorkDispatcher(GroupDispatcher):
     def active(self) -> GroupConsumer | None:
         """The active consumer under single active consumer: the oldest that still counts."""
         return next((each for each in self.consumers.values() if each.counts), None)
+
+    def _tell_activity(self, step: Step) -> None:
+        """Tell consumers that ask for it whether they are the active one, when that has changed."""
+        self._told_consumers = len(self.consumers)
+        active = self.active
+        for consumer in self.consumers.values():
+            is_active = consumer is active
+            if consumer.terms.activity and self._told.get(consumer) is not is_active:
+                self._told[consumer] = is_active
+                step.activity.append((consumer, is_active))
 
     def _available_credit(self, consumer: GroupConsumer) -> int:
         """Return how many messages a consumer may be given now."""
@@ -131,6 +147,8 @@ class WorkDispatcher(GroupDispatcher):
 
     def run(self, step: Step, now: int, budget: int) -> int:
         """Hand out at most `budget` messages; return how many."""
+        if self.queue.config.single_active_consumer and len(self.consumers) != self._told_consumers:
+            self._tell_activity(step)
         self._collect_due(now)
         if self._refused:
             return 0

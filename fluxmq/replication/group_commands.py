@@ -218,7 +218,7 @@ class GroupCommands:
             answered(Failure(ERROR_INVALID, f"group {group}: {problem}"))
             return
         node = name_of(replica, to)
-        if to == replica.plan.own:
+        if to == replica.hosted.driver.node.status().id:
             answered(Transfer(group, node).to_body())
             return
         for link in self._links.of(node):
@@ -271,7 +271,8 @@ class GroupCommands:
                 answered(GroupOutcomes(tuple(outcomes)).to_body())
 
         for name, replica in self._replicas.items():
-            if replica.plan.own in replica.hosted.driver.node.status().membership.voters:
+            status = replica.hosted.driver.node.status()
+            if status.id in status.membership.voters:
                 waits += 1
                 question = Leaving(name, self._links.node).to_body()
                 self._at_leader(CAN_STOP, question, partial(told, name))

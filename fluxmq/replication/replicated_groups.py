@@ -4,7 +4,6 @@ what it needs of a group's events."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from fluxmq.cluster.shard_pairs import every_shard
 from fluxmq.ipc.cluster_nodes import CLUSTER_NODES, ClusterNodes
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body
-from fluxmq.logs import RateLimited, get_logger
+from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
 from fluxmq.net.links import FrameLink
 from fluxmq.raft.types import Message, MessageKind
@@ -48,12 +47,13 @@ from fluxmq.replication.snapshot_calls import SnapshotCalls
 from fluxmq.replication.snapshot_offers import SnapshotOffers
 from fluxmq.replication.snapshots import Snapshots
 from fluxmq.replication.spread import LeaderSpread
+from fluxmq.replication.unheard_groups import UnheardGroups
 from fluxmq.settings.clustering import LOCAL
 from fluxmq.settings.membership import effective
 from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths
-from fluxmq.storage.errors import Corruption
+from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
 
 TRANSFER_SECONDS_MAX: Final = 2.0
@@ -174,7 +174,7 @@ class ReplicatedGroups:
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
         """By group: transports of closed replicas that are still releasing their address."""
-        self._unknown = RateLimited(_log, per_second=0.01, burst=1)
+        self._unheard = UnheardGroups()
         self._build(clock)
 
     def _build(self, clock: SteeredClock) -> None:
@@ -289,7 +289,7 @@ class ReplicatedGroups:
         try:
             return self.members.is_member(self.plans.of(group))
         except UnknownGroup as problem:
-            self._unknown.event(logging.WARNING, group, "unknown group: %s", problem)
+            self._unheard.note(problem)
             return False
 
     def left(self, group: str) -> bool:
@@ -405,7 +405,8 @@ class ReplicatedGroups:
 
     def _on_nodes(self, body: Body, answered: Answered) -> None:
         """Work with the nodes that the cluster has now: some have joined, or have left."""
-        settings = effective(self._settings, ClusterNodes.from_body(body).nodes)
+        known = ClusterNodes.from_body(body)
+        settings = effective(self._settings, known.nodes, known.sets)
         self._follow(settings)  # before they connect
         self._endpoint.follow(settings.cluster)
         answered({})
@@ -416,9 +417,28 @@ class ReplicatedGroups:
         self.plans.follow(settings)
         self.clocks.peers.nodes = len(settings.cluster.transport.peers) + 1
         for name, replica in self.replicas.items():
-            replica.plan = self.plans.of(name)
+            try:
+                replica.plan = self.plans.of(name)
+            except UnknownGroup as problem:  # an address is in use by now: it goes on as it was
+                self._unheard.note(problem)
+                continue
             replica.raft_transport.learn(replica.plan)
             replica.settled = False
+        self._open_unheard()
+
+    def _open_unheard(self) -> None:
+        """Open the groups here that begin on nodes of which this node has heard now."""
+        places = self.shards.places
+        for name in self._unheard.heard(self.plans):
+            here = places.shard_of(name) == self.shards.shard and not places.is_moving(name)
+            if name in self._hosting.groups or not here or not self.is_member(name):
+                continue
+            try:
+                self._hosting.open(name)
+            except StorageError as problem:
+                _log.error(
+                    "a group could not be opened", extra={"group": name, "problem": str(problem)}
+                )
 
     def housekeeping(self) -> None:
         """Run periodic work; called by the shard's timer."""

@@ -23,7 +23,8 @@ from fluxmq.raft.types import Membership, RaftStatus, ReplicationMode
 from fluxmq.replication.leaders import OWN, Leaders
 from fluxmq.replication.replica import Replica, committed_membership, contact_seconds, name_of
 from fluxmq.replication.shard_links import ShardLinks
-from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number, preferred_leader
+from fluxmq.settings.group_names import preferred_leader
+from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 
 QUIET_SECONDS: Final = 10.0
 """Time for which no group has changed its leader, and the voters of a moving one were up to date:

@@ -7,10 +7,12 @@ what they mean for one group.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PrivateAttr
 
+from fluxmq.settings.node_sets import NodeHistory
 from fluxmq.settings.section import Section
 from fluxmq.settings.values import Address, Duration, FilePath, ScalarKind, Size, split_address
 
@@ -243,7 +245,7 @@ class ClusterSettings(Section):
     """Wait, while storage.data_dir is empty, until fluxmqctl join has made this node part of a
     cluster that runs; its nodes are then not named in this file."""
     initial_nodes: tuple[Name, ...] = ()
-    """Nodes that the cluster began with, on which new replication groups begin; by default, this node
+    """Nodes that the cluster began with, on which the groups of this file begin; by default, this node
     and cluster.transport.peers. Equal on all nodes whose files name each other."""
     cluster_partition_handling: Literal["pause_minority", "autoheal", "ignore"] = "pause_minority"
     """Behaviour of mirrored queues when nodes lose contact with each other. Not used: this version
@@ -257,6 +259,19 @@ class ClusterSettings(Section):
     """Data between nodes."""
     raft: Raft = Raft()
     """Replication of durable queues."""
+
+    _history: NodeHistory = PrivateAttr(default_factory=NodeHistory)
+
+    @property
+    def history(self) -> NodeHistory:
+        """The node sets; a file has none, see ``settings.membership``."""
+        return self._history
+
+    def with_history(self, history: NodeHistory, update: Mapping[str, Any]) -> ClusterSettings:
+        """Return these settings with node sets, and with other values."""
+        changed = self.model_copy(update=update)
+        changed._history = history
+        return changed
 
     @property
     def url_scheme(self) -> str:

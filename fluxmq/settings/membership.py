@@ -5,9 +5,10 @@ The cluster keeps them in etcd, and each node keeps a copy in its data directory
 them when it starts. `effective` returns the settings with them: every process of a node, and the
 programs that work on a stopped one, work by these.
 
-A cluster begins with the nodes of its files. Nodes that join later may get copies of groups, but
-groups begin on the first nodes alone (``cluster.initial_nodes``): all nodes have to choose a new
-group's members alike, whether or not they have heard of a node that is just joining.
+A cluster begins with the nodes of its files, and so do the groups that the files name
+(``cluster.initial_nodes``): all nodes have to choose a new group's members alike, whether or not they
+have heard of a node that is just joining. Groups that are made on demand may begin on later nodes too,
+those of a node set (see `node_sets`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 
 from fluxmq.settings.clustering import DEFAULT_GROUP, ClusterSettings, Raft, RaftGroup
 from fluxmq.settings.listen_addresses import shifted
+from fluxmq.settings.node_sets import NodeHistory, NodeSet, check_set
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.values import split_address
 
@@ -35,7 +37,8 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     ``transport``: of its first shard; ``raft``: the base of its groups' addresses; ``groups``: the
     addresses of groups that the files list; ``etcd``: the URL of its member for the other members,
     empty if it has none. ``initial``: the cluster began with it; ``joined``: it has come later, or
-    again, so that its addresses are these, and not those in files; ``left``: it is no node any more.
+    again, so that its addresses are these, and not those in files; ``left``: it is no node any more;
+    ``times``: how often it has joined.
     """
 
     transport: str
@@ -45,13 +48,21 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     initial: bool = False
     joined: bool = False
     left: bool = False
+    times: int = 0
+
+    @property
+    def joins(self) -> int:
+        """How often it has joined: at least once if it has, which an earlier version did not count."""
+        return max(self.times, int(self.joined))
 
 
 class KnownNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the file. ``left``: this node has left the cluster, and must not start."""
+    """The content of the file. ``left``: this node has left the cluster, and must not start; ``sets``:
+    the node sets by identifier."""
 
     nodes: dict[str, ClusterNode] = {}
     left: bool = False
+    sets: dict[str, NodeSet] = {}
 
 
 def encode_nodes(known: KnownNodes) -> bytes:
@@ -80,6 +91,8 @@ def read_nodes(data_dir: str | Path) -> KnownNodes:
         known = msgspec.json.decode(path.read_bytes(), type=KnownNodes)
         for node in known.nodes.values():
             check_node(node)
+        for identifier, node_set in known.sets.items():
+            check_set(identifier, node_set)
     except FileNotFoundError:
         return KnownNodes()
     except (OSError, ValueError) as problem:
@@ -92,7 +105,8 @@ def read_nodes(data_dir: str | Path) -> KnownNodes:
 def settings_of(raw: bytes, data_dir: str | Path) -> Settings:
     """Return the settings that a process works by: the supervisor's, as JSON, with the nodes in the
     data directory. Raises ValueError."""
-    return effective(Settings.model_validate_json(raw), read_nodes(data_dir).nodes)
+    known = read_nodes(data_dir)
+    return effective(Settings.model_validate_json(raw), known.nodes, known.sets)
 
 
 def initial_nodes(cluster: ClusterSettings) -> frozenset[str]:
@@ -100,9 +114,19 @@ def initial_nodes(cluster: ClusterSettings) -> frozenset[str]:
     return frozenset(cluster.initial_nodes or (cluster.node_id, *cluster.transport.peers))
 
 
-def effective(settings: Settings, nodes: Mapping[str, ClusterNode]) -> Settings:
+def set_of(nodes: Mapping[str, ClusterNode]) -> dict[str, int] | None:
+    """Return the nodes of a set that there are now; None if they are those that the cluster began
+    with."""
+    there = {name: node.joins for name, node in nodes.items() if not node.left}
+    changed = any(node.joined or node.left or not node.initial for node in nodes.values())
+    return there if there and changed else None
+
+
+def effective(
+    settings: Settings, nodes: Mapping[str, ClusterNode], sets: Mapping[str, NodeSet] = {}
+) -> Settings:
     """Return the settings of a file with the nodes that have joined and without those that have
-    left."""
+    left, and with the node sets."""
     cluster = settings.cluster
     if not (cluster.enabled and nodes):
         return settings
@@ -126,7 +150,9 @@ def effective(settings: Settings, nodes: Mapping[str, ClusterNode]) -> Settings:
         update["etcd"] = cluster.member.model_copy(
             update={"initial_cluster": _members(cluster, nodes)}
         )
-    return settings.model_copy(update={"cluster": cluster.model_copy(update=update)})
+    times = {name: nodes[name].joins if name in nodes else 0 for name in (own, *peers)}
+    changed = cluster.with_history(NodeHistory(sets, times), update)
+    return settings.model_copy(update={"cluster": changed})
 
 
 def _moved(node: ClusterNode, name: str, named: Mapping[str, str]) -> bool:

@@ -13,8 +13,8 @@ by rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to inc
 from __future__ import annotations
 
 import hashlib
-import re
 import zlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,15 @@ from fluxmq.settings.clustering import (
     OWN_GROUP_PREFIXES,
     RaftGroup,
     check_name,
+)
+from fluxmq.settings.group_names import (
+    LED,
+    SIZED,
+    SetGroup,
+    copies_in,
+    group_of_set,
+    name_of_set,
+    preferred_leader,
 )
 from fluxmq.settings.listen_addresses import (
     ListenAddress,
@@ -38,15 +47,6 @@ from fluxmq.settings.values import split_address
 DERIVED_PORTS: Final = 999
 """Range of ports above that of cluster.raft.bind_addr over which groups without an address are
 spread."""
-
-SIZED: Final = "copies-"
-"""Beginning of the names of the groups for queues that want another number of copies than the default
-group has; the number follows."""
-
-LED: Final = "leader-"
-"""Beginning of the names of the groups that one node should lead, or, behind ``copies-N-``, of those with
-another number of copies; the node's name follows."""
-_LED: Final = re.compile(f"(?:{SIZED}[0-9]{{1,3}}-)?{LED}(.+)")
 
 _NOT_GIVEN: Final = RaftGroup()
 
@@ -76,7 +76,8 @@ class GroupPlan:
     ``bind_addr``: of the group's endpoint on this node; empty while the node is alone and none is
     given. ``data_dir``: the parent of the group's directory; None for below storage.data_dir.
     ``members``: the initial members, ascending by number. ``nodes``: all possible members, this
-    node and those that have joined the cluster among them. ``own``: this node's number, 0 when it is not a member.
+    node and those that have joined the cluster among them. ``own``: this node's number, 0 when it does
+    not begin the group; a node that has left the cluster and joined again begins none of before.
     ``min_in_sync_replicas`` is never above the number of members. ``snapshot_threshold``: entries.
     """
 
@@ -104,12 +105,6 @@ def member_number(node_id: str) -> int:
     return int.from_bytes(hashlib.sha256(node_id.encode()).digest()[:6], "big") + 1
 
 
-def preferred_leader(group: str) -> str:
-    """Return the node that should lead a group by the group's name; empty if any may."""
-    found = _LED.fullmatch(group)
-    return "" if found is None else found[1]
-
-
 class GroupPlans:
     """Resolved plans of a node's groups. Each is made once; groups that appear at run time keep the
     port they get. As there are ``DERIVED_PORTS`` ports, what is remembered is bounded."""
@@ -118,11 +113,14 @@ class GroupPlans:
         self._settings = settings
         self._raft = settings.cluster.raft
         self._clustered = settings.cluster.enabled and settings.cluster.raft.enabled
-        self._initial, self._left = _initial(settings)
+        self._initial, self._there = _initial(settings)
+        self._history = settings.cluster.history
         self._taken = list(listen_addresses(settings))
         self._taken_by_others = list(listen_addresses_of_others(settings))
         self._derived: dict[str, str] = {}
         self._made: dict[str, GroupPlan] = {}
+        self._led: dict[tuple[str, str], str] = {}
+        """Answers of `led_by`, which many node sets make expensive."""
         # Groups of the file first, so that none that appears later takes one of their addresses.
         for group in self.configured() if self._clustered else ():
             try:
@@ -135,9 +133,11 @@ class GroupPlans:
         left. Groups keep their addresses on this node."""
         self._settings = settings
         self._raft = settings.cluster.raft
-        self._initial, self._left = _initial(settings)
+        self._initial, self._there = _initial(settings)
+        self._history = settings.cluster.history
         self._taken_by_others = list(listen_addresses_of_others(settings))
         self._made.clear()
+        self._led.clear()
 
     def replicated(self, group: str) -> bool:
         """Return whether the group belongs to the cluster rather than to this node alone."""
@@ -163,6 +163,10 @@ class GroupPlans:
             raise UnknownGroup(group, str(error)) from None
         if group.startswith(OWN_GROUP_PREFIXES):
             raise UnknownGroup(group, "is not a valid name for a replication group of queues")
+        on_set = group_of_set(group)
+        if on_set is not None:
+            self._check_set(group, on_set)
+            return self._plan(group)
         known = group == DEFAULT_GROUP or group in self._raft.groups or self._copies(group) > 0
         # Also for a node that the settings name no longer: its group may have queues.
         if not (known or group.startswith(LED) or self._raft.auto_provision_groups):
@@ -182,41 +186,102 @@ class GroupPlans:
         return plan
 
     def sized(self, copies: int) -> str:
-        """Return the group for queues with so many copies, or as many as there are initial nodes;
-        empty for one copy. If too many of a group's nodes have left the cluster for it to begin, it is
-        the next larger one that can."""
-        default = self.of(DEFAULT_GROUP)
-        copies = min(copies, sum(each.node in self._initial for each in default.nodes))
+        """Return the group for queues with so many copies, or as many as there are nodes: ``default``
+        if queues that ask for none have as many, empty for one copy. It may be a group by name only:
+        see `led_by` and `fallback`."""
+        there = self._there_are()
+        copies = min(copies, there)
         if copies == 1:
             return ""
-        while copies < len(default.members):
-            group = f"{SIZED}{copies}"
-            if not self._left or self._can_begin(self.of(group)):
-                return group
-            copies += 1
-        return DEFAULT_GROUP if copies == len(default.members) else f"{SIZED}{copies}"
+        usual = min(self.of(DEFAULT_GROUP).replication_factor, there)
+        return DEFAULT_GROUP if copies == usual else f"{SIZED}{copies}"
+
+    def fallback(self, group: str) -> str:
+        """Return the group for queues that `sized` wants in a group which no node can lead: one with at
+        least as many copies that can begin on the first nodes, or ``default``."""
+        members = len(self.of(DEFAULT_GROUP).members)
+        for copies in range(copies_in(group) or members, members):
+            name = f"{SIZED}{copies}"
+            if self._can_begin(self._members_of(name)):
+                return name
+        more = self._copies(group) > members and self._can_begin(self._members_of(group))
+        return group if more else DEFAULT_GROUP
 
     def led_by(self, node: str, group: str) -> str:
-        """Return the group that has as many copies as ``group``, the default group or one by size, and
-        that a node should lead; empty if it cannot exist, as when its derived address is taken."""
-        found = f"{LED}{node}" if group == DEFAULT_GROUP else f"{group}-{LED}{node}"
-        try:
-            plan = self.for_queue(found)
-        except UnknownGroup:
-            return ""
-        there = node in {each.node for each in plan.members}
-        return found if there and (not self._left or self._can_begin(plan)) else ""
+        """Return the group that has as many copies as queues in ``group``, ``default`` or one by size,
+        want, and that a node should lead; empty if there can be none, as when its derived address is
+        taken.
 
-    def _can_begin(self, plan: GroupPlan) -> bool:
-        """Return whether a majority of a group's initial members are nodes of the cluster now."""
-        there = sum(each.node not in self._left for each in plan.members)
-        return there > len(plan.members) // 2
+        It begins on the first nodes if those that it has there are still in the cluster, else on those
+        of the earliest node set for which that is so, else on the first nodes all the same if a majority
+        of those is there.
+        """
+        if (node, group) not in self._led:
+            self._led[node, group] = self._found_for(node, group)
+        return self._led[node, group]
+
+    def _found_for(self, node: str, group: str) -> str:
+        default = self.of(DEFAULT_GROUP)
+        copies = min(copies_in(group) or default.replication_factor, self._there_are())
+        size = f"{SIZED}{copies}-" if copies != len(default.members) else ""
+        if node in self._initial:
+            name = f"{size}{LED}{node}"
+            if self._is_whole(name) and node in self._members_of(name):
+                return name
+        for identifier, node_set in self._history.earliest():
+            if node in node_set.nodes and copies <= len(node_set.nodes):
+                name = name_of_set(SetGroup(identifier, copies, node))
+                members = _chosen(name, tuple(node_set.nodes), copies, node)
+                if self._history.is_whole(node_set, members) and self._members_of(name):
+                    return name
+        for name in (f"{size}{LED}{node}", f"{LED}{node}"):
+            members = self._members_of(name)
+            if node in members and self._can_begin(members):
+                return name
+        return ""
+
+    def _there_are(self) -> int:
+        """Return the number of nodes on which groups may have copies now."""
+        return sum(each.node in self._there for each in self.of(DEFAULT_GROUP).nodes)
+
+    def _members_of(self, group: str) -> tuple[str, ...]:
+        """Return the initial members of a group; none if there can be no such group."""
+        if copies_in(group) and not self._copies(group) and group not in self._raft.groups:
+            return ()  # more copies than there were nodes
+        try:
+            return tuple(each.node for each in self.of(group).members)
+        except UnknownGroup:
+            return ()
+
+    def _is_whole(self, group: str) -> bool:
+        """Return whether all initial members of a group on the first nodes are in the cluster, and have
+        been from the beginning."""
+        members = self._members_of(group)
+        return bool(members) and all(self._began(node) for node in members)
+
+    def _can_begin(self, members: tuple[str, ...]) -> bool:
+        """Return whether a majority of a group's initial members on the first nodes are there now."""
+        there = sum(self._began(node) for node in members)
+        return there > len(members) // 2
+
+    def _began(self, node: str) -> bool:
+        """Return whether a node is in the cluster, and has been from the beginning."""
+        return node in self._there and not self._history.times.get(node, 0)
+
+    def _check_set(self, group: str, wanted: SetGroup) -> None:
+        """Raise UnknownGroup for a group that cannot begin on its node set."""
+        node_set = self._history.sets.get(wanted.node_set)
+        if node_set is None:
+            raise UnknownGroup(
+                group, f"begins on nodes of {wanted.node_set}, of which this node has not heard yet"
+            )
+        if not 1 <= wanted.copies <= len(node_set.nodes) or wanted.leader not in node_set.nodes:
+            raise UnknownGroup(group, f"is not a valid name: {wanted.node_set} has other nodes")
 
     def _copies(self, group: str) -> int:
-        """Return the number of copies that a group's name says; 0 if it is not such a name."""
-        size = group.partition(f"-{LED}")[0]
-        digits = size.removeprefix(SIZED) if size.startswith(SIZED) else ""
-        copies = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 4 else 0
+        """Return the number of copies that the name of a group on the first nodes says; 0 if it is not
+        such a name."""
+        copies = copies_in(group)
         known = group in self._raft.groups
         return copies if not known and 2 <= copies <= len(self._initial) else 0
 
@@ -251,11 +316,18 @@ class GroupPlans:
     def _planned(self, group: str) -> GroupPlan:
         raft, own = self._raft, self._settings.cluster.node_id
         section = raft.groups.get(group, _NOT_GIVEN)
-        address, nodes = self._nodes(group, section)
-        given = section.replication_factor or raft.replication_factor
-        factor = self._copies(group) or given
-        initial = tuple(each for each in nodes if each.node in self._initial)
-        members = _chosen(group, initial, factor, preferred_leader(group))
+        on_set = group_of_set(group)
+        first, leader = self._first(group), preferred_leader(group)
+        if on_set is None:
+            factor = self._copies(group) or section.replication_factor or raft.replication_factor
+            address, nodes = self._nodes(group, section, first)
+            able = tuple(each.node for each in nodes if each.node in first)
+            chosen = _chosen(group, able, factor, leader)
+        else:
+            factor = on_set.copies
+            chosen = _chosen(group, tuple(first), factor, leader)
+            address, nodes = self._nodes(group, section, chosen)
+        members = tuple(each for each in nodes if each.node in chosen)
         in_sync = section.min_in_sync_replicas or raft.min_in_sync_replicas
         timings = self._timings(group, section)
         return GroupPlan(
@@ -264,7 +336,7 @@ class GroupPlans:
             data_dir=self._data_dir(group, section) if self._clustered else None,
             members=members,
             nodes=nodes,
-            own=next((each.number for each in members if each.node == own), 0),
+            own=member_number(own) if own in chosen and self._is_same(own, first) else 0,
             write_policy=raft.write_policy,
             distribution_mode=raft.distribution_mode,
             sync_mode=raft.sync_mode if section.sync_mode is None else section.sync_mode,
@@ -276,6 +348,18 @@ class GroupPlans:
             snapshot_interval=timings["snapshot_interval"],
             snapshot_threshold=timings["snapshot_threshold"],
         )
+
+    def _first(self, group: str) -> Mapping[str, int]:
+        """Return the nodes on which a group may begin, each with how often it had joined by then."""
+        on_set = group_of_set(group)
+        if on_set is None:
+            return dict.fromkeys(self._initial, 0)
+        return self._history.sets[on_set.node_set].nodes
+
+    def _is_same(self, node: str, first: Mapping[str, int]) -> bool:
+        """Return whether a node has not left the cluster since; one that has knows nothing of a group
+        that may have begun with it."""
+        return self._history.times.get(node, 0) == first[node]
 
     def _timings(self, group: str, section: RaftGroup) -> dict[str, Any]:
         """Return the group's timings; where queues override one, the smallest value applies."""
@@ -304,9 +388,11 @@ class GroupPlans:
 
     # --- addresses ---------------------------------------------------------------------------------------------------
 
-    def _nodes(self, group: str, section: RaftGroup) -> tuple[str, tuple[GroupMember, ...]]:
+    def _nodes(
+        self, group: str, section: RaftGroup, needed: Collection[str]
+    ) -> tuple[str, tuple[GroupMember, ...]]:
         """Return the group's address on this node, and every possible member, ascending by
-        number."""
+        number. ``needed``: the nodes without whose addresses it cannot begin."""
         if not self._clustered:
             base = self._raft.bind_addr if group == DEFAULT_GROUP else ""
             address, peers = section.bind_addr or base, dict[str, str]()
@@ -316,10 +402,12 @@ class GroupPlans:
             )
         else:
             address = self._own_address(group) if section.enabled else ""
-            peers = dict(section.peers) or self._derived_peers(group, address)
+            peers = dict(section.peers) or self._derived_peers(group, address, needed)
         addresses = dict(peers)
         if section.enabled:
             addresses[self._settings.cluster.node_id] = address
+        if group_of_set(group) is not None and (missing := {*needed} - addresses.keys()):
+            raise UnknownGroup(group, f"has no address on {', '.join(sorted(missing))}")
         nodes = [GroupMember(node, member_number(node), at) for node, at in addresses.items()]
         return address, tuple(sorted(nodes, key=lambda each: each.number))
 
@@ -348,7 +436,7 @@ class GroupPlans:
             self._derived[group] = address
         return self._derived[group]
 
-    def _derived_peers(self, group: str, address: str) -> dict[str, str]:
+    def _derived_peers(self, group: str, address: str, needed: Collection[str]) -> dict[str, str]:
         """Return the addresses on the other nodes: shifted from the default group's as this node's
         own is."""
         raft = self._raft
@@ -360,7 +448,7 @@ class GroupPlans:
             try:
                 derived[node] = self._derived_peer(group, node, base, ports)
             except UnknownGroup:
-                if node in self._initial:
+                if node in needed:
                     raise
                 # A node that has joined gets no copy of this group; the others go on with it.
         return derived
@@ -392,21 +480,17 @@ def derived_offset(group: str) -> int:
 
 
 def _initial(settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the nodes on which groups begin, and those of them that have left the cluster."""
+    """Return the nodes that the cluster began with, and those that it has now."""
     cluster = settings.cluster
-    there = {cluster.node_id, *cluster.transport.peers}
-    initial = frozenset(cluster.initial_nodes or {*there, *cluster.raft.peers})
-    return initial, initial - there
+    there = frozenset((cluster.node_id, *cluster.transport.peers))
+    return frozenset(cluster.initial_nodes or {*there, *cluster.raft.peers}), there
 
 
-def _chosen(
-    group: str, nodes: tuple[GroupMember, ...], copies: int, leader: str
-) -> tuple[GroupMember, ...]:
+def _chosen(group: str, nodes: tuple[str, ...], copies: int, leader: str) -> tuple[str, ...]:
     """Choose ``copies`` of the nodes, ``leader`` among them; every node chooses the same ones, whatever
     the addresses are."""
 
-    def weight(member: GroupMember) -> tuple[bool, bytes]:
-        return member.node == leader, hashlib.sha256(f"{group}\0{member.node}".encode()).digest()
+    def weight(node: str) -> tuple[bool, bytes]:
+        return node == leader, hashlib.sha256(f"{group}\0{node}".encode()).digest()
 
-    chosen = sorted(nodes, key=weight, reverse=True)[:copies]
-    return tuple(sorted(chosen, key=lambda each: each.number))
+    return tuple(sorted(nodes, key=weight, reverse=True)[:copies])

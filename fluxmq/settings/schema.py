@@ -157,6 +157,8 @@ class AnonymousAccess(Section):
     $dlq/."""
     subscribe: tuple[TopicFilter, ...] = ("#", "$SYS/#", "$queue/#", "$dlq/#")
     """Topic filters that must cover their subscriptions."""
+    amqp_user: Annotated[str, Field(max_length=255)] = ""
+    """User whose permissions AMQP 1.0 clients without credentials have; empty refuses them."""
 
 
 class Argon2(Section):

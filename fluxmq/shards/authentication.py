@@ -444,6 +444,24 @@ class Authentication:
         return user.scram if user is not None else None
 
 
+def without_credentials(authentication: Authentication, peer: str) -> AuthResult:
+    """Authenticate an AMQP client without a user name, as the user that the settings name."""
+    settings = authentication.settings.anonymous
+    name = settings.amqp_user
+    if authentication.bans.refuse("anonymous", peer, name):
+        return BANNED
+    if authentication.revision < 0:
+        authentication.results["anonymous", "busy"] += 1
+        return AuthResult(LoginOutcome.UNAVAILABLE)
+    from_here = settings.allow == "always" or (settings.allow == "loopback" and is_loopback(peer))
+    known = authentication.user(name) is not None
+    if not from_here or not known or not authentication.reachable(name, peer):
+        authentication.results["anonymous", "failure"] += 1
+        return AuthResult(LoginOutcome.DENIED)
+    authentication.results["anonymous", "success"] += 1
+    return AuthResult(LoginOutcome.ACCEPTED, name)
+
+
 def identify(client: MqttClient) -> None:
     """Note the client's certificate, and in whose web page it runs."""
     stream = client.connection.stream

@@ -43,7 +43,7 @@ def joined(settings: Settings, data_dir: Path, workers: int) -> Settings:
             f"{data_dir}: this node has left its cluster; to have it join one again, remove this"
             " directory, set cluster.join: true, and run fluxmqctl join"
         )
-    found = effective(settings, known.nodes)
+    found = effective(settings, known.nodes, known.sets)
     if found.cluster != settings.cluster:
         refusals = configuration.refusals(found, workers)
         if refusals:

@@ -1,7 +1,7 @@
 """Consumers: groups over MQTT that settle by orders or by PUBACK, AMQP's with manual acknowledgements, readers of streams.
 
-An order is answered when the settlement is committed, so that what it settled must not come again; PUBACK and basic.ack
-are answered by nobody. Everything goes into the history before it leaves, and when its answer came.
+An order is answered when the settlement is committed, so that what it settled must not come again; PUBACK, basic.ack and
+the dispositions of AMQP 1.0 are answered by nobody. Everything goes into the history before it leaves, and when its answer came.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from proton import Delivery
+
+from tests.chaos import amqp10_client
 from tests.chaos.board import Board, Roamer
 from tests.chaos.publishers import declare_quorum
 from tests.chaos.records import OK, SENT, UNKNOWN, Key, Settle
@@ -233,6 +236,50 @@ class AmqpConsumer(Consumer):
 
     def ended(self, why: str) -> None:
         self.waiting = []
+
+    def abandon(self) -> None:
+        if self.connection is not None:
+            self.connection.abort()
+            self.connection = None
+
+
+class Amqp10Consumer(Consumer):
+    """One of the queue's consumers over AMQP 1.0, accepting several at once."""
+
+    protocol = "amqp10"
+
+    def __init__(self, board: Board, name: str, home: int, queue: str, group: str) -> None:
+        super().__init__(board, name, home, queue, group)
+        self.connection: amqp10_client.Connection | None = None
+        self.taken: list[Delivery] = []
+
+    async def connect(self) -> asyncio.Future[None]:
+        asked, host = self.board.now(), self.host
+        opened = await amqp10_client.Connection.open(host.amqp, host.address, self.connection_name)
+        self.connection = opened
+        opened.on_message = self._take
+        await opened.consume(f"/queues/{self.queue}", PREFETCH)
+        self.joined(self.queue, self.group, asked)
+        return opened.closed
+
+    def _take(self, delivery: Delivery, body: bytes, repeat: bool) -> None:
+        key = self.board.delivered(self, self.queue, self.group, -1, body, repeat)
+        self.taken.append(delivery)
+        self.waiting.append((-1, key))
+        if len(self.waiting) >= ACK_EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        taken, self.taken = self.taken, []
+        if not waiting or self.connection is None:
+            return
+        asked = self.board.now()
+        self.connection.accept(taken)
+        self.record("ack", waiting, asked, SENT, self.connection_name)
+
+    def ended(self, why: str) -> None:
+        self.waiting, self.taken = [], []
 
     def abandon(self) -> None:
         if self.connection is not None:

@@ -10,7 +10,9 @@ import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from tests.chaos import bodies
+from proton import Delivery
+
+from tests.chaos import amqp10_client, bodies
 from tests.chaos.board import Board, Roamer
 from tests.chaos.records import FAIL, OK, UNKNOWN, Publish
 from tests.chaos.settings import ACK_TIMEOUT_S, BOTH
@@ -246,6 +248,39 @@ class AmqpPublisher(Publisher):
                 self.answered(tag, OK, "")
             else:
                 self.answered(tag, UNKNOWN, "basic.nack")
+
+    def abandon(self) -> None:
+        if self.connection is not None:
+            self.connection.abort()
+            self.connection = None
+
+
+class Amqp10Publisher(Publisher):
+    """Durable messages over AMQP 1.0: accepted is confirmed, released reached no queue."""
+
+    protocol = "amqp10"
+
+    def __init__(self, board: Board, name: str, home: int, route: Route) -> None:
+        super().__init__(board, name, home, route)
+        self.connection: amqp10_client.Connection | None = None
+
+    async def connect(self) -> asyncio.Future[None]:
+        host = self.host
+        opened = await amqp10_client.Connection.open(host.amqp, host.address, self.connection_name)
+        self.connection = opened
+        opened.on_outcome = self._settled
+        await opened.publish_to(f"/queues/{self.route.queues[0]}")
+        return opened.closed
+
+    def send(self, body: bytes) -> int:
+        assert self.connection is not None
+        return self.connection.publish(body, self.route.time_to_live)
+
+    def _settled(self, tag: int, state: int) -> None:
+        if state == Delivery.ACCEPTED:
+            self.answered(tag, OK, "")
+        else:
+            self.answered(tag, FAIL if state == Delivery.RELEASED else UNKNOWN, f"state {state}")
 
     def abandon(self) -> None:
         if self.connection is not None:

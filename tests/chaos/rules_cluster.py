@@ -13,8 +13,8 @@ from tests.chaos.rules_messages import label
 
 HANG_GRACE_S = 2.0
 """An operation ends within the acknowledgement's timeout and so much more."""
-BLOCKED = ("F12 disk full", "amqp")
-"""A node with a full disk blocks AMQP publishers (`connection.blocked`) until space is free."""
+BLOCKED = (("F12 disk full", "amqp"), ("F12 disk full", "amqp10"))
+"""A node with a full disk does not read AMQP publishers (`connection.blocked`) until space is free."""
 
 
 def check(ledger: Ledger) -> None:
@@ -70,7 +70,7 @@ def _hangs(ledger: Ledger) -> None:
         if each.complete - each.invoke <= limit and each.why != "timeout":
             continue
         silent = any(
-            (fault.silent or (fault.kind, each.protocol) == BLOCKED)
+            (fault.silent or (fault.kind, each.protocol) in BLOCKED)
             and each.node in fault.nodes
             and fault.begin <= each.complete
             and each.invoke <= fault.end + HANG_GRACE_S

@@ -34,5 +34,5 @@ def test_what_a_cluster_confirms_survives_a_kill_and_a_partition(tmp_path: Path)
     assert kinds == {"F3 node killed", "F5 leader cut off"}, told
     confirmed = [each for each in records if isinstance(each, Publish) and each.outcome == OK]
     assert len(confirmed) > 500, told
-    assert {each.protocol for each in confirmed} == {"mqtt", "amqp"}
+    assert {each.protocol for each in confirmed} == {"mqtt", "amqp", "amqp10"}
     assert len({each.queues for each in confirmed}) == 5, "every queue, and the topic of two"

@@ -350,6 +350,7 @@ def test_i16_nobody_waits_for_ever_for_a_node_that_runs() -> None:
     assert broken([waited, fault(59.0, 62.0)]).broken == {"I16": 1}
     full = fault(59.0, 66.0)._replace(kind="F12 disk full")
     assert broken([waited._replace(protocol="amqp"), full]).clean
+    assert broken([waited._replace(protocol="amqp10"), full]).clean
     assert broken([waited, full]).broken == {"I16": 1}
     late = publish(7, 60.0, UNKNOWN, complete=67.5)
     assert broken([late]).broken == {"I16": 1}

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from tests.chaos.board import Board, Roamer
 from tests.chaos.configurations import Configuration
-from tests.chaos.consumers import PREFETCH, AmqpConsumer, Auditor, MqttConsumer
-from tests.chaos.publishers import AmqpPublisher, MqttPublisher, Publisher, Route
+from tests.chaos.consumers import (
+    PREFETCH,
+    Amqp10Consumer,
+    AmqpConsumer,
+    Auditor,
+    MqttConsumer,
+)
+from tests.chaos.publishers import (
+    Amqp10Publisher,
+    AmqpPublisher,
+    MqttPublisher,
+    Publisher,
+    Route,
+)
 from tests.chaos.records import Key
 from tests.chaos.settings import (
     AMQP_GROUP,
@@ -65,6 +77,8 @@ class Workload:
             over_amqp = self._route(place + 11, queue, time_to_live=lives)
             found.append(MqttPublisher(board, f"pm-{queue}", place, over_mqtt))
             found.append(AmqpPublisher(board, f"pa-{queue}", place + 1, over_amqp))
+            over_amqp10 = self._route(place + 41, queue, time_to_live=lives)
+            found.append(Amqp10Publisher(board, f"p1-{queue}", place + 2, over_amqp10))
         both = self._route(21, WORK, QUORUM, time_to_live=TIME_TO_LIVE_S)
         found.append(MqttPublisher(board, "pm-both", 0, both))
         if self.configuration.declared:
@@ -79,9 +93,10 @@ class Workload:
             MqttConsumer(board, "cm-work-orders", 1, WORK, WORKERS, reject=reject),
             MqttConsumer(board, "cm-work-plain", 2, WORK, WORKERS, verb=""),
             AmqpConsumer(board, "ca-work-1", 0, WORK, AMQP_GROUP),
-            AmqpConsumer(board, "ca-work-2", 2, WORK, AMQP_GROUP),
+            Amqp10Consumer(board, "c1-work", 2, WORK, AMQP_GROUP),
             MqttConsumer(board, "cm-hot", 0, QUORUM, WORKERS),
             AmqpConsumer(board, "ca-hot", 1, QUORUM, AMQP_GROUP),
+            Amqp10Consumer(board, "c1-hot", 2, QUORUM, AMQP_GROUP),
             MqttConsumer(board, "cm-stream", 2, STREAM, TAIL, verb="commit"),
         ]
         if self.configuration.dead_letters:

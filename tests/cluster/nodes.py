@@ -22,6 +22,8 @@ import psutil
 import yaml
 
 from fluxmq.cli.main import run as fluxmqctl
+from fluxmq.settings.group_names import SetGroup, name_of_set
+from fluxmq.settings.node_sets import id_of_set
 from fluxmq.settings.plans import derived_offset
 from tests.broker import HOST, POLL_INTERVAL, REPOSITORY, Broker, free_ports, merged
 from tests.conformance.client import eventually
@@ -39,6 +41,11 @@ DERIVED = [
     derived_offset(name) for node in NODES for name in (f"leader-{node}", f"copies-2-leader-{node}")
 ]
 """Distances from the default group's port to those of the groups that appear when queues are declared."""
+WITH_FOURTH = dict.fromkeys(NODES, 0) | {"node4": 1}
+"""The nodes after a fourth one has joined, each with how often it has."""
+OF_FOURTH = name_of_set(SetGroup(id_of_set(WITH_FOURTH), 3, "node4"))
+"""The group of queues that this one leads."""
+DERIVED.append(derived_offset(OF_FOURTH))
 LEADING = re.compile(r"\bleading( no longer)?\b.*?\bgroup=(\S+).*?\bterm=(\d+)")
 
 
@@ -219,6 +226,7 @@ class Cluster:
             (ports,) = _ports(1, 6 + len(GROUPS))
             node = Node(name, self._folder / name, ports, self._workers)
             taken = {port for each in self.nodes for port in (*each.ports, *each.shard_ports)}
+            taken |= {each.groups[GROUPS[0]] + at for each in self.nodes for at in DERIVED}
             groups = [node.groups[GROUPS[0]] + distance for distance in DERIVED]
             if taken.isdisjoint((*node.ports, *node.shard_ports, *groups)):
                 return node

@@ -1,4 +1,4 @@
-"""The Helm chart, as it was rendered for three sets of values: what Kubernetes makes of it, and the broker of its settings."""
+"""The Helm chart, as it was rendered for four sets of values: what Kubernetes makes of it, and the broker of its settings."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import fluxmq
+from fluxmq.cli.remote import PASSWORD_VARIABLE
 from fluxmq.settings import Settings, SettingsError, load
 from fluxmq.supervisor.tree import HAND_OVER_SECONDS, STOP_ORDER, STOP_SECONDS
 from tests.broker import CERTIFICATES, REPOSITORY
@@ -26,6 +27,9 @@ CHART = HELM / "fluxmq"
 CASES = sorted(path.stem for path in (HELM / "cases").glob("*.yaml"))
 FOREIGN = {"Certificate", "ServiceMonitor"}
 """Kinds that Kubernetes knows only with what others have made."""
+
+JOINED = {"grown": {"mq-fluxmq-3"}}
+"""Nodes with which a cluster did not begin, by case."""
 
 Object = dict[str, Any]
 
@@ -92,7 +96,7 @@ def test_the_broker_accepts_the_settings(case: str, tmp_path: Path) -> None:
     stateful = only(case, "StatefulSet")["spec"]
     assert len(nodes) == stateful["replicas"]
     headless = stateful["serviceName"]
-    names = {name.removesuffix(".yaml") for name in nodes}
+    names = {name.removesuffix(".yaml") for name in nodes} - JOINED.get(case, set())
     for name, each in nodes.items():
         cluster = each.cluster
         assert each.storage.data_dir.startswith("/var/lib/fluxmq/")
@@ -100,14 +104,18 @@ def test_the_broker_accepts_the_settings(case: str, tmp_path: Path) -> None:
         if not cluster.enabled:
             continue
         own = name.removesuffix(".yaml")
-        others = names - {own}
         assert cluster.node_id == own
+        assert cluster.join == (own not in names)
+        assert cluster.raft.replication_factor == len(names)
+        if cluster.join:
+            assert not cluster.transport.peers
+            continue
+        others = names - {own}
         assert set(cluster.transport.peers) == set(cluster.raft.peers) == others
         for other, address in cluster.transport.peers.items():
             assert address == f"{other}.{headless}.brokers.svc.cluster.local:7948"
         assert cluster.etcd is not None
         assert set(cluster.members(cluster.etcd)) == names
-        assert cluster.raft.replication_factor == len(names)
 
 
 def test_the_chart_is_of_this_version() -> None:
@@ -146,7 +154,7 @@ def test_ports_of_services_and_probes_are_listened_on(case: str, tmp_path: Path)
         assert container(case)[probe]["httpGet"]["port"] in ports
 
 
-@pytest.mark.parametrize("case", ["three", "secured"])
+@pytest.mark.parametrize("case", ["three", "secured", "grown"])
 def test_nodes_reach_each_other_through_the_network_policy(case: str, tmp_path: Path) -> None:
     allowed = only(case, "NetworkPolicy")["spec"]["ingress"][1]["ports"]
     ranges = [range(each["port"], each.get("endPort", each["port"]) + 1) for each in allowed]
@@ -158,6 +166,49 @@ def test_nodes_reach_each_other_through_the_network_policy(case: str, tmp_path: 
         # One port for each of up to 64 shards; groups made on demand, and that of the topology.
         for port in (member, transport, transport + 63, raft, raft + 1000):
             assert any(port in some for some in ranges), port
+
+
+def test_a_node_that_the_cluster_did_not_begin_with_joins_it_before_it_starts(
+    tmp_path: Path,
+) -> None:
+    pod = only("grown", "StatefulSet")["spec"]["template"]["spec"]
+    (joins,) = pod["initContainers"]
+    (broker,) = pod["containers"]
+    for key in ("image", "securityContext", "volumeMounts"):
+        assert joins[key] == broker[key]
+    variables = {each["name"]: each for each in joins["env"]}
+    (client,) = [
+        each["metadata"]["name"]
+        for each in rendered("grown")
+        if each["kind"] == "Service" and each["spec"].get("clusterIP") != "None"
+    ]
+    assert variables["CLUSTER"]["value"] == f"http://{client}.brokers.svc.cluster.local:15672"
+    secret = {"name": "mq-fluxmq-user", "key": "password"}
+    assert variables[PASSWORD_VARIABLE]["valueFrom"] == {"secretKeyRef": secret}
+    # The program, with a command that fails once, and a data directory of this machine.
+    data = tmp_path / "nodes.json"
+    called = tmp_path / "called"
+    (tmp_path / "fluxmqctl").write_text(
+        f'#!/bin/sh\necho "$@" >> {called}\n[ "$(wc -l < {called})" -gt 1 ] && touch {data}\n'
+    )
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    for name in ("fluxmqctl", "sleep"):
+        (tmp_path / name).chmod(0o755)
+    shell, option, text = joins["command"]
+    text = text.replace("/var/lib/fluxmq/data/nodes.json", str(data))
+    for number, calls in ((0, 0), (2, 0), (3, 2), (3, 2)):
+        environment = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "NODE": f"mq-fluxmq-{number}",
+            "CLUSTER": "http://c",
+            "ADMINISTRATOR": "admin",
+        }
+        subprocess.run([shell, option, text], env=environment, check=True, timeout=60)
+        lines = called.read_text().splitlines() if called.exists() else []
+        assert len(lines) == calls
+    host = "mq-fluxmq-3.mq-fluxmq-nodes.brokers.svc.cluster.local"
+    options = f"--user admin join http://c --address {host}"
+    assert set(lines) == {f"--config /etc/fluxmq/nodes/mq-fluxmq-3.yaml {options}"}
 
 
 def test_the_certificate_names_the_nodes(tmp_path: Path) -> None:

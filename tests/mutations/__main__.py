@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.mutations import (
+    amqp10_hot,
     amqp_hot,
     batches,
     clocks,
@@ -39,6 +40,7 @@ from tests.mutations import (
     sessions,
     shard_queues,
     simulated_queues,
+    simulated_sessions,
     simulation,
     spark,
     surface,
@@ -48,6 +50,7 @@ from tests.mutations import (
 from tests.mutations.mutation import attempt, copy_tree, run_tests
 
 MUTATIONS = [
+    *amqp10_hot.MUTATIONS,
     *amqp_hot.MUTATIONS,
     *batches.MUTATIONS,
     *clocks.MUTATIONS,
@@ -76,6 +79,7 @@ MUTATIONS = [
     *sessions.MUTATIONS,
     *shard_queues.MUTATIONS,
     *simulated_queues.MUTATIONS,
+    *simulated_sessions.MUTATIONS,
     *simulation.MUTATIONS,
     *spark.MUTATIONS,
     *surface.MUTATIONS,

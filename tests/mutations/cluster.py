@@ -19,6 +19,7 @@ OF_OFFERS = FOLDER + "test_snapshot_offers.py::"
 OF_SCRUBS = FOLDER + "test_scrub.py::"
 OF_OUTBOX = ENGINE + "test_outbox.py::"
 OF_CALLS = "tests/unit/replication/test_snapshot_calls.py::"
+OF_SETS = "tests/unit/settings/test_membership.py::"
 
 MUTATIONS = [
     Mutation(
@@ -427,9 +428,51 @@ MUTATIONS = [
         "cluster_leader_without_a_copy",
         "The node that should lead a group is one of its members.",
         "_chosen",
-        "return member.node == leader, ",
+        "return node == leader, ",
         "return False, ",
         "tests/unit/settings/test_plans.py::test_groups_that_one_node_should_lead",
+    ),
+    Mutation(
+        "cluster_forgetful_node_begins_a_group",
+        "A node that has left and joined again begins no group of before.",
+        "GroupPlans._is_same",
+        "self._history.times.get(node, 0) == first[node]",
+        "node in first",
+        OF_SETS + "test_a_node_that_has_left_and_joined_again_begins_no_group_of_before",
+    ),
+    Mutation(
+        "cluster_group_on_nodes_that_have_left",
+        "A new group begins on nodes that have been in the cluster since their node set.",
+        "NodeHistory.is_whole",
+        "self.times.get(node, -1) == node_set.nodes[node]",
+        "node in self.times",
+        OF_SETS + "test_a_node_that_has_left_and_joined_again_begins_no_group_of_before",
+    ),
+    Mutation(
+        "cluster_node_set_of_another_identifier",
+        "A node set is the one that its identifier says.",
+        "check_set",
+        "id_of_set(node_set.nodes) != identifier",
+        "not identifier",
+        OF_SETS + "test_a_set_is_known_by_its_nodes",
+    ),
+    Mutation(
+        "cluster_set_that_a_node_does_not_know",
+        "A node set is put once all of its nodes know sets.",
+        "NodeKeys._put_sets",
+        "if not unable:",
+        "if True:",
+        "tests/integration/test_etcd_nodes.py"
+        "::test_no_set_is_put_while_one_of_its_nodes_does_not_know_sets",
+    ),
+    Mutation(
+        "cluster_unheard_group_stays_closed",
+        "A node that hears late of a node set opens its groups on it.",
+        "ReplicatedGroups._open_unheard",
+        "self._hosting.open(name)",
+        "pass",
+        "tests/unit/replication/test_unheard.py"
+        "::test_it_is_opened_with_the_members_that_its_name_says_as_soon_as_the_nodes_are_known",
     ),
     Mutation(
         "cluster_audit_at_another_index",

@@ -168,4 +168,21 @@ MUTATIONS = [
         "before.hash == user.hash",
         OF_CLIENTS + "test_who_logged_in_with_an_imported_hash_stays_when_it_is_replaced",
     ),
+    Mutation(
+        "anonymous_by_default",
+        "AMQP clients without credentials log in only as a user that the settings name.",
+        "Amqp10Handshake.on_sasl",
+        "info.mechanism == sasl.ANONYMOUS and bool(self.limits.anonymous_user)",
+        "info.mechanism == sasl.ANONYMOUS",
+        "tests/unit/sessions/amqp10/test_handshake.py::test_other_mechanisms_are_refused",
+    ),
+    Mutation(
+        "anonymous_from_anywhere",
+        "AMQP clients without credentials come from where MQTT's may.",
+        "without_credentials",
+        "not from_here or ",
+        "",
+        "tests/unit/shards/test_authentication.py::"
+        "test_amqp_clients_without_credentials_are_one_user_from_where_they_may_be",
+    ),
 ]

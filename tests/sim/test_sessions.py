@@ -21,6 +21,16 @@ def test_seeds_keep_every_promise(seeds: range) -> None:
     check_seeds(seeds, HAPPENS, STEPS, World)
 
 
+NOTICING = (7, 28, 29, 62, 68, 74, 127, 215)
+"""First seeds that notice the rules of ``tests/mutations/simulated_sessions.py`` broken."""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("seed", NOTICING)
+def test_seeds_that_notice_mutations(seed: int) -> None:
+    check_seeds([seed], (), STEPS, World)
+
+
 @pytest.mark.parametrize("seed", [435])
 def test_what_seeds_have_found_is_mended(seed: int) -> None:
     """435: a session left while a node that was away came back, and what that sent for it was acknowledged."""

@@ -1,9 +1,15 @@
-"""The nodes of the cluster in etcd: ``/fluxmq/cluster/<node>``, a `ClusterNode` as JSON.
+"""The nodes of the cluster in etcd: ``/fluxmq/cluster/<node>``, a `ClusterNode` as JSON, and the node
+sets that new groups begin on: ``/fluxmq/cluster-sets/<identifier>``, a `NodeSet`.
 
 A node that starts puts the nodes that its file names, unless they are there. Nodes that join are put
 when another node admits them, and nodes that leave are marked. All follow the keys by a watch. Each
 keeps a copy on its disk, works by it from then on, and has its shards do so: they connect with nodes
-that have joined, and with those that have left no longer.
+that have joined, and with those that have left no longer. A node that sees a set of nodes of which
+there is no key puts one; a set's key is never changed.
+
+Nodes of the last release know no sets, and could begin a group on one differently. So each node says
+which version it has, ``/fluxmq/cluster-versions/<node>``, and a set is put once all of its nodes know
+sets.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from fluxmq.control.etcd.membership import remove_member
 from fluxmq.control.etcd.messages import (
     Changed,
     Created,
+    Delete,
     Get,
     KeyValue,
     Operation,
@@ -46,12 +53,19 @@ from fluxmq.settings.membership import (
     decode_node,
     effective,
     encode_nodes,
+    set_of,
 )
+from fluxmq.settings.node_sets import NODE_SETS_MAX, NodeSet, decode_set, id_of_set
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 
 PREFIX: Final = b"/fluxmq/cluster/"
+SETS: Final = b"/fluxmq/cluster-sets/"
+VERSIONS: Final = b"/fluxmq/cluster-versions/"
+"""These three are beside each other, ``SETS`` first and ``PREFIX`` last: one watch follows all."""
+VERSION: Final = 1
+"""Of the keys that a node knows, raised when it has to be known which nodes know others: 1 has sets."""
 RETRY_SECONDS: Final = 0.5
 """Pause after a failure."""
 SHARD_SECONDS: Final = 2.0
@@ -73,8 +87,8 @@ class ToldNodes(MessageBody, frozen=True):
 class NodeKeys:
     """Follows the nodes of the cluster, and admits others.
 
-    ``settings``: those of the file; ``known``: the nodes on disk; ``changed`` is called with the
-    nodes at every change; ``shards`` returns the connected shards.
+    ``settings``: those of the file; ``known``: what is on disk; ``changed`` is called with the nodes
+    and the node sets at every change; ``shards`` returns the connected shards.
     """
 
     def __init__(
@@ -82,15 +96,16 @@ class NodeKeys:
         client: EtcdClient,
         settings: Settings,
         data_dir: str,
-        known: Mapping[str, ClusterNode],
+        known: KnownNodes,
         thread: StoreThread,
         shards: Callable[[], list[Peer]],
-        changed: Callable[[Mapping[str, ClusterNode]], None],
+        changed: Callable[[Mapping[str, ClusterNode], Mapping[str, NodeSet]], None],
     ) -> None:
         self._client = client
         self._settings = settings
         self._path = str(Path(data_dir) / FILE_NAME)
-        self.nodes: Mapping[str, ClusterNode] = known
+        self.nodes: Mapping[str, ClusterNode] = known.nodes
+        self.sets: Mapping[str, NodeSet] = known.sets
         self._thread = thread
         self._shards = shards
         self._changed = changed
@@ -141,54 +156,59 @@ class NodeKeys:
         """Follow the keys; outermost frame of its task."""
         while True:
             try:
-                revision = await self._read()
+                entries, revision = await self._read()
                 await self._put_named()
-                watch = self._client.watch(PREFIX, end_of(PREFIX), revision + 1)
+                await self._put_version(entries)
+                await self._put_sets(entries)
+                watch = self._client.watch(SETS, end_of(PREFIX), revision + 1)
                 async for found in watch:
                     if found.changes:
-                        await self._read()
+                        entries, _ = await self._read()
+                        await self._put_sets(entries)
             except (EtcdError, StorageError, ValueError) as problem:
                 self._said.event(logging.WARNING, "nodes", "etcd: nodes: %s", problem)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _entries(self) -> tuple[tuple[KeyValue, ...], int]:
-        result = await self._client.transact((), (Get(PREFIX, end_of(PREFIX)),))
+        result = await self._client.transact((), (Get(SETS, end_of(PREFIX)),))
         (entries,) = result.entries
         return entries, result.revision
 
-    async def _read(self) -> int:
-        """Work by what etcd has; return its revision. Raises EtcdError, StorageError, ValueError."""
+    async def _read(self) -> tuple[tuple[KeyValue, ...], int]:
+        """Work by what etcd has; return that, and its revision. Raises EtcdError, StorageError,
+        ValueError."""
         async with self._reading:  # or an older answer could be taken after a newer one
             entries, revision = await self._entries()
-            await self._take(_nodes_of(entries))
-        return revision
+            await self._take(_nodes_of(entries), _sets_of(entries))
+        return entries, revision
 
-    async def _take(self, nodes: Mapping[str, ClusterNode]) -> None:
-        """Keep the nodes on disk, and have everybody work by them. Raises StorageError."""
-        if not nodes or nodes == self.nodes:
+    async def _take(self, nodes: Mapping[str, ClusterNode], found: Mapping[str, NodeSet]) -> None:
+        """Keep nodes and sets on disk, and have everybody work by them. Raises StorageError."""
+        sets = {**self.sets, **found}  # none ends, though etcd may have lost all
+        if not nodes or (nodes == self.nodes and sets == self.sets):
             return
         own = nodes.get(self._settings.cluster.node_id)
         self._left = self._left or (own is not None and own.left)
-        await self._write(nodes)
+        await self._write(nodes, sets)
         for name, node in nodes.items():
             before = self.nodes.get(name)
             if node.joined and not node.left and (before is None or before.left):
                 _log.info("a node has joined the cluster", extra={"node": name})
             elif node.left and (before is None or not before.left):
                 _log.info("a node has left the cluster", extra={"node": name})
-        self.nodes = nodes
-        self._changed(nodes)
+        self.nodes, self.sets = nodes, sets
+        self._changed(nodes, sets)
         await self._tell(self._shards())
 
-    async def _write(self, nodes: Mapping[str, ClusterNode]) -> None:
-        text = encode_nodes(KnownNodes(nodes=dict(nodes), left=self._left))
+    async def _write(self, nodes: Mapping[str, ClusterNode], sets: Mapping[str, NodeSet]) -> None:
+        text = encode_nodes(KnownNodes(nodes=dict(nodes), left=self._left, sets=dict(sets)))
         await self._thread.run(lambda: Files().write_whole(self._path, text))
 
     async def _tell(self, shards: list[Peer]) -> None:
         await answers_of(
             shards,
             CLUSTER_NODES,
-            ClusterNodes(dict(self.nodes)).to_body(),
+            self._all().to_body(),
             SHARD_SECONDS,
             ToldNodes,
         )
@@ -209,6 +229,40 @@ class NodeKeys:
                 same = Valued(key, msgspec.json.encode(known))
                 await self._client.transact((same,), (_put(name, node),))
 
+    async def _put_version(self, entries: tuple[KeyValue, ...]) -> None:
+        """Put this node's version, unless it is there."""
+        own = self._settings.cluster.node_id
+        if _versions_of(entries).get(own) != VERSION:
+            put = Put(VERSIONS + own.encode(), b"%d" % VERSION)
+            await self._client.transact((), (put,))
+
+    async def _put_sets(self, entries: tuple[KeyValue, ...]) -> None:
+        """Put the sets of nodes that this node knows and etcd does not have, and that of the nodes that
+        there are now. Nodes may do so at once, and put the same."""
+        there, versions = _sets_of(entries), _versions_of(entries)
+        wanted = {**self.sets}
+        now = set_of(_nodes_of(entries))
+        if now is not None:
+            unable = sorted(node for node in now if not versions.get(node))
+            if not unable:
+                wanted.setdefault(id_of_set(now), NodeSet(len(there), now))
+            elif id_of_set(now) not in wanted:
+                text = "new groups begin on the present nodes once these have run this version: %s"
+                self._said.event(logging.INFO, "versions", text, ", ".join(unable))
+        missing = {each: wanted[each] for each in wanted if each not in there}
+        if len(there) + len(missing) > NODE_SETS_MAX:
+            text = "%s sets of nodes are known: new groups begin on those, or on the first nodes"
+            self._said.event(logging.WARNING, "sets", text, len(there))
+            return
+        for identifier, node_set in missing.items():
+            key = SETS + identifier.encode()
+            await self._client.transact(
+                (Created(key, 0),), (Put(key, msgspec.json.encode(node_set)),)
+            )
+
+    def _all(self) -> ClusterNodes:
+        return ClusterNodes(dict(self.nodes), dict(self.sets))
+
     # Joining and leaving
 
     async def answer(self, message: ControlMessage) -> Body:
@@ -216,11 +270,12 @@ class NodeKeys:
         asked = AdmitNode.from_body(message.body)
         try:
             async with self._admitting:
-                return ClusterNodes(await self._admit(asked)).to_body()
+                nodes = await self._admit(asked)
+                return ClusterNodes(nodes, dict(self.sets)).to_body()
         except EtcdError as problem:
             # Two members need each other: the store stands still until the second one has started.
             if self.nodes.get(asked.node) == of_joined(asked, self.nodes):
-                return ClusterNodes(dict(self.nodes)).to_body()
+                return self._all().to_body()
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
         except ValueError as problem:
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
@@ -335,7 +390,7 @@ class NodeKeys:
             if known is not None and not known.left:
                 await remove_member(self._client, node, known.etcd)
                 put = _put(node, msgspec.structs.replace(known, left=True))
-                await self._client.transact((), (put,))
+                await self._client.transact((), (put, Delete(VERSIONS + node.encode())))
                 await self._read()
         except (EtcdError, StorageError, ValueError) as problem:
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
@@ -352,7 +407,7 @@ class NodeKeys:
         """Note on disk that this node has left, so that it does not start again. Raises
         StorageError."""
         self._left = True
-        await self._write(self.nodes)
+        await self._write(self.nodes, self.sets)
 
 
 def _put(name: str, node: ClusterNode) -> Put:
@@ -361,4 +416,27 @@ def _put(name: str, node: ClusterNode) -> Put:
 
 def _nodes_of(entries: tuple[KeyValue, ...]) -> dict[str, ClusterNode]:
     """Return the nodes in keys of etcd. Raises ValueError."""
-    return {each.key.removeprefix(PREFIX).decode(): decode_node(each.value) for each in entries}
+    return {
+        each.key.removeprefix(PREFIX).decode(): decode_node(each.value)
+        for each in entries
+        if each.key.startswith(PREFIX)
+    }
+
+
+def _sets_of(entries: tuple[KeyValue, ...]) -> dict[str, NodeSet]:
+    """Return the node sets in keys of etcd. Raises ValueError."""
+    found = {}
+    for each in entries:
+        if each.key.startswith(SETS):
+            identifier = each.key.removeprefix(SETS).decode()
+            found[identifier] = decode_set(identifier, each.value)
+    return found
+
+
+def _versions_of(entries: tuple[KeyValue, ...]) -> dict[str, int]:
+    """Return the versions that nodes have said. Raises ValueError."""
+    return {
+        each.key.removeprefix(VERSIONS).decode(): int(each.value)
+        for each in entries
+        if each.key.startswith(VERSIONS)
+    }

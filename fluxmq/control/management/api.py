@@ -97,7 +97,7 @@ class ManagementApi:
                 node.running,
             )
         )
-        groups = DeclaringNode(settings, node.replicas)
+        groups = DeclaringNode(current, node.replicas)
         parameters = Parameters(node.topology, administration, objects, node.name)
         self.definitions = Definitions(
             *(node.topology, users, administration, parameters, groups),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+from fluxmq.control.current_plans import CurrentPlans
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.clusters import RaftListing, RaftRow
 from fluxmq.ipc.group_choice import GroupChoice, choice_of
@@ -34,27 +35,30 @@ class ListedCluster:
 
 
 class DeclaringNode:
-    """The node that declares. ``replicas`` lists the groups of the cluster; None on a single node."""
+    """The node that declares. ``current`` returns the settings in force; ``replicas`` lists the groups
+    of the cluster, and is None on a single node."""
 
     def __init__(
-        self, settings: Settings, replicas: Callable[[], Awaitable[RaftListing]] | None
+        self,
+        current: Callable[[], Settings],
+        replicas: Callable[[], Awaitable[RaftListing]] | None,
     ) -> None:
-        self._settings = settings
+        self._current = current
         self._replicas = replicas
-        self._plans = GroupPlans(settings)
+        self._plans = CurrentPlans(current)
 
     async def choice(self) -> GroupChoice:
         """Return the choice of groups for queues that are declared now."""
         return choice_of(
-            self._settings, 0, self._settings.queue_manager.local_groups, await self._cluster()
+            self._current(), 0, self._current().queue_manager.local_groups, await self._cluster()
         )
 
     async def _cluster(self) -> ListedCluster | None:
-        cluster = self._settings.cluster
+        cluster = self._current().cluster
         if self._replicas is None or not cluster.raft.enabled:
             return None
         try:
             rows = (await self._replicas()).groups
         except RequestError:
             rows = ()  # no shard answers: the queues are led from here
-        return ListedCluster(self._plans, cluster.node_id, rows)
+        return ListedCluster(self._plans(), cluster.node_id, rows)

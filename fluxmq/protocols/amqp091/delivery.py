@@ -20,12 +20,12 @@ from fluxmq.model.batch_format import Batch
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.batch_format import Batch
-    from cython.cimports.fluxmq.model.octets import Octets, pointer, read_i32
-    from cython.cimports.fluxmq.protocols.amqp091.wire import (
+    from cython.cimports.fluxmq.model.network_order import (
         store_u16,
         store_u32,
         store_u64,
     )
+    from cython.cimports.fluxmq.model.octets import Octets, pointer, read_i32
     from cython.cimports.libc.string import memcpy
 
 SHORT_MAX = 255

@@ -24,6 +24,7 @@ cdef class ChannelLedger:
     cdef Unacked _unacked(self, object consumer)
     cpdef unsigned long long given(self, object consumer, Py_ssize_t count, unsigned long long first_offset) except 0
     cpdef bint acknowledge(self, unsigned long long tag, bint multiple) except -1
+    cdef int _settle_front(self, Given found, unsigned long long stop) except -1
     cdef Py_ssize_t _find(self, unsigned long long tag) except -2
     cdef int _settle_one(self, Given found, unsigned long long tag) except -1
     cdef int _emptied(self) except -1

@@ -205,6 +205,10 @@ class ChannelLedger:
                 continue
             tag = max(first, found.low)
             stop = min(last + 1, found.first + found.count)
+            if tag == found.low and tag < stop and found.settled is None:
+                self._settle_front(found, stop)
+                self._give(found, tag - found.first, stop - tag, ranges)
+                continue
             while tag < stop and found.left:
                 index = tag - found.first
                 if found.settled is None or not found.settled[index >> 3] & (1 << (index & 7)):
@@ -214,6 +218,18 @@ class ChannelLedger:
                         ranges.append((found.unacked.consumer, offset, offset))
                 tag += 1
         return ranges
+
+    def _settle_front(self, found: Given, stop: cython.ulonglong) -> cython.int:
+        """Settle the tags before ``stop`` of a range in which none was settled out of order."""
+        count: cython.Py_ssize_t = stop - found.low
+        found.left -= count
+        found.low = stop
+        if not found.unacked.gone:
+            found.unacked.count -= count
+            self.unsettled -= count
+        if found.left == 0:
+            self._emptied()
+        return 0
 
     def _find(self, tag: cython.ulonglong) -> cython.Py_ssize_t:
         """Return the range that holds an outstanding tag; -1 for none."""

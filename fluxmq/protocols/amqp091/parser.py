@@ -21,15 +21,15 @@ from fluxmq.protocols.connection import Connection
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.fluxmq.model.network_order import load_u16, load_u32, load_u64
     from cython.cimports.fluxmq.model.octets import Octets, pointer
     from cython.cimports.fluxmq.protocols.amqp091.ledger import ChannelLedger
     from cython.cimports.fluxmq.protocols.amqp091.run import AmqpPublishRun
-    from cython.cimports.fluxmq.protocols.amqp091.wire import load_u16, load_u32, load_u64
     from cython.cimports.fluxmq.protocols.connection import Connection
     from cython.cimports.libc.string import memcmp
 else:
+    from fluxmq.model.network_order import load_u16, load_u32, load_u64
     from fluxmq.model.octets import Octets, pointer
-    from fluxmq.protocols.amqp091.wire import load_u16, load_u32, load_u64
 
 FRAME_METHOD = 1
 FRAME_HEADER = 2

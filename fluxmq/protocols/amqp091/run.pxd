@@ -9,7 +9,8 @@ cdef class AmqpPublishRun:
     cdef public int channel
     cdef public bint mandatory, immediate, kept
     cdef public bytes exchange, routing_key, properties
-    cdef Py_ssize_t _index, _offset
+    cdef public tuple blocks
+    cdef tuple _walked
 
     cpdef int detach(self) except -1
     cpdef Py_ssize_t body_at(self, Py_ssize_t offset) except -1

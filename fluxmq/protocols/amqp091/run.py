@@ -24,6 +24,7 @@ from fluxmq.model.batch_format import (
     MESSAGES_MAX,
     PAYLOAD_BYTES_MAX,
     PRODUCER,
+    PROPERTIES,
     PROTOCOL_AMQP_0_9_1,
     encode_header,
 )
@@ -31,12 +32,12 @@ from fluxmq.model.batch_format import (
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq.model.batch_format import encode_header
+    from cython.cimports.fluxmq.model.network_order import load_u64
     from cython.cimports.fluxmq.model.octets import Octets, pointer
-    from cython.cimports.fluxmq.protocols.amqp091.wire import load_u64
     from cython.cimports.libc.string import memcpy, memset
 else:
+    from fluxmq.model.network_order import load_u64
     from fluxmq.model.octets import Octets, pointer
-    from fluxmq.protocols.amqp091.wire import load_u64
 
 FRAME_HEADER_BYTES = 7
 """Bytes of type, channel and size before a frame's payload; one end octet follows it."""
@@ -49,6 +50,7 @@ _BODY_SIZE_AT = BODY_SIZE_AT
 _MESSAGES_MAX = MESSAGES_MAX
 _ATTRIBUTES = ATTRIBUTES
 _PAYLOADS_MAX = PAYLOAD_BYTES_MAX
+_BOUNDS = struct.Struct("<ii")
 
 
 class AmqpPublishRun:
@@ -58,7 +60,8 @@ class AmqpPublishRun:
     method frame of ``method_size`` bytes, a header frame of ``header_size``, a body frame unless
     the payload is empty. If both sizes are 0, the bytes are one bare payload. ``properties``:
     flags and list, as they follow the body size. ``payload_bytes``: of all together, ``largest``:
-    of the largest.
+    of the largest. ``blocks``: if they differ (AMQP 1.0), the column of where each message's property
+    block ends, and the blocks; None if one is given for all.
     """
 
     def __init__(
@@ -89,8 +92,8 @@ class AmqpPublishRun:
         self.immediate = (bits & 2) != 0
         self.properties = properties
         self.kept = False
-        self._index = 0
-        self._offset = start
+        self.blocks: tuple[bytes, bytes] | None = None
+        self._walked = 0, start
 
     @staticmethod
     def of(
@@ -114,7 +117,7 @@ class AmqpPublishRun:
         """Copy the bytes out of a buffer that will be reused; a repeated call is cheap."""
         if not self.kept:
             self.buffer = bytes(memoryview(self.buffer)[self.start : self.end])
-            self._offset -= self.start
+            self._walked = 0, 0
             self.end -= self.start
             self.start = 0
             self.kept = True
@@ -149,18 +152,43 @@ class AmqpPublishRun:
         if self.stride:
             place = self.body_at(self.start + index * self.stride)
         else:
-            if index < self._index:
-                self._index = 0
-                self._offset = self.start
-            while self._index < index:
-                self._offset = self.following(self._offset)
-                self._index += 1
-            place = self.body_at(self._offset)
+            at, place = self._walked
+            if index < at:
+                at, place = 0, self.start
+            while at < index:
+                place = self.following(place)
+                at += 1
+            self._walked = at, place
+            place = self.body_at(place)
         return bytes(memoryview(self.buffer)[place : place + self.body_length])
 
     def payloads(self) -> list[bytes]:
         """Return copies of all payloads, for callers off the hot path."""
         return [self.payload(index) for index in range(self.count)]
+
+    def block(self, index: int, common: bytes) -> bytes:
+        """Return the property block of a message; ``common``: of all, if they do not differ."""
+        if self.blocks is None:
+            return common
+        ends, blocks = self.blocks
+        first, end = _BOUNDS.unpack_from(ends, 4 * index)
+        return blocks[first:end]
+
+    def single(self, index: int) -> AmqpPublishRun:
+        """Return one message of the run as a run of its own."""
+        made = AmqpPublishRun.of(
+            self.channel,
+            self.exchange,
+            self.routing_key,
+            self.mandatory,
+            self.immediate,
+            self.properties,
+            self.payload(index),
+        )
+        if self.blocks is not None:
+            block = self.block(index, b"")
+            made.blocks = _BOUNDS.pack(0, len(block)), block
+        return made
 
 
 def build_amqp_batches(
@@ -177,8 +205,9 @@ def build_amqp_batches(
     """Build batches of a run's messages, copying each payload once; the run may refer to the
     receive buffer.
 
-    All get the one ``key``, canonical property block, time ``now_us``, expiry and delay (us since
-    the epoch, 0 for none), ``producer`` and attributes, to which the protocol is added.
+    All get the one ``key``, canonical property block unless the run has one for each, time
+    ``now_us``, expiry and delay (us since the epoch, 0 for none), ``producer`` and attributes, to
+    which the protocol is added.
     ``sequence``: the producer's number of the first message, the others follow; 0 for both:
     unknown.
     """
@@ -188,8 +217,12 @@ def build_amqp_batches(
     total: cython.Py_ssize_t
     place: cython.Py_ssize_t
     following: cython.Py_ssize_t
+    index: cython.Py_ssize_t = 0
     flags: cython.int = _ATTRIBUTES
+    of_batch: cython.int
     columns: bytes
+    content: bytes
+    ends: bytes = b""
     built: list[bytes] = []
     attributes |= PROTOCOL_AMQP_0_9_1
     if expiry_us:
@@ -215,13 +248,14 @@ def build_amqp_batches(
                 following = place
                 total += run.body_length
                 count += 1
-        columns = b""
-        if flags != _ATTRIBUTES:
-            columns = _columns(count, expiry_us, delay_us, producer, sequence)
-        built.append(
-            _filled(run, offset, count, total, flags, columns, attributes, key, block, now_us)
-        )
+        if run.blocks is not None:
+            ends, block = _blocks(run, index, count)
+        columns = _columns(count, expiry_us, delay_us, producer, sequence, attributes, ends)
+        content = _filled(run, offset, count, total, columns, key + block)
+        of_batch = flags | PROPERTIES if ends else flags
+        built.append(_headed(content, of_batch, now_us, count, len(key), len(block), total))
         left -= count
+        index += count
         offset = following
         if sequence:
             sequence += count
@@ -235,8 +269,11 @@ def _columns(
     delay_us: cython.longlong,
     producer: cython.ulonglong,
     sequence: cython.longlong,
+    attributes: cython.uint,
+    ends: bytes,
 ) -> bytes:
-    """Return the columns of eight bytes."""
+    """Return the columns before that of the payloads' ends. ``ends``: the one of where property blocks
+    end, empty for none."""
     columns: bytes = b""
     if expiry_us:
         columns = struct.pack("<q", expiry_us) * count
@@ -248,7 +285,23 @@ def _columns(
             columns += struct.pack(f"<{count}q", *range(sequence, sequence + count))
         else:
             columns += bytes(8 * count)
-    return columns
+    each: bytes = struct.pack("<I", attributes)
+    return columns + each * count + ends
+
+
+def _blocks(run: AmqpPublishRun, index: int, count: int) -> tuple[bytes, bytes]:
+    """Return the column of ends and the property blocks of some messages of a run; one has no
+    column."""
+    if count == 1:
+        return b"", run.block(index, b"")
+    assert run.blocks is not None
+    column, blocks = run.blocks
+    if count == run.count:
+        return column, blocks
+    ends = struct.unpack_from(f"<{count + 1}i", column, 4 * index)
+    first = ends[0]
+    part = struct.pack(f"<{count + 1}i", *[end - first for end in ends])
+    return part, blocks[first : ends[count]]
 
 
 @cython.cfunc
@@ -257,59 +310,52 @@ def _filled(
     offset: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
     total: cython.Py_ssize_t,
-    flags: cython.int,
     columns: bytes,
-    attributes: cython.uint,
-    key: bytes,
-    block: bytes,
-    now_us: cython.longlong,
+    areas: bytes,
 ) -> bytes:
-    """Build a batch of ``count`` messages from ``offset`` on, ``total`` bytes of payload;
-    ``columns``: those of eight bytes."""
-    areas: bytes = key + block
-    at: cython.Py_ssize_t = 64 + len(columns) + 4 * count
+    """Build a batch of ``count`` messages from ``offset`` on, ``total`` bytes of payload, but for its
+    header, which is blank. ``columns``: those before the payloads' ends; ``areas``: keys and property
+    blocks."""
+    at: cython.Py_ssize_t = 64 + len(columns)
     length: cython.Py_ssize_t = at + 4 * (count + 1) + len(areas) + total
     padding: cython.Py_ssize_t = -length & 7
     target: Octets
-    header: bytes
     if cython.compiled:
         batch: bytes = PyBytes_FromStringAndSize(cython.NULL, length + padding)
         target = pointer(batch)
+        memset(target, 0, 64)
         memcpy(target + 64, PyBytes_AS_STRING(columns), len(columns))
-        _fill(target + at - 4 * count, count, attributes)
         memcpy(target + at + 4 * (count + 1), PyBytes_AS_STRING(areas), len(areas))
         memset(target + length, 0, padding)
         _copy_payloads(run, offset, count, target + at, target + length - total)
-        check = xxh3_64_intdigest(memoryview(batch)[64:])
-    else:
-        columns += attributes.to_bytes(4, "little") * count + _ends(run, offset, count)
-        body = _body_uncompiled(run, offset, count, columns, areas)
-        body += bytes(padding)
-        check = xxh3_64_intdigest(body)
-    header = encode_header(
-        length + padding, flags, 0, now_us, check, count, len(key), len(block), total, 0, 0
+        return batch
+    body = _body_uncompiled(run, offset, count, columns + _ends(run, offset, count), areas)
+    return bytes(HEADER_BYTES) + body + bytes(padding)
+
+
+@cython.cfunc
+def _headed(
+    batch: bytes,
+    flags: cython.int,
+    now_us: cython.longlong,
+    count: cython.Py_ssize_t,
+    key_bytes: cython.Py_ssize_t,
+    block_bytes: cython.Py_ssize_t,
+    total: cython.Py_ssize_t,
+) -> bytes:
+    """Return a batch with its header, in place of the blank one. Nobody else has it yet."""
+    content = memoryview(batch)[HEADER_BYTES:]
+    check = xxh3_64_intdigest(content)
+    header: bytes = encode_header(
+        len(batch), flags, 0, now_us, check, count, key_bytes, block_bytes, total, 0, 0
     )
     if cython.compiled:
-        memcpy(target, PyBytes_AS_STRING(header), HEADER_BYTES)
+        memcpy(pointer(batch), PyBytes_AS_STRING(header), HEADER_BYTES)
         return batch
-    return header + body
+    return header + content
 
 
 if cython.compiled:
-
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _fill(
-        target: cython.p_uchar, count: cython.Py_ssize_t, attributes: cython.uint
-    ) -> cython.void:
-        """Write the attributes' column, the same for every message."""
-        _index: cython.Py_ssize_t
-        for _index in range(count):
-            target[0] = attributes & 0xFF
-            target[1] = (attributes >> 8) & 0xFF
-            target[2] = (attributes >> 16) & 0xFF
-            target[3] = attributes >> 24
-            target += 4
 
     @cython.cfunc
     def _copy_payloads(

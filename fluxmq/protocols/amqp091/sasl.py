@@ -1,9 +1,9 @@
-"""Identity in a SASL response: PLAIN, AMQPLAIN and EXTERNAL.
+"""Identity in a SASL response: PLAIN, AMQPLAIN, EXTERNAL and, of AMQP 1.0 only, ANONYMOUS.
 
 Checks only the form. Codes and texts are RabbitMQ's and never repeat the response.
 
-Source: RFC 4616 section 2 (PLAIN), RFC 4422 appendix A (EXTERNAL), RabbitMQ (AMQPLAIN: a field
-table without its length, with LOGIN and PASSWORD).
+Source: RFC 4616 section 2 (PLAIN), RFC 4422 appendix A (EXTERNAL), RFC 4505 (ANONYMOUS), RabbitMQ
+(AMQPLAIN: a field table without its length, with LOGIN and PASSWORD).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fluxmq.protocols.amqp091.tables import FieldTableError, decode_entries
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"
 EXTERNAL: Final = "EXTERNAL"
+ANONYMOUS: Final = "ANONYMOUS"
 
 RESPONSE_BYTES_MAX: Final = 64 << 10
 """Maximum bytes of a response: passwords are short, tokens in their place a few thousand bytes;

@@ -4,7 +4,8 @@ Version 2, as in RabbitMQ 4: ``/exchanges/:exchange/:routing-key``, ``/exchanges
 ``/queues/:queue``, each part percent-encoded UTF-8; a target without an address takes that of each
 message's ``to``. Version 1, as in RabbitMQ 3 and JMS: a bare name, ``/queue/:name``,
 ``/amq/queue/:name``, ``/exchange/:name[/:key]``, ``/topic/:key``, ``queue://:name``,
-``topic://:key``; a setting turns it off. Knows neither which queues exist nor who may use them.
+``topic://:key``, or a name that a capability says is a topic's; a setting turns it off. Knows
+neither which queues exist nor who may use them.
 
 Errors carry the standard's condition, as RabbitMQ chooses it.
 
@@ -14,6 +15,7 @@ RFC 3986 section 2.1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -27,6 +29,10 @@ three, take 1 543."""
 NAME_BYTES_MAX: Final = 255
 """Bytes of a queue's or an exchange's name, and of a routing key: AMQP 0.9.1's short strings."""
 TOPIC_EXCHANGE: Final = "amq.topic"
+TOPIC_SCHEME: Final = "topic://"
+TEMPORARY_TOPIC: Final = "temporary-topic"
+TOPIC_CAPABILITIES: Final = frozenset(("topic", TEMPORARY_TOPIC))
+"""Capabilities by which JMS says that a name is a topic's."""
 
 INVALID_FIELD: Final = "amqp:invalid-field"
 NOT_ALLOWED: Final = "amqp:not-allowed"
@@ -57,7 +63,8 @@ class AddressTarget:
     """Where messages go: an exchange and a routing key; of the default exchange, a queue.
 
     ``queue``: the queue's name if the address names one, else empty. ``declare``: the queue is
-    declared if it does not exist (version 1). ``missing``: what each message adds.
+    declared if it does not exist (version 1). ``missing``: what each message adds. ``topic``: it is a
+    topic of JMS, which takes messages that nobody has subscribed to.
     """
 
     exchange: str
@@ -65,6 +72,7 @@ class AddressTarget:
     queue: str = ""
     declare: bool = False
     missing: Missing = Missing.NOTHING
+    topic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,14 @@ def source_of(address: str, *, version_1: bool = True) -> Source:
     if not version_1:
         raise _refused(address)
     return _source_1(address)
+
+
+def jms_address(address: str, capabilities: Sequence[str]) -> str:
+    """Return the address of a node that JMS may mean as a topic: its name alone, with a capability."""
+    topic = not TOPIC_CAPABILITIES.isdisjoint(capabilities)
+    if not topic or address.startswith(("/", *_JMS)):
+        return address
+    return TOPIC_SCHEME + address
 
 
 def queue_address(queue: str) -> str:
@@ -192,7 +208,8 @@ def _target_1(address: str) -> AddressTarget:
         key = _plain(parts[1], address)
         return AddressTarget(exchange, key, missing=Missing.NOTHING if key else Missing.SUBJECT)
     if kind == "topic":
-        return AddressTarget(TOPIC_EXCHANGE, _plain(parts[0], address))
+        by_jms = address.startswith(TOPIC_SCHEME)
+        return AddressTarget(TOPIC_EXCHANGE, _plain(parts[0], address), topic=by_jms)
     if not parts:
         return AddressTarget("", "", missing=Missing.SUBJECT)
     queue = _plain(parts[0], address)
@@ -213,7 +230,7 @@ def _source_1(address: str) -> Source:
     return Source(queue=_plain(parts[0], address), declare=kind == "queue")
 
 
-_JMS: Final = {"queue://": "queue", "topic://": "topic"}
+_JMS: Final = {"queue://": "queue", TOPIC_SCHEME: "topic"}
 
 
 def _parts_1(address: str) -> tuple[str, list[str]]:

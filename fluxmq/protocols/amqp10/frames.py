@@ -29,6 +29,8 @@ EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 """A frame without body: it only shows that its sender is alive (2.4.5)."""
 
 _FRAME: Final = struct.Struct(">IBBH")
+_ACCEPTED: Final = struct.Struct(">IBBH7sBIBI5s")
+_SETTLED: Final = b"\x41\x00\x53\x24\x45"
 
 
 def frame(
@@ -38,6 +40,22 @@ def frame(
     body = write(performative)
     size = HEADER_BYTES + len(body) + len(payload)
     return _FRAME.pack(size, 2, kind, channel) + body + payload
+
+
+def accepted_frame(channel: int, first: int, last: int) -> bytes:
+    """Return a receiver's disposition that settles deliveries with these serials as accepted (2.7.6)."""
+    return _ACCEPTED.pack(
+        30,
+        2,
+        FRAME_AMQP,
+        channel,
+        b"\x00\x53\x15\xc0\x11\x05\x41",
+        0x70,
+        first,
+        0x70,
+        last,
+        _SETTLED,
+    )
 
 
 def frame_of(channel: int, body: bytes) -> bytes:

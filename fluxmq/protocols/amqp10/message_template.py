@@ -1,7 +1,8 @@
 """Deliveries of AMQP 1.0: what a transfer carries of a stored message, whichever protocol it came by.
 
 ``sections_of(block, key, payload, ...)`` makes one. For many messages with equal block and key, make
-``template_of(block, key, annotations)`` once, and ``template.message(payload, ...)`` of each.
+``template_of(block, key, annotations)`` once, and ``template.message(payload, ...)`` of each;
+``template.delivery(...)`` encodes those of a batch at once.
 
 Sections of a message that came by AMQP 1.0 leave byte for byte as they came, but the header, which
 is the broker's to change, and annotations, to which the broker adds (`annotations`: names with
@@ -36,13 +37,13 @@ from fluxmq.model.amqp10_values import (
     map_entries,
     map_of,
 )
-from fluxmq.model.properties import (
-    PropertyKind,
-    decode,
-)
+from fluxmq.model.properties import Item, PropertyKind, decode, encode
 from fluxmq.protocols.amqp10 import codec, foreign_messages
+from fluxmq.protocols.amqp10.delivery import DeliveryTemplate
 from fluxmq.protocols.amqp10.types import UByte, UInt
 
+NUMBER_BYTES: Final = 8
+"""Bytes of a number that ends the annotations: a ulong with its constructor before it."""
 _LENGTH: Final = struct.Struct(">I")
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
@@ -50,16 +51,25 @@ _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 class MessageTemplate:
     """Messages with equal properties, as a transfer carries them."""
 
-    __slots__ = ("_after", "_before", "_body", "_durable", "_priority")
+    __slots__ = ("_after", "_annotations", "_body", "_durable", "_lead", "_priority", "_tail")
 
     def __init__(
-        self, durable: bool, priority: int | None, before: bytes, body: int, after: bytes
+        self,
+        durable: bool,
+        priority: int | None,
+        annotations: bytes,
+        tail: bytes,
+        body: int,
+        after: bytes,
+        lead: bytes = b"",
     ) -> None:
         self._durable = durable
         self._priority = priority
-        self._before = before
+        self._annotations = annotations
+        self._tail = tail
         self._body = body
         self._after = after
+        self._lead = lead
 
     def message(
         self,
@@ -68,11 +78,60 @@ class MessageTemplate:
         ttl_ms: int | None = None,
         delivery_count: int = 0,
         first_acquirer: bool = True,
+        number: int | None = None,
     ) -> bytes:
         """Return all sections of one message.
 
         `ttl_ms`: what remains of its life. `delivery_count`: failed deliveries before this one.
+        `number`: takes the place of the last eight bytes of the annotations.
         """
+        annotations = self._annotations
+        if number is not None:
+            annotations = annotations[:-NUMBER_BYTES] + number.to_bytes(NUMBER_BYTES, "big")
+        return b"".join(
+            (
+                self._header(ttl_ms, delivery_count, first_acquirer),
+                annotations,
+                self._tail,
+                body_section(self._body, payload),
+                self._after,
+            )
+        )
+
+    def delivery(
+        self,
+        block: bytes,
+        key: bytes,
+        *,
+        ttl_ms: int | None = None,
+        delivery_count: int = 0,
+        first_acquirer: bool = True,
+        numbered: bool = False,
+    ) -> DeliveryTemplate | None:
+        """Return the template of transfers of these messages, whose block and key are given; None if
+        the section of the body depends on the payload.
+
+        `numbered`: the last eight bytes of the annotations are each message's offset.
+        """
+        body = self._body & BODY_MASK
+        if body in (foreign_messages.TEXT_IF_UTF8, foreign_messages.SECTIONS_IF_VALID):
+            return None
+        front = self._header(ttl_ms, delivery_count, first_acquirer) + self._annotations
+        number_at = len(front) - NUMBER_BYTES if numbered else -1
+        section = b"" if body >= Body.SEVERAL else _section_start(self._body)
+        tail, head = self._tail, b""
+        if self._lead:
+            item = encode([Item(PropertyKind.AMQP10, self._lead + tail)])
+            head = block[: len(block) - len(item) + 1]
+        else:
+            front, tail = front + tail, b""
+        made = DeliveryTemplate(block, key, front, tail, head, self._lead, section, self._after)
+        made.wide = self._body & WIDE_CONTENT != 0
+        made.offset_at = number_at
+        return made
+
+    def _header(self, ttl_ms: int | None, delivery_count: int, first_acquirer: bool) -> bytes:
+        """Return the header section."""
         fields = [
             b"\x41" if self._durable else b"\x42",
             b"\x40" if self._priority is None else codec.encode(UByte(self._priority)),
@@ -81,16 +140,7 @@ class MessageTemplate:
             codec.encode(UInt(min(delivery_count, 0xFFFF_FFFF))),
         ]
         header = b"".join(fields)
-        return b"".join(
-            (
-                b"\0\x53\x70\xc0",
-                bytes((len(header) + 1, len(fields))),
-                header,
-                self._before,
-                body_section(self._body, payload),
-                self._after,
-            )
-        )
+        return b"\0\x53\x70\xc0" + bytes((len(header) + 1, len(fields))) + header
 
 
 def sections_of(
@@ -130,6 +180,7 @@ def template_of(
     ours = b"".join([foreign_messages.entry(name, value) for name, value in added.items()])
     priority = next((value for kind, value, _ in items if kind is PropertyKind.PRIORITY), None)
     durable = foreign_messages.is_durable(items)
+    lead = b""
     if content is None:
         made = foreign_messages.converted(items)
         entries, count = made.annotations, made.annotation_count
@@ -141,10 +192,17 @@ def template_of(
             ours += foreign_messages.symbol(name) + encoded
             count += 2
         form = content[0]
+        if content.endswith(between) and items[-1].kind is PropertyKind.AMQP10 and not after:
+            lead = content[: len(content) - len(between)]
     count += 2 * len(added)
-    before = b"\0\x53\x72" + map_of(entries + ours, count) + between
     return MessageTemplate(
-        durable, priority if isinstance(priority, int) else None, before, form, after
+        durable,
+        priority if isinstance(priority, int) else None,
+        b"\0\x53\x72" + map_of(entries + ours, count),
+        between,
+        form,
+        after,
+        lead,
     )
 
 
@@ -180,14 +238,18 @@ def body_section(form: int, payload: bytes) -> bytes:
         body = Body.DATA
     if body >= Body.SEVERAL:
         return payload
-    code = DATA if body == Body.DATA else VALUE
     size = len(payload)
-    constructor = 0xA0 if body == Body.DATA else 0xA1
+    start = _section_start(form & ~BODY_MASK | body)
     if size > 0xFF or form & WIDE_CONTENT:
-        start = bytes((constructor | 0x10,)) + _LENGTH.pack(size)
-    else:
-        start = bytes((constructor, size))
-    return _DESCRIPTORS[form >> 4 & 3](code) + start + payload
+        return start[:-1] + bytes((start[-1] | 0x10,)) + _LENGTH.pack(size) + payload
+    return start + bytes((size,)) + payload
+
+
+def _section_start(form: int) -> bytes:
+    """Return descriptor and short constructor of a body of one section, data or text."""
+    is_data = form & BODY_MASK == Body.DATA
+    descriptor = _DESCRIPTORS[form >> 4 & 3](DATA if is_data else VALUE)
+    return descriptor + (b"\xa0" if is_data else b"\xa1")
 
 
 def _ulong(code: int) -> bytes:

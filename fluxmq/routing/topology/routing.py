@@ -75,6 +75,16 @@ def route(
     return routed
 
 
+def goes_by_key(topology: Topology, vhost: str, exchange: str, routing_key: str) -> bool:
+    """Return whether messages with this key have the same targets whatever their headers and
+    properties."""
+    if not exchange:
+        return True
+    route(topology, vhost, exchange, routing_key)
+    space = topology.space(vhost)
+    return space is not None and (exchange, routing_key) in space.routes
+
+
 def default_queue(space: Space, routing_key: str) -> QueueRecord | None:
     """Return the default exchange's target: by its name, or by its address
     ``$queue/<name>[/<key>]``."""

@@ -45,7 +45,7 @@ class AmqpLimits:
     channel's uncommitted transaction; ``max_incomplete_bytes``: held by all channels of a
     connection together, incomplete messages included. ``product`` and its version are announced in
     connection.start; ``product_version_1_0`` in open of AMQP 1.0, whose clients may use
-    ``version_1_addresses``.
+    ``version_1_addresses``, and log in without credentials as ``anonymous_user``, empty for nobody.
     """
 
     frame_max: int = 131_072
@@ -63,6 +63,7 @@ class AmqpLimits:
     product_version: str = "3.10.8"
     product_version_1_0: str = "4.2.0"
     version_1_addresses: bool = True
+    anonymous_user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class ConsumeRequest:
     ("timestamp", µs), ("interval", µs back from now); None is "next". ``taking``: only
     ``AmqpConsumerHandle.take`` delivers; not counted as a consumer. ``automatic``: with ``taking``
     only: taking settles. ``auto_commit``: acknowledging advances a stream's named group.
+    ``activity``: its port is an `ActivityPort`, and is told if it is the single active consumer.
+    ``browsing``: it reads the ready messages of a queue that is no stream, and takes none.
     ``priority``: higher ones are served first. ``timeout``: µs after which unacked messages are
     released, 0: the queue's setting. ``asker``: id of the connection, which an exclusive queue
     compares with its owner.
@@ -103,6 +106,8 @@ class ConsumeRequest:
     filters: tuple[str, ...] = ()
     timeout: int = 0
     asker: str = ""
+    browsing: bool = False
+    activity: bool = False
 
 
 class Routing(NamedTuple):
@@ -159,7 +164,8 @@ class AmqpConsumerHandle(Protocol):
 
     def take(self, done: Callable[[bool, int], None]) -> None:
         """Take one message. It is delivered through the port before ``done`` gets True and the
-        number still ready; False and 0 when there is none."""
+        number still ready; False and 0 when there is none. A browser is told how many messages it
+        has yet to look at, and True if the queue could be asked."""
 
     def stop(self) -> None:
         """Stop deliveries and no longer count as a consumer; unacked messages stay until settled or
@@ -237,7 +243,7 @@ class AmqpBrokerPort(Protocol):
         done: Callable[[AuthResult], None],
     ) -> None:
         """Check name and password; for EXTERNAL the certificate (``user`` is the requested name, or
-        empty)."""
+        empty); for ANONYMOUS, only from where the client comes."""
 
     def permissions(self, user: str, vhost: str) -> Permissions | None:
         """Return a user's current permissions; None: no access to the vhost. Cheap; the same object

@@ -14,13 +14,17 @@ from fluxmq.protocols.amqp10.conditions import ConnectionConditionError, malform
 from fluxmq.protocols.amqp10.frames import FRAME_SASL
 from fluxmq.protocols.amqp10.parser import Amqp10Parser
 from fluxmq.protocols.amqp10.performatives import BeginFrame, CloseFrame, EndFrame, OpenFrame, read
+from fluxmq.protocols.amqp10.transfer_run import TransferRun
 from fluxmq.protocols.amqp10.transfers import read_transfer
 from fluxmq.protocols.connection import Connection
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.sessions.amqp091.client import ResourceAlarm
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.delivery_tap import LinkTap
 from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 from fluxmq.sessions.amqp10.client import Amqp10Client, Amqp10Stage
 from fluxmq.sessions.amqp10.handshake import Amqp10Handshake
+from fluxmq.sessions.amqp10.management import QueuePlaces
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.session import Amqp10Session, SessionState
 
@@ -65,6 +69,20 @@ class Amqp10Connection:
             Amqp10Handshake(self.client).on_open(body)
         else:
             raise ConnectionConditionError(conditions.ILLEGAL_STATE, "a frame before open")
+
+    def transfers(self, run: TransferRun, index: int) -> int:
+        """Take transfers of a run from ``index`` on; return how many."""
+        session = self.sessions.get(run.channel)
+        if session is None or self.client.stage is not Amqp10Stage.RUNNING:
+            return 0
+        return session.on_transfers(run, index)
+
+    def accepted(self, channel: int, first: int, last: int) -> bool:
+        """Settle accepted deliveries; return False if nothing may be settled now."""
+        session = self.sessions.get(channel)
+        if session is None or self.client.stage is not Amqp10Stage.RUNNING:
+            return False
+        return session.on_accepted(first, last)
 
     def _running(self, channel: int, body: Any, payload: bytes) -> None:
         if isinstance(body, CloseFrame):
@@ -144,7 +162,8 @@ class Amqp10Connection:
 
 class Amqp10ConnectionHandler:
     """Events from parser, reactor and shard. ``drop_owner``: deletes a connection's exclusive
-    queues. ``alarm``: of the shard. ``receive_bytes``: of the reactor's buffer."""
+    queues. ``alarm``: of the shard. ``receive_bytes``: of the reactor's buffer. ``tap``: looks at
+    deliveries, if there is one. ``places``: where a queue is; without it, on this node."""
 
     def __init__(
         self,
@@ -157,6 +176,8 @@ class Amqp10ConnectionHandler:
         self.alarm = alarm
         self.drop_owner = drop_owner
         self.parser = Amqp10Parser(receive_bytes)
+        self.tap: LinkTap | None = None
+        self.places: Callable[[QueueRecord], QueuePlaces] | None = None
         self.marked: list[Amqp10Session] = []
         self.clients: dict[Amqp10Client, Amqp10Connection] = {}
 
@@ -181,6 +202,16 @@ class Amqp10ConnectionHandler:
             session.client.fail(malformed(str(error)))
         except ConnectionConditionError as error:
             session.client.fail(error)
+
+    def transfers(self, connection: Connection, run: TransferRun, index: int) -> int:
+        """Take transfers of a run from ``index`` on; return how many."""
+        session: Amqp10Connection = connection.identity
+        return session.transfers(run, index)
+
+    def accepted(self, connection: Connection, channel: int, first: int, last: int) -> bool:
+        """Settle accepted deliveries; return False to get the frames."""
+        session: Amqp10Connection = connection.identity
+        return session.accepted(channel, first, last)
 
     def processed(self, connection: Connection) -> None:
         """Publish what the frames of this read have brought."""

@@ -5,7 +5,8 @@ both sides. No offered mechanism has a challenge. Before open, protocol violatio
 without an answer: the peer may be anything. A client that begins with AMQP's or TLS's header is
 answered with SASL's, which is what the server requires, and the connection closes.
 
-ANONYMOUS is not offered: permissions on exchanges and queues belong to users.
+ANONYMOUS is offered if the settings name a user for it: permissions on exchanges and queues belong to
+users. What a client says with it is not looked at.
 
 Source: OASIS AMQP 1.0 part 2, sections 2.2 (version negotiation) and 2.7.1 (open); part 5, section
 5.3 (SASL).
@@ -76,6 +77,8 @@ class Amqp10Handshake:
             offered = [sasl.PLAIN]
             if self.info.certificate_name:
                 offered.append(sasl.EXTERNAL)
+            if self.limits.anonymous_user:
+                offered.append(sasl.ANONYMOUS)
             client.connection.append(SASL_HEADER)
             self._sasl(SaslMechanismsFrame(symbols(*offered)))
         elif client.stage is Amqp10Stage.AMQP_HEADER and header == AMQP_HEADER:
@@ -97,10 +100,14 @@ class Amqp10Handshake:
         info.mechanism = str(body.mechanism)
         known = info.mechanism == sasl.PLAIN
         known = known or (info.mechanism == sasl.EXTERNAL and bool(info.certificate_name))
+        anonymous = info.mechanism == sasl.ANONYMOUS and bool(self.limits.anonymous_user)
         try:
-            if not known:
+            if anonymous:
+                credentials = sasl.Credentials("", self.limits.anonymous_user, b"")
+            elif known:
+                credentials = sasl.parse(info.mechanism, body.initial_response or b"")
+            else:
                 raise sasl.refused(info.mechanism)
-            credentials = sasl.parse(info.mechanism, body.initial_response or b"")
         except HardError as error:
             self._refuse(error, SASL_AUTH, "authentication")
             return

@@ -20,6 +20,7 @@ from fluxmq.protocols.amqp10.conditions import (
 )
 from fluxmq.protocols.amqp10.delivery import transfer_frames
 from fluxmq.protocols.amqp10.performatives import AttachFrame, FlowFrame
+from fluxmq.protocols.amqp10.transfer_run import TransferRun
 from fluxmq.sessions.amqp10.client import Amqp10Client
 from fluxmq.sessions.amqp10.management import CREDIT, ManagementNode
 from fluxmq.sessions.amqp10.outcomes import ACCEPTED
@@ -60,14 +61,14 @@ class ResponseLink:
     def pump(self) -> None:
         """Send what waits, as credit and window allow."""
         session = self.session
-        while self.waiting and self.credit.left and session.room() > 0:
+        while self.waiting and self.credit.left and session.outgoing.room() > 0:
             message = self.waiting.popleft()
-            number = session.give(None, 1, 0) & MASK
+            number = session.outgoing.give(None, 1, 0) & MASK
             self.credit.used(1)
             frames = transfer_frames(
                 *(session.channel, self.handle, number, True, message, session.client.frame_max)
             )
-            session.send_transfers(self, frames, 1, redelivered=False)
+            session.outgoing.send(self, frames, 1, redelivered=False)
 
     def release(self) -> None:
         """Drop what waits."""
@@ -80,8 +81,13 @@ class ManagementRequests:
     def __init__(self, session: LinkSession, attach: AttachFrame) -> None:
         self.session = session
         renew = partial(_renew, session.client)
-        self.management = ManagementNode(session.client, session.broker, renew)
+        places = session.client.connection.handler.places
+        self.management = ManagementNode(session.client, session.broker, renew, places)
         self.link = IncomingLink(session, attach, self, CREDIT)
+
+    def take_run(self, run: TransferRun, index: int, count: int) -> int:
+        """Take nothing: requests come one by one."""
+        return 0
 
     def take(self, number: int, settled: bool, data: bytes, state: object) -> None:
         """Execute a request. Raises LinkConditionError for one of a transaction."""

@@ -11,6 +11,7 @@ from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.sessions.amqp091.ports import AmqpBrokerPort
 from fluxmq.sessions.amqp10.client import Amqp10Client
 from fluxmq.sessions.amqp10.outcomes import PublishOutcomes
+from fluxmq.sessions.amqp10.outgoing_window import OutgoingWindow
 
 
 class LinkSession(Protocol):
@@ -20,6 +21,7 @@ class LinkSession(Protocol):
     channel: int
     links: dict[int, Any]
     outcomes: PublishOutcomes
+    outgoing: OutgoingWindow
     gathered: Callable[[Any], None]
 
     @property
@@ -35,17 +37,6 @@ class LinkSession(Protocol):
     def published(self, link: Any) -> None:
         """Renew a link's credit behind what it has published, and slow the client down."""
 
-    def room(self) -> int:
-        """Return how many messages may be written now."""
-
-    def give(self, link: object | None, count: int, offset: int) -> int:
-        """Return the first of ``count`` delivery numbers."""
-
-    def send_transfers(
-        self, link: Any, frames: list[bytes], messages: int, redelivered: bool
-    ) -> None:
-        """Send frames of messages as far as the client's window goes."""
-
     def send_flow(
         self,
         handle: int,
@@ -53,6 +44,7 @@ class LinkSession(Protocol):
         credit: int,
         available: int | None = None,
         drain: bool = False,
+        properties: dict[object, object] | None = None,
     ) -> None:
         """Send a link's flow."""
 

@@ -1,7 +1,8 @@
 """Messages of a sender: their address, the checks of the broker, and what is stored of them.
 
-What was found out about a message is kept for the next one of the link: mostly the sections before
-the payload are equal, byte for byte, and then nothing is decoded again.
+What was found out about a message is kept for the next ones of the link: mostly the sections before
+the payload are equal, byte for byte, but for ids and creation time, and then nothing is decoded
+again.
 
 Source: OASIS AMQP 1.0 part 3, section 3.2 (message format), RabbitMQ's addresses, validated user-id,
 x-cc, and topic permissions.
@@ -12,10 +13,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from fluxmq.auth.permissions import Permissions
+from fluxmq.model.amqp10_sections import PROPERTIES, scan
 from fluxmq.model.amqp10_values import AmqpValueError
 from fluxmq.model.batch_format import PROTOCOL_AMQP_1_0
 from fluxmq.model.deduplication import identity_of
-from fluxmq.model.properties import PropertyError
+from fluxmq.model.properties import Item, PropertyError, PropertyKind, encode
 from fluxmq.protocols.amqp091.content import BasicProperties, encode_properties
 from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.amqp10 import conditions
@@ -33,9 +35,12 @@ from fluxmq.protocols.amqp10.message import (
     hashed_properties,
     routing_headers,
 )
+from fluxmq.protocols.amqp10.transfer_run import DATA_BYTES, MessageShape, TransferRun
 from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.routing.topology.records import EXCHANGE
 from fluxmq.routing.topology.refusals import not_found
+from fluxmq.routing.topology.routing import goes_by_key
+from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.access import TOPIC
 from fluxmq.sessions.amqp091.ports import Routing
 from fluxmq.sessions.amqp10.client import Amqp10Client
@@ -44,6 +49,7 @@ from fluxmq.sessions.amqp10.refused import link_error
 FRONT_BYTES_MAX: Final = 4096
 """Longest sections before a payload for which the result of the checks is kept."""
 _DATA: Final = b"\x00\x53\x75"
+_PROPERTIES: Final = b"\x00\x53\x73"
 _SHORT: Final = 0xA0
 _LONG: Final = 0xB0
 _NO_PROPERTIES: Final = encode_properties(BasicProperties())
@@ -55,7 +61,8 @@ class CheckedMessage(NamedTuple):
     """Result of checking a message, for equal ones.
 
     ``front``: its bytes before the length of the payload; ``repeats``: whether they decide
-    everything. ``singly``: a queue may refuse some messages of a run.
+    everything. ``singly``: a queue may refuse some messages of a run. ``shape``: of messages in a run
+    that need no check of their own; None for none.
     """
 
     front: bytes
@@ -64,13 +71,14 @@ class CheckedMessage(NamedTuple):
     permissions: Permissions
     routing: Routing
     singly: bool
+    shape: MessageShape | None
 
 
 def checked(
-    client: Amqp10Client, data: bytes, target: AddressTarget | None
+    client: Amqp10Client, data: bytes, target: AddressTarget | None, *, varied: bool = False
 ) -> tuple[CheckedMessage, bytes]:
     """Make the checks of a message; return their result and the payload. ``target``: of the link;
-    None: the message's ``to``.
+    None: the message's ``to``. ``varied``: the shape is to be also that of messages with other ids.
 
     Raises LinkConditionError for a message that is malformed, not permitted or not supported.
     """
@@ -120,9 +128,19 @@ def checked(
     )
     front, repeats = _front(data, message)
     singly = broker.may_refuse(routing)
+    topology = broker.topology if varied else None
+    shape = _shape(topology, front, message, routing) if repeats else None
     revision = broker.topology.revision
-    found = CheckedMessage(front, repeats, revision, permissions, routing, singly)
+    found = CheckedMessage(front, repeats, revision, permissions, routing, singly, shape)
     return found, message.payload
+
+
+def is_current(client: Amqp10Client, known: CheckedMessage) -> bool:
+    """Return whether topology and permissions are those with which a message was checked."""
+    return (
+        known.revision == client.broker.topology.revision
+        and client.access.permissions() is known.permissions
+    )
 
 
 def repeated(client: Amqp10Client, known: CheckedMessage, data: bytes) -> bytes | None:
@@ -140,9 +158,7 @@ def repeated(client: Amqp10Client, known: CheckedMessage, data: bytes) -> bytes 
         size = int.from_bytes(data[at:start], "big")
         if size <= 0xFF:
             return None
-    if start + size != len(data) or known.revision != client.broker.topology.revision:
-        return None
-    if client.access.permissions() is not known.permissions:
+    if start + size != len(data) or not is_current(client, known):
         return None
     return data[start:]
 
@@ -169,14 +185,59 @@ def run_of(payloads: list[bytes], channel: int, routing: Routing) -> AmqpPublish
         if size:
             parts += (_FRAME, payload, b"\0")
     buffer = b"".join(parts)
-    run = AmqpPublishRun(buffer, 0, len(buffer), channel, exchange, key, 0, _NO_PROPERTIES)
-    run.count = len(payloads)
-    run.header_size = len(_HEAD) + 8
+    run = _run(buffer, len(payloads), channel, exchange, key)
     run.stride = len(buffer) // len(payloads) if len(sizes) == 1 else 0
     run.payload_bytes = total
     run.largest = max(sizes)
-    run.kept = True
     return run
+
+
+def publish_run(
+    shape: MessageShape, run: TransferRun, index: int, count: int, routing: Routing
+) -> AmqpPublishRun:
+    """Return transfers that a shape has matched as a run to publish, with copies of their bytes."""
+    exchange, key = routing.exchange.name.encode(), routing.keys[0].encode()
+    buffer = shape.framed(run, index, count)
+    made = _run(buffer, count, run.channel, exchange, key)
+    made.stride = shape.stride
+    made.payload_bytes = shape.payload_bytes
+    made.largest = shape.largest
+    made.blocks = shape.blocks(run, index, count) if shape.varied else None
+    return made
+
+
+def _run(buffer: bytes, count: int, channel: int, exchange: bytes, key: bytes) -> AmqpPublishRun:
+    """Return a run of framed messages without what is told of their sizes."""
+    made = AmqpPublishRun(buffer, 0, len(buffer), channel, exchange, key, 0, _NO_PROPERTIES)
+    made.count = count
+    made.header_size = len(_HEAD) + 8
+    made.kept = True
+    return made
+
+
+def _shape(
+    topology: Topology | None, front: bytes, message: AmqpMessage, routing: Routing
+) -> MessageShape:
+    """Return the shape of a message that decides everything for equal ones. It is that of those with
+    other ids only if no exchange of ``topology`` on their way looks at these; None: only of equal
+    ones."""
+    vhost, exchange = routing.exchange.vhost, routing.exchange.name
+    if topology is None or not all(
+        goes_by_key(topology, vhost, exchange, key) for key in routing.keys
+    ):
+        return MessageShape(front)
+    empty = front + bytes(1 if front[-1] == _SHORT else 4)
+    places = [each.start for each in scan(empty, 0, len(empty)) if each.code == PROPERTIES]
+    at = places[0] if places else -1
+    content, tail = message.content, front[at:-DATA_BYTES]
+    if at < 0 or not front.startswith(_PROPERTIES, at) or not content.endswith(tail):
+        return MessageShape(front)
+    lead = content[: len(content) - len(tail)]
+    item = encode([Item(PropertyKind.AMQP10, content)])
+    if not routing.block.endswith(item):
+        return MessageShape(front)
+    head = routing.block[: len(routing.block) - len(item) + 1]
+    return MessageShape(front, head, lead, at)
 
 
 def _keys(target: AddressTarget, columns: MessageColumns) -> tuple[str, ...]:

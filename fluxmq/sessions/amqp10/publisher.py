@@ -1,8 +1,8 @@
 """Publishing the messages of a link.
 
-Successive messages that are equal in everything but their payloads are published together, as one
-run. What bounds those without outcome is their number in a session, beyond which the connection is
-not read.
+Successive messages that are equal in everything but their payloads, ids and creation times are
+published together, as one run. What bounds those without outcome is their number in a session,
+beyond which the connection is not read.
 
 Source: OASIS AMQP 1.0 part 3, sections 3.2 and 3.5.4 (targets).
 """
@@ -13,25 +13,40 @@ from functools import partial
 from typing import Final
 
 from fluxmq.auth.remote_rights import UndecidedError
+from fluxmq.protocols.amqp091.run import AmqpPublishRun
 from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.addresses import AddressTarget
 from fluxmq.protocols.amqp10.conditions import ConditionError, LinkConditionError
 from fluxmq.protocols.amqp10.performatives import AttachFrame, TransactionalState
+from fluxmq.protocols.amqp10.transfer_run import TransferRun
 from fluxmq.sessions.amqp10.outcomes import PublishConfirmation, rejected
 from fluxmq.sessions.amqp10.ports import LinkSession
-from fluxmq.sessions.amqp10.publish import CheckedMessage, checked, repeated, run_of
+from fluxmq.sessions.amqp10.publish import (
+    CheckedMessage,
+    checked,
+    is_current,
+    publish_run,
+    repeated,
+    run_of,
+)
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
+from fluxmq.sessions.amqp10.serials import MASK
 from fluxmq.sessions.amqp10.transactions import provisional, transaction_of
 
 RUN_BYTES_MAX: Final = 1 << 20
 """Bytes gathered of messages that are published together."""
+TRIES_MAX: Final = 4
+"""Checks in a row for a shape that no other message had, after which messages seem to differ in more
+than ids."""
+RETRY_EVERY: Final = 16
+"""Checks after which a shape is made again all the same: making one costs a tenth of a check."""
 
 
 class LinkPublisher:
     """Publishes the messages of a link. ``target``: of them; None: each has its own address.
 
     ``known``: what was found out about the last one. ``waiting``: payloads of a run, from delivery
-    ``first`` on.
+    ``first`` on. ``unlike``: checks since a message had the shape of the one before.
     """
 
     def __init__(
@@ -40,6 +55,7 @@ class LinkPublisher:
         self.session = session
         self.target = target
         self.known: CheckedMessage | None = None
+        self.unlike = 0
         self.waiting: list[bytes] = []
         self.waiting_bytes = 0
         self.first = 0
@@ -80,6 +96,51 @@ class LinkPublisher:
             session.gathered(self.link)
         self.waiting.append(payload)
         self.waiting_bytes += len(payload)
+
+    def take_run(self, run: TransferRun, index: int, count: int) -> int:
+        """Publish up to ``count`` transfers of a run from ``index`` on that one check is enough for;
+        return how many. ``take`` says what is wrong with the next one."""
+        self.flush()
+        known = self.known
+        session = self.session
+        client = session.client
+        taken = 0
+        if known is not None and known.shape is not None and is_current(client, known):
+            taken = known.shape.extent(run, index, index + count)
+        number = session.unbounded((run.first + index) & MASK)
+        if taken:
+            self.unlike = 0
+        else:
+            varied = self.unlike < TRIES_MAX or not self.unlike % RETRY_EVERY
+            try:
+                known, payload = checked(client, run.message(index), self.target, varied=varied)
+            except (ConditionError, UndecidedError):
+                return 0
+            self.known = known
+            self.unlike += 1
+            if known.shape is not None:
+                taken = known.shape.extent(run, index, index + count)
+            if taken > 1:
+                self.unlike = 0
+            if not taken:
+                self._began(1, len(payload))
+                made = run_of([payload], session.channel, known.routing)
+                self._send(known, made, number, run.settled)
+                session.gathered(self.link)
+                return 1
+        assert known is not None
+        shape = known.shape
+        assert shape is not None
+        self._began(taken, shape.payload_bytes)
+        if known.singly and not run.settled:
+            for each in range(taken):
+                made = publish_run(shape, run, index + each, 1, known.routing)
+                self._send(known, made, number + each, False)
+        else:
+            made = publish_run(shape, run, index, taken, known.routing)
+            self._send(known, made, number, run.settled)
+        session.gathered(self.link)
+        return taken
 
     def _take_again(self, number: int, settled: bool, data: bytes, state: object) -> None:
         """Publish a message once it is decided whether the client may."""
@@ -125,31 +186,36 @@ class LinkPublisher:
         if not payloads or known is None:
             return
         self.waiting = []
-        session = self.session
-        client = session.client
+        self._began(len(payloads), self.waiting_bytes)
+        channel, routing = self.session.channel, known.routing
+        if known.singly and not self.settled:
+            for index, payload in enumerate(payloads):
+                made = run_of([payload], channel, routing)
+                self._send(known, made, self.first + index, False)
+        else:
+            self._send(known, run_of(payloads, channel, routing), self.first, self.settled)
+
+    def _began(self, count: int, size: int) -> None:
+        """Count messages to be published, and note the client's first ones."""
+        client = self.session.client
         if not client.connection.publishing:
             client.began()
-        client.connection.tally.published(len(payloads), self.waiting_bytes)
-        if known.singly and len(payloads) > 1 and not self.settled:
-            for index, payload in enumerate(payloads):
-                self._send(known, [payload], self.first + index)
-        else:
-            self._send(known, payloads, self.first)
+        client.connection.tally.published(count, size)
 
-    def _send(self, known: CheckedMessage, payloads: list[bytes], first: int) -> None:
+    def _send(self, known: CheckedMessage, run: AmqpPublishRun, first: int, settled: bool) -> None:
+        """Publish a run whose first delivery id is ``first``."""
         session = self.session
-        count = len(payloads)
+        count = run.count
         confirmation = None
         routing = known.routing
-        if not self.settled:
+        if not settled:
             queue = "" if routing.exchange.name else routing.keys[0]
             confirmation = PublishConfirmation(session.outcomes, first, count, session.mark, queue)
             session.outcomes.expect(count)
             confirmation.hold()
-        run = run_of(payloads, session.channel, routing)
         connection = session.client.connection
         routed = session.broker.publish(connection, run, routing, confirmation)
-        if not routed:
+        if not routed and not (self.target is not None and self.target.topic):
             if confirmation is None:
                 session.broker.count_drop("unroutable", count)
                 return

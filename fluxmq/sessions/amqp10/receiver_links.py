@@ -16,14 +16,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from fluxmq.model.batch_format import ATTRIBUTE_REDELIVERED, ATTRIBUTES, EXPIRY, Batch
-from fluxmq.model.properties import PropertyError
+from fluxmq.model.batch_format import Batch
 from fluxmq.protocols.amqp10 import conditions
-from fluxmq.protocols.amqp10.delivery import transfer_frames
 from fluxmq.protocols.amqp10.filters import MessageFilter
-from fluxmq.protocols.amqp10.message_template import MessageTemplate, template_of
-from fluxmq.protocols.amqp10.performatives import AttachFrame, DetachFrame, FlowFrame
-from fluxmq.protocols.amqp10.types import ULong
+from fluxmq.protocols.amqp10.performatives import (
+    AttachFrame,
+    DetachFrame,
+    FlowFrame,
+    SourceTerminus,
+)
+from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.limits import UNSETTLED_MAX
 from fluxmq.routing.topology.arguments import STREAM
@@ -31,6 +33,7 @@ from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, QueueStatus, Range
 from fluxmq.sessions.amqp091.takers import merged
+from fluxmq.sessions.amqp10.link_deliveries import LinkDeliveries
 from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.serials import MASK, ahead
 
@@ -39,8 +42,10 @@ AHEAD_MAX: Final = 1000
 written."""
 CREDIT_MAX: Final = MASK >> 1
 """Largest credit that is counted: serial numbers cannot tell more."""
-SETTLED: Final = 1
-"""snd-settle-mode: the sender sends all deliveries settled."""
+ACTIVE: Final = Symbol("rabbitmq:active")
+"""Property of a flow: whether the link is a queue's active consumer."""
+COPY: Final = Symbol("copy")
+"""Distribution mode of a source whose messages stay where they are."""
 QUIET_ANSWERS: Final = 2
 """Answers of a queue that it has nothing ready, after which credit is given up."""
 ANSWERS_MAX: Final = 8
@@ -54,11 +59,15 @@ class LinkCredit:
     """Credit of a link. ``count``: its delivery-count; ``left``: credit that is left.
 
     ``draining``: unused credit is to be given up. Until it is, the queue is asked again and again:
-    ``asking``; ``asked``: so many times, ``quiet``: times that it had nothing ready, both since the
-    delivery ``seen``.
+    ``asking``; ``asked``: so many times, ``quiet``: times that it had nothing ready, both since
+    ``seen`` changed, which does with every message that comes. ``active``: whether it is the queue's active consumer, None for unknown;
+    ``told``: what the client knows of that, which it is told from the first credit, ``granted``, on.
     """
 
-    __slots__ = ("asked", "asking", "count", "draining", "left", "quiet", "seen")
+    __slots__ = (
+        *("active", "asked", "asking", "count", "draining"),
+        *("granted", "left", "quiet", "seen", "told"),
+    )
 
     def __init__(self) -> None:
         self.count = 0
@@ -68,9 +77,13 @@ class LinkCredit:
         self.asked = 0
         self.quiet = 0
         self.seen = 0
+        self.active: bool | None = None
+        self.granted = False
+        self.told: bool | None = None
 
     def give(self, count: int | None, credit: int) -> None:
         """Take a flow's delivery-count and credit (2.6.7)."""
+        self.granted = True
         limit = ((self.count if count is None else count) + credit) & MASK
         self.left = min(max(ahead(limit, self.count), 0), CREDIT_MAX)
         if credit > CREDIT_MAX:
@@ -81,11 +94,11 @@ class LinkCredit:
         self.left -= count
         self.count = (self.count + count) & MASK
 
-    def heard(self, ready: int) -> bool:
+    def heard(self, ready: int, seen: int) -> bool:
         """Note what a queue has ready; return whether nothing more is to be expected of it."""
         self.asking = False
-        if self.seen != self.count:
-            self.seen = self.count
+        if self.seen != seen:
+            self.seen = seen
             self.asked = self.quiet = 0
         self.asked += 1
         if not ready:
@@ -98,9 +111,9 @@ class OutgoingLink:
 
     ``held``: messages from the queue that it has not settled, those in ``waiting`` included.
     ``wanted``: messages that it sends, None for all; the queue is its own, or a stream, and the
-    others are settled. ``settles``: it sends deliveries settled; ``written``: such deliveries and
-    messages that are not sent, not yet settled with the queue. ``limit``: what the queue was told. ``ending``: the client's detach, which came before
-    the queue's answer.
+    others are settled. ``written``: deliveries that were sent settled, and messages that are not sent,
+    both not yet settled with the queue. ``limit``: what the queue was told. ``ending``: the client's
+    detach, which came before the queue's answer.
     """
 
     def __init__(
@@ -115,7 +128,7 @@ class OutgoingLink:
         self.attach = attach
         self.queue = queue
         self.wanted = wanted
-        self.settles = attach.snd_settle_mode == SETTLED
+        self.deliveries = LinkDeliveries(session, attach, queue.type == STREAM)
         self.priority = priority
         self.consumer: AmqpConsumerHandle | None = None
         self.attached = False
@@ -123,7 +136,6 @@ class OutgoingLink:
         self.held = 0
         self.waiting: deque[tuple[Batch, int, int, int]] = deque()
         self.written: list[Range] = []
-        self.known: tuple[bytes, bytes, MessageTemplate] | None = None
         self.limit = NO_LIMIT_LEFT
         self.ending: DetachFrame | None = None
 
@@ -141,9 +153,23 @@ class OutgoingLink:
         """Begin, once the queue has answered and the client knows."""
         self.consumer = consumer
         self.attached = True
+        self._tell_activity()
         self.adjust()
         self.pump()
         self.session.mark()
+
+    @property
+    def settles(self) -> bool:
+        """Whether it sends deliveries settled."""
+        return self.deliveries.settled
+
+    @property
+    def browsing(self) -> bool:
+        """Whether it reads a queue whose messages others are given all the same. Its queue says
+        exactly when it has shown everything; outcomes have no effect."""
+        source = self.attach.source
+        copies = isinstance(source, SourceTerminus) and source.distribution_mode == COPY
+        return copies and self.queue.type != STREAM
 
     @property
     def member(self) -> str:
@@ -158,6 +184,7 @@ class OutgoingLink:
         credit = self.credit
         if flow.link_credit is not None:
             credit.give(flow.delivery_count, flow.link_credit)
+            self._tell_activity()
         began = flow.drain and not credit.draining
         credit.draining = flow.drain
         self.pump()
@@ -167,6 +194,19 @@ class OutgoingLink:
             self.session.mark()
         elif flow.echo:
             self.session.broker.queue_status(self.queue, self._echo)
+
+    def activity(self, active: bool) -> None:
+        """Note whether it is the active consumer of a queue that has a single one."""
+        self.credit.active = active
+        self._tell_activity()
+
+    def _tell_activity(self) -> None:
+        """Tell the client whether the link is active, when that has changed."""
+        credit = self.credit
+        if self.attached and credit.granted and credit.active is not credit.told:
+            credit.told = credit.active
+            about: dict[object, object] = {ACTIVE: credit.active}
+            self.session.send_flow(self.handle, credit.count, credit.left, properties=about)
 
     def adjust(self) -> None:
         """Tell the queue how many messages it may have unsettled: no more while some wait for the
@@ -197,13 +237,25 @@ class OutgoingLink:
             return
         if credit.left:
             credit.asking = True
-            self.session.broker.queue_status(self.queue, self._heard)
+            if self.browsing and self.consumer is not None:
+                self.consumer.take(self._browsed)
+            else:
+                self.session.broker.queue_status(self.queue, self._heard)
             return
         self._drained()
 
+    def _browsed(self, asked: bool, unseen: int) -> None:
+        """Go on until a browser's queue has nothing more, cannot be asked, or shows nothing any more:
+        the client has as many messages as it may have unsettled."""
+        stuck = self.credit.heard(unseen, unseen)
+        self._end_drain(stuck or not (asked and unseen))
+
     def _heard(self, status: QueueStatus | Refusal | None) -> None:
         ready = status.ready if isinstance(status, QueueStatus) else 0
-        done = self.credit.heard(ready)
+        self._end_drain(self.credit.heard(ready, self.credit.count))
+
+    def _end_drain(self, done: bool) -> None:
+        """Give up the credit if nothing more is to be expected, else ask again."""
         if not self.attached or not self.credit.draining:
             return
         if done and not self.waiting:
@@ -266,82 +318,52 @@ class OutgoingLink:
     def pump(self) -> None:
         """Write what waits, as credit, window and connection allow."""
         session = self.session
+        window = session.outgoing
         while self.waiting and self.credit.left > 0 and self.attached:
-            room = session.room()
+            room = window.room()
             if room <= 0:
                 return
             batch, first, count, attempts = self.waiting.popleft()
-            largest = self.attach.max_message_size
-            most = 1 if largest else min(count, self.credit.left, room)
-            messages = self._messages(batch, first, most, attempts)
-            part = len(messages)
+            most = min(count, self.credit.left, room)
+            data, part = self.deliveries.together(batch, first, most, attempts)
+            if part:
+                self._give(batch, first, part, attempts)
+                window.send_whole(data, part, attempts > 1)
+            else:
+                part = self._write(batch, first, most, attempts)
             if part < count:
                 self.waiting.appendleft((batch, first + part, count - part, attempts))
-            if largest and len(messages[0]) > largest:
-                offset = batch.base_offset + first
-                session.broker.count_drop("too_large", 1)
-                self.settle(Verb.REJECT, [(offset, offset)], 0, UNDELIVERABLE)
-                continue
-            self._write(messages, batch.base_offset + first, attempts > 1)
         if self.credit.draining and not self.waiting:
             session.mark()
 
-    def _messages(self, batch: Batch, first: int, most: int, attempts: int) -> list[bytes]:
-        """Return messages from ``first`` on: at most so many, and as many as fill the connection's
-        output."""
-        messages: list[bytes] = []
-        left = self.session.client.connection.room()
-        for index in range(first, first + most):
-            message = self._message(batch, index, attempts)
-            messages.append(message)
-            left -= len(message)
-            if left <= 0:
-                break
-        return messages
+    def _write(self, batch: Batch, first: int, most: int, attempts: int) -> int:
+        """Write messages from index ``first`` on that are not of one template, or dead-letter the first
+        one if it is too large; return how many."""
+        frames, count = self.deliveries.singly(batch, first, most, attempts)
+        if not count:
+            offset = batch.base_offset + first
+            self.session.broker.count_drop("too_large", 1)
+            self.settle(Verb.REJECT, [(offset, offset)], 0, UNDELIVERABLE)
+            return 1
+        self._give(batch, first, count, attempts)
+        self.session.outgoing.send(self, frames, count, attempts > 1)
+        return count
 
-    def _write(self, messages: list[bytes], offset: int, redelivered: bool) -> None:
-        """Write messages from ``offset`` on, for which there are credit and window."""
+    def _give(self, batch: Batch, first: int, count: int, attempts: int) -> None:
+        """Give messages from index ``first`` on to the client, for which there are credit and window."""
         session = self.session
-        count = len(messages)
-        tag = session.give(None if self.settles else self, count, offset)
+        offset = batch.base_offset + first
+        session.outgoing.give(None if self.settles else self, count, offset)
         if self.settles:
             self.written.append((offset, offset + count - 1))
             session.mark()
         self.credit.used(count)
-        frames: list[bytes] = []
-        frame_max = session.client.frame_max
-        for number, message in enumerate(messages, tag):
-            frames += transfer_frames(
-                session.channel, self.handle, number & MASK, self.settles, message, frame_max
+        tap = session.client.connection.handler.tap
+        if tap is not None and tap.on:
+            tap.delivered_over_link(
+                *(session.client.info, session.channel, self.queue.name),
+                *(batch, (first, count), attempts > 1),
             )
-        session.send_transfers(self, frames, count, redelivered)
-
-    def _message(self, batch: Batch, index: int, attempts: int) -> bytes:
-        """Return the sections of a message."""
-        block, key = batch.properties(index), batch.key(index)
-        known = self.known
-        stream = self.queue.type == STREAM
-        if known is None or stream or known[0] != block or known[1] != key:
-            annotations = {"x-stream-offset": ULong(batch.base_offset + index)} if stream else {}
-            try:
-                template = template_of(block, key, annotations)
-            except (PropertyError, ValueError):
-                template = template_of(b"", key[:255])
-            known = self.known = (block, key, template)
-        ttl_ms = None
-        if batch.flags & EXPIRY:
-            expires = batch.expiry(index)
-            if expires:
-                ttl_ms = max((expires - self.session.broker.now_us()) // 1000, 0)
-        redelivered = attempts > 1
-        if batch.flags & ATTRIBUTES and batch.attributes(index) & ATTRIBUTE_REDELIVERED:
-            redelivered = True
-        return known[2].message(
-            batch.payload(index),
-            ttl_ms=ttl_ms,
-            delivery_count=0 if stream else attempts - 1,
-            first_acquirer=not redelivered,
-        )
 
     # --- to the queue ---
 

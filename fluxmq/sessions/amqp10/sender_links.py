@@ -14,6 +14,7 @@ from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.conditions import ConditionError, LinkConditionError
 from fluxmq.protocols.amqp10.performatives import AttachFrame, TransferFrame
+from fluxmq.protocols.amqp10.transfer_run import TransferRun
 from fluxmq.sessions.amqp091.budget import Share
 from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.serials import MASK
@@ -29,6 +30,10 @@ class MessageTaker(Protocol):
         """Take a whole message, of the unbounded delivery id ``number``. ``state``: of its transfer.
         Raises LinkConditionError."""
 
+    def take_run(self, run: TransferRun, index: int, count: int) -> int:
+        """Take up to ``count`` transfers of a run from ``index`` on; return how many. The next one is
+        given to ``take``."""
+
     def flush(self) -> None:
         """Finish with the messages taken: no more come in this read."""
 
@@ -42,6 +47,10 @@ class EndedTaker:
 
     def take(self, number: int, settled: bool, data: bytes, state: object) -> None:
         """Drop a message."""
+
+    def take_run(self, run: TransferRun, index: int, count: int) -> int:
+        """Take nothing."""
+        return 0
 
     def flush(self) -> None:
         """Do nothing."""
@@ -127,6 +136,19 @@ class IncomingLink:
         assert first.delivery_id is not None
         number = self.session.unbounded(first.delivery_id)
         self.taker.take(number, bool(first.settled), payload, first.state)
+
+    def on_transfers(self, run: TransferRun, index: int, count: int) -> int:
+        """Take up to ``count`` transfers of a run from ``index`` on; return how many. The next one is
+        given to ``on_transfer``, which says what is wrong with it."""
+        count = min(count, self.credit)
+        if count <= 0 or self.transfer is not None:
+            return 0
+        if run.largest > self.session.broker.limits.max_message:
+            return 0
+        taken = self.taker.take_run(run, index, count)
+        self.credit -= taken
+        self.delivery_count = (self.delivery_count + taken) & MASK
+        return taken
 
     def _gather(self, payload: bytes) -> None:
         """Keep a part of a message. Raises LinkConditionError when the message is too large, or the

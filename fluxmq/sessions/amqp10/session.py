@@ -1,22 +1,20 @@
 """A session of AMQP 1.0: its windows, its delivery ids, its links.
 
 Handles and channels of both sides have the same numbers: the client chooses, and the broker, which
-begins nothing by itself, answers with the same. Tags and delivery ids of deliveries to the client
-are the numbers of a `ChannelLedger`, cut to 32 bits.
+begins nothing by itself, answers with the same.
 
 Source: OASIS AMQP 1.0 part 2, sections 2.5 (sessions), 2.6 (links) and 2.7 (performatives).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import Any, Final
 
 from fluxmq.auth.remote_rights import UndecidedError
-from fluxmq.protocols.amqp091.ledger import ChannelLedger, Settled
+from fluxmq.protocols.amqp091.ledger import Settled
 from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.conditions import (
     ConditionError,
@@ -24,6 +22,7 @@ from fluxmq.protocols.amqp10.conditions import (
     LinkConditionError,
     SessionConditionError,
 )
+from fluxmq.protocols.amqp10.frames import accepted_frame
 from fluxmq.protocols.amqp10.performatives import (
     RECEIVER,
     SENDER,
@@ -39,6 +38,7 @@ from fluxmq.protocols.amqp10.performatives import (
     TransactionalState,
     TransferFrame,
 )
+from fluxmq.protocols.amqp10.transfer_run import TransferRun
 from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.queues.commands import Verb
 from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, Range
@@ -46,6 +46,7 @@ from fluxmq.sessions.amqp10 import termini
 from fluxmq.sessions.amqp10.client import Amqp10Client
 from fluxmq.sessions.amqp10.management_links import ResponseLink
 from fluxmq.sessions.amqp10.outcomes import PublishOutcomes
+from fluxmq.sessions.amqp10.outgoing_window import OutgoingWindow
 from fluxmq.sessions.amqp10.receiver_links import OutgoingLink
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.serials import MASK, ahead, widened
@@ -58,8 +59,6 @@ HANDLE_MAX: Final = 255
 """Highest handle of a link: a session has no more than 256 links."""
 UNANSWERED_MAX: Final = 65_536
 """Maximum publishes of a session without outcome: beyond it the connection is not read."""
-WRITTEN_MAX: Final = 256
-"""Messages written at a time, so that room in the connection is looked at again."""
 
 Link = IncomingLink | OutgoingLink | ResponseLink
 Linked = Link | AttachFrame | None
@@ -79,10 +78,8 @@ class Amqp10Session:
     """A session. ``links``: by handle.
 
     ``incoming_window``: transfers that the client may still send, ``next_incoming_id`` the id of the
-    next; ``sent``: transfers sent to it, of which it takes those below ``window_end``, both
-    unbounded. ``frames``: those that wait for its window, of a message of the
-    link ``begun``. ``paced``: too many publishes have no
-    outcome, which is a reason not to read the connection.
+    next. ``outgoing``: transfers to it. ``paced``: too many publishes have no outcome, which is a
+    reason not to read the connection.
     """
 
     def __init__(
@@ -97,16 +94,12 @@ class Amqp10Session:
         self.channel = channel
         self.state = SessionState.MAPPED
         self.links: dict[int, Linked] = {}
-        self.ledger = ChannelLedger(channel)
         self.outcomes = PublishOutcomes()
         self.gathered = gathered
         self._mark = mark
         self.next_incoming_id = begin.next_outgoing_id
         self.incoming_window = WINDOW
-        self.sent = 0
-        self.window_end = begin.incoming_window
-        self.frames: deque[bytes] = deque()
-        self.begun: Link | None = None
+        self.outgoing = OutgoingWindow(client, channel, begin.incoming_window)
         self.paced = False
         client.send(channel, BeginFrame(channel, 0, WINDOW, MASK >> 1, HANDLE_MAX))
 
@@ -205,10 +198,8 @@ class Amqp10Session:
 
     def _forget(self, link: Link) -> None:
         """Release a link, whose unsettled deliveries are requeued."""
-        if self.begun is link:
-            self.frames.clear()
+        self.outgoing.forget(link)
         if isinstance(link, OutgoingLink):
-            self.ledger.forget(link)
             termini.consumer_gone(self, link)
         link.release()
 
@@ -238,13 +229,7 @@ class Amqp10Session:
     # --- incoming transfers ---
 
     def _on_transfer(self, transfer: TransferFrame, payload: bytes) -> None:
-        self.incoming_window -= 1
-        self.next_incoming_id += 1
-        if self.incoming_window < 0:
-            raise SessionConditionError(conditions.WINDOW_VIOLATION, "a transfer without window")
-        if self.incoming_window <= WINDOW // 2:
-            self.incoming_window = WINDOW
-            self.client.send(self.channel, self._flow())
+        self._came(1)
         handle = transfer.handle
         link = self.links.get(handle)
         if link is None:
@@ -261,6 +246,27 @@ class Amqp10Session:
             link.flush()
             link.fail(error)
 
+    def _came(self, count: int) -> None:
+        """Count transfers, and renew the client's window. Raises SessionConditionError beyond it."""
+        self.incoming_window -= count
+        self.next_incoming_id += count
+        if self.incoming_window < 0:
+            raise SessionConditionError(conditions.WINDOW_VIOLATION, "a transfer without window")
+        if self.incoming_window <= WINDOW // 2:
+            self.incoming_window = WINDOW
+            self.client.send(self.channel, self._flow())
+
+    def on_transfers(self, run: TransferRun, index: int) -> int:
+        """Take transfers of a run from ``index`` on; return how many. The next one is given to
+        ``on_frame``."""
+        link = self.links.get(run.handle)
+        if self.state is not SessionState.MAPPED or not isinstance(link, IncomingLink):
+            return 0
+        taken = link.on_transfers(run, index, min(run.count - index, self.incoming_window))
+        if taken:
+            self._came(taken)
+        return taken
+
     def published(self, link: IncomingLink) -> None:
         """Renew a link's credit behind what it has published, and slow the client down."""
         if self.outcomes.unanswered > UNANSWERED_MAX and not self.paced:
@@ -274,7 +280,7 @@ class Amqp10Session:
     def _flow(self) -> FlowFrame:
         """Return the session's part of a flow."""
         return FlowFrame(
-            self.next_incoming_id & MASK, self.incoming_window, self.sent & MASK, MASK >> 1
+            self.next_incoming_id & MASK, self.incoming_window, self.outgoing.sent & MASK, MASK >> 1
         )
 
     def send_flow(
@@ -284,6 +290,7 @@ class Amqp10Session:
         credit: int,
         available: int | None = None,
         drain: bool = False,
+        properties: dict[object, object] | None = None,
     ) -> None:
         """Send a link's flow."""
         flow = self._flow()
@@ -292,14 +299,13 @@ class Amqp10Session:
         flow.link_credit = credit
         flow.available = available
         flow.drain = drain
+        flow.properties = properties
         self.client.send(self.channel, flow)
 
     def _on_flow(self, flow: FlowFrame) -> None:
-        base = flow.next_incoming_id or 0
-        self.window_end = widened(base, self.sent) + flow.incoming_window
         ours = self.next_incoming_id
         self.next_incoming_id = max(widened(flow.next_outgoing_id, ours), ours)
-        self._send_waiting()
+        self.outgoing.move(flow)
         if flow.handle is None:
             if flow.echo:
                 self.client.send(self.channel, self._flow())
@@ -315,39 +321,6 @@ class Amqp10Session:
         self.pump()
 
     # --- deliveries to the client ---
-
-    def room(self) -> int:
-        """Return how many messages may be written now; after 0 the links are pumped later."""
-        if self.frames or self.sent >= self.window_end:
-            return 0  # the client's next flow says more
-        connection = self.client.connection
-        if connection.room() <= 0:
-            connection.feeding = True
-            return 0
-        return min(self.window_end - self.sent, WRITTEN_MAX)
-
-    def give(self, link: object | None, count: int, offset: int) -> int:
-        """Return the first of ``count`` delivery numbers, which the link's messages get."""
-        return self.ledger.given(link, count, offset)
-
-    def send_transfers(
-        self, link: Link, frames: list[bytes], messages: int, redelivered: bool
-    ) -> None:
-        """Send frames of messages as far as the client's window goes; the others wait for it."""
-        room = self.window_end - self.sent
-        connection = self.client.connection
-        data = b"".join(frames[:room] if room < len(frames) else frames)
-        self.sent += min(room, len(frames))
-        if room < len(frames):
-            self.frames.extend(frames[room:])
-            self.begun = link
-        connection.append(data)
-        connection.tally.delivered(messages, len(data), redelivered)
-
-    def _send_waiting(self) -> None:
-        while self.frames and self.sent < self.window_end:
-            self.client.connection.append(self.frames.popleft())
-            self.sent += 1
 
     def pump(self) -> None:
         """Write what waits in the links."""
@@ -368,7 +341,7 @@ class Amqp10Session:
             return
         outcome = state.outcome if isinstance(state, TransactionalState) else state
         verb, delay = verb_of(outcome, self.broker.now_us())
-        newest = self.ledger.next_tag - 1
+        newest = self.outgoing.ledger.next_tag - 1
         first = widened(disposition.first, newest)
         last = first if disposition.last is None else widened(disposition.last, newest)
         if ahead(last & MASK, first & MASK) < 0:
@@ -380,7 +353,7 @@ class Amqp10Session:
                 transaction = transaction_of(self, state)
             except LinkConditionError as error:
                 raise SessionConditionError(error.condition, error.text) from None
-        found = self.ledger.settle_range(max(first, 1), min(last, newest))
+        found = self.outgoing.ledger.settle_range(max(first, 1), min(last, newest))
         if transaction is None:
             self._settle(verb, found, delay)
         else:
@@ -388,6 +361,15 @@ class Amqp10Session:
         if not disposition.settled and found:
             answer = DispositionFrame(SENDER, disposition.first, disposition.last, True, state)
             self.client.send(self.channel, answer)
+
+    def on_accepted(self, first: int, last: int) -> bool:
+        """Settle deliveries as accepted; return False if the session does not take that now."""
+        if self.state is not SessionState.MAPPED:
+            return False
+        newest = self.outgoing.ledger.next_tag - 1
+        low, high = widened(first, newest), widened(last, newest)
+        self._settle(Verb.ACK, self.outgoing.ledger.settle_range(max(low, 1), min(high, newest)), 0)
+        return True
 
     def _hold(
         self, transaction: LocalTransaction, verb: Verb, found: list[Settled], delay: int
@@ -432,13 +414,15 @@ class Amqp10Session:
                 link.settle_written()
                 link.drain()
         for first, last, state in self.outcomes.take():
-            answer = DispositionFrame(RECEIVER, first & MASK, last & MASK, True, state)
             count = last - first + 1
+            connection = self.client.connection
             if isinstance(state, AcceptedState):
-                self.client.connection.tally.amqp_confirmed += count
+                connection.tally.amqp_confirmed += count
+                connection.append(accepted_frame(self.channel, first & MASK, last & MASK))
             else:
-                self.client.connection.tally.amqp_nacked += count
-            self.client.send(self.channel, answer)
+                connection.tally.amqp_nacked += count
+                answer = DispositionFrame(RECEIVER, first & MASK, last & MASK, True, state)
+                self.client.send(self.channel, answer)
         if self.paced and 2 * self.outcomes.unanswered <= UNANSWERED_MAX:
             self.paced = False
             self.client.resume()
@@ -450,7 +434,7 @@ class Amqp10Session:
     @property
     def unsettled(self) -> int:
         """Deliveries to the client that are not settled."""
-        return self.ledger.unsettled
+        return self.outgoing.ledger.unsettled
 
     @property
     def incomplete_bytes(self) -> int:
@@ -469,7 +453,7 @@ class Amqp10Session:
             elif isinstance(link, (OutgoingLink, ResponseLink)):
                 self._forget(link)
         self.links.clear()
-        self.frames.clear()
+        self.outgoing.frames.clear()
         if self.paced:
             self.paced = False
             self.client.resume()

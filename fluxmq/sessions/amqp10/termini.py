@@ -1,8 +1,8 @@
 """Attaching: from the termini of an attach to a link on an exchange or a queue.
 
-What a terminus asks for and is not served is refused with a condition: transactions, browsing of
-queues, filters of messages in a queue that others consume too. Filters of an unknown kind are left
-out of the answer. Dynamic nodes are exclusive queues, which end with the link or the connection.
+What a terminus asks for and is not served is refused with a condition: filters of messages that are
+taken from a queue which others consume too. Filters of an unknown kind are left out of the answer.
+Dynamic nodes are exclusive queues, which end with the link or the connection, or topics of their own.
 
 Source: OASIS AMQP 1.0 part 3, section 3.5 (termini), RabbitMQ's addresses.
 """
@@ -18,9 +18,12 @@ from fluxmq.auth.remote_rights import UndecidedError
 from fluxmq.protocols.amqp091.errors import AmqpError
 from fluxmq.protocols.amqp10 import conditions
 from fluxmq.protocols.amqp10.addresses import (
+    TEMPORARY_TOPIC,
+    TOPIC_SCHEME,
     AddressError,
     AddressTarget,
     Source,
+    jms_address,
     queue_address,
     source_of,
     target_of,
@@ -35,19 +38,21 @@ from fluxmq.protocols.amqp10.performatives import (
     ReleasedState,
     SourceTerminus,
     TargetTerminus,
+    names,
 )
 from fluxmq.protocols.amqp10.types import Described, Symbol, symbols
-from fluxmq.routing.topology.arguments import STREAM
+from fluxmq.routing.topology.arguments import QUORUM, STREAM
 from fluxmq.routing.topology.changes import Bind, Change, DeclareQueue
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, not_found
-from fluxmq.sessions.amqp091.consume_request import PRIORITY_MAX, stream_start
+from fluxmq.sessions.amqp091.consume_request import PRIORITY_MAX, SINGLE_ACTIVE, stream_start
 from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, ConsumeRequest
+from fluxmq.sessions.amqp10.link_deliveries import SETTLED
 from fluxmq.sessions.amqp10.management import ADDRESS
 from fluxmq.sessions.amqp10.management_links import ManagementRequests, ResponseLink
 from fluxmq.sessions.amqp10.ports import LinkSession
 from fluxmq.sessions.amqp10.publisher import LinkPublisher
-from fluxmq.sessions.amqp10.receiver_links import NO_LIMIT_LEFT, SETTLED, OutgoingLink
+from fluxmq.sessions.amqp10.receiver_links import COPY, NO_LIMIT_LEFT, OutgoingLink
 from fluxmq.sessions.amqp10.refused import link_error
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.transactions import Coordinator
@@ -56,8 +61,11 @@ PAIRED: Final = Symbol("paired")
 """Property of an attach: the link is one of a pair, with the other of the same name."""
 LOCAL_TRANSACTIONS: Final = "amqp:local-transactions"
 """Capability of the coordinator."""
-COPY: Final = Symbol("copy")
 MOVE: Final = Symbol("move")
+NEVER: Final = "never"
+"""Expiry policy of a terminus that stays for good."""
+SHARED: Final = "shared"
+"""Capability of a source: other links have the same subscription."""
 OFFSET_FILTER: Final = "rabbitmq:stream-offset-spec"
 PRIORITY: Final = Symbol("rabbitmq:priority")
 TEMPORARY: Final = "amq.gen-"
@@ -85,12 +93,15 @@ def attach_publisher(session: LinkSession, attach: AttachFrame) -> None:
         link = ManagementRequests(session, attach).link
         _answer_publisher(session, attach, link)
         return
+    if terminus.dynamic and TEMPORARY_TOPIC in names(terminus.capabilities):
+        _temporary_topic(session, attach, terminus)
+        return
     if terminus.dynamic:
         _declare(session, attach, _dynamic(session, auto_delete=False), _dynamic_target)
         return
     target: AddressTarget | None = None
     if terminus.address is not None:
-        target = _target(terminus.address, session.broker.limits.version_1_addresses)
+        target = _target(terminus, session.broker.limits.version_1_addresses)
         _check_target(session, target)
         if target.declare and _lacks(session, target.queue):
             _declare(session, attach, [_durable(session, target.queue)], _open_publisher)
@@ -98,9 +109,10 @@ def attach_publisher(session: LinkSession, attach: AttachFrame) -> None:
     _open_publisher(session, attach, target)
 
 
-def _target(address: object, version_1: bool) -> AddressTarget:
-    if not isinstance(address, str):
+def _target(terminus: TargetTerminus, version_1: bool) -> AddressTarget:
+    if not isinstance(terminus.address, str):
         raise LinkConditionError(conditions.INVALID_FIELD, "an address that is no string")
+    address = jms_address(terminus.address, names(terminus.capabilities))
     try:
         return target_of(address, version_1=version_1)
     except AddressError as error:
@@ -121,6 +133,16 @@ def _check_target(session: LinkSession, target: AddressTarget) -> None:
     if exchange.internal:
         text = f"cannot publish to internal exchange '{name}' in vhost '{vhost}'"
         raise LinkConditionError(conditions.UNAUTHORIZED_ACCESS, text)
+
+
+def _temporary_topic(session: LinkSession, attach: AttachFrame, terminus: TargetTerminus) -> None:
+    """Attach a publisher to a topic of its own, which needs no queue. Raises LinkConditionError."""
+    address = TOPIC_SCHEME + TEMPORARY + session.client.broker.unique()
+    terminus.address = address
+    terminus.dynamic_node_properties = {Symbol("lifetime-policy"): DELETE_ON_CLOSE}
+    target = _target(terminus, session.broker.limits.version_1_addresses)
+    _check_target(session, target)
+    _open_publisher(session, attach, target)
 
 
 def _dynamic_target(session: LinkSession, attach: AttachFrame, target: AddressTarget) -> None:
@@ -198,15 +220,30 @@ def attach_consumer(session: LinkSession, attach: AttachFrame) -> None:
         raise LinkConditionError(conditions.INVALID_FIELD, "a source without an address")
     try:
         version_1 = session.broker.limits.version_1_addresses
-        source = source_of(terminus.address, version_1=version_1)
+        source = source_of(_address_of(terminus), version_1=version_1)
     except AddressError as error:
         raise LinkConditionError(Symbol(error.condition), str(error)) from None
     if source.exchange:
+        _check_subscription(terminus)
         _declare(session, attach, _bound(session, source), _open_consumer)
     elif source.declare and _lacks(session, source.queue):
         _declare(session, attach, [_durable(session, source.queue)], _open_consumer)
     else:
         _open_consumer(session, attach, AddressTarget("", source.queue, source.queue))
+
+
+def _address_of(terminus: SourceTerminus) -> str:
+    """Return the address of a source, of which JMS says by a capability that it is a topic."""
+    assert isinstance(terminus.address, str)
+    return jms_address(terminus.address, names(terminus.capabilities))
+
+
+def _check_subscription(terminus: SourceTerminus) -> None:
+    """Refuse subscriptions that outlive their link, or are shared. Raises LinkConditionError."""
+    if terminus.durable or terminus.expiry_policy == NEVER:
+        raise _not_implemented("a durable subscription")
+    if SHARED in names(terminus.capabilities):
+        raise _not_implemented("a shared subscription")
 
 
 def _dynamic_source(session: LinkSession, attach: AttachFrame, target: AddressTarget) -> None:
@@ -229,10 +266,11 @@ def _open_consumer(session: LinkSession, attach: AttachFrame, target: AddressTar
         start = stream_start(filters.offset, queue) if queue.type == STREAM else None
     except (AmqpError, Refusal) as error:
         raise link_error(error) from None
-    if terminus.distribution_mode == COPY and queue.type != STREAM:
-        raise _not_implemented(f"browsing (distribution-mode copy) of queue '{queue.name}'")
     link = OutgoingLink(session, attach, queue, _priority(attach), filters.messages)
     session.links[attach.handle] = link
+    single = queue.arguments.get(SINGLE_ACTIVE) is True and not link.browsing
+    if queue.type == QUORUM and not single and not link.browsing:
+        link.credit.active = True
     wanted = ConsumeRequest(
         queue,
         attach.name,
@@ -241,6 +279,8 @@ def _open_consumer(session: LinkSession, attach: AttachFrame, target: AddressTar
         priority=link.priority,
         start=start,
         asker=info.owner,
+        browsing=link.browsing,
+        activity=single,
     )
     broker.consume(wanted, link, partial(_consuming, session, attach, link))
 
@@ -265,7 +305,7 @@ def _consuming(
     terminus = attach.source
     assert isinstance(terminus, SourceTerminus)
     stream = link.queue.type == STREAM
-    terminus.distribution_mode = COPY if stream else MOVE
+    terminus.distribution_mode = COPY if stream or link.browsing else MOVE
     terminus.default_outcome = ReleasedState()
     terminus.outcomes = symbols(*OUTCOMES)
     session.client.send(
@@ -311,7 +351,7 @@ def _priority(attach: AttachFrame) -> int:
 def _filters(terminus: SourceTerminus, queue: QueueRecord) -> SourceFilters:
     """Return the filters of a source, and leave in the terminus those that are in place. Raises
     LinkConditionError for an invalid one, and for one that this queue cannot have: what one consumer
-    does not want, others get."""
+    does not want, others get. A browser takes nothing from others."""
     try:
         filters = read_filters(terminus.filter)
     except FilterError as error:
@@ -319,7 +359,8 @@ def _filters(terminus: SourceTerminus, queue: QueueRecord) -> SourceFilters:
     stream = queue.type == STREAM
     if filters.offset is not None and not stream:
         raise _not_implemented(f"filter {OFFSET_FILTER} on queue '{queue.name}'")
-    if filters.messages is not None and not (stream or _is_subscription(terminus)):
+    alone = stream or _is_subscription(terminus) or terminus.distribution_mode == COPY
+    if filters.messages is not None and not alone:
         raise _not_implemented(f"a filter of messages on queue '{queue.name}'")
     terminus.filter = filters.effective or None
     return filters
@@ -327,7 +368,7 @@ def _filters(terminus: SourceTerminus, queue: QueueRecord) -> SourceFilters:
 
 def _is_subscription(terminus: SourceTerminus) -> bool:
     """Return whether the address is an exchange's: the link's queue is its own, for it alone."""
-    return isinstance(terminus.address, str) and source_of(terminus.address).exchange != ""
+    return isinstance(terminus.address, str) and source_of(_address_of(terminus)).exchange != ""
 
 
 # --- queues that a link declares ---

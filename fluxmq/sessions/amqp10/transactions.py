@@ -27,6 +27,7 @@ from fluxmq.protocols.amqp10.performatives import (
     TransactionalState,
     composite,
 )
+from fluxmq.protocols.amqp10.transfer_run import TransferRun
 from fluxmq.protocols.amqp10.types import Described
 from fluxmq.queues.commands import Verb
 from fluxmq.sessions.amqp091.budget import HELD_BYTES, Share
@@ -108,6 +109,10 @@ class Coordinator:
         self.session = session
         self.link = IncomingLink(session, attach, self, CREDIT)
         self.ids: list[bytes] = []
+
+    def take_run(self, run: TransferRun, index: int, count: int) -> int:
+        """Take nothing: declare and discharge come one by one."""
+        return 0
 
     def take(self, number: int, settled: bool, data: bytes, state: object) -> None:
         """Execute a declare or a discharge. Raises LinkConditionError for another message."""

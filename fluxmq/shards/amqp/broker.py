@@ -48,10 +48,13 @@ from fluxmq.sessions.amqp091.ports import (
     Routing,
 )
 from fluxmq.sessions.amqp10.handler import Amqp10Connection, Amqp10ConnectionHandler
+from fluxmq.sessions.amqp10.management import QueuePlaces
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.consumer_requests import consume, status_of
 from fluxmq.shards.amqp.publishing import Publishing
+from fluxmq.shards.amqp.queue_places import places_of
 from fluxmq.shards.amqp.replies import Replies
+from fluxmq.shards.authentication import without_credentials
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.shared_counts import SharedCounts
 from fluxmq.shards.timers import DueTimes
@@ -157,11 +160,14 @@ class AmqpBroker:
         self.handler.amqp10 = Amqp10ConnectionHandler(
             self, self.handler.alarm, self.handler.drop_owner, len(self.reactor.buffer)
         )
+        self.handler.amqp10.tap = self.firehose
+        self.handler.amqp10.places = self._places
 
     def configure(self, settings: Settings) -> None:
         """Apply settings, at start and when they change."""
         amqp = settings.amqp
         self._settings = settings
+        anonymous = settings.auth.anonymous
         listener = settings.server.amqp.tcp or settings.server.amqp.tls
         self.limits = AmqpLimits(
             frame_max=amqp.frame_max,
@@ -176,7 +182,10 @@ class AmqpBroker:
             product_version=amqp.product_version,
             product_version_1_0=amqp.product_version_1_0,
             version_1_addresses=amqp.version_1_addresses,
+            anonymous_user=anonymous.amqp_user if anonymous.allow != "never" else "",
         )
+        if settings.cluster.enabled:
+            self.limits.node_name = settings.cluster.node_id
 
     def now(self) -> float:
         """Return the monotonic seconds at the start of this tick."""
@@ -202,9 +211,12 @@ class AmqpBroker:
     ) -> None:
         """Check a name and a password, or the certificate."""
         authentication = self._broker.authentication
-        if mechanism == "EXTERNAL":
-            name = client.certificate_name if user in ("", client.certificate_name) else ""
-            result = authentication.by_certificate(name, client.peer, user_needed=True)
+        if mechanism in ("EXTERNAL", "ANONYMOUS"):
+            if mechanism == "ANONYMOUS":
+                result = without_credentials(authentication, client.peer)
+            else:
+                name = client.certificate_name if user in ("", client.certificate_name) else ""
+                result = authentication.by_certificate(name, client.peer, user_needed=True)
             self._broker.events.login(client, user, result)
             done(result)
             return
@@ -356,6 +368,12 @@ class AmqpBroker:
         group = self._queues.names.group_of(queue.internal_name, queue.group)
         return self._queues.elsewhere.unreachable_home(group)
 
+    def _places(self, queue: QueueRecord) -> QueuePlaces:
+        """Return the nodes of a queue's leader and replicas."""
+        group = self._queues.names.group_of(queue.internal_name, queue.group)
+        cluster, service = self._queues.elsewhere.cluster, self._queues.service
+        return places_of(group, self.limits.node_name, cluster, service)
+
     def _refusal(self, queue: QueueRecord, outcome: int) -> Refusal:
         """Return the refusal for the engine's outcome of a request about a queue."""
         home = self._unreachable_home(queue) if outcome == QueueOutcome.UNAVAILABLE else ""
@@ -422,8 +440,9 @@ class AmqpBroker:
         """Route and store a run."""
         if self.firehose.on:
             if connection.wire == WIRE_AMQP_1_0:
-                run.properties = make_head(routing.block, b"", -1, stream=False).properties
-            self.firehose.published(connection.identity.client.info, run, routing)
+                self._trace_amqp10(connection, run, routing)
+            else:
+                self.firehose.published(connection.identity.client.info, run, routing)
         watching = self._reactor.watching
         if watching & WATCH_SPANS and TRACEPARENT in routing.block:
             self._broker.spans.published(
@@ -436,6 +455,15 @@ class AmqpBroker:
         if self._reactor.link_full:
             self._broker.link_full(connection)
         return routed
+
+    def _trace_amqp10(self, connection: Connection, run: AmqpPublishRun, routing: Routing) -> None:
+        """Copy a run that came by AMQP 1.0, one by one where each message has its own properties."""
+        info = connection.identity.client.info
+        singles = map(run.single, range(run.count)) if run.blocks is not None else (run,)
+        for each in singles:
+            block = each.block(0, routing.block)
+            each.properties = make_head(block, b"", -1, stream=False).properties
+            self.firehose.published(info, each, routing)
 
     def may_refuse(self, routing: Routing) -> bool:
         """Return whether a queue it is routed to rejects messages beyond its limits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluxmq.engine.ports import Attached, Attaching, AttachRequest, QueueStats
+from fluxmq.engine.ports import BROWSE, QOS_TOLD, Attached, Attaching, AttachRequest, QueueStats
 from fluxmq.engine.ports import ConsumerHandle as QueueHeld
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.routing.topology.records import QueueRecord
@@ -41,14 +41,15 @@ def consume(
 def wanted_of(wanted: ConsumeRequest) -> AttachRequest:
     """Return the attach request for the queue's group."""
     stream = wanted.queue.type == "stream"
+    start = (BROWSE, 0) if wanted.browsing else None
     return AttachRequest(
         queue=wanted.queue.internal_name,
         group=wanted.group or (wanted.tag if stream else ""),
         member=wanted.member,
         pattern=wanted.filters[0].encode() if wanted.filters else b"",
-        start=_start(wanted) if stream else None,
+        start=_start(wanted) if stream else start,
         limit=wanted.limit,
-        qos=QOS,
+        qos=0 if wanted.browsing else QOS_TOLD if wanted.activity else QOS,
         explicit=not wanted.auto_commit,
         priority=wanted.priority,
         exclusive=wanted.exclusive,

@@ -28,6 +28,7 @@ from fluxmq.routing.topology.names import DEFAULT_VHOST, TRACE_EXCHANGE
 from fluxmq.routing.topology.routing import TOPIC_EXCHANGE, route
 from fluxmq.sessions.amqp091.channel import Channel
 from fluxmq.sessions.amqp091.connection_info import ConnectionInfo
+from fluxmq.sessions.amqp091.deliveries import make_head, same_until
 from fluxmq.sessions.amqp091.delivery_tap import DeliveryHead
 from fluxmq.sessions.amqp091.ports import Routing
 from fluxmq.sessions.amqp091.takers import Taker
@@ -128,20 +129,49 @@ class Firehose:
         info, queue = channel.client.info, taker.queue.name
         if head.exchange == _TRACE or not self._wanted(info.vhost):
             return
+        properties = self._properties_of(info, channel.number, redelivered, head)
+        for index in range(first, first + count):
+            self._copy(info.vhost, queue, properties, batch.payload(index))
+
+    def delivered_over_link(
+        self,
+        info: ConnectionInfo,
+        session: int,
+        queue: str,
+        batch: Batch,
+        span: tuple[int, int],
+        redelivered: bool,
+    ) -> None:
+        """Copy messages of a batch that are delivered over a link: first index and count."""
+        if not self._wanted(info.vhost):
+            return
+        index, end = span[0], span[0] + span[1]
+        while index < end:
+            same = same_until(batch, index, end)
+            head = make_head(batch.properties(index), batch.key(index), -1, False)
+            if head.exchange != _TRACE:
+                properties = self._properties_of(info, session, redelivered, head)
+                for each in range(index, same):
+                    self._copy(info.vhost, queue, properties, batch.payload(each))
+            index = same
+
+    def _properties_of(
+        self, info: ConnectionInfo, channel: int, redelivered: bool, head: DeliveryHead
+    ) -> bytes:
+        """Return the properties of copies of deliveries with this head."""
         exchange, key = (
             each.decode("utf-8", "replace") for each in (head.exchange, head.routing_key)
         )
-        headers = {
-            **self._about(exchange, (key,), head.properties),
-            "redelivered": int(redelivered),
-            **_client(info.vhost, info.name, channel.number, info.user),
-        }
-        properties = with_headers(headers)
-        for index in range(first, first + count):
-            self._messages.later(
-                *(info.vhost, TRACE_EXCHANGE, f"deliver.{queue}"),
-                *(properties, batch.payload(index)),
-            )
+        return with_headers(
+            {
+                **self._about(exchange, (key,), head.properties),
+                "redelivered": int(redelivered),
+                **_client(info.vhost, info.name, channel, info.user),
+            }
+        )
+
+    def _copy(self, vhost: str, queue: str, properties: bytes, payload: bytes) -> None:
+        self._messages.later(vhost, TRACE_EXCHANGE, f"deliver.{queue}", properties, payload)
 
     def _about(self, exchange: str, keys: Sequence[str], properties: bytes) -> dict[str, object]:
         """Return the headers about a message."""

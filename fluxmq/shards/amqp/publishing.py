@@ -188,7 +188,7 @@ class Publishing:
                 delay = max(delay, routing.delay_us)
                 # All messages of a run have the same headers: the others are duplicates of the
                 # first.
-                source = _first_of(run) if producer else run
+                source = run.single(0) if producer and run.count > 1 else run
                 batches = built[way.delay_ms, producer, sequence] = build_amqp_batches(
                     source,
                     key,
@@ -220,10 +220,14 @@ class Publishing:
         confirmation: PendingConfirm | None,
     ) -> None:
         """Deliver a run to MQTT subscribers, here and on other shards."""
+        if run.blocks is not None and run.count > 1:
+            for index in range(run.count):
+                self._to_subscribers(run.single(index), routing, routes, confirmation)
+            return
         reactor = self._reactor
         qos = 1 if confirmation is not None else 0
         expiry_ms = routing.expiry_ms
-        properties = from_block(routing.block, reserved=False)
+        properties = from_block(run.block(0, routing.block), reserved=False)
         for data in build_amqp_batches(run, b"", b"", self._clock()):
             batch = parse(data)
             for topic, each in routes.items():
@@ -287,20 +291,6 @@ def value_identity(header: str, value: object) -> tuple[int, int]:
     text = value if isinstance(value, bytes) else str(value).encode()
     named = header.encode() + b"\0" + text
     return xxh3_64_intdigest(named) | 1, xxh3_64_intdigest(named, 1) >> 1
-
-
-def _first_of(run: AmqpPublishRun) -> AmqpPublishRun:
-    if run.count == 1:
-        return run
-    return AmqpPublishRun.of(
-        run.channel,
-        run.exchange,
-        run.routing_key,
-        run.mandatory,
-        run.immediate,
-        run.properties,
-        run.payload(0),
-    )
 
 
 def _deduplicates(queue: QueueRecord) -> str:

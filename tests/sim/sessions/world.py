@@ -13,9 +13,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from typing import Any, cast
 from zlib import crc32
 
-import fluxmq.net.reactor
+from fluxmq.net import reactor
 from fluxmq.shards.publish_links import MEETING_SECONDS
 from tests.sim.history import History
 from tests.sim.sessions.clients import Publisher, Roamer, polite_of
@@ -49,8 +50,9 @@ class World:
         self.digest = 0
         self._trace = trace
         self.clock = Clock()
-        self._former_clock = fluxmq.net.reactor.monotonic
-        fluxmq.net.reactor.monotonic = self.clock
+        self._reactor = cast(Any, reactor)  # shards are not given their clock, and read it here
+        self._former_clock = self._reactor.monotonic
+        self._reactor.monotonic = self.clock
         self._loop = asyncio.new_event_loop()
         self.net = Net(self.clock, self._loop, *self.swarm.workers, etcd={})
         self.plane = LeasedPlane(self.net, self.random, self.swarm.drift, self._lease_ended)
@@ -125,7 +127,7 @@ class World:
     def _close(self) -> None:
         self.net.close()
         self._loop.close()
-        fluxmq.net.reactor.monotonic = self._former_clock
+        self._reactor.monotonic = self._former_clock
 
     def note(self, *event: object) -> None:
         """Add an event to the digest, and to the trace if there is one."""

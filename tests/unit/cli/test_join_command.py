@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
-from fluxmq.cli.join_command import addresses_of
+from fluxmq.cli.join_command import addresses_of, successors
 from fluxmq.cli.main import run
+from fluxmq.ipc.clusters import LEARNER
+from tests.unit.control.test_clustering import member, row
 from tests.unit.settings.test_membership import file_of, raw, record
 
 
-def join(tmp_path: Path, capsys: pytest.CaptureFixture[str], **more: object) -> tuple[int, str]:
+def join(tmp_path: Path, capsys: pytest.CaptureFixture[str], **more: Any) -> tuple[int, str]:
     """Run the command for a node whose file has more keys; no cluster answers."""
     settings = raw("d", "", **more) | {"storage": {"data_dir": str(tmp_path / "data")}}
     file = tmp_path / "node.yaml"
@@ -62,3 +66,13 @@ def test_other_nodes_reach_it_at_the_address_that_is_given() -> None:
     assert addresses_of(settings, "d.example") == record("d", "d.example")
     assert addresses_of(settings, "::1").transport == "[::1]:4000"
     assert addresses_of(settings, "[::1]").etcd == "http://[::1]:4300"
+
+
+def test_a_copy_goes_to_a_node_that_has_none_of_the_group_and_the_fewest_of_others() -> None:
+    three = replace(row("g", "a", ("a", "b", "c")), members=tuple(map(member, "abc")))
+    more = replace(row("h", "a", ("a", "d")), members=tuple(map(member, "ad")))
+    assert successors((three, more), "g", ("b", "c", "d", "e")) == ["e", "d"]
+    assert successors((three, more), "g", ("b", "c")) == []
+    learner = replace(member("d"), kind=LEARNER)
+    begun = replace(three, members=(*three.members, learner))
+    assert successors((begun, more), "g", ("b", "c", "d", "e")) == ["d"], "it was interrupted"

@@ -30,7 +30,7 @@ def at(**addresses: Any) -> AdmitNode:
 def test_a_new_node_with_addresses_of_its_own_is_admitted() -> None:
     assert why() == ""
     kept = of_joined(ASKED, INITIAL)
-    assert kept == record("d", joined=True)
+    assert kept == record("d", joined=True, times=1)
     assert why(d=kept) == "", "its answer was lost, and it asks again"
     assert (
         why(replace(ASKED, node="d2"), d2=replace(kept, left=True), d=replace(kept, left=True))
@@ -76,7 +76,13 @@ def test_a_first_node_that_has_left_may_join_again_and_stays_a_first_one() -> No
     asked = replace(ASKED, node="c", addresses=record("c"))
     left = {**INITIAL, "c": record("c", initial=True, left=True)}
     assert why(asked, c=left["c"]) == ""
-    assert of_joined(asked, left) == record("c", initial=True, joined=True)
+    assert of_joined(asked, left) == record("c", initial=True, joined=True, times=1)
+    gone = {**INITIAL, "d": record("d", joined=True, times=4, left=True)}
+    assert of_joined(ASKED, gone).times == 5, "it has forgotten what it promised"
+    before = {**INITIAL, "d": record("d", joined=True)}
+    assert of_joined(ASKED, before) == before["d"], "an earlier version did not count"
+    before["d"] = replace(before["d"], left=True)
+    assert of_joined(ASKED, before).times == 2
 
 
 def test_addresses_beyond_this_machine_need_tls_or_a_trusted_network() -> None:

@@ -52,6 +52,12 @@ def test_a_group_has_to_go_on_without_the_node(members: tuple[object, ...], reas
     assert reason in "".join(found)
 
 
+def test_the_only_copy_can_go_to_another_node() -> None:
+    group = replace(row("g", "a", ("a",)), members=(member("a", leads=True),))
+    assert obstacles(listing(group), "a", ("b",)) == []
+    assert len(obstacles(listing(group), "a")) == 1
+
+
 def test_a_group_without_a_leader_cannot_be_left() -> None:
     group = replace(row("g", "", ("a", "b", "c")), members=THREE)
     assert obstacles(listing(group), "a") == ["group g: has no leader at the moment"]

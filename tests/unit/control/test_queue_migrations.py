@@ -44,7 +44,7 @@ def test_how_far_a_move_is_comes_from_the_shard() -> None:
     ):
         topology.apply(change)
     listings = Listings(lambda: topology, lambda: [Shard()])
-    migrations = MigrationRequests(Settings(), lambda: topology, _nothing, listings)
+    migrations = MigrationRequests(Settings, lambda: topology, _nothing, listings)
     answer = asyncio.run(
         migrations.answer(ControlMessage(MIGRATION, 1, Migrate("/", "q").to_body()))
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluxmq.engine import group_server
-from fluxmq.engine.ports import QueueStats
+from fluxmq.engine.ports import BROWSE, QueueStats
 from fluxmq.model.outcomes import QueueOutcome
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.limits import UNSETTLED_MAX
@@ -45,6 +45,40 @@ def test_one_message_is_taken_after_what_was_published_before(
     asker.held.detach()
     again = Asker(node, shard, taking=True)
     assert again.take() == (b"c", 2, 0)
+
+
+@BOTH
+def test_a_browser_is_told_when_it_has_seen_everything(
+    make_queues: MakeQueues, elsewhere: bool
+) -> None:
+    node = make_queues({"name": "work"}, workers=2)
+    shard = place(node, elsewhere)
+    publish(node, shard, b"a", b"b", b"c")
+    browser = Asker(node, shard, start=(BROWSE, 0), qos=0, limit=2)
+    assert browser.payloads == [b"a", b"b"]
+    said: list[tuple[bool, int, int]] = []
+
+    def ask_how_many() -> None:
+        assert browser.held is not None
+        browser.held.take(lambda asked, left: said.append((asked, left, len(browser.payloads))))
+
+    ask_how_many()
+    node.run()
+    browser.settle(Verb.REJECT, 0, 1)
+    ask_how_many()
+    node.run()
+    publish(node, shard, b"d")
+    ask_how_many()
+    node.run()
+    assert said == [(True, 1, 2), (True, 0, 3), (True, 0, 4)]
+    assert ask(node, shard, "status") == QueueStats(QueueOutcome.OK, 4, 0, 0)
+    assert Asker(node, shard).payloads == [b"a", b"b", b"c", b"d"], "nothing was taken or rejected"
+    assert browser.held is not None
+    browser.held.detach()
+    node.run()
+    ask_how_many()
+    node.run()
+    assert said[-1][:2] == (False, 0)
 
 
 @BOTH

@@ -10,6 +10,7 @@ import pytest
 
 from fluxmq.engine.group_client import NUMBERS_APART, WAITING_BYTES_MAX, GroupClient, WritePolicy
 from fluxmq.engine.ports import (
+    BROWSE,
     AppendCallback,
     Attached,
     AttachRequest,
@@ -20,8 +21,11 @@ from fluxmq.engine.ports import (
     QueueStats,
     Range,
     StatusCallback,
+    is_browser,
 )
 from fluxmq.engine.write_policies import RejectPolicy
+from fluxmq.model.batch_format import parse
+from fluxmq.model.message_batch import build_message
 from fluxmq.model.outcomes import Outcome, QueueOutcome
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.origins import Identity
@@ -407,6 +411,23 @@ def test_a_group_is_moved_to_a_start_once(case: Case) -> None:
     case.lead(1)
     asked = [wanted.start for wanted, _, _ in (one.attached[0], two.attached[0], one.attached[1])]
     assert asked == [("next", 0), ("next", 0), None]
+
+
+def test_a_browser_goes_on_behind_what_it_has_seen(case: Case) -> None:
+    """The next leader knows nothing of it."""
+    wanted = replace(WANTED, start=(BROWSE, 0), qos=0)
+    one = case.lead(1)
+    attach(case, wanted)
+    one.attached[0][2](Attached(0, "g"), Holding())
+    batch = parse(build_message(b"", b"", b"x", 0))
+    batch.stamp(7, 0, 1)
+    one.attached[0][1].deliver(batch, 0, 1, 1)
+    one.attached[0][1].cancelled()
+    case.leaders.ends("g", case.term, 1)
+    two = case.lead(2)
+    asked = [each.attached[0][0] for each in (one, two)]
+    assert [each.start for each in asked] == [(BROWSE, 0), (BROWSE, 8)]
+    assert all(is_browser(each) for each in asked)
 
 
 def test_a_consumer_nobody_takes_in_time_is_told(case: Case) -> None:

@@ -386,3 +386,33 @@ def test_an_automatic_claim_settles_nothing_that_only_waits() -> None:
     host.pass_time(5 * SECOND)
     host.attach(queue, automatic=True)
     assert offsets(host.run()) == [1]
+
+
+def test_single_active_consumers_that_ask_are_told_when_that_changes() -> None:
+    host = Host()
+    queue = host.declare(single_active_consumer=True)
+    first = host.attach(queue, "first", activity=True)
+    host.attach(queue, "silent")
+    second = host.attach(queue, "second", activity=True)
+
+    def told() -> list[tuple[str, bool]]:
+        found = []
+        host.flush()
+        for queue_id in host.dispatch.due(host.now):
+            step = host.dispatch.run(queue_id, host.now, 10)
+            host.proposed += step.commands
+            found += [(consumer.member, active) for consumer, active in step.activity]
+        return found
+
+    assert told() == [("first", True), ("second", False)]
+    host.publish(queue, 1)
+    assert told() == []
+    host.do(*host.dispatch.consumers.stop(first))
+    assert told() == [("first", False)], "the one that asks nothing is next"
+    host.do(*host.dispatch.consumers.detach(first))
+    (silent,) = [
+        each for each in host.dispatch.consumers.consumers_of(queue.id) if each.member == "silent"
+    ]
+    host.do(*host.dispatch.consumers.detach(silent))
+    assert told() == [("second", True)]
+    assert second.active

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fluxmq.settings import Settings, load
 from fluxmq.settings.clustering import Raft
+from fluxmq.settings.group_names import preferred_leader
 from fluxmq.settings.plans import (
     DERIVED_PORTS,
     GroupMember,
@@ -18,7 +19,6 @@ from fluxmq.settings.plans import (
     UnknownGroup,
     derived_offset,
     member_number,
-    preferred_leader,
 )
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"

@@ -19,7 +19,7 @@ from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.sessions.mqtt.session import MqttClient
 from fluxmq.settings.schema import AuthSettings
-from fluxmq.shards.authentication import Authentication, is_loopback
+from fluxmq.shards.authentication import Authentication, is_loopback, without_credentials
 
 CHEAP = {"time_cost": 1, "memory_cost": 8192, "parallelism": 1}
 HASH = hash_password("secret", b"s" * 16, HashParameters(1, 8, 1))
@@ -384,6 +384,24 @@ def test_an_unknown_name_is_none_until_somebody_adds_a_user(
     assert check(authentication, loop, "anna", b"x") == bad, "a user who was deleted"
     never = make(user("guest"), anonymous={"allow": "never"})
     assert check(never, loop, "sensor", b"x") == bad
+
+
+def test_amqp_clients_without_credentials_are_one_user_from_where_they_may_be(make: Make) -> None:
+    refused = AuthResult(LoginOutcome.DENIED)
+    accepted = AuthResult(LoginOutcome.ACCEPTED, "anna")
+    here = make(user("anna"), anonymous={"amqp_user": "anna"})
+    assert without_credentials(here, LOCAL) == accepted
+    assert without_credentials(here, REMOTE) == refused
+    everywhere = make(user("anna"), anonymous={"amqp_user": "anna", "allow": "always"})
+    assert without_credentials(everywhere, REMOTE) == accepted
+    everywhere.set_users(2, ())
+    assert without_credentials(everywhere, REMOTE) == refused, "the user has gone"
+    guest = make(user("guest"), anonymous={"amqp_user": "guest", "allow": "always"})
+    assert without_credentials(guest, REMOTE) == refused, "guest may come from this machine only"
+    nobody = make(user("anna"), anonymous={"allow": "always"})
+    assert without_credentials(nobody, LOCAL) == refused
+    never = make(user("anna"), anonymous={"amqp_user": "anna", "allow": "never"})
+    assert without_credentials(never, LOCAL) == refused
 
 
 def test_certificates_honour_loopback_users(make: Make, loop: asyncio.AbstractEventLoop) -> None:

@@ -66,7 +66,8 @@ management-tls: 15671
 metrics: 15692
 {{- end }}
 
-{{/* The settings of a node that no other has: of (dict "root" $ "node" name "nodes" names). */}}
+{{/* The settings of a node that no other has: of (dict "root" $ "node" name "nodes" names "join" boolean). One that
+joins names no others. */}}
 {{- define "fluxmq.clusterSettings" -}}
 {{- $root := .root }}
 {{- $node := .node }}
@@ -74,12 +75,17 @@ metrics: 15692
 {{- $scheme := ternary "https" "http" (ne $secret "") }}
 enabled: true
 node_id: {{ $node }}
+{{- if .join }}
+join: true
+{{- end }}
 transport:
   bind_addr: ":7948"
+  {{- if not .join }}
   peers:
     {{- range .nodes }}{{ if ne . $node }}
     {{ . }}: "{{ include "fluxmq.host" (dict "root" $root "node" .) }}:7948"
     {{- end }}{{ end }}
+  {{- end }}
   {{- if $secret }}
   tls_enabled: true
   tls_cert_file: /etc/fluxmq/cluster-tls/tls.crt
@@ -91,18 +97,23 @@ transport:
 etcd:
   bind_addr: ":2380"
   client_addr: "127.0.0.1:2379"
+  {{- if not .join }}
   initial_cluster: "{{ range $index, $each := .nodes }}{{ if $index }},{{ end }}{{ $each }}={{ $scheme }}://{{ include "fluxmq.host" (dict "root" $root "node" $each) }}:2380{{ end }}"
+  {{- end }}
 raft:
   enabled: true
   bind_addr: ":7100"
+  {{- if not .join }}
   peers:
     {{- range .nodes }}{{ if ne . $node }}
     {{ . }}: "{{ include "fluxmq.host" (dict "root" $root "node" .) }}:7100"
     {{- end }}{{ end }}
+  {{- end }}
   replication_factor: {{ len .nodes }}
 {{- end }}
 
-{{/* The settings file of a node: of (dict "root" $ "node" name "nodes" names). */}}
+{{/* The settings file of a node: of (dict "root" $ "node" name "nodes" names "join" boolean). "nodes" are those with
+which the cluster began. */}}
 {{- define "fluxmq.settings" -}}
 {{- $values := .root.Values }}
 {{- $listeners := $values.listeners }}
@@ -131,6 +142,25 @@ raft:
 {{- $_ := set $base "cluster" (include "fluxmq.clusterSettings" . | fromYaml) }}
 {{- end }}
 {{- mergeOverwrite $base (deepCopy $values.settings) | toYaml }}
+{{- end }}
+
+{{/* Names of the nodes with which the cluster began, separated by commas. */}}
+{{- define "fluxmq.firstNodes" -}}
+{{- $names := list }}
+{{- range until (int (default .Values.replicas .Values.cluster.initialNodes)) }}{{ $names = append $names (printf "%s-%d" (include "fluxmq.fullname" $) .) }}{{ end }}
+{{- join "," $names }}
+{{- end }}
+
+{{/* A hash of the settings: of all files, or if the cluster may grow, of what does not change when it does. */}}
+{{- define "fluxmq.settingsHash" -}}
+{{- if .Values.cluster.initialNodes }}
+{{- $first := splitList "," (include "fluxmq.firstNodes" .) }}
+{{- $one := include "fluxmq.settings" (dict "root" $ "node" (first $first) "nodes" $first "join" false) }}
+{{- $other := include "fluxmq.settings" (dict "root" $ "node" "other" "nodes" $first "join" true) }}
+{{- print $one $other | sha256sum }}
+{{- else }}
+{{- include (print $.Template.BasePath "/configmap.yaml") . | sha256sum }}
+{{- end }}
 {{- end }}
 
 {{/* Names of the nodes, separated by commas. */}}

@@ -15,6 +15,7 @@ from fluxmq.protocols.amqp10.addresses import (
     Missing,
     Source,
     exchange_address,
+    jms_address,
     queue_address,
     source_of,
     target_of,
@@ -45,7 +46,7 @@ SUBJECT = Missing.SUBJECT
         ("/topic/a.b", AddressTarget("amq.topic", "a.b")),
         ("queue://orders", AddressTarget("", "orders", "orders", declare=True)),
         ("queue://a/b", AddressTarget("", "a/b", "a/b", declare=True)),
-        ("topic://a.b", AddressTarget("amq.topic", "a.b")),
+        ("topic://a.b", AddressTarget("amq.topic", "a.b", topic=True)),
     ],
 )
 def test_targets(address: str, target: AddressTarget) -> None:
@@ -135,6 +136,22 @@ def test_version_1_can_be_turned_off(address: str) -> None:
 def test_version_2_needs_no_setting() -> None:
     assert target_of("/exchanges/e/k", version_1=False) == AddressTarget("e", "k")
     assert source_of("/queues/q", version_1=False) == Source("q")
+
+
+@pytest.mark.parametrize(
+    ("address", "capabilities", "expected"),
+    [
+        ("news", ("topic",), "topic://news"),
+        ("news", ("temporary-topic",), "topic://news"),
+        ("news", ("queue", "shared"), "news"),
+        ("topic://news", ("topic",), "topic://news"),
+        ("/queues/news", ("topic",), "/queues/news"),
+    ],
+)
+def test_a_capability_says_that_a_name_is_a_topics(
+    address: str, capabilities: tuple[str, ...], expected: str
+) -> None:
+    assert jms_address(address, capabilities) == expected
 
 
 def test_a_target_of_each_message() -> None:

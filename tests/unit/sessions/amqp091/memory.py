@@ -186,6 +186,8 @@ class MemoryBroker:
             result = AuthResult(LoginOutcome.BUSY)
         elif mechanism == "EXTERNAL":
             result = AuthResult(LoginOutcome.ACCEPTED, client.certificate_name)
+        elif mechanism == "ANONYMOUS":
+            result = AuthResult(LoginOutcome.ACCEPTED, self.limits.anonymous_user)
         elif password in self.logins:
             login = self.logins[password]
             result = AuthResult(LoginOutcome.ACCEPTED, login.user.name, login)
@@ -326,7 +328,7 @@ class MemoryBroker:
             if queue is None:
                 done(refusals.queue_gone(wanted.queue))
                 return
-            if not wanted.taking and (
+            if not (wanted.taking or wanted.browsing) and (
                 (wanted.exclusive and queue.consumers)
                 or any(handle.wanted.exclusive for handle in queue.consumers)
             ):
@@ -334,7 +336,7 @@ class MemoryBroker:
                 return
             handle = MemoryHeld(queue, wanted, port)
             queue.attached.append(handle)
-            if not wanted.taking:
+            if not (wanted.taking or wanted.browsing):
                 queue.consumers.append(handle)
             done(handle)
 

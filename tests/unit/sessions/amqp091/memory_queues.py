@@ -31,6 +31,8 @@ class MemoryHeld:
         self.limit = wanted.limit
         self.stopped = wanted.taking
         self.handle: set[int] = set()
+        self.seen = 0
+        """Of a browser: the offset behind the last that it was shown."""
 
     def settle(
         self,
@@ -45,6 +47,8 @@ class MemoryHeld:
             for offset in range(first, last + 1):
                 assert offset in self.handle, f"{verb.name} of {offset}, which is not held"
                 self.handle.discard(offset)
+                if self.wanted.browsing:
+                    continue
                 self.queue.settled.append((verb, offset))
                 if delay:
                     self.queue.delays.append(delay)
@@ -63,6 +67,10 @@ class MemoryHeld:
     def take(self, done: Callable[[bool, int], None]) -> None:
         def answer() -> None:
             queue = self.queue
+            if self.wanted.browsing:
+                queue.dispatch()
+                done(self.port is not None, sum(offset >= self.seen for offset in queue.ready))
+                return
             if not queue.ready or self.port is None:
                 done(False, 0)
                 return
@@ -78,6 +86,8 @@ class MemoryHeld:
     def detach(self) -> None:
         self.port = None
         self.queue.attached.remove(self)
+        if self.wanted.browsing:
+            return
         for offset in self.handle:
             insort(self.queue.ready, offset)
         self.handle.clear()
@@ -138,9 +148,23 @@ class MemoryQueue:
         assert handle.port is not None
         handle.port.deliver(batch, index, count, attempts)
 
+    def show(self, browser: MemoryHeld) -> bool:
+        """Show a browser what is ready, one by one; whether anything was."""
+        before = browser.seen
+        for offset in [each for each in self.ready if each >= browser.seen]:
+            if browser.limit < 0 or (browser.limit and len(browser.handle) >= browser.limit):
+                break
+            browser.seen = offset + 1
+            browser.handle.add(offset)
+            batch, index = self.messages[offset]
+            assert browser.port is not None
+            browser.port.deliver(batch, index, 1, self.attempts[offset] + 1)
+        return browser.seen > before
+
     def dispatch(self) -> bool:
         """Give out what there is room for; whether anything was."""
-        gave = False
+        browsers = [each for each in self.attached if each.wanted.browsing]
+        gave = sum(self.show(browser) for browser in browsers) > 0
         while self.ready:
             able = [
                 handle

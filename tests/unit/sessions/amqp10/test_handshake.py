@@ -62,6 +62,17 @@ def test_other_mechanisms_are_refused(broker: MemoryBroker, mechanism: str) -> N
     assert peer.bodies(SaslOutcomeFrame) == [SaslOutcomeFrame(1)]
 
 
+def test_anonymous_is_offered_where_a_user_is_named_for_it() -> None:
+    broker = MemoryBroker(AmqpLimits(anonymous_user="bob"))
+    peer = Peer10(broker, opened=False)
+    init = SaslInitFrame(Symbol("ANONYMOUS"), b"whoever I may be")
+    peer.raw(SASL_HEADER + frame(0, init, kind=FRAME_SASL) + AMQP_HEADER)
+    mechanisms, outcome = peer.bodies()
+    assert names(mechanisms.sasl_server_mechanisms) == ("PLAIN", "ANONYMOUS")
+    assert outcome == SaslOutcomeFrame(0)
+    assert (peer.client.info.user, peer.client.info.mechanism) == ("bob", "ANONYMOUS")
+
+
 def test_external_is_offered_for_a_certificate(broker: MemoryBroker) -> None:
     peer = Peer10(broker, opened=False)
     peer.client.info.certificate_name = "guest"

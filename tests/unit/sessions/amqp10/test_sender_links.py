@@ -20,6 +20,7 @@ from fluxmq.protocols.amqp10.performatives import (
     FlowFrame,
     RejectedState,
     ReleasedState,
+    SourceTerminus,
     TargetTerminus,
     TransactionalState,
     TransferFrame,
@@ -423,3 +424,31 @@ def test_what_came_before_the_end_of_a_link_is_published(
     assert DetachFrame(0, True) in bodies
     assert payloads(broker) == [b"last"]
     assert Verb.ACK not in [verb for verb, _ in broker.queues["/", "q"].settled]
+
+
+def test_a_topic_of_jms_takes_what_nobody_has_subscribed_to(peer: Peer10) -> None:
+    topic = TargetTerminus("news", capabilities=Symbol("topic"))
+    peer.send(AttachFrame("s", 0, False, target=topic, initial_delivery_count=0))
+    peer.receive()
+    peer.publish(data(b"x"))
+    (outcome,) = peer.bodies(DispositionFrame)
+    assert outcome.state == AcceptedState()
+    source = SourceTerminus("news", capabilities=Symbol("topic"))
+    peer.receiver("", credit=5, source=source)
+    peer.publish(data(b"y"))
+    assert [frame.payload for frame in peer.receive() if frame.payload]
+
+
+def test_a_temporary_topic_has_an_address_and_no_queue(broker: MemoryBroker, peer: Peer10) -> None:
+    target = TargetTerminus(dynamic=True, capabilities=Symbol("temporary-topic"))
+    peer.send(AttachFrame("s", 0, False, target=target, initial_delivery_count=0))
+    answer = peer.bodies(AttachFrame)[0]
+    assert answer.target.address.startswith("topic://amq.gen-")
+    assert not [name for _, name in broker.queues if name.startswith("amq.gen-")]
+    listeners = [Peer10(broker), Peer10(broker)]
+    for listener in listeners:
+        listener.receiver(answer.target.address, credit=5)
+    peer.publish(data(b"x"))
+    peer.receive()
+    for listener in listeners:
+        assert [frame for frame in listener.receive() if frame.payload], "each gets it"

@@ -32,6 +32,7 @@ from fluxmq.protocols.amqp10.performatives import (
     AttachFrame,
     BeginFrame,
     CloseFrame,
+    DetachFrame,
     DispositionFrame,
     FlowFrame,
     OpenFrame,
@@ -47,7 +48,7 @@ from fluxmq.routing.topology.changes import DeclareQueue, DeleteQueue
 from fluxmq.routing.topology.names import TRACE_EXCHANGE
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.shards.intake import AMQP
-from tests.unit.shards.amqp.support import PASSWORD, PEER, AmqpClient, AmqpNode, user
+from tests.unit.shards.amqp.support import PASSWORD, PEER, AmqpClient, AmqpNode, contents, user
 from tests.unit.shards.amqp.test_firehose import trace
 
 MakeAmqp = Callable[..., AmqpNode]
@@ -258,6 +259,86 @@ def test_publishes_are_traced_with_their_properties(node: AmqpNode) -> None:
     got = old._sock.recv(65_536)
     assert b"kind" in got
     assert b"traced" in got
+
+
+def test_deliveries_are_traced_and_copies_are_not(node: AmqpNode) -> None:
+    copies = node.queue("copies")
+    node.bind(TRACE_EXCHANGE, "copies", "deliver.#")
+    trace(node, "/")
+    client, other = Client10(node), Client10(node)
+    client.attach(sender="/queues/q1")
+    client.publish(b"one", b"two")
+    client.attach(receiver="/queues/q1")
+    client.flow(1, 0)
+    assert client.payloads() == [b"one"]
+    other.attach(receiver="/queues/copies")
+    other.flow(10, 0)
+    copied = [body for body, _ in other.frames() if isinstance(body, TransferFrame)]
+    assert len(copied) == 1
+    sent = node.amqp(0).messages.sent
+    assert sent[TRACE_EXCHANGE] == 3, "two publishes and a delivery, and not that of the copy"
+    client.flow(1, 1)
+    assert client.payloads() == [b"two"]
+    assert other.payloads() == [b"two"]
+    assert contents(node, copies) == []
+
+
+@pytest.mark.parametrize("queue", ["/queues/q0", "/queues/q1"])
+def test_a_queue_of_any_shard_is_browsed_to_its_end(node: AmqpNode, queue: str) -> None:
+    client, browser = Client10(node), Client10(node)
+    client.attach(sender=queue)
+    client.publish(*(b"%d" % number for number in range(5)))
+    client.read()
+    source = SourceTerminus(queue, distribution_mode=Symbol("copy"))
+    browser.send(AttachFrame("r", 1, True, source=source))
+    browser.flow(20, 0, drain=True)
+    frames = browser.frames()
+    shown = [
+        from_sections(rest).payload for body, rest in frames if isinstance(body, TransferFrame)
+    ]
+    assert shown == [b"0", b"1", b"2", b"3", b"4"]
+    (flow,) = [body for body, _ in frames if isinstance(body, FlowFrame)]
+    assert (flow.delivery_count, flow.link_credit, flow.drain) == (20, 0, True)
+    browser.send(DispositionFrame(RECEIVER, 1, 5, True, AcceptedState()))
+    client.attach(receiver=queue)
+    client.flow(10, 0)
+    assert client.payloads() == shown
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_single_active_consumers_know_which_one_they_are(node: AmqpNode, shard: int) -> None:
+    node.queue("single", shard=shard, arguments={"x-single-active-consumer": True})
+    clients = [Client10(node), Client10(node, 1), Client10(node)]
+    told: list[list[bool]] = [[], [], []]
+
+    def listen() -> list[list[bool]]:
+        for client, list_ in zip(clients, told, strict=True):
+            list_ += [
+                bool(body.properties["rabbitmq:active"])
+                for body in client.read()
+                if isinstance(body, FlowFrame) and body.properties
+            ]
+        return told
+
+    for client in clients:
+        client.attach(receiver="/queues/single")
+    assert listen() == [[], [], []], "not before they give credit"
+    for client in clients:
+        client.flow(1, 0)
+    assert listen() == [[True], [False], [False]]
+    clients[0].send(DetachFrame(1, True))
+    assert listen() == [[True], [False, True], [False]]
+    clients[2].flow(5, 0)
+    assert listen() == [[True], [False, True], [False]], "only what has changed"
+
+
+def test_consumers_of_quorum_queues_are_active(node: AmqpNode) -> None:
+    node.queue("quorum", type="quorum")
+    client = Client10(node)
+    client.attach(receiver="/queues/quorum")
+    client.flow(1, 0)
+    (flow,) = [body for body in client.read() if isinstance(body, FlowFrame)]
+    assert (flow.properties, flow.link_credit) == ({"rabbitmq:active": True}, 1)
 
 
 def test_messages_of_0_9_1_and_1_0_share_a_queue(node: AmqpNode) -> None:

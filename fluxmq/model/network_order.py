@@ -1,7 +1,7 @@
-"""AMQP 0.9.1 numbers in network order, uncompiled: compiled modules take the functions from
-``wire.pxd``.
+"""Numbers in network order, as both versions of AMQP have them, uncompiled: compiled modules take the
+functions from ``network_order.pxd``.
 
-Source: AMQP 0-9-1 section 4.2.5 (data fields) and 2.3.5 (frames).
+Source: AMQP 0-9-1 section 4.2.5 (data fields), AMQP 1.0 part 1, section 1.6.
 """
 
 from __future__ import annotations

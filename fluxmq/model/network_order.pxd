@@ -1,4 +1,4 @@
-# The compiled form of ``wire``: in each module that uses them, so that no call is left.
+# The compiled form of ``network_order``: in each module that uses them, so that no call is left.
 
 cdef inline unsigned int load_u16(const unsigned char* data, Py_ssize_t at) noexcept nogil:
     return (data[at] << 8) | data[at + 1]

@@ -1,0 +1,85 @@
+"""Mutations of AMQP 1.0's hot path: runs of transfers, shapes of messages, ranges of outcomes, deliveries."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+OF_RUN = "tests/unit/protocols/amqp10/test_transfer_run.py::"
+OF_DELIVERY = "tests/unit/protocols/amqp10/test_delivery_template.py::"
+OF_SESSION = "tests/unit/sessions/amqp10/test_transfer_runs.py::"
+
+MUTATIONS = [
+    Mutation(
+        "amqp10_run_of_one_link",
+        "A run has transfers of one link, with ids one apart.",
+        "TransferRun.read",
+        "or self._delivery != (self.first + count) & 0xFFFFFFFF",
+        "",
+        OF_RUN + "test_what_ends_a_run",
+    ),
+    Mutation(
+        "amqp10_aborted_in_a_run",
+        "A transfer that is aborted, resumes or has more frames is in no run.",
+        "TransferRun._envelope",
+        "elif field != _BATCHABLE:",
+        "elif False:",
+        OF_RUN + "test_what_ends_a_run",
+    ),
+    Mutation(
+        "amqp10_id_as_text",
+        "An id is checked before it is stored.",
+        "_id_end",
+        "if bytes(memoryview(buffer)[start:stop]).isascii() else -1",
+        "",
+        OF_SESSION + "test_an_id_that_is_no_text_is_refused_within_a_run",
+    ),
+    Mutation(
+        "amqp10_other_properties",
+        "Messages of one check are equal in all but ids and creation time.",
+        "MessageShape._walk",
+        "return _past(buffer, place, end, self._rest)",
+        "return place + len(self._rest)",
+        OF_RUN + "test_messages_of_another_shape_are_checked",
+    ),
+    Mutation(
+        "amqp10_hashed_ids",
+        "A message goes by its own id where an exchange looks at ids.",
+        "goes_by_key",
+        "return space is not None and (exchange, routing_key) in space.routes",
+        "return True",
+        OF_SESSION + "test_an_exchange_that_hashes_ids_gets_each",
+    ),
+    Mutation(
+        "amqp10_credit_of_runs",
+        "A run takes no more than the link's credit.",
+        "IncomingLink.on_transfers",
+        "count = min(count, self.credit)",
+        "count = min(count, 1 << 20)",
+        OF_SESSION + "test_no_more_than_the_credit_is_taken",
+    ),
+    Mutation(
+        "amqp10_accepted_range",
+        "Dispositions are one range only where one follows the other.",
+        "Amqp10Parser._accepts",
+        "elif self._first != (last + 1) & 0xFFFFFFFF:",
+        "elif False:",
+        OF_SESSION + "test_dispositions_in_any_order_settle_each_once",
+    ),
+    Mutation(
+        "amqp10_expiry_of_a_template",
+        "A delivery tells the rest of its own message's life.",
+        "DeliveryTemplate._size",
+        "if batch.expiry(index) != self.expiry:",
+        "if False:",
+        OF_DELIVERY + "test_another_mark_expiry_or_key_is_another_template",
+    ),
+    Mutation(
+        "amqp10_sections_of_a_template",
+        "Sections behind the payload are not taken for properties.",
+        "DeliveryTemplate._tail",
+        "return _are_properties(data, at, end)",
+        "return True",
+        OF_DELIVERY + "test_messages_of_other_kinds_are_of_other_templates",
+    ),
+]
+"""Rules of the hot path, each with the test that notices."""
