@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +121,15 @@ def _descriptors() -> set[tuple[str, str]]:
         with contextlib.suppress(OSError):
             found.add((number, os.readlink(f"/proc/self/fd/{number}")))
     return found
+
+
+@pytest.fixture
+def fresh_fonts() -> None:
+    """Have Matplotlib open fonts anew: it keeps their files open, and a test that closed a descriptor twice may have
+    closed one of these."""
+    loaded = sys.modules.get("matplotlib.font_manager")
+    if loaded is not None:
+        loaded._get_font.cache_clear()
 
 
 @pytest.fixture(autouse=True)

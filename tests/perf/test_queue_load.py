@@ -28,6 +28,8 @@ from perf.queue_cases import QUEUE_CASES, adapted
 from perf.run import Measurement, Run, Timing
 from perf.workload import Workload, WorkloadError
 
+pytestmark = pytest.mark.usefixtures("fresh_fonts")
+
 BUFFER = 1 << 16
 SIZE = 64
 DURABLE = Workload(protocol="queue", qos=1, shape="pairs", version=5)

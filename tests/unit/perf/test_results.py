@@ -155,6 +155,7 @@ def test_a_comparison_is_written_whole(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.tmp"))
 
 
+@pytest.mark.usefixtures("fresh_fonts")
 def test_pictures_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     case = CaseResult(CASE, {"fluxmq": [measurement(300)], "mosquitto": [measurement(100)]})
