@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.__main__ import main
 from tests.sim.campaign import check_seeds, outputs_under_other_hashes, seeds_of_tests
 from tests.sim.sessions.swarm import FAULTS, draw
 from tests.sim.sessions.world import STEPS, World
@@ -21,7 +20,7 @@ def test_seeds_keep_every_promise(seeds: range) -> None:
     check_seeds(seeds, HAPPENS, STEPS, World)
 
 
-NOTICING = (7, 28, 29, 62, 68, 74, 127, 215)
+NOTICING = (24, 62, 84, 126, 128, 205)
 """First seeds that notice the rules of ``tests/mutations/simulated_sessions.py`` broken."""
 
 
@@ -29,12 +28,6 @@ NOTICING = (7, 28, 29, 62, 68, 74, 127, 215)
 @pytest.mark.parametrize("seed", NOTICING)
 def test_seeds_that_notice_mutations(seed: int) -> None:
     check_seeds([seed], (), STEPS, World)
-
-
-@pytest.mark.parametrize("seed", [435])
-def test_what_seeds_have_found_is_mended(seed: int) -> None:
-    """435: a session left while a node that was away came back, and what that sent for it was acknowledged."""
-    assert main(["--sessions", "--seed", str(seed)]) == 0
 
 
 def test_seldom_faults_are_drawn() -> None:
