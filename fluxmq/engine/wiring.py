@@ -29,6 +29,7 @@ from fluxmq.replication.disk import Disk
 from fluxmq.replication.hosted_groups import HostedGroups
 from fluxmq.replication.nodes import Nodes
 from fluxmq.replication.placement import Places
+from fluxmq.settings.group_names import group_of_set
 from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, Placement, name_of
@@ -171,8 +172,10 @@ class Queues:
                     continue
                 try:
                     self.durable.open(name)
-                except UnknownGroup:  # it is opened when its nodes are known, or allowed again
-                    continue
+                except UnknownGroup:
+                    if group_of_set(name) is None:
+                        raise
+                    continue  # it is opened when its nodes are known
                 beat()
 
     # Clients of groups

@@ -61,9 +61,9 @@ MUTATIONS = [
     Mutation(
         "members_by_name",
         "Every node chooses the same members for a group.",
-        "_chosen.weight",
-        r'f"{group}\0{member.node}"',
-        r'f"{group}\0{member.address}"',
+        "_chosen",
+        "sorted(nodes, key=weight, reverse=True)[:copies]",
+        "nodes[:copies]",
         "tests/unit/settings/test_plans.py::test_members_are_chosen_alike_on_every_node",
     ),
     Mutation(
