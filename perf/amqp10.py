@@ -152,7 +152,7 @@ def publish_template(size: int, stamped: bool) -> tuple[bytes, int, int]:
 
 
 def stamps_in(message: bytes) -> tuple[int, int]:
-    """Where the digits of a template's id are, and its creation time; 0 where it has none."""
+    """Positions of the digits of a template's id and of its creation time; 0 for none."""
     at = message.find(ID_PREFIX)
     if at < 0:
         return 0, 0

@@ -56,7 +56,7 @@ class WorkDispatcher(GroupDispatcher):
         self._told: dict[GroupConsumer, bool] = {}
         """Consumers that know whether they are the single active one."""
         self._told_consumers = -1
-        """How many consumers there were when that was told last; -1 since one has gone or stopped."""
+        """Number of consumers at the last telling; -1 since one has gone or stopped."""
         self.dead_lettering = DeadLettering(queue, group)
         group.pending.arm_all()
 

@@ -52,7 +52,7 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def joins(self) -> int:
-        """How often it has joined: at least once if it has, which an earlier version did not count."""
+        """Number of times that it has joined. An earlier version did not count: it is 1 there."""
         return max(self.times, int(self.joined))
 
 

@@ -2,8 +2,8 @@
 
 Whenever nodes join or leave, the cluster keeps the nodes that there are then, under an identifier that
 follows from them. A set never changes, and a group that begins on one has the identifier in its name:
-whoever knows the set computes the same members, however many nodes have come or gone since, and
-whoever does not know it does not begin the group.
+all nodes that know the set compute the same members, however many nodes have come or gone since, and
+a node that does not know it does not begin the group.
 
 A node that has left and comes back is another member: it has forgotten what it promised. So a set has
 with each node how often that one had joined. Pure.

@@ -64,7 +64,7 @@ def transfer(number: int, message: bytes, wide: bool) -> bytes:
 
 
 def effect(sent: list[bytes], wide: bool) -> tuple[Any, ...]:
-    """What is stored, the outcome of each, and the end of the link, if it ends."""
+    """The stored messages, the outcome of each, and the end of the link, if it ends."""
     broker = MemoryBroker()
     broker.apply([DeclareQueue(QueueRecord("/", "q"))])
     peer = Peer10(broker)

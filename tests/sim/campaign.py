@@ -67,7 +67,7 @@ KINDS: dict[str, tuple[Callable[..., Simulated], int, str]] = {
     QUEUES: (QueueWorld, QUEUE_EVENTS, "fluxmq.raft with queues and storage"),
     SESSIONS: (SessionWorld, STEPS, "sessions of clients that roam"),
 }
-"""What a seed is a run of, events of its first part unless told otherwise, and a title."""
+"""The world that a seed runs, the default number of events of its first part, and a title."""
 
 
 @dataclass

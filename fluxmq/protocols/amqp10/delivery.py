@@ -106,7 +106,7 @@ def _first(size: int, channel: int, handle: int, delivery: int, settled: bool, m
 
 
 class TransferForm:
-    """What the transfers of a link have in common: ``channel``, ``handle``, whether they are
+    """The common part of a link's transfers: ``channel``, ``handle``, whether they are
     ``settled``, and ``frame_max``, the bytes of the largest frame that holds a whole message."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where a queue is: the node of its leader, and those of its replicas, as management tells them."""
+"""Places of a queue: the node of its leader, and those of its replicas, as management tells them."""
 
 from __future__ import annotations
 

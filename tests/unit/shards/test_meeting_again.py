@@ -236,7 +236,7 @@ def test_interest_that_ends_while_two_nodes_are_away_may_be_at_the_other(
 
 
 def test_so_it_is_if_it_ends_when_the_stream_begins(make_plane: MakePlane) -> None:
-    """What a node has not told yet when a stream begins comes before everything else over that."""
+    """Changes that a node has not told yet when a stream begins come first over that stream."""
     plane = make_plane(1, 1, 1)
     publisher = plane.net.client(2)
     absent(plane)
