@@ -75,4 +75,13 @@ MUTATIONS = [
         "pass",
         SEEDS + "[62]",
     ),
+    Mutation(
+        "released_again_before_disk",
+        "PUBREL to a client that has returned waits until PUBREC is on disk.",
+        "SessionJournal.released_again",
+        "self._then(partial(connection.append, pubrels))",
+        "connection.append(pubrels)",
+        "tests/unit/shards/test_durable.py::"
+        "test_pubrel_to_a_client_that_returns_waits_for_the_disk_as_well",
+    ),
 ]

@@ -460,7 +460,6 @@ class SessionDelivery(InflightWindow):
         """Serve a returning or new client: PUBRELs again, then unanswered messages, then waiting
         ones."""
         out: bytearray
-        before: cython.Py_ssize_t
         inflight: InflightRange
         self.connection = connection
         self.window = window
@@ -472,11 +471,14 @@ class SessionDelivery(InflightWindow):
                 inflight = item
                 inflight.forget_fit()
         if self.released:
-            out = connection.buffer()
-            before = len(out)
+            out = bytearray()
             for pid in self.released:
                 out += b"\x62\x02"
                 out += pid.to_bytes(2, "big")
-            connection.size += len(out) - before
+            if self.durable is None:
+                connection.append(bytes(out))
+            else:
+                journal: RunJournal = self.durable
+                journal.released_again(connection, bytes(out))
         self.pump()
         return 0

@@ -67,3 +67,6 @@ class RunJournal(Protocol):
         self, run: PublishRun, qos: int, retain: int, subscription_ids: bytes, group: object, /
     ) -> object:
         """Keep a run for the session."""
+
+    def released_again(self, connection: Connection, pubrels: bytes, /) -> None:
+        """Send PUBRELs again, once every PUBREC so far is on disk."""

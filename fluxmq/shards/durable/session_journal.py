@@ -12,9 +12,11 @@ Source: MQTT 3.1.1 and 5.0 sections 4.1, 4.3, 4.4.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fluxmq.model.outcomes import Outcome
+from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.protocols.mqtt.run import PublishRun
@@ -417,7 +419,12 @@ class SessionJournal:
         self.home.put(RELEASED, (self.client_id, packet_id))
         self._then(answer)
 
-    def _then(self, answer: Callable[[], None]) -> None:
+    def released_again(self, connection: Connection, pubrels: bytes) -> None:
+        """Send PUBRELs again to a client that has returned, once every PUBREC so far is on disk: after
+        PUBREL the client takes the same identifier for another message."""
+        self._then(partial(connection.append, pubrels))
+
+    def _then(self, answer: Callable[[], object]) -> None:
         client = self.session.client
 
         def safe(reason: int) -> None:

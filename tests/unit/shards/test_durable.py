@@ -117,6 +117,24 @@ def test_unanswered_messages_come_again_with_dup_and_their_identifiers(make_node
     assert all(packet.dup for packet in found)
 
 
+def test_pubrel_to_a_client_that_returns_waits_for_the_disk_as_well(make_node: MakeNode) -> None:
+    """After PUBREL the client has no memory of the message: it would be a new one if it came again."""
+    node = make_node()
+    client = node.connect(0, "c", clean=False, props=LASTING)
+    client.subscribe("t", qos=2)
+    node.connect(0, "p").publish("t", b"x", qos=2)
+    message = client.expect(wire.PUBLISH)
+    node.disks[0].held = True
+    client.send(wire.acknowledge(wire.PUBREC, message.packet_id))
+    client.drop()
+    back = again(node, "c")
+    assert kinds(back) == []
+    node.disks[0].held = False
+    node[0].store.commit()
+    found = drain(back)
+    assert [(each.kind, each.packet_id) for each in found] == [(wire.PUBREL, message.packet_id)]
+
+
 def test_a_message_released_before_the_restart_is_not_sent_again(make_node: MakeNode) -> None:
     node = make_node()
     client = node.connect(0, "c", clean=False, props=LASTING)
