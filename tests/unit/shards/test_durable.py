@@ -1,4 +1,7 @@
-"""Sessions and retained messages on disk: nothing is answered before it is there, all of it comes back."""
+"""Sessions and retained messages on disk: nothing is answered before it is there, all of it comes back.
+
+Longer than 500 lines because the cases share their clients and restarts.
+"""
 
 from __future__ import annotations
 
