@@ -107,10 +107,8 @@ MUTATIONS = [
         "release_repeated",
         "PUBREL is sent again on a new connection until PUBCOMP [MQTT-4.4.0-1].",
         "SessionDelivery.attach",
-        """if self.released:
-            out = connection.buffer()""",
-        """if False:
-            out = connection.buffer()""",
+        "if self.released:",
+        "if False:",
         OF_DELIVERY + "test_after_pubrec_the_release_is_repeated_and_not_the_message",
     ),
     Mutation(
