@@ -40,6 +40,7 @@ from fluxmq.ipc.clusters import (
     RaftRow,
     Transfer,
 )
+from fluxmq.ipc.messages import ERROR_AWAY
 from fluxmq.ipc.node_messages import DESCRIBE_NODE, LISTENING, Listening, NodeDescription
 from fluxmq.ipc.polling_client import CallError
 from fluxmq.ipc.row_messages import (
@@ -211,7 +212,7 @@ def leave(node: TargetNode, options: argparse.Namespace) -> list[str]:
         _part_from_clients(caller, options)
         for group in sorted(_rows_of(caller, name)):
             if not options.shrink:
-                _move_copy(caller, group, others, options.wait)
+                move_copy(caller, group, others, options.wait)
             _until(partial(_leave_group, caller, group, name), options.wait, "is still a member of")
             _say(f"{name} is no longer a member of group {group!r}")
         caller.call(LEAVE, Leave(check=False, force=options.force).to_body())
@@ -277,25 +278,37 @@ def successors(rows: Iterable[RaftRow], group: str, others: Iterable[str]) -> li
     return begun or sorted(fit, key=lambda node: (copies[node], node))
 
 
-def _move_copy(caller: BrokerCaller, group: str, others: tuple[str, ...], seconds: float) -> None:
+def move_copy(caller: BrokerCaller, group: str, others: tuple[str, ...], seconds: float) -> None:
     """Have another node take a copy of a group, if there is one without: it becomes a voter before this
     node leaves."""
+    deadline = time.monotonic() + seconds
     candidates = successors(_rows(caller), group, others)
+    if not candidates:
+        _say(f"group {group!r} has one copy less: all other nodes have one")
+        return
+    while isinstance(node := _begin_copy(caller, group, candidates), list):
+        # The group may be electing a leader, or a node may be coming back.
+        if time.monotonic() >= deadline or all(each.code != ERROR_AWAY for each in node):
+            reasons = "\n".join([*map(str, node), "let the group have one copy less with --shrink"])
+            text = f"no node can take over the copy of group {group!r}:\n{reasons}"
+            raise ExitError(EXIT_REFUSED, text)
+        time.sleep(POLL_SECONDS)
+    _until(partial(_not_voter, caller, group, node), seconds, "waits, before it leaves, for")
+    _say(f"{node} has a copy of group {group!r}")
+
+
+def _begin_copy(caller: BrokerCaller, group: str, candidates: list[str]) -> str | list[CallError]:
+    """Add the first node that a group accepts as a member; return it, or the refusals of all."""
     problems = []
     for node in candidates:
         try:
             caller.call(MEMBER_CHANGE, MemberChange(group, node, ADD).to_body())
         except CallError as problem:
             if not _is_member(caller, group, node):
-                problems.append(str(problem))
+                problems.append(problem)
                 continue
-        _until(partial(_not_voter, caller, group, node), seconds, "waits, before it leaves, for")
-        _say(f"{node} has a copy of group {group!r}")
-        return
-    if candidates:
-        why = "\n".join([*problems, "let the group have one copy less with --shrink"])
-        raise ExitError(EXIT_REFUSED, f"no node can take over the copy of group {group!r}:\n{why}")
-    _say(f"group {group!r} has one copy less: all other nodes have one")
+        return node
+    return problems
 
 
 def _is_member(caller: BrokerCaller, group: str, node: str) -> bool:

@@ -72,6 +72,7 @@ def test_a_scrape_has_rabbitmqs_names_on_request(own_broker: BrokerFactory) -> N
             channel.basic_publish("", "scraped", b"m")
         channel.basic_get("scraped")
         status, text = broker.http("/metrics?prefix=rabbitmq")
+        single = broker.http("/metrics/per-object?prefix=rabbitmq")[1]
     assert status == 200
     found = {
         each.name: each.value
@@ -90,7 +91,6 @@ def test_a_scrape_has_rabbitmqs_names_on_request(own_broker: BrokerFactory) -> N
     assert found["rabbitmq_resident_memory_limit_bytes"] > 0
     assert not any(name.startswith("fluxmq_") for name in found)
     assert broker.http("/metrics?prefix=other")[0] == 400
-    single = broker.http("/metrics/per-object?prefix=rabbitmq")[1]
     assert 'rabbitmq_queue_messages{queue="scraped",vhost="/"} 3.0' in single
 
 

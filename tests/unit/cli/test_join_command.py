@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import yaml
 from msgspec.structs import replace
 
-from fluxmq.cli.join_command import addresses_of, successors
+from fluxmq.cli import join_command
+from fluxmq.cli.exits import ExitError
+from fluxmq.cli.join_command import addresses_of, move_copy, successors
 from fluxmq.cli.main import run
-from fluxmq.ipc.clusters import LEARNER
+from fluxmq.ipc.clusters import LEARNER, MEMBER_CHANGE, RaftListing
+from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, Body
+from fluxmq.ipc.polling_client import CallError
 from tests.unit.control.test_clustering import member, row
 from tests.unit.settings.test_membership import file_of, raw, record
 
@@ -76,3 +80,40 @@ def test_a_copy_goes_to_a_node_that_has_none_of_the_group_and_the_fewest_of_othe
     learner = replace(member("d"), kind=LEARNER)
     begun = replace(three, members=(*three.members, learner))
     assert successors((begun, more), "g", ("b", "c", "d", "e")) == ["d"], "it was interrupted"
+
+
+class ElectingCluster:
+    """A cluster whose group refuses new members a number of times, and takes the next."""
+
+    def __init__(self, code: str, refusals: int) -> None:
+        self.code = code
+        self.refusals = refusals
+        self.members = "abc"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        pass
+
+    def call(self, kind: str, _body: Body) -> Body:
+        if kind == MEMBER_CHANGE and self.refusals:
+            self.refusals -= 1
+            raise CallError(self.code, "group g has no leader at the moment")
+        if kind == MEMBER_CHANGE:
+            self.members += "d"
+        listed = replace(row("g", "a", self.members), members=tuple(map(member, self.members)))
+        return RaftListing((listed,)).to_body()
+
+
+def test_a_copy_moves_when_the_group_has_elected_its_leader(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(join_command, "POLL_SECONDS", 0.0)
+    cluster = ElectingCluster(ERROR_AWAY, 3)
+    move_copy(cluster, "g", ("b", "c", "d"), 60.0)
+    assert capsys.readouterr().out == "d has a copy of group 'g'\n"
+    for late in (ElectingCluster(ERROR_AWAY, 2), ElectingCluster(ERROR_FAILED, 1)):
+        seconds = 0.0 if late.code == ERROR_AWAY else 60.0
+        with pytest.raises(ExitError, match=r"no leader at the moment\nlet the group"):
+            move_copy(late, "g", ("b", "c", "d"), seconds)
