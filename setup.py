@@ -35,6 +35,7 @@ CYTHON_MODULES = {
             "batch_delivery",
             "batches",
             "delivery",
+            "identifiers",
             "inflight_range",
             "run",
             "scan",

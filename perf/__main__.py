@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | amqp10 | cluster | failover | catch_up | roaming | node-loss | resting | observers | queue-pages | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | amqp10 | cluster | failover | catch_up | roaming | node-loss | resting | wakeups | observers | queue-pages | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from perf import (
     report,
     resting,
     roaming,
+    wakeups,
 )
 from perf.brokers import BrokerError
 from perf.cases import CASES, IDLE_CONNECTIONS
@@ -77,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     queue_pages.add_options(
         commands.add_parser("queue-pages", help="pages of the list of very many queues")
     )
+    wakeups.add_options(commands.add_parser("wakeups", help="what wakes idle processes"))
     observers.add_options(
         commands.add_parser("observers", help="scrapes and open pages beside messages")
     )
@@ -224,6 +226,7 @@ SPECIAL: Final = {
     "observers": observers.main,
     "queue-pages": queue_pages.main,
     "resting": resting.main,
+    "wakeups": wakeups.main,
     "roaming": roaming.main,
 }
 """Commands with modules of their own."""

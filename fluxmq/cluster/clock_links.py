@@ -16,6 +16,8 @@ from fluxmq.cluster.node_links import NodeLink
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
 
+CLOCK: Final = "clock"
+"""Name of the control frame."""
 TELL_US: Final = 5_000_000
 """Interval between two readings over a link: a clock that was set is noticed within it, and a
 reading is a frame of a few dozen bytes.
@@ -66,7 +68,7 @@ class ClockLinks:
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames by name."""
-        return {"clock": self._on_clock}
+        return {CLOCK: self._on_clock}
 
     def tell(self, link: NodeLink) -> None:
         """Send a reading to a shard of another node, if it understands readings."""
@@ -75,14 +77,14 @@ class ClockLinks:
         clock, elapsed = self._clock, self._clock.elapsed()
         sent, came = self._heard.get(link.peer, (0, elapsed))
         showing = (clock.now(), clock.wall(), clock.settled)
-        link.send_control("clock", elapsed, sent, elapsed - came, *showing)
+        link.send_control(CLOCK, elapsed, sent, elapsed - came, *showing)
 
     def lost(self, link: NodeLink) -> None:
         """Forget a link that is down: late readings say nothing of the next one's round trips."""
         self._heard.pop(link.peer, None)
 
     def housekeeping(self) -> None:
-        """Send readings when due, log clocks that drift apart; called every tenth of a second."""
+        """Send readings when due, log clocks that drift apart; called by the shard's timer."""
         elapsed = self._clock.elapsed()
         self._settle(elapsed)
         if elapsed - self._told_at < TELL_US:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Protocol
 
 from fluxmq.cluster.connection import NodeStream, StreamHello
@@ -112,8 +112,12 @@ class NodeLinks:
         pairs: Pairs,
         observer: NodeLinkObserver,
         wake: Callable[[], None],
+        quiet: Container[str] = (),
+        arrived: Callable[[], None] = lambda: None,
     ) -> None:
-        """Register with the endpoint, which is started afterwards."""
+        """Register with the endpoint, which is started afterwards. ``quiet``: names of control
+        frames that leave a tick nothing to do; their handlers call ``wake`` if one does.
+        ``arrived`` is called before anything is handled: the last tick may be long ago."""
         self.links: dict[int, NodeLink] = {}
         self._endpoint = endpoint
         self._own = endpoint.own._replace(purpose=purpose)
@@ -121,6 +125,8 @@ class NodeLinks:
         self._observer = observer
         self._handlers = dict(observer.handlers())
         self._wake = wake
+        self._quiet = quiet
+        self._arrived = arrived
         self._started = False
         self._dialers: dict[tuple[str, int], Dialer] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -199,6 +205,7 @@ class NodeLinks:
 
     def connected(self, connection: NodeStream) -> None:
         """Register a new stream."""
+        self._arrived()
         hello = connection.hello
         self._endpoint.met(hello)
         peer = self._endpoint.number_of(hello.node) * SHARDS_MAX + hello.shard
@@ -221,10 +228,12 @@ class NodeLinks:
         link = self._link_of(connection)
         if link is None:
             return
+        quiet = True
+        self._arrived()
         try:
             for frame in records:
                 link.received_bytes += len(frame)
-                self._take(link, frame)
+                quiet = self._take(link, frame) and quiet
         except Exception as error:  # noqa: BLE001 (input of another node must not end this one)
             self.malformed.event(
                 logging.WARNING,
@@ -234,17 +243,22 @@ class NodeLinks:
                 problem=repr(error),
             )
             connection.close()
-        self._wake()
+            quiet = False
+        if not quiet:
+            self._wake()
 
-    def _take(self, link: NodeLink, frame: bytes) -> None:
+    def _take(self, link: NodeLink, frame: bytes) -> bool:
+        """Handle a frame; return whether it leaves a tick nothing to do."""
         if frame[0] == frames.CONTROL:
             name, *arguments = frames.decode_control(frame)
             self._handlers[str(name)](link, *arguments)
-        else:
-            self._observer.received(link, frame)
+            return str(name) in self._quiet
+        self._observer.received(link, frame)
+        return False
 
     def lost(self, connection: NodeStream, why: str) -> None:
         """Unregister a stream that has ended."""
+        self._arrived()
         link = self._link_of(connection)
         if link is not None:
             place = {"node": link.node, "shard": link.shard, "purpose": self._own.purpose}

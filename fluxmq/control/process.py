@@ -11,7 +11,6 @@ Longer than 500 lines because it names every part of the process once, with what
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 import sqlite3
@@ -116,9 +115,8 @@ if TYPE_CHECKING:
     from fluxmq.control.etcd.shared_metadata import SharedMetadata
     from fluxmq.control.management.api import ManagementApi
 
-HEARTBEAT_SECONDS: Final = 0.25
-# Heartbeats between two reports of suppressed log lines, and two memory checks: about a second.
-FLUSH_BEATS: Final = 4
+# Heartbeats, reports of suppressed log lines, and memory checks.
+HEARTBEAT_SECONDS: Final = 1.0
 # Time fluxmqctl status waits for shards' numbers, and /ready for the control socket.
 STATUS_SECONDS: Final = 1.0
 PING_SECONDS: Final = 1.0
@@ -617,11 +615,10 @@ class ControlProcess:
         return in_time
 
     async def _beat(self) -> None:
-        for beat in itertools.count():
+        while True:
             self._table.beat(self._launch.slot, time.monotonic_ns())
-            if beat % FLUSH_BEATS == 0:
-                flush_all()
-                self._resources.measure()
+            flush_all()
+            self._resources.measure()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def _reload(self) -> None:

@@ -284,6 +284,11 @@ class QueueClients:
         consumer.end()
         self._orphans[session, written] = 0
 
+    @property
+    def idle(self) -> bool:
+        """True if no consumer waits to be attached again."""
+        return not self._orphans
+
     def housekeeping(self) -> None:
         """Reattach consumers that their group has cancelled."""
         now = self._clock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fluxmq.ipc.group_choice import ClusterMap
 from fluxmq.metrics.registry import Sample
@@ -28,6 +28,14 @@ class GroupObserver(Protocol):
     def leads(self, group: ReplicationGroup) -> None:
         """Note a group that leads here and whose configured queues are declared."""
         return
+
+
+class WaitingRequests(NamedTuple):
+    """What waits for groups that other nodes lead: batches in outboxes, and clients of groups with
+    requests that are not answered."""
+
+    batches: int
+    clients: int
 
 
 class ClusterGroups(GroupObserver, Protocol):
@@ -86,12 +94,12 @@ class ClusterGroups(GroupObserver, Protocol):
         return False
 
     @property
-    def outbox_batches(self) -> int:
-        """Number of batches in all outboxes of this shard."""
-        return 0
+    def waiting(self) -> WaitingRequests:
+        """What waits for groups that other nodes lead."""
+        return WaitingRequests(0, 0)
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         return
 
     def samples(self) -> Iterator[Sample]:

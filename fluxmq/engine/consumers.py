@@ -17,6 +17,7 @@ from collections.abc import Callable
 from fluxmq.engine.ports import AppendCallback, ConsumerHandle, Range
 from fluxmq.model.batch_format import EXPIRY, Batch
 from fluxmq.protocols.mqtt.batch_delivery import OffsetProperties, delivery_runs
+from fluxmq.protocols.mqtt.identifiers import ReleasedRange
 from fluxmq.protocols.mqtt.inflight_range import CLOCK_SLACK, EXPIRY_MAX, GROWTH_MAX, InflightRange
 from fluxmq.protocols.mqtt.message_properties import from_block
 from fluxmq.protocols.mqtt.run import PublishRun
@@ -255,9 +256,9 @@ class QueueConsumer:
             if inflight.settle is self
         ]
         under_way += [
-            (wanted[1], wanted[1])
-            for wanted in (delivery.released or {}).values()
-            if wanted is not None and wanted[0] is self
+            (released.base, released.base + released.count - 1)
+            for released in self._released()
+            if released.settle is self
         ]
         for first, last in ranges:
             for low, high in under_way:
@@ -284,12 +285,16 @@ class QueueConsumer:
         for inflight in delivery.unanswered_ranges or ():
             if mine(inflight):  # the client may still answer it, without effect
                 inflight.group = inflight.settle = None
-        if delivery.released:
-            for pid, wanted in delivery.released.items():
-                if wanted is not None and wanted[0] is self:
-                    # PUBREC came: the client owns the message, even without PUBCOMP.
-                    self.acknowledged(wanted[1], 1)
-                    delivery.released[pid] = None
+        for released in self._released():
+            if released.settle is self:
+                # PUBREC came: the client owns the messages, even without PUBCOMP.
+                self.acknowledged(released.base, released.count)
+                released.settle = None
+
+    def _released(self) -> list[ReleasedRange]:
+        """Return the session's messages that await PUBCOMP."""
+        released = self.session.delivery.released
+        return [] if released is None else released.ranges
 
     def _is_mine(self, inflight: InflightRange) -> bool:
         return inflight.group is self

@@ -445,7 +445,7 @@ class GroupClient:
                 consumer.attach(target)
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         self._give_up()
         if self._fenced:
             self._probe()

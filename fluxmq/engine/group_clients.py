@@ -13,6 +13,7 @@ from enum import IntEnum
 
 from fluxmq.cluster.clock_links import SteeredClock
 from fluxmq.cluster.shard_endpoint import ShardEndpoint
+from fluxmq.engine.cluster_groups import WaitingRequests
 from fluxmq.engine.counts import NOT_LEADER
 from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.group_client import NUMBERS_APART, GroupClient, WritePolicy
@@ -324,9 +325,10 @@ class GroupClients:
         return (each for (_, whose), each in self._clients.items() if whose != For.OUTBOXES)
 
     @property
-    def outbox_batches(self) -> int:
-        """Number of batches in all outboxes of this shard."""
-        return sum(self.outboxes.depths())
+    def waiting(self) -> WaitingRequests:
+        """What waits for groups that other nodes lead."""
+        requests = sum(not each.idle or each.waits for each in self._clients.values())
+        return WaitingRequests(sum(self.outboxes.depths()), requests)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of appends to groups that other nodes lead."""
@@ -340,7 +342,7 @@ class GroupClients:
         yield "fluxmq_outbox_refused_total", {}, counts.refused
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         for client in self._clients.values():
             client.housekeeping()
         self.outboxes.housekeeping()

@@ -214,7 +214,12 @@ class NodeGroups:
             for client in self._clients.values():
                 client.retry()
 
+    @property
+    def idle(self) -> bool:
+        """True if no request waits for a group."""
+        return all(each.idle and not each.waits for each in self._clients.values())
+
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         for client in self._clients.values():
             client.housekeeping()

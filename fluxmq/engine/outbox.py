@@ -327,7 +327,7 @@ class Outbox:
         self._held.settle(Verb.ACK, [(offset, offset) for offset in taken], 0, b"", settled)
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         if self._again and self._again <= self._now():
             self._again = 0.0
         self.attach()
@@ -466,7 +466,7 @@ class Outboxes:
         return [box.depth for boxes in self._boxes.values() for box in boxes.values()]
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         for boxes in list(self._boxes.values()):
             for box in list(boxes.values()):
                 box.housekeeping()

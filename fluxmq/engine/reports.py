@@ -50,7 +50,7 @@ class QueueReports:
             "groups_leaderless": states["leaderless"],
             "queues": len(names) + len(service.ephemeral.machine.queues),
             "queues_buffered": sum(durability_of(name) == "buffered" for name in names),
-            "outbox_batches": self._queues.elsewhere.outbox_batches,
+            "outbox_batches": self._queues.elsewhere.waiting.batches,
             "clocks_apart": self._queues.nodes.clocks_apart,
         }
 

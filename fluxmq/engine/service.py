@@ -38,8 +38,9 @@ from fluxmq.storage.errors import OutOfDescriptors
 
 ROOM_SECONDS = 1.0
 """Seconds between checks of free disk space."""
-TIMER_AHEAD_US = 500_000
-"""Timers due later than this are left to housekeeping, which runs ten times a second. Nearly all of
+TIMER_AHEAD_US = 2_000_000
+"""Timers due later than this are left to housekeeping, which runs once a second when nothing
+happens, otherwise more often. Nearly all of
 them (consumer timeouts of half an hour) are for messages settled long before."""
 PAUSED_QUEUE = 16
 """Reason for pausing a connection: a group's appends exceed the high watermark."""
@@ -401,7 +402,7 @@ class QueueService:
     # Housekeeping
 
     def housekeeping(self) -> None:
-        """Do periodic work; runs every tenth of a second."""
+        """Do periodic work; run by the shard's timer."""
         now = self._reactor.tally.now
         self._timers()
         self.durable.begin_housekeeping()

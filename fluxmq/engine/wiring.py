@@ -214,8 +214,13 @@ class Queues:
         self.elsewhere.join(remote)
         self._server = GroupServer(links, self.service, self.names, self.arrived)
         found = QueueLinks(self._server, remote, self.nodes)
-        self.nodes.join(links, found)
+        self.nodes.join(links, found, self._arrived_from_nodes)
         return found
+
+    def _arrived_from_nodes(self) -> None:
+        """Take the time: what other nodes send is handled outside of ticks, and the last one may be
+        long ago."""
+        self.reactor.tally.now = time.monotonic()
 
     @property
     def remote_above_high_watermark(self) -> bool:
@@ -239,7 +244,7 @@ class Queues:
     # Time
 
     def housekeeping(self) -> None:
-        """Do periodic work; runs every tenth of a second."""
+        """Do periodic work; runs every tenth of a second while something happens."""
         self.clients.housekeeping()
         self.node_groups.housekeeping()
         self.elsewhere.housekeeping()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
@@ -37,8 +38,11 @@ class _Connection(asyncio.Protocol):
     """One connection; `closed` is set when it has ended, `served` tells whether hello was
     answered."""
 
-    def __init__(self, conversation: Conversation, log: RateLimited) -> None:
+    def __init__(
+        self, conversation: Conversation, log: RateLimited, arrived: Callable[[], None]
+    ) -> None:
         self._conversation = conversation
+        self._arrived = arrived
         self._log = log
         self._transport: asyncio.Transport | None = None
         self.closed = asyncio.Event()
@@ -53,6 +57,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         transport = self._transport
         assert transport is not None
+        self._arrived()
         try:
             answers = self._conversation.receive(data)
         except (FramingError, MessageError, RefusedError) as problem:
@@ -76,6 +81,7 @@ class _Connection(asyncio.Protocol):
         transport.write(answers)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
         self.served = self._conversation.established
         self._conversation.disconnected()
         self.closed.set()
@@ -93,8 +99,17 @@ class ControlClient:
     users (-1: none yet; then no user with a password can log in).
     """
 
-    def __init__(self, path: Path, hello: ProcessHello, handlers: Handlers) -> None:
+    def __init__(
+        self,
+        path: Path,
+        hello: ProcessHello,
+        handlers: Handlers,
+        arrived: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``arrived`` is called before anything is handled: the shard's last tick may be long
+        ago."""
         self._path = path
+        self._arrived = arrived
         self._conversation = Conversation(hello, handlers)
         self._log = RateLimited(_log, per_second=0.2, burst=3)
 
@@ -123,7 +138,7 @@ class ControlClient:
 
     async def _serve_once(self, attempt: int) -> bool:
         """Serve one connection until it ends; return whether control answered hello."""
-        connection = _Connection(self._conversation, self._log)
+        connection = _Connection(self._conversation, self._log, self._arrived)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):

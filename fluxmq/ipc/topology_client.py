@@ -148,6 +148,11 @@ class TopologyClient:
         self._waiting_bytes += size
         self._send()
 
+    @property
+    def idle(self) -> bool:
+        """True if no change is waiting for control."""
+        return not (self._waiting or self._sent or self._ahead)
+
     def tick(self) -> None:
         """Refuse changes that have waited too long, and retry those that could not be sent."""
         now = self._now()

@@ -370,7 +370,7 @@ class Reactor:
             self.lost(connection)
         return 0
 
-    def process(  # noqa: C901 - one C function
+    def process(  # noqa: C901, PLR0915 - one C function
         self, connection: Connection, buffer: bytearray, end: cython.Py_ssize_t
     ) -> cython.int:
         """Take runs and packets from ``buffer[:end]``; keep what is incomplete."""
@@ -407,6 +407,10 @@ class Reactor:
                 self.publish(connection, buffer)
                 if self.watching and self.watching & WATCH_ALARM:
                     host.hold_publisher(connection)
+            elif kind == 2 and connection.open and scanner.first != 0x40:
+                handler.acknowledgements(
+                    connection, scanner.first, buffer, scanner.start, scanner.count
+                )
             elif kind == 2 and connection.open:
                 delivery = connection.delivery
                 if delivery is not None and delivery.acknowledge_run(

@@ -57,7 +57,7 @@ class Audits:
 
     def housekeeping(self, now: float, attended: Collection[str]) -> None:
         """Compare groups led here and report hashes to other leaders, of the groups ``attended``;
-        called every tenth of a second.
+        called by the shard's timer.
         """
         if now < self._next:
             return

@@ -105,6 +105,8 @@ class Checkpoints:
         self._wake = wake
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking: Iterator[QueueLog] = iter(())
+        self.next_begin = 0.0
+        """When groups are checked again for due checkpoints."""
         self._next_look = 0.0
         self._writing_out = False
         self._relieving = False
@@ -176,7 +178,7 @@ class Checkpoints:
         self._wake()
 
     def look(self, groups: Iterable[AnyHosted]) -> None:
-        """Write out data in the page cache that is not new; runs every tenth of a second."""
+        """Write out data in the page cache that is not new; run by the shard's timer."""
         if self._writing_out:
             return
         logs = list(islice(self._looking, LOGS_PER_LOOK))

@@ -129,7 +129,7 @@ class GroupCommands:
         self._questions.lost(peer)
 
     def housekeeping(self) -> None:
-        """Answer orders that are done or late; called every tenth of a second."""
+        """Answer orders that are done or late; called by the shard's timer."""
         self._questions.housekeeping()
         waiting, self._waiting = self._waiting, []
         now = self._now()

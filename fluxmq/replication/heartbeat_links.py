@@ -172,7 +172,10 @@ class HeartbeatLinks:
     def _beat(self) -> None:
         """Count one beat, however long the shard was held up."""
         self.start()
+        resting = self.combined.resting
         self.combined.beat()
+        if self.combined.resting != resting:
+            self._hosting.wake()
         now = self.now()
         if now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
@@ -215,8 +218,13 @@ class HeartbeatLinks:
         removed: Sequence[str],
     ) -> None:
         self.heard[link.peer] = self.now()
+        resting = self.combined.resting
         self.combined.on_beat(link.peer, number, added, removed)
+        if added or removed or self.combined.resting != resting:
+            self._hosting.wake()
 
     def _on_answer(self, link: NodeLink, number: int, woken: Sequence[str]) -> None:
         self.heard[link.peer] = self.now()
         self.combined.on_answer(link.peer, number, woken)
+        if woken:
+            self._hosting.wake()

@@ -8,6 +8,8 @@ it leads and that have a member there, and gets one answer. Frames carry only wh
 * ``beat(number, rest, awake)``: the groups in ``rest`` rest from now on, each with its leader's
   term and the end of its log; those in ``awake`` no longer do.
 * ``beaten(number, awake)``: the answer to that frame, and groups that do not rest here (any more).
+  It goes with this shard's own next frame to the other if there is one to come and nothing to
+  tell: the two then wake each other once a beat instead of twice.
 
 A member rests only if it follows that leader in that term and has its whole log, durable and
 committed. Frames travel in order over one stream, so both sides know exactly which groups rest; if
@@ -100,6 +102,7 @@ class _Peer:
         "led",
         "missed",
         "number",
+        "owed",
         "removed",
         "silent",
         "woken",
@@ -125,6 +128,8 @@ class _Peer:
         """Groups led there that woke because it was silent, each with term and end of its log."""
         self.woken: dict[str, None] = {}
         """Groups that do not rest here (any more), for the next answer."""
+        self.owed = 0
+        """Number of its last frame, if the answer goes with the next frame to it; otherwise 0."""
 
 
 class _Calm:
@@ -224,6 +229,8 @@ class CombinedHeartbeats:
             if calm.group.quiescence.leadership is not None and self._is_calm(calm):
                 self._rest(calm.group)
         for number, peer in self._peers.items():
+            if peer.owed:
+                self._answer(number, peer, peer.owed)
             if peer.led or peer.removed:
                 peer.number += 1
                 peer.silent += 1
@@ -318,6 +325,13 @@ class CombinedHeartbeats:
         for name, term, index in added:
             if not self._follow(peer, name, term, index):
                 each.woken[name] = None
+        if each.led and not (added or removed or lapsed or each.woken):
+            each.owed = number
+        else:
+            self._answer(peer, each, number)
+
+    def _answer(self, peer: int, each: _Peer, number: int) -> None:
+        each.owed = 0
         woken, each.woken = list(each.woken), {}
         self._send(peer, ANSWER, number, woken)
 

@@ -36,6 +36,7 @@ GROUPS_PER_TURN: Final = 100
 but at least once in `TURNS_MAX`."""
 TURNS_MAX: Final = 10
 TURN_SECONDS: Final = 0.1
+"""Shortest interval of turns; a shard in which nothing happens takes one a second."""
 
 _log = get_logger("fluxmq.queues")
 
@@ -191,7 +192,7 @@ class HostedGroups(Generic[Made]):
         return ""
 
     def begin_housekeeping(self) -> None:
-        """Write buffered batches; runs every tenth of a second."""
+        """Write buffered batches; run by the shard's timer."""
         table = self._segments.table
         table.attended = True  # set at the first run: groups are recovered before
         if self.groups:
@@ -202,12 +203,14 @@ class HostedGroups(Generic[Made]):
     def housekeeping(self) -> None:
         """Begin the checkpoints that are due, and write out segments; runs every tenth of a
         second."""
-        turns = min(1 + len(self.attended.groups) // GROUPS_PER_TURN, TURNS_MAX)
-        if int(self.checkpoints.now() / TURN_SECONDS) % turns == 0:
+        now = self.checkpoints.now()
+        if now >= self.checkpoints.next_begin:
+            turns = min(1 + len(self.attended.groups) // GROUPS_PER_TURN, TURNS_MAX)
+            self.checkpoints.next_begin = now + (turns - 1) * TURN_SECONDS
             self._begin_checkpoints()
         self.checkpoints.look(self.attended.groups.values())
         self.checkpoints.relieve(self._segments.table)
-        self.logs.sync_later(self.checkpoints.now(), self._executor)
+        self.logs.sync_later(now, self._executor)
 
     def _begin_checkpoints(self) -> None:
         lagging = set(self.lagging())

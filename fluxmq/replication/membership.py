@@ -196,7 +196,7 @@ class GroupMembers:
     # Time
 
     def housekeeping(self) -> None:
-        """Check memberships when due; called every tenth of a second."""
+        """Check memberships when due; called by the shard's timer."""
         now = self._now()
         if now < self._next_look:
             return

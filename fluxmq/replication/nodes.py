@@ -83,8 +83,14 @@ class Nodes(Protocol):
 
     # Work
 
-    def join(self, shard_links: Mapping[int, FrameLink], traffic: Traffic) -> None:
-        """Use the links to this node's shards, and make those to other nodes."""
+    def join(
+        self,
+        shard_links: Mapping[int, FrameLink],
+        traffic: Traffic,
+        arrived: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Use the links to this node's shards, and make those to other nodes; ``arrived`` is called
+        before frames of those are handled."""
         return
 
     def commands(self) -> dict[str, RequestHandler]:
@@ -104,7 +110,7 @@ class Nodes(Protocol):
         return
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         return
 
     def samples(self) -> Iterator[Sample]:

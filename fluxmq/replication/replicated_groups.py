@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from fluxmq.cluster.clock_links import ClockLinks, SteeredClock
+from fluxmq.cluster.clock_links import CLOCK, ClockLinks, SteeredClock
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.node_links import NodeLink, NodeLinks
 from fluxmq.cluster.shard_endpoint import SHARD, ShardEndpoint
@@ -25,6 +25,7 @@ from fluxmq.replication.audits import Audits
 from fluxmq.replication.damages import Damages
 from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.heartbeat_links import HeartbeatLinks
+from fluxmq.replication.heartbeats import ANSWER, BEAT
 from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.leaders import LeaderNews, Leaders
 from fluxmq.replication.membership import GroupMembers
@@ -62,6 +63,8 @@ _ROUTINE: Final = frozenset(
     (MessageKind.APPEND_ANSWER, MessageKind.HEARTBEAT, MessageKind.HEARTBEAT_ANSWER)
 )
 """Messages that seldom change anything the end of a tick would have to handle."""
+QUIET_FRAMES: Final = (BEAT, ANSWER, CLOCK)
+"""Control frames of other nodes' shards that come also while nothing happens."""
 _HEARTBEATS: Final = frozenset((MessageKind.HEARTBEAT, MessageKind.HEARTBEAT_ANSWER))
 
 _log = get_logger("fluxmq.cluster")
@@ -206,11 +209,24 @@ class ReplicatedGroups:
 
     # Joining
 
-    def join(self, shard_links: Mapping[int, FrameLink], traffic: Traffic) -> None:
+    def join(
+        self,
+        shard_links: Mapping[int, FrameLink],
+        traffic: Traffic,
+        arrived: Callable[[], None] = lambda: None,
+    ) -> None:
         """Use the links to this node's shards, and make those to other nodes, with their
-        traffic."""
+        traffic; ``arrived`` is called before frames are handled."""
         observer = ShardTraffic(self.clocks, self.heartbeats, traffic)
-        self.links = NodeLinks(self._endpoint, SHARD, every_shard, observer, self._hosting.wake)
+        self.links = NodeLinks(
+            self._endpoint,
+            SHARD,
+            every_shard,
+            observer,
+            self._hosting.wake,
+            QUIET_FRAMES,
+            arrived,
+        )
         self.shards.own, self.shards.abroad = shard_links, self.links.links
 
     def commands(self) -> dict[str, RequestHandler]:
@@ -425,7 +441,7 @@ class ReplicatedGroups:
                 )
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         now = self.now()
         self.clocks.housekeeping()
         self.orders_here.housekeeping()

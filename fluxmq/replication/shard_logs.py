@@ -5,6 +5,7 @@ Each is opened when a group first needs it. The group's name determines its log.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -99,6 +100,13 @@ class ShardLogs:
         for syncer in self.syncers:
             if isinstance(syncer, BufferedSyncer):
                 syncer.settle()
+
+    @property
+    def next_due(self) -> float:
+        """When writes that were acknowledged before a sync have to be synced, in monotonic seconds;
+        infinite without any."""
+        dirty = any(isinstance(each, BufferedSyncer) and each.dirty for each in self.syncers)
+        return self._next_buffered if dirty else math.inf
 
     def sync_later(self, now: float, executor: Executor) -> None:
         """Sync writes that were acknowledged before a sync, in the background, when due."""

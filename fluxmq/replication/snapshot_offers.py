@@ -78,7 +78,7 @@ class SnapshotOffers:
             driver.step([told])
 
     def housekeeping(self) -> None:
-        """Offer again when due; called every tenth of a second."""
+        """Offer again when due; called by the shard's timer."""
         now = self._now()
         for (group, member), until in list(self._offered.items()):
             if now >= until:

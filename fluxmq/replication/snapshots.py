@@ -90,7 +90,7 @@ class Snapshots:
         self._closed = False
 
     def housekeeping(self) -> None:
-        """Report when due; called every tenth of a second."""
+        """Report when due; called by the shard's timer."""
         now = self._now()
         if now < self._next:
             return

@@ -177,7 +177,7 @@ class LeaderSpread:
             self._spreading.kept[group] = term
 
     def housekeeping(self, now: float) -> None:
-        """Look for groups to hand over, when due; called every tenth of a second."""
+        """Look for groups to hand over, when due; called by the shard's timer."""
         if now < self._next_look:
             return
         many = min(len(self._replicas) / GROUPS_PER_SECOND, LOOK_SECONDS_MAX - LOOK_SECONDS)

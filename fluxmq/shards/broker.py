@@ -162,6 +162,19 @@ class ShardBroker:
         """Return monotonic seconds at the start of the tick."""
         return self.reactor.tally.now
 
+    @property
+    def next_due(self) -> float:
+        """When ``run_timers`` has something to do, in monotonic seconds; 0.0 while publishers are
+        stopped: the end of an alarm is to be noticed soon."""
+        if self.alarms.raised:
+            return 0.0
+        return min(
+            self.connections.next_due,
+            self.rates.next_due,
+            self.authentication.backends.decisions.next_due,
+            self.sessions.timers.next_due,
+        )
+
     def run_timers(self) -> None:
         """Handle silence, expiries and wills that are due."""
         self.connections.run_timers()

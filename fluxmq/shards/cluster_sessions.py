@@ -85,8 +85,16 @@ class ClusterSessions:
         """Claim everything anew: control is connected (again)."""
         self.owned.established()
 
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+        if not self._begun or self.departures.under_way or self.arrivals.under_way:
+            return 0.0
+        return self.owned.next_due
+
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         if not self._begun and not self._ownership.waiting:
             # Sessions were restored: they may be on another node by now.
             self._begun = True

@@ -71,8 +71,13 @@ class ControlUser(Protocol):
     def established(self) -> None:
         """Begin anew: control is connected (again)."""
 
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called every tenth of a second while something happens."""
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of its metrics."""
@@ -138,13 +143,9 @@ class Shard:
         watched.events.connected = lambda: parts.nodes.connected
         if isinstance(parts.nodes, NodePeers):
             parts.nodes.runs.doubtful.settle = self.peers.settle
-        self.publish_links: PublishLinks | None = None
-        if self.endpoint is not None and isinstance(parts.nodes, NodePeers):
-            # Imported only where it is used: it costs time and memory.
-            from fluxmq.shards.publish_links import PublishLinks
-
-            wake = self.queues.service.wake
-            self.publish_links = PublishLinks(self.endpoint, parts.nodes, wake, replicated)
+        self.publish_links = make_publish_links(
+            self.endpoint, parts.nodes, self.queues, replicated, around.times.monotonic
+        )
         self.durable = Durable(self.broker.sessions.durable, parts.durable_links)
         self.permissions = PermissionUpdates(self.reactor, self.broker, self.authentication)
         self.amqp = Amqp(
@@ -162,6 +163,18 @@ class Shard:
             around.take_connections,
             around.times.steady_us,
         )
+
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+        queues = self.queues
+        idle = queues.clients.idle and queues.node_groups.idle and not any(queues.elsewhere.waiting)
+        if queues.service.held or self.peers.nodes.holds or not idle:
+            return 0.0  # requests wait for a group, here or elsewhere, or publishers for room
+        dues = [user.next_due for user in self.control_users]
+        dues += [queues.service.logs.next_due, self.broker.next_due, self.amqp.next_due]
+        return min(dues)
 
     def _make_parts(
         self,
@@ -236,6 +249,29 @@ class Shard:
 
     def _tell_peers(self) -> None:
         self.peers.tell()
+
+
+def make_publish_links(
+    endpoint: ShardEndpoint | None,
+    nodes: OtherNodes,
+    queues: Queues,
+    replicated: bool,
+    now: Callable[[], float],
+) -> PublishLinks | None:
+    """Return the streams for messages between nodes; None without other nodes."""
+    if endpoint is None or not isinstance(nodes, NodePeers):
+        return None
+    # Imported only where it is used: it costs time and memory.
+    from fluxmq.shards.publish_links import PublishLinks
+
+    tally = queues.reactor.tally
+
+    def arrived() -> None:
+        """Take the time: what other nodes send is handled outside of ticks, and the last one may be
+        long ago."""
+        tally.now = now()
+
+    return PublishLinks(endpoint, nodes, queues.service.wake, replicated, arrived)
 
 
 def make_authentication(settings: Settings, around: Surroundings) -> Authentication:

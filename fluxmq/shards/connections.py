@@ -76,8 +76,13 @@ class ClientConnections:
         """Continue with the client's retained messages soon, whatever is pending."""
         self._unfed[client] = None
 
+    @property
+    def next_due(self) -> float:
+        """When ``run_timers`` has something to do, in monotonic seconds."""
+        return 0.0 if self._unfed else min(self.wheel.next_due, self._ends.next_due)
+
     def run_timers(self) -> None:
-        """Handle silence, and feed clients; called every tenth of a second."""
+        """Handle silence, and feed clients."""
         for client in self.wheel.expired(self._reactor.tally.now):
             self._handler.expired(client)
         self._ends.due(self._reactor.tally.now, self._expired)

@@ -41,9 +41,9 @@ class MqttCounts:
         """Number of published wills."""
         self.log = RateLimited(get_logger("fluxmq.mqtt"), per_second=1, burst=10)
 
-    def packet_received(self, kind: int) -> None:
-        """Count a control packet."""
-        self.packets[kind] += 1
+    def packet_received(self, kind: int, count: int = 1) -> None:
+        """Count control packets."""
+        self.packets[kind] += count
 
     def connection_closed(self, reason: str) -> None:
         """Count the end of a connection."""

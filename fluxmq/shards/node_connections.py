@@ -56,7 +56,7 @@ class NodeConnections:
         self._others[link.node] = counts
 
     def housekeeping(self) -> None:
-        """Tell what has changed; called every tenth of a second."""
+        """Tell what has changed; called by the shard's timer."""
         if not self._links:
             return
         own = dict(self._own())

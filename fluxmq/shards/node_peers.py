@@ -69,7 +69,7 @@ class StreamUser(Protocol):
         """Return the handlers of other frames by kind."""
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
 
 
 class BesideMessages:
@@ -93,7 +93,7 @@ class BesideMessages:
             user.gone(link)
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         for user in self._users:
             user.housekeeping()
 
@@ -388,8 +388,13 @@ class NodePeers:
         self._reactor.pause(connection, PAUSED_NODE)
         return True
 
+    @property
+    def holds(self) -> bool:
+        """True while connections are paused until streams have caught up."""
+        return bool(self._paused)
+
     def housekeeping(self) -> None:
-        """Give up nodes that stay away or do not answer; called every tenth of a second."""
+        """Give up nodes that stay away or do not answer; called by the shard's timer."""
         self._beside.housekeeping()
         now, timeout = self._reactor.tally.now, self._settings.route_publish_timeout
         for peer in self._confirmations.overdue(now - CONFIRM_SECONDS_MAX):
@@ -435,6 +440,7 @@ class NoNodes:
         done()
 
     connected: Sequence[str] = ()
+    holds = False
 
     def flush_all(
         self, _required: Sequence[str], _allowed: Sequence[str] | None, done: PassedCallback

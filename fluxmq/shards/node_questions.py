@@ -54,7 +54,7 @@ class NodeQuestions:
         return {}
 
     def housekeeping(self) -> None:
-        """Fail questions that have no answer in time; called every tenth of a second."""
+        """Fail questions that have no answer in time; called by the shard's timer."""
         self._questions.housekeeping()
 
     def _ask(self, body: Body, answered: Answered) -> None:

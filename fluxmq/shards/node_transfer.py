@@ -6,7 +6,7 @@ bytes, to be written to the other node's disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fluxmq.protocols.mqtt.delivery import SessionDelivery
@@ -15,15 +15,17 @@ from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.handover import restore
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.rows import grant_of, will_of, will_values
-from fluxmq.shards.durable.session_journal import ReleasedMessage, SessionJournal, Undelivered
+from fluxmq.shards.durable.session_journal import ReleasedMessages, SessionJournal, Undelivered
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.transfer import (
     export_inflight,
     identity_of,
     import_inflight,
+    received_again,
+    received_of,
+    released_of,
     subscriptions_of,
 )
-from fluxmq.storage.state_store import RECEIVED, RELEASED
 
 
 def state_of(session: Session, now: float) -> list[Any]:
@@ -37,8 +39,8 @@ def state_of(session: Session, now: float) -> list[Any]:
         max(session.will_at - now, 0.001) if session.will_at else 0.0,
         will_values(session.will),
         subscriptions_of(session),
-        sorted((session.received or set()) - journal.unwritten()),
-        list(delivery.released or ()),
+        received_of(session),
+        released_of(delivery),
         delivery.next_pid,
         journal.number,
     ]
@@ -54,7 +56,26 @@ def unanswered_of(session: Session, now: float) -> Iterable[list[Any]]:
                 continue  # it is the queue's again
             run: PublishRun = inflight.run
             left = max(run.deadline - now, 0.001) if run.deadline else 0.0
-            yield [*export_inflight(inflight)[:-1], inflight.base, identity_of(inflight), left]
+            for piece in _singly(inflight):
+                yield [*export_inflight(piece)[:-1], piece.base, identity_of(piece), left]
+
+
+def _singly(inflight: InflightRange) -> Iterator[InflightRange]:
+    """Yield undelivered messages as a node of the release before keeps them: those of QoS 2 one by
+    one."""
+    if inflight.qos < 2:
+        yield inflight
+        return
+    offset = inflight.offset
+    for index in range(inflight.count):
+        piece = InflightRange(
+            *(inflight.run, offset, 1, inflight.qos, inflight.retain),
+            *(inflight.subscription_ids, inflight.group),
+        )
+        piece.pid = inflight.pid + index if inflight.pid else 0
+        piece.base = inflight.base + index
+        yield piece
+        offset = inflight.run.skip(offset, 1)
 
 
 def session_of(
@@ -76,18 +97,16 @@ def session_of(
     session.will = None if will is None else will_of(will)
     for written, *options in subscriptions:
         session.subscriptions[written] = grant_of(options)
-    session.received = set(received) or None
+    received_again(session, received)
     journal = keep(session)
     journal.home.wipe(client_id)
     journal.number = number
     inflight_ranges = [_arrived(journal, values, groups, now) for values in messages]
-    restore(delivery, inflight_ranges, released, next_pid)
-    if released:
-        delivery.released = {pid: (ReleasedMessage(journal, pid), 0) for pid in released}
-    for packet_id in received:
-        journal.home.put(RECEIVED, (client_id, packet_id))
-    for packet_id in released:
-        journal.home.put(RELEASED, (client_id, packet_id))
+    restore(delivery, inflight_ranges, released, next_pid, ReleasedMessages(journal))
+    for first, count in session.received.ranges() if session.received is not None else ():
+        journal.received_rows.add(first, count)
+    for first, count in delivery.released.in_order() if delivery.released is not None else ():
+        journal.released_rows.add(first, count)
     journal.write_everything()
     return session
 

@@ -11,6 +11,7 @@ its leases have ended with it; until that is done, the moment does not move.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
@@ -190,8 +191,17 @@ class OwnedIds:
             self._user.lost()
             self._wake()
 
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+        if self._claims or self._releases or self._renewed:
+            return 0.0
+        dues = [self._until or math.inf, *(at for at, _ in self._unused[:1])]
+        return min(dues)
+
     def housekeeping(self) -> None:
-        """Notice that time is over, and release what is not used; called every tenth of a second."""
+        """Notice that time is over, and release what is not used; called by the shard's timer."""
         self._check()
         now = self._now()
         while self._unused and self._unused[0][0] <= now:

@@ -28,9 +28,11 @@ class PublishLinks:
         nodes: NodePeers,
         wake: Callable[[], None],
         beside_queues: bool,
+        arrived: Callable[[], None] = lambda: None,
     ) -> None:
-        """``wake`` ends the shard's tick after frames were received."""
-        self._links = [NodeLinks(endpoint, PUBLISH, counterparts, nodes, wake)]
+        """``wake`` ends the shard's tick after frames were received; ``arrived`` is called
+        before."""
+        self._links = [NodeLinks(endpoint, PUBLISH, counterparts, nodes, wake, (), arrived)]
         if not beside_queues:
             self._links.append(greetings(endpoint))
         self._endpoint = endpoint

@@ -12,6 +12,7 @@ Bytes are those of MQTT's packets, and of AMQP's bodies.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -151,8 +152,13 @@ class PublishRates:
             self.held[connection] = now + wait
             self._reactor.pause(connection, PAUSED_RATE)
 
+    @property
+    def next_due(self) -> float:
+        """When a connection has waited long enough, in monotonic seconds."""
+        return min(self.held.values(), default=math.inf)
+
     def step(self, now: float) -> None:
-        """Read connections that have waited; called ten times a second."""
+        """Read connections that have waited; called ten times a second while there are any."""
         for connection, until in list(self.held.items()):
             if until <= now and self.held.get(connection) == until:
                 self.release(connection)

@@ -7,6 +7,7 @@ them are forgotten, and everything that is here is told anew.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fluxmq.engine.ports import Attaching, AttachRequest, ConsumerPort, GroupTarget
@@ -118,8 +119,14 @@ class Records:
         self._retry_at = 0.0
         self._tell_everything()
 
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+        return 0.0 if self._changed or self._came_or_went or self._refused else math.inf
+
     def housekeeping(self) -> None:
-        """Tell control of what has changed; called every tenth of a second."""
+        """Tell control of what has changed; called by the shard's timer."""
         now = self._now()
         while self._refused:
             client_id, due = next(iter(self._refused.items()))

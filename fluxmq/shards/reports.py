@@ -50,14 +50,26 @@ class Census:
         self._left: list[Session] = []
         self._count = SessionTotals()
         self.result = SessionTotals()
+        self._calm = False
+        """Whether nothing has happened since the count began."""
+        self._settled = -1
+        """Number of sessions in the last count, if nothing has happened since it began; else -1."""
 
-    def step(self) -> None:
+    def step(self, *, resting: bool = False) -> None:
         """Count a step; after the last session publish the result. Counts AMQP's connections
-        likewise."""
+        likewise. ``resting``: nothing has happened since the last step, so that a whole count is
+        true until sessions expire."""
         self._amqp.census.step()
+        sessions = self._broker.sessions.by_id
+        if not resting:
+            self._settled = -1
+        elif self._settled == len(sessions):
+            return
         if not self._left:
-            self._left = list(self._broker.sessions.by_id.values())
+            self._left = list(sessions.values())
             self._count = SessionTotals()
+            self._calm = True
+        self._calm = self._calm and resting
         count = self._count
         for session in self._left[-CENSUS_STEP:]:
             delivery = session.delivery
@@ -71,6 +83,7 @@ class Census:
         del self._left[-CENSUS_STEP:]
         if not self._left:
             self.result = count
+            self._settled = len(sessions) if self._calm else -1
 
 
 class Reports:

@@ -112,7 +112,7 @@ class RetainedFetch:
             self._links[peer].send_control("retained wanted", topics)
 
     def housekeeping(self) -> None:
-        """Ask again, and answer what could not be answered; called every tenth of a second."""
+        """Ask again, and answer what could not be answered; called by the shard's timer."""
         now = self._now()
         for (peer, topic), until in list(self._owed.items()):
             link = self._links.get(peer)

@@ -9,6 +9,7 @@ before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
@@ -82,8 +83,14 @@ class RetainedSync:
         """Send what waits: control is connected (again)."""
         self._commits.established()
 
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+        return 0.0 if self._comparing is not None or self._commits.uncommitted else math.inf
+
     def housekeeping(self) -> None:
-        """Continue to compare; called every tenth of a second."""
+        """Continue to compare; called by the shard's timer."""
         if self._comparing is not None:
             for _ in range(COMPARED_PER_TURN):
                 found = next(self._comparing, None)

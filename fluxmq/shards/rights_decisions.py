@@ -7,6 +7,7 @@ once, however many operations wait for it.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -65,8 +66,13 @@ class RightsDecisions:
         """Number of questions without an answer."""
         return len(self._asked)
 
+    @property
+    def next_due(self) -> float:
+        """When something has become old, in monotonic seconds."""
+        return self._turned_at + self._half_seconds if self._newer or self._older else math.inf
+
     def tick(self) -> None:
-        """Forget what is old; called every tenth of a second."""
+        """Forget what is old."""
         if self._now() - self._turned_at >= self._half_seconds and (self._newer or self._older):
             self._turn()
 

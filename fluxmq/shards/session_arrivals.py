@@ -18,6 +18,7 @@ from typing import Any
 from fluxmq.ipc.owner_messages import FoundOwner
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.barriers import PassedCallback
+from fluxmq.shards.durable.session_journal import SessionJournal
 from fluxmq.shards.home_relay import HomeHandler, HomeRelay
 from fluxmq.shards.node_transfer import session_of
 from fluxmq.shards.owned_ids import OwnedIds
@@ -77,6 +78,7 @@ class _Arrival:
         self.others: list[str] = []
         """Other nodes that may send messages for the session."""
         self.messages: list[list[Any]] = []
+        self.seen: list[list[int]] = []
         self.session: Session | None = None
 
 
@@ -112,7 +114,12 @@ class SessionArrivals:
 
     def receivers(self) -> dict[str, HomeHandler]:
         """Return the handlers of other nodes' messages by name."""
-        return {"found": self._on_found, "part": self._on_part, "state": self._on_state}
+        return {
+            "found": self._on_found,
+            "part": self._on_part,
+            "seen": self._on_seen,
+            "state": self._on_state,
+        }
 
     def obtain(
         self, client_id: str, clean: bool, principal: str | None, done: Callable[[str], None]
@@ -225,7 +232,7 @@ class SessionArrivals:
         if self._sessions.refuses_to_keep(client_id):
             self._give_up(arrival)
             return
-        arrival.messages = []
+        arrival.messages, arrival.seen = [], []
         ready = partial(self._ready, arrival, arrival.number)
         flush = partial(self._flush, arrival.others)
         self._sessions.expected.expect(client_id, subscriptions, flush, ready)
@@ -243,6 +250,11 @@ class SessionArrivals:
         arrival = self._of(node, client_id, number)
         if arrival is not None:
             arrival.messages.extend(messages)
+
+    def _on_seen(self, node: str, client_id: str, number: int, seen: list[list[int]]) -> None:
+        arrival = self._of(node, client_id, number)
+        if arrival is not None:
+            arrival.seen = seen
 
     def _on_state(self, node: str, client_id: str, number: int, state: list[Any]) -> None:
         arrival = self._of(node, client_id, number)
@@ -265,6 +277,8 @@ class SessionArrivals:
             self._now(),
         )
         arrival.session = session
+        journal: SessionJournal = session.delivery.durable
+        journal.seen_elsewhere(arrival.seen)
         self._sessions.enter(session)
         self._sessions.expected.came(session, (values[-2] for values in arrival.messages))
         arrival.stage = _Stage.COMMITTING
@@ -303,8 +317,13 @@ class SessionArrivals:
         self._drop(arrival)
         self._finish(arrival, UNAVAILABLE)
 
+    @property
+    def under_way(self) -> bool:
+        """True while there is a session that arrives."""
+        return bool(self._arriving)
+
     def housekeeping(self) -> None:
-        """Begin attempts again; called every tenth of a second."""
+        """Begin attempts again; called by the shard's timer."""
         now = self._now()
         overdue: dict[str, list[_Arrival]] = {}
         waited: set[str] = set()

@@ -8,6 +8,7 @@ number of the attempt:
               messages for it, with which the new node has to be connected as well
     ready     the new node gets all messages of these subscriptions from now on
     part      messages of the session
+    seen      QoS 2 messages that the session has received
     state     the rest of it: it is complete
     moved     the new node owns the id, and has everything on its disk
     stay      the attempt has failed
@@ -28,6 +29,7 @@ from typing import Any
 from fluxmq.ipc.owner_messages import FoundOwner
 from fluxmq.sessions.mqtt.handler import MqttConnectionHandler
 from fluxmq.sessions.mqtt.session import Session
+from fluxmq.shards.durable.session_journal import SessionJournal
 from fluxmq.shards.home_relay import HomeHandler, HomeRelay
 from fluxmq.shards.node_transfer import state_of, unanswered_of
 from fluxmq.shards.owned_ids import OwnedIds
@@ -206,6 +208,8 @@ class SessionDepartures:
                 self._relay.send(node, client_id, "part", number, part)
                 part, size = [], 0
         self._relay.send(node, client_id, "part", number, part)
+        journal: SessionJournal = session.delivery.durable
+        self._relay.send(node, client_id, "seen", number, journal.seen.all())
         self._relay.send(node, client_id, "state", number, state_of(session, now))
         departure.until = now + STEP_SECONDS
         self._wake()
@@ -263,8 +267,13 @@ class SessionDepartures:
         else:
             self._end(client_id, departure)
 
+    @property
+    def under_way(self) -> bool:
+        """True while there is a session that leaves, or somebody who waits for that."""
+        return bool(self._leaving or self._asked)
+
     def housekeeping(self) -> None:
-        """Keep what was not moved in time; called every tenth of a second."""
+        """Keep what was not moved in time; called by the shard's timer."""
         now = self._now()
         for client_id, departure in list(self._leaving.items()):
             if departure.until <= now:

@@ -11,6 +11,7 @@ buffer, and beyond the number of a second, spans are dropped and counted.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -248,8 +249,14 @@ class SpanRecorder:
         """Begin anew: control is connected (again)."""
         self._retry_at = 0.0
 
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+        return 0.0 if self._waiting else math.inf
+
     def housekeeping(self) -> None:
-        """Hand spans to control; called every tenth of a second."""
+        """Hand spans to control; called by the shard's timer."""
         if (
             not self._waiting
             or self._asking

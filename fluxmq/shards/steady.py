@@ -157,7 +157,7 @@ class NodeClock:
         self._on_settled()
 
     def housekeeping(self) -> None:
-        """Do periodic work; runs every tenth of a second."""
+        """Do periodic work; run by the shard's timer."""
         elapsed = self._clocks.elapsed()
         if self._waited_since and not self.settled and elapsed - self._waited_since > VOUCH_US:
             self.settle(-self._unseen)

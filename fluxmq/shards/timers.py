@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -21,6 +22,10 @@ Item = TypeVar("Item", bound=Hashable)
 HELD = ~PAUSED_OUTPUT
 """Reasons for pausing a connection that are not the client's doing: all but its not reading
 answers."""
+LONG_SECONDS = 15.0
+"""Timeouts from which on a client is looked at in every fourth bucket only, so that many idle
+clients do not wake the shard for each of them."""
+BUCKETS_OF_LONG = 4
 SLACK = 64
 """Stale heap entries tolerated beyond the number of valid ones."""
 
@@ -28,8 +33,8 @@ SLACK = 64
 class SilenceWheel:
     """Finds connections from which nothing was received for too long.
 
-    ``resolution`` is the width of a bucket in seconds: a timeout fires at most that much late. A
-    client is in at most one bucket.
+    ``resolution`` is the width of a bucket in seconds: a timeout fires at most that much late, a
+    long one (`LONG_SECONDS`) four times as much. A client is in at most one bucket.
     """
 
     def __init__(self, resolution: float = 0.25) -> None:
@@ -50,6 +55,11 @@ class SilenceWheel:
         """Check in ``seconds`` that ``client`` is connected, however much it has sent."""
         self._enter(client, 0.0, now + seconds, now + seconds, now)
 
+    @property
+    def next_due(self) -> float:
+        """When the first client has to be looked at; infinite without any."""
+        return min(self._buckets, default=math.inf) * self._resolution
+
     def forget(self, client: MqttClient) -> None:
         """Stop watching a client whose connection has ended."""
         place = self._places.pop(client, None)
@@ -67,6 +77,8 @@ class SilenceWheel:
         if self._next < 0:
             self._next = int(now / self._resolution)
         place = int(max(due, now) / self._resolution) + 1
+        if seconds >= LONG_SECONDS:
+            place += -place % BUCKETS_OF_LONG
         self._places[client] = place
         self._buckets.setdefault(place, {})[client] = (seconds, deadline)
 
@@ -103,6 +115,13 @@ class DueTimes(Generic[Item]):
 
     def __len__(self) -> int:
         return len(self._due)
+
+    @property
+    def next_due(self) -> float:
+        """When the first item is due; infinite without any."""
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else math.inf
 
     def set(self, item: Item, when: float) -> None:
         """Look at ``item`` then, and at no other time."""

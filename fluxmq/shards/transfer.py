@@ -14,12 +14,13 @@ from typing import Any
 
 from fluxmq.net import frames
 from fluxmq.protocols.mqtt.delivery import SessionDelivery
+from fluxmq.protocols.mqtt.identifiers import IdentifierRanges, IdRange
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.sessions.mqtt.handover import drain, restore
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.rows import grant_of, grant_values, will_of, will_values
-from fluxmq.shards.durable.session_journal import ReleasedMessage, SessionJournal, Undelivered
+from fluxmq.shards.durable.session_journal import ReleasedMessages, SessionJournal, Undelivered
 from fluxmq.shards.groups import GroupTable, SharedSubscription
 
 GrantValues = list[list[Any]]
@@ -29,10 +30,9 @@ GrantValues = list[list[Any]]
 def export_session(session: Session) -> list[Any]:
     """Return the session's state; its delivery is empty afterwards."""
     delivery = session.delivery
-    released = list(delivery.released) if delivery.released else []
     journal: SessionJournal | None = delivery.durable
-    # Drop identifiers that may not be on disk: the client sends those messages again.
-    received = (session.received or set()) - (journal.unwritten() if journal else set())
+    released = released_of(delivery)
+    received = received_of(session)
     drained = drain(delivery)
     identities = [identity_of(inflight) for inflight in drained]
     inflight_ranges = [export_inflight(inflight) for inflight in drained]
@@ -44,13 +44,51 @@ def export_session(session: Session) -> list[Any]:
         session.will_at,
         will_values(session.will),
         subscriptions_of(session),
-        sorted(received),
+        received,
         released,
         delivery.next_pid,
         inflight_ranges,
         None if journal is None else journal.number,
         identities,
+        None if journal is None else received_rows_of(journal),
+        None if journal is None else journal.released_rows.ranges.ranges(),
+        None if journal is None else [dict(journal.seen.elsewhere), dict(journal.seen.here)],
     ]
+
+
+def received_of(session: Session) -> list[int]:
+    """Return the identifiers of received QoS 2 publishes, without those that may not be on disk:
+    the client sends those messages again."""
+    if session.received is None:
+        return []
+    journal: SessionJournal | None = session.delivery.durable
+    unwritten = set() if journal is None else journal.unwritten()
+    return [each for each in session.received.numbers() if each not in unwritten]
+
+
+def received_rows_of(journal: SessionJournal) -> list[IdRange]:
+    """Return the ranges of received identifiers that are on disk for certain; the next shard writes
+    others again when their messages come again."""
+    found = IdentifierRanges()
+    for first, count in journal.received_rows.ranges.ranges():
+        found.add(first, count)
+    for packet_id in journal.unwritten():
+        found.remove(packet_id, 1)
+    return found.ranges()
+
+
+def received_again(session: Session, packet_ids: list[int]) -> None:
+    """Reverse ``received_of``."""
+    received = IdentifierRanges()
+    for packet_id in packet_ids:
+        received.add(packet_id, 1)
+    session.received = received if packet_ids else None
+
+
+def released_of(delivery: SessionDelivery) -> list[int]:
+    """Return the identifiers that await PUBCOMP, in the order of their PUBRECs."""
+    ranges = [] if delivery.released is None else delivery.released.in_order()
+    return [each for first, count in ranges for each in range(first, first + count)]
 
 
 def subscriptions_of(session: Session) -> GrantValues:
@@ -100,12 +138,14 @@ def import_session(
         session.will = will_of(state[5])
     for written, *options in state[6]:
         session.subscriptions[written] = grant_of(options)
-    if state[7]:
-        session.received = set(state[7])
+    received_again(session, state[7])
     journal = None
     if state[11] is not None:
         journal = keep(session)
         journal.number = state[11]
+        journal.received_rows.restore((first, count) for first, count in state[13])
+        journal.released_rows.restore((first, count) for first, count in state[14])
+        journal.seen.elsewhere, journal.seen.here = state[15]
     known: dict[int, Undelivered] = {}
     inflight_ranges = []
     for *values, undelivered in state[10]:
@@ -113,9 +153,8 @@ def import_session(
         if journal is not None and undelivered is not None:
             import_undelivered(inflight, undelivered, journal, known)
         inflight_ranges.append(inflight)
-    restore(delivery, inflight_ranges, state[8], state[9])
-    if journal is not None and delivery.released:
-        delivery.released = {pid: (ReleasedMessage(journal, pid), 0) for pid in state[8]}
+    sink = None if journal is None else ReleasedMessages(journal)
+    restore(delivery, inflight_ranges, state[8], state[9], sink)
     return session
 
 
@@ -135,7 +174,9 @@ def export_undelivered(inflight: InflightRange) -> list[Any] | None:
     undelivered = inflight.settle
     if not isinstance(undelivered, Undelivered):
         return None
-    return [inflight.base, undelivered.number, undelivered.count, undelivered.front]
+    settled = [] if undelivered.settled is None else undelivered.settled.ranges.ranges()
+    number, count, front = undelivered.number, undelivered.count, undelivered.front
+    return [inflight.base, number, count, front, settled]
 
 
 def import_undelivered(
@@ -145,7 +186,7 @@ def import_undelivered(
     known: dict[int, Undelivered],
 ) -> None:
     """Reverse ``export_undelivered``; in-flight ranges of one row share it by ``known``."""
-    base, number, count, front = values
+    base, number, count, front, settled = values
     undelivered = known.get(number)
     if undelivered is None:
         undelivered = Undelivered(
@@ -160,6 +201,8 @@ def import_undelivered(
         )
         undelivered.written = True
         undelivered.front = front
+        if settled:
+            undelivered.settled_rows().restore((first, size) for first, size in settled)
         known[number] = undelivered
     inflight.settle = undelivered
     inflight.base = base

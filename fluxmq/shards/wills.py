@@ -7,6 +7,7 @@ one may have published it. Without an answer in `CLAIM_SECONDS` it is published 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
@@ -133,8 +134,14 @@ class ClusterWills:
         self._retry_at = 0.0
         self._ask()
 
+    @property
+    def next_due(self) -> float:
+        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        for every turn of the timer."""
+        return math.inf if self.idle else 0.0
+
     def housekeeping(self) -> None:
-        """Publish what was not claimed in time, and ask again; called every tenth of a second."""
+        """Publish what was not claimed in time, and ask again; called by the shard's timer."""
         now = self._now()
         for client_id, claim in list(self._claims.items()):
             if claim.until > now:

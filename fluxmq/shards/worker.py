@@ -53,13 +53,12 @@ from fluxmq.shards.reports import Reports
 from fluxmq.shards.steady import make_clock
 from fluxmq.shards.surroundings import Surroundings, Times
 from fluxmq.shards.system_topics import SystemTopics
+from fluxmq.shards.turn_timer import TurnTimer
 from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.cluster.shard_endpoint import ShardEndpoint
 
-TIMER_SECONDS = 0.1
-"""Interval of heartbeat, timeouts and housekeeping."""
 READY_LOOK_SECONDS = 0.005
 """Interval of checks whether a starting shard may accept connections; one takes some 2 µs."""
 READY_SECONDS_MAX = 5.0
@@ -68,9 +67,10 @@ topology, before a shard accepts connections without them."""
 TOPOLOGY_SECONDS_MAX = 120.0
 """Maximum wait for the start of the topology on a node without a cluster: the control process
 reads it before it answers, and 100,000 queues take longer than the other wait."""
-QUIET_TIMERS = 50
-"""Number of timer periods over which a shard needs hardly any ticks to count as quiet."""
-QUIET_TICKS = 4 * QUIET_TIMERS
+QUIET_TENTHS = 50
+"""Tenths of a second over which a shard needs hardly any ticks to count as quiet."""
+SECOND_TENTHS = 10
+QUIET_TICKS = 4 * QUIET_TENTHS
 """Maximum number of ticks of a quiet shard in that time, including its own."""
 
 _log = logs.get_logger("fluxmq.shard")
@@ -86,9 +86,8 @@ class Worker:
         self.loop = asyncio.get_running_loop()
         self.stopping = asyncio.Event()
         self._again = True  # no tick before construction is complete; the timer begins with one
-        self._turn = 0
         self._last_ticks = 0
-        self._expected = time.monotonic()
+        self.timer = TurnTimer(self._turn, self.loop.call_later, time.monotonic)
         self._started = time.monotonic()
         self._ready = False
         self.boot_failure = ""
@@ -206,6 +205,10 @@ class Worker:
 
     def schedule(self) -> None:
         """Schedule a tick unless one is running, whose end handles requests."""
+        self.timer.stir()
+        self._tick_soon()
+
+    def _tick_soon(self) -> None:
         if not self._again and not self.shard.reactor.ticking:
             self._again = True
             self.loop.call_soon(self._tick)
@@ -214,22 +217,31 @@ class Worker:
         """Call ``action`` after a delay, and then tick."""
 
         def act() -> None:
+            self.shard.reactor.tally.now = time.monotonic()
             action()
             self.schedule()
 
         self.loop.call_later(seconds, act)
 
+    def arrived(self) -> None:
+        """Note that a message of the control process is about to be handled, outside of ticks."""
+        self.shard.reactor.tally.now = time.monotonic()
+        self.timer.stir()
+
     def _tick(self) -> None:
         self._again = False
         self.shard.reactor.run_ready()
 
-    def _timer(self) -> None:
+    def _input(self) -> None:
+        self.timer.stir()
+        self.shard.reactor.run_ready()
+
+    def _turn(self) -> None:
         now = time.monotonic()
-        lag = max(0.0, now - self._expected)
+        lag = self.timer.begin(now)
         self.reports.lag.observe(lag)
         self.reports.lag_max.observe(lag)
         self.shard.reactor.tally.now = now
-        self._turn += 1
         self.table.beat(self.launch.slot, time.monotonic_ns())
         self.shard.intake.tell()
         self.resources.step(now)
@@ -241,19 +253,22 @@ class Worker:
         self.shard.durable.housekeeping()
         for user in self.shard.control_users:
             user.housekeeping()
-        self.reports.census.step()
+        self.reports.census.step(resting=self.timer.resting)
         self.shard.peers.check()
-        if self._turn % 10 == 0:
+        if self.timer.passes(SECOND_TENTHS):
             self.shard.broker.retained.housekeeping()
             logs.flush_all()
         if now >= self._next_system:
             self._next_system = now + self.settings.broker.sys_interval
             self.system.tick()
         if self._ready:
-            self.garbage.look(quiet=self._turn % QUIET_TIMERS == 0 and self._is_quiet())
-        self._expected = time.monotonic() + TIMER_SECONDS
-        self._next_timer = self.loop.call_later(TIMER_SECONDS, self._timer)
-        self.schedule()
+            self.garbage.look(quiet=self.timer.passes(QUIET_TENTHS) and self._is_quiet())
+        self.timer.end(self._next_due)
+        self._tick_soon()
+
+    def _next_due(self) -> float:
+        """Return when something becomes due by time alone; 0.0: there is work for every turn."""
+        return min(self.shard.next_due, self._next_system) if self._ready else 0.0
 
     def _is_quiet(self) -> bool:
         """Return whether there were hardly any ticks since the last call."""
@@ -312,7 +327,7 @@ class Worker:
             self.shard.reactor.watch(wake_fd, lambda: _clear(wake_fd))
         self.shard.queues.open(lambda: self.table.beat(launch.slot, time.monotonic_ns()))
         self.shard.reactor.watch(self.store.fileno(), self.watch.completed)
-        self.loop.add_reader(self.shard.reactor.fileno(), self.shard.reactor.run_ready)
+        self.loop.add_reader(self.shard.reactor.fileno(), self._input)
         self.shard.peers.start()
         self.loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
         self.loop.add_signal_handler(signal.SIGHUP, self.reload)
@@ -340,6 +355,7 @@ class Worker:
                 },
                 self._control_established,
             ),
+            self.arrived,
         )
         self.shard.amqp.topology.connect(self.control)
         self.shard.node_questions.connect(self.control)
@@ -349,7 +365,7 @@ class Worker:
             user.connect(self.control)
         self._control_task = self.loop.create_task(self.control.run())
         self._started = time.monotonic()  # recovery does not count, however long it took
-        self._timer()
+        self._turn()
         self._await_ready()
 
     def _samples(self) -> Iterator[Sample]:
@@ -385,7 +401,7 @@ class Worker:
         self._control_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._control_task
-        self._next_timer.cancel()
+        self.timer.stop()
         self.shard.authentication.close()
         self.watch.close()
         self.own_memory.close()

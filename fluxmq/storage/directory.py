@@ -39,7 +39,7 @@ import xxhash
 from fluxmq.storage.errors import Corruption, FileMissing, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """Number in the file VERSION. It grows with every format in the directory that an older program
 cannot read: log, batches, segments, snapshots, commands, consumer groups, the tables of shards and
 control. A test checks their versions against it."""

@@ -30,7 +30,7 @@ from fluxmq.model.outcomes import Outcome
 from fluxmq.storage.errors import Corruption, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The tables' version, stored in the file; older ones are upgraded, newer ones refused."""
 ROWS_PER_STATEMENT: Final = 2000
 """Rows written by one statement: few statements, since the thread takes the interpreter's lock
@@ -68,16 +68,24 @@ SUBSCRIPTIONS: Final = StateTable(
 """``topic``: the inner filter for routing messages; null for shared subscriptions and queues."""
 MESSAGES: Final = StateTable("messages", ("client TEXT", "number INTEGER", "data BLOB"), 2)
 ANSWERED: Final = StateTable("answered", ("client TEXT", "number INTEGER", "count INTEGER"), 2)
-"""Number of settled messages at the front of a row of ``messages``."""
-RECEIVED: Final = StateTable("received", ("client TEXT", "packet INTEGER"), 2)
-RELEASED: Final = StateTable("released", ("client TEXT", "packet INTEGER"), 2)
+"""Settled messages of a row of ``messages``, by the first one's number."""
+RECEIVED: Final = StateTable(
+    "received", ("client TEXT", "packet INTEGER", "count INTEGER NOT NULL DEFAULT 1"), 2
+)
+"""Ranges of packet identifiers; each was one identifier up to format 2."""
+RELEASED: Final = StateTable(
+    "released", ("client TEXT", "packet INTEGER", "count INTEGER NOT NULL DEFAULT 1"), 2
+)
+"""The same."""
 HEARD: Final = StateTable(
     "heard",
     ("client TEXT", "link INTEGER", "epoch INTEGER", "refused INTEGER", "number INTEGER"),
     2,
 )
 """The last numbered run that a shard (in its life ``epoch``) sent over a link for a session; runs
-up to ``refused`` may be missing in ``messages``."""
+up to ``refused`` may be missing in ``messages``. With `SEEN_ELSEWHERE` for ``refused``: the number
+after the last message that the session has received at another node, of the origin ``link``."""
+SEEN_ELSEWHERE: Final = -1
 LIFE: Final = StateTable("life", ("shard INTEGER", "alive REAL"), 1)
 """The last moment (wall clock) at which the shard is known to have been running; with the number
 `DEPARTED` less the shard's, at which a session has left it for another node."""
@@ -387,6 +395,8 @@ def open_tables(path: str) -> sqlite3.Connection:
                     f"CREATE TABLE IF NOT EXISTS {table.name} ({', '.join(table.columns)},"
                     f" PRIMARY KEY ({', '.join(table.names[: table.keys])})) WITHOUT ROWID"
                 )
+            for table in (RECEIVED, RELEASED) if version else ():
+                _add_column(connection, table, table.columns[2])
             connection.execute(f"PRAGMA user_version={FORMAT}")
             connection.execute("COMMIT")
             files.fsync_directory(directory)
@@ -397,6 +407,13 @@ def open_tables(path: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _add_column(connection: sqlite3.Connection, table: StateTable, column: str) -> None:
+    """Add a column to a table of an older format, unless it was just created with it."""
+    known = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table.name})")]
+    if column.split()[0] not in known:
+        connection.execute(f"ALTER TABLE {table.name} ADD COLUMN {column}")
 
 
 def _check_version(path: str, version: int) -> None:

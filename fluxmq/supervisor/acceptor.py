@@ -60,7 +60,10 @@ from fluxmq.supervisor.listen_sockets import ListenSocket, SpareDescriptor
 from fluxmq.supervisor.pending_connections import PENDING_MAX, PendingConnection, PendingConnections
 
 HOUSEKEEPING_SECONDS = 0.25
-"""Interval between timeout checks, and the longest between heartbeat writes."""
+"""Interval between timeout checks, while there is something to check."""
+
+REST_SECONDS = 1.0
+"""Longest time between two heartbeats, when nothing happens."""
 
 REFUSALS_LOG_SECONDS = 10.0
 """Minimum time between two log lines about refused connections; the counters are exact."""
@@ -180,12 +183,25 @@ class Acceptor:
             if now >= housekeeping_at:
                 self._keep_house(now)
                 housekeeping_at = now + HOUSEKEEPING_SECONDS
-            wait = HOUSEKEEPING_SECONDS
+            wait = HOUSEKEEPING_SECONDS if events else self.rest_seconds()
             if self._is_crowd(now):
                 wait = 0.0  # early connections are not in the poll set
                 if self._came < listen_sockets.ACCEPT_BATCH:
                     time.sleep(CROWD_PAUSE_SECONDS)
         self._close()
+
+    def rest_seconds(self) -> float:
+        """Return how long nothing is due unless something happens. What the turn after an event
+        has changed is looked at once more before."""
+        due = (
+            len(self._pending)
+            or self._delivery.backlog()
+            or self._resting
+            or self._reloading
+            or not self._control.established
+            or self.refused != self._reported
+        )
+        return HOUSEKEEPING_SECONDS if due else REST_SECONDS
 
     def watch_signals(self) -> None:
         """Install signal handlers: SIGTERM and SIGINT stop, SIGHUP reloads; all wake the loop."""

@@ -9,6 +9,9 @@ from fluxmq.ipc.launch import Launch
 from fluxmq.supervisor.fork import fork
 from fluxmq.supervisor.programs import PROGRAMS, Program
 
+SCHEDSTAT_BYTES_MAX = 128
+"""Longer than the kernel's line of three numbers."""
+
 
 class Children:
     """The running processes, by slot."""
@@ -44,8 +47,11 @@ class Children:
         if pid is None:
             return 0
         try:
-            with open(f"/proc/{pid}/task/{pid}/schedstat", encoding="ascii") as stat:
-                return int(stat.read().split()[1])
+            fd = os.open(f"/proc/{pid}/task/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return int(os.read(fd, SCHEDSTAT_BYTES_MAX).split()[1])
+            finally:
+                os.close(fd)
         except (OSError, ValueError, IndexError):
             return 0
 

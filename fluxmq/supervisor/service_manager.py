@@ -60,9 +60,17 @@ class ServiceManager:
         self._extend_at = 0.0
         self._tell("STOPPING=1", "STATUS=Stopping")
 
+    @property
+    def due(self) -> float | None:
+        """When ``alive`` has to be called again, in monotonic seconds; None: never."""
+        dues = [self._extend_at] if self._in_transition and self._address else []
+        if self._interval:
+            dues.append(self._alive_at)
+        return min(dues, default=None)
+
     def alive(self, now: float) -> None:
-        """Tell that the supervisor is alive, and ask for more time to start or stop, whenever either is
-        due; called every quarter of a second."""
+        """Tell that the supervisor is alive, and ask for more time to start or stop, if either is
+        due."""
         if self._in_transition and now >= self._extend_at:
             self._extend_at = now + EXTENSIONS_EVERY_SECONDS
             self._tell(f"EXTEND_TIMEOUT_USEC={EXTENSION_SECONDS * 1_000_000}")

@@ -1,8 +1,8 @@
 """The supervisor's loop: waits, observes the processes, and carries out the actions of ``tree``.
 
-No event loop, no threads. It sleeps in one poll until a signal arrives (through a pipe) or a
-quarter of a second has passed, reaps ended processes, reads the process table, and carries out the
-tree's decisions. Nothing it does blocks for long, so a dead shard is restarted within milliseconds.
+No event loop, no threads. It sleeps in one poll until a signal arrives (through a pipe) or
+something is due, reaps ended processes, reads the process table, and carries out the tree's
+decisions. Nothing it does blocks for long, so a dead shard is restarted within milliseconds.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ from fluxmq.supervisor.children import Children
 from fluxmq.supervisor.fabric import Fabric
 from fluxmq.supervisor.service_manager import ServiceManager
 from fluxmq.supervisor.tree import Child, Kill, Phase, Start, Terminate, Tree
-
-LOOK_SECONDS = 0.25
-"""Interval between heartbeat checks; exits are signalled by SIGCHLD."""
 
 LOOK_STARTING_SECONDS = 0.005
 """Interval between readiness checks while something starts."""
@@ -111,14 +108,17 @@ class Supervisor:
 
     def _sleep(self, poll: select.poll) -> None:
         """Sleep until a signal, the next look, or the next deadline."""
-        now = time.monotonic()
-        starting = any(child.phase is Phase.STARTING for child in self._tree.children)
-        seconds = LOOK_STARTING_SECONDS if starting else LOOK_SECONDS
-        due = self._tree.wake_at(now)
-        if due is not None:
-            seconds = min(seconds, due - now)
-        if poll.poll(max(1, int(seconds * 1000))):
+        seconds = self.rest_seconds(time.monotonic())
+        if poll.poll(None if seconds is None else max(1, int(seconds * 1000))):
             self._wakeup.recv(4096)
+
+    def rest_seconds(self, now: float) -> float | None:
+        """Return how long there is nothing to do unless a signal arrives; None: for ever. Exits are
+        signalled by SIGCHLD."""
+        if any(child.phase is Phase.STARTING for child in self._tree.children):
+            return LOOK_STARTING_SECONDS
+        dues = (self._tree.wake_at(now), self._service_manager.due)
+        return min((due - now for due in dues if due is not None), default=None)
 
     def _queue(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)

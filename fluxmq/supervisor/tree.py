@@ -21,8 +21,15 @@ from dataclasses import dataclass, field
 from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, process_name
 
 HEARTBEAT_SECONDS_MAX = 5.0
-"""Age of a heartbeat at which a process counts as hung. Loops beat several times a second; the
+"""Age of a heartbeat at which a process counts as hung. Loops beat at least once a second; the
 longest legitimate pause, a garbage collection of a full shard, stays below one second."""
+
+LOOK_SHARE = 0.4
+"""Share of that age at which a heartbeat is looked at again; loops with nothing to do beat once a
+second."""
+
+SUSPECT_SHARE = 0.05
+"""Interval between looks, as a share of that age, once a heartbeat is older than `LOOK_SHARE`."""
 
 STARVED_SECONDS_MAX = 60.0
 """The same for a runnable process that gets no processor: on an overloaded machine, killing it and
@@ -252,11 +259,17 @@ class Tree:
         return self._stop(now)
 
     def wake_at(self, now: float) -> float | None:
-        """Return when ``actions`` has news without a new event; None when never."""
-        times = [child.start_at for child in self.children if child.phase is Phase.BACKING_OFF]
-        times += [child.kill_at for child in self.children if child.kill_at is not None]
-        later = [time for time in times if time > now]
-        return min(later) if later else None
+        """Return when ``actions`` has news, or a heartbeat is to be looked at, without a new event;
+        None when never. ``now`` is in seconds of the heartbeats' clock."""
+        times: list[float] = []
+        for child in self.children:
+            if child.phase is Phase.BACKING_OFF and not self._must_wait(child):
+                times.append(child.start_at)
+            elif child.phase is Phase.READY:
+                times.append(_look_at(child, now))
+            elif child.phase is Phase.STOPPING and child.kill_at is not None:
+                times.append(child.kill_at)
+        return min(times, default=None)
 
     def _run(self, now: float) -> list[Action]:
         actions: list[Action] = []
@@ -309,3 +322,11 @@ class Tree:
                 self.killed_in_stop = self.killed_in_stop or self._stopping
                 actions.append(Kill(child, reason))
         return actions
+
+
+def _look_at(child: Child, now: float) -> float:
+    """Return when the heartbeat of a child that serves is to be looked at."""
+    at = max(child._beat, child._ready_ns) / 1e9 + LOOK_SHARE * HEARTBEAT_SECONDS_MAX
+    if child._stale_since is None and at > now:
+        return at
+    return now + SUSPECT_SHARE * HEARTBEAT_SECONDS_MAX

@@ -28,7 +28,7 @@ GROUPS: Final = "groups"
 QUEUES: Final = "queues"
 VERSION_NAME: Final = "VERSION"
 VERSION_PREFIX: Final = "fluxmq data "
-VERSIONS: Final = (1, 2)
+VERSIONS: Final = (1, 2, 3)
 """Supported formats of data directories with their segments, heads and consumer groups."""
 
 FOOTER_UNKNOWN: Final = -1

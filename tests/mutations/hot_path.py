@@ -52,8 +52,8 @@ MUTATIONS = [
         "identifier_released",
         "A packet identifier is in use from PUBREC to PUBCOMP.",
         "InflightWindow.free_identifiers",
-        "used = set(self.released) if self.released else set()",
-        "used = set()",
+        "for first, count in self.released.in_order() if self.released is not None else ():",
+        "for first, count in list[tuple[int, int]]():",
         OF_DELIVERY + "test_identifiers_between_pubrec_and_pubcomp_are_in_use",
     ),
     Mutation(
@@ -107,9 +107,44 @@ MUTATIONS = [
         "release_repeated",
         "PUBREL is sent again on a new connection until PUBCOMP [MQTT-4.4.0-1].",
         "SessionDelivery.attach",
-        "if self.released:",
+        "if self.released is not None and self.released.count:",
         "if False:",
         OF_DELIVERY + "test_after_pubrec_the_release_is_repeated_and_not_the_message",
+    ),
+    Mutation(
+        "release_order",
+        "PUBRELs are repeated in the order of the PUBRECs [MQTT-4.6.0-4].",
+        "ReleasedIdentifiers.in_order",
+        "key=lambda each: (each.turn, each.pid)",
+        "key=lambda each: each.pid",
+        OF_DELIVERY + "test_releases_are_repeated_in_the_order_of_the_receipts",
+    ),
+    Mutation(
+        "received_range",
+        "A range of PUBRECs frees no message that was answered before.",
+        "InflightWindow.receive_front",
+        "count = 1 if self.early else min(count, front.count - front.acknowledged)",
+        "count = min(count, front.count - front.acknowledged)",
+        OF_DELIVERY + "test_qos_2_is_answered_by_ranges",
+    ),
+    Mutation(
+        "received_once",
+        "A publish of QoS 2 whose identifier was received already is not routed again [MQTT-4.3.3-10].",
+        "remember",
+        "if received.overlaps(first, count):",
+        "if False:",
+        "tests/props/test_exactly_once.py"
+        "::test_each_publish_is_routed_once_and_each_packet_answered",
+    ),
+    Mutation(
+        "released_range",
+        "PUBREL frees the identifiers that it names and no others.",
+        "IdentifierRanges.remove",
+        """firsts.append(last + 1)
+                lasts.append(end)""",
+        "pass",
+        "tests/props/test_exactly_once.py"
+        "::test_each_publish_is_routed_once_and_each_packet_answered",
     ),
     Mutation(
         "pending_count",

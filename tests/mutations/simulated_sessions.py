@@ -76,6 +76,23 @@ MUTATIONS = [
         SEEDS + "[62]",
     ),
     Mutation(
+        "simulated_sessions_not_seen_elsewhere",
+        "A session that comes back does not get again what it had at another node.",
+        "SeenMessages.rest_of",
+        "if run.identity is None or not self.elsewhere:",
+        "if True:",
+        SEEDS + "[400]",
+    ),
+    Mutation(
+        "seen_elsewhere_not_on_disk",
+        "A session knows after a restart as well what it had at another node.",
+        "SessionJournal.seen_elsewhere",
+        "self.home.put(HEARD, (self.client_id, origin, 0, SEEN_ELSEWHERE, number))",
+        "pass",
+        MEETING
+        + "test_a_session_that_has_come_back_does_not_get_again_what_it_had_elsewhere[workers0-True]",
+    ),
+    Mutation(
         "released_again_before_disk",
         "PUBREL to a client that has returned waits until PUBREC is on disk.",
         "SessionJournal.released_again",

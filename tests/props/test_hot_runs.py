@@ -175,7 +175,10 @@ def everything(hot: Hot, burst: Burst, offset: int, count: int, pid: int) -> lis
     place = run.skip(run.start, offset)
     stop = run.skip(place, count)
     found: list[Any] = [tuple(getattr(run, name) for name in RUN_FIELDS), place, stop]
-    found += [run.payloads(), run.body_at(place), run.body_length, run.buffer_topic(place)]
+    found += [run.payloads(), run.body_at(place), run.body_length]
+    if burst.qos:
+        found += [run.packet_id_ranges(), run.packet_ids()]
+        assert found[-1] == list(burst.packet_ids)
     found += [run.plain(4), run.plain(5)]
     for version, topic in ((4, burst.topic), (5, b""), (5, burst.topic)):
         properties = hot.run.properties_field(

@@ -28,6 +28,7 @@ from typing import Any, Final
 import cython
 
 from fluxmq.protocols.connection import Connection, Tally
+from fluxmq.protocols.mqtt.identifiers import append_range
 from fluxmq.protocols.mqtt.inflight_range import (
     GROWTH_MAX,
     InflightRange,
@@ -41,6 +42,7 @@ from fluxmq.protocols.mqtt.window import PACKET_ID_MAX, InflightWindow
 
 if cython.compiled:
     from cython.cimports.fluxmq.protocols.connection import Connection, Tally
+    from cython.cimports.fluxmq.protocols.mqtt.identifiers import append_range
     from cython.cimports.fluxmq.protocols.mqtt.inflight_range import (
         InflightRange,
         fitting,
@@ -453,7 +455,7 @@ class SessionDelivery(InflightWindow):
             self.resend.extendleft(reversed(again))
         self.early = None
         self.unanswered_bytes = 0
-        self.inflight = len(self.released) if self.released else 0
+        self.inflight = self.released.count if self.released is not None else 0
         return 0
 
     def attach(self, connection: Connection, window: cython.int) -> cython.int:
@@ -470,11 +472,10 @@ class SessionDelivery(InflightWindow):
             for item in queue or ():
                 inflight = item
                 inflight.forget_fit()
-        if self.released:
+        if self.released is not None and self.released.count:
             out = bytearray()
-            for pid in self.released:
-                out += b"\x62\x02"
-                out += pid.to_bytes(2, "big")
+            for first, count in self.released.in_order():
+                append_range(out, 0x62, first, count)
             if self.durable is None:
                 connection.append(bytes(out))
             else:

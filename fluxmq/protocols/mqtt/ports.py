@@ -22,6 +22,12 @@ class MqttHandler(Protocol):
         """Decide about a run that is out of the ordinary, with its properties as received; return
         True to route and answer it."""
 
+    def acknowledgements(
+        self, connection: Connection, first: int, buffer: bytearray, start: int, count: int, /
+    ) -> object:
+        """Handle ``count`` plain PUBREC, PUBREL or PUBCOMP packets, as ``first`` says, in
+        ``buffer[start:]``."""
+
     def broken(
         self, connection: Connection, reason: int, packet: bytes | bytearray = b"", /
     ) -> object:

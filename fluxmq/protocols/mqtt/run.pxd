@@ -14,7 +14,7 @@ cdef class PublishRun:
     cpdef Py_ssize_t skip(self, Py_ssize_t offset, Py_ssize_t count) except -1
     cpdef Py_ssize_t body_at(self, Py_ssize_t offset) except -1
     cpdef bytes plain(self, int version)
-    cpdef bytes buffer_topic(self, Py_ssize_t offset)
+    cpdef list packet_id_ranges(self)
 
 cpdef bytes properties_field(int version, bytes forward, long expiry, int alias, bytes subscription_ids)
 cpdef bytes encode_length(Py_ssize_t length)

@@ -167,20 +167,40 @@ class PublishRun:
 
     def packet_ids(self) -> list[int]:
         """Return every packet identifier, in order."""
-        offset: cython.Py_ssize_t = self.start
-        place: cython.Py_ssize_t
-        found: list[int] = []
-        while offset < self.end:
-            place = self.body_at(offset) - self.variable + 2 + len(self.buffer_topic(offset))
-            found.append((self.buffer[place] << 8) | self.buffer[place + 1])
-            offset = self.body_at(offset) + self.body_length
-        return found
+        ranges = self.packet_id_ranges()
+        return [each for first, count in ranges for each in range(first, first + count)]
 
-    def buffer_topic(self, offset: cython.Py_ssize_t) -> bytes:
-        """Return the topic field on the wire, which is empty where an alias replaces it."""
-        place: cython.Py_ssize_t = self.body_at(offset) - self.variable
-        length: cython.Py_ssize_t = (self.buffer[place] << 8) | self.buffer[place + 1]
-        return bytes(self.buffer[place + 2 : place + 2 + length])
+    def packet_id_ranges(self) -> list[tuple[int, int]]:
+        """Return the packet identifiers, in order, as ranges: the first and how many."""
+        offset: cython.Py_ssize_t = self.start
+        _index: cython.Py_ssize_t
+        place: cython.Py_ssize_t
+        before_body: cython.Py_ssize_t
+        pid: cython.Py_ssize_t
+        first: cython.Py_ssize_t = 0
+        size: cython.Py_ssize_t = 0
+        data: Octets
+        found: list[tuple[int, int]] = []
+        data = pointer(self.buffer) if cython.compiled else self.buffer
+        before_body = self.body_at(offset) - offset - self.pid_at
+        for _index in range(self.count):
+            if self.stride:
+                place = offset + self.pid_at
+                offset += self.stride
+            else:
+                place = self.body_at(offset)
+                offset = place + self.body_length
+                place -= before_body
+            pid = (data[place] << 8) | data[place + 1]
+            if size and pid == first + size:
+                size += 1
+            else:
+                if size:
+                    found.append((first, size))
+                first = pid
+                size = 1
+        found.append((first, size))
+        return found
 
     def plain(self, version: cython.int) -> bytes:
         """Return the run written for QoS 0 and ``version`` without extras; made once, shared by

@@ -1,10 +1,11 @@
 """Splits received bytes into runs of MQTT packets.
 
 One pass turns a buffer into *runs*: neighbouring PUBLISH packets with the same first byte, topic
-and properties, neighbouring plain PUBACKs, and single other packets. A run is described by offsets
-into the buffer; no object is made per message. The scanner checks what framing needs (remaining
-length, packet size, that topic, packet identifier and properties lie inside the packet, QoS 3,
-packet identifier 0) and leaves meaning to its callers. It knows no connection and no session.
+and properties, neighbouring plain acknowledgements of one type, and single other packets. A run is
+described by offsets into the buffer; no object is made per message. The scanner checks what framing
+needs (remaining length, packet size, that topic, packet identifier and properties lie inside the
+packet, QoS 3, packet identifier 0) and leaves meaning to its callers. It knows no connection and no
+session.
 
 Time is linear in the input: every byte of a header is read once, and a packet whose header equals
 its predecessor's is recognised by one comparison.
@@ -33,8 +34,8 @@ INCOMPLETE: Final = 0
 """No whole packet is left; ``needed`` is the size of the incomplete one, 0 while unknown."""
 PUBLISH: Final = 1
 """A run of PUBLISH packets."""
-PUBACK: Final = 2
-"""A run of PUBACK packets of four bytes (success, no properties)."""
+ACKNOWLEDGEMENTS: Final = 2
+"""A run of PUBACK, PUBREC, PUBREL or PUBCOMP packets of four bytes (success, no properties)."""
 PACKET: Final = 3
 """One packet of another type."""
 ERROR: Final = 4
@@ -135,16 +136,16 @@ class Scanner:
         self.end = at + total
         if first >> 4 == 3:
             return self.publish(buffer, at, end, header, length)
-        if first == 0x40 and total == 4:
+        if total == 4 and (first == 0x40 or first == 0x50 or first == 0x62 or first == 0x70):
             position = at
-            while position + 4 <= end and data[position] == 0x40 and data[position + 1] == 2:
+            while position + 4 <= end and data[position] == first and data[position + 1] == 2:
                 if not data[position + 2] and not data[position + 3]:
                     break  # packet identifier 0: refused as a packet of its own
                 position += 4
             if position > at:
                 self.end = position
                 self.count = (position - at) // 4
-                return PUBACK
+                return ACKNOWLEDGEMENTS
         return PACKET
 
     def publish(  # noqa: PLR0915 - one C function

@@ -4,7 +4,7 @@ answers.
 The half of a delivery that handles sent messages. In-flight ranges in ``unanswered_ranges`` carry
 consecutive packet identifiers; answers in order (the usual case) advance one counter, others are
 remembered in a set. QoS 2 messages pass from ``unanswered_ranges`` to ``released`` at PUBREC and
-leave it at PUBCOMP.
+leave it at PUBCOMP, both by ranges.
 
 A in-flight range's ``settle`` is given the ranges that were answered, in its own offsets, and those
 that the client refused or will not get. Ranges may be reported twice where answers came out of
@@ -21,11 +21,13 @@ from typing import Any, Final
 
 import cython
 
+from fluxmq.protocols.mqtt.identifiers import ReleasedIdentifiers, ReleasedRange
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.ports import AnswerSink
 from fluxmq.protocols.mqtt.run import HIGH, LOW
 
 if cython.compiled:
+    from cython.cimports.fluxmq.protocols.mqtt.identifiers import ReleasedIdentifiers, ReleasedRange
     from cython.cimports.fluxmq.protocols.mqtt.inflight_range import InflightRange
 
 PACKET_ID_MAX: Final = 65535
@@ -49,7 +51,7 @@ class InflightWindow:
         self.unanswered_ranges: deque[InflightRange] | None = None
         self.resend: deque[InflightRange] | None = None
         self.early: set[int] | None = None
-        self.released: dict[int, tuple[Any, int] | None] | None = None
+        self.released: ReleasedIdentifiers | None = None
 
     def pump(self) -> cython.int:
         """Write waiting messages, as there is room."""
@@ -67,7 +69,9 @@ class InflightWindow:
             return self.free_until - self.next_pid
         if self.next_pid > PACKET_ID_MAX:
             self.next_pid = 1
-        used = set(self.released) if self.released else set()
+        used = set()
+        for first, count in self.released.in_order() if self.released is not None else ():
+            used.update(range(first, first + count))
         for queue in (self.unanswered_ranges, self.resend):
             for item in queue or ():
                 inflight = item
@@ -176,7 +180,7 @@ class InflightWindow:
         Answers for unknown identifiers, or for messages already answered, are none of these.
         """
         inflight: InflightRange
-        if self.released is not None and pid in self.released:
+        if self.released is not None and self.released.has(pid):
             return kind == PUBACK  # a repeated PUBREC is answered again
         if self.early is not None and pid in self.early:
             return False
@@ -235,20 +239,46 @@ class InflightWindow:
     def receive(self, pid: cython.int) -> cython.bint:
         """Apply PUBREC: the message is dropped, its identifier stays in use until PUBCOMP."""
         inflight: InflightRange
-        wanted: tuple[AnswerSink, int] | None = None
-        if self.released is not None and pid in self.released:
+        settle: Any = None
+        base: cython.Py_ssize_t = pid
+        if self.released is not None and self.released.has(pid):
             return True
         found = self.holder(pid)
         if found is not None:
             inflight = found
-            if inflight.settle is not None:
-                wanted = (inflight.settle, inflight.base + pid - inflight.pid)
+            settle = inflight.settle
+            base = inflight.base + pid - inflight.pid
         if not self.acknowledge(pid, 2):
             return False
-        if self.released is None:
-            self.released = {}
-        self.released[pid] = wanted
+        self.release(pid, 1, settle, base)
         return True
+
+    def receive_front(self, pid: cython.int, count: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Apply PUBREC for ``count`` messages from ``pid`` on, as far as they are the oldest
+        unanswered ones; return how many are."""
+        front: InflightRange
+        if not self.unanswered_ranges:
+            return 0
+        front = self.unanswered_ranges[0]
+        if front.qos != 2 or front.pid + front.acknowledged != pid:
+            return 0
+        count = 1 if self.early else min(count, front.count - front.acknowledged)
+        self.release(pid, count, front.settle, front.base + front.acknowledged)
+        self.advance(count)
+        return count
+
+    def release(
+        self,
+        pid: cython.int,
+        count: cython.Py_ssize_t,
+        settle: Any,
+        base: cython.Py_ssize_t,
+    ) -> cython.int:
+        """Have identifiers await PUBCOMP, of messages that ``settle`` numbers from ``base`` on."""
+        if self.released is None:
+            self.released = ReleasedIdentifiers()
+        self.released.add(pid, count, settle, base)
+        return 0
 
     def refuse(self, pid: cython.int, qos: cython.int) -> cython.bint:
         """Apply PUBACK or PUBREC with an error: the message is finished."""
@@ -266,13 +296,19 @@ class InflightWindow:
         self.pump()
         return True
 
-    def complete(self, pid: cython.int) -> cython.bint:
-        """Apply PUBCOMP; return True when it was awaited."""
-        if self.released is None or pid not in self.released:
-            return False
-        wanted = self.released.pop(pid)
-        if wanted is not None:
-            wanted[0].acknowledged(wanted[1], 1)
-        self.inflight -= 1
-        self.pump()
-        return True
+    def complete(self, pid: cython.int, count: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Apply PUBCOMP for ``count`` messages from ``pid`` on; return how many were awaited. The
+        caller pumps."""
+        part: ReleasedRange
+        sink: AnswerSink
+        done: cython.Py_ssize_t = 0
+        if self.released is None:
+            return 0
+        for item in self.released.take(pid, count):
+            part = item
+            done += part.count
+            if part.settle is not None:
+                sink = part.settle
+                sink.acknowledged(part.base, part.count)
+        self.inflight -= done
+        return done

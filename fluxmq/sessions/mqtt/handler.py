@@ -1,8 +1,8 @@
 """Dispatch of packets of MQTT connections: the one handler that all connections of a shard share.
 
-The hot path handles plain PUBLISH runs, PUBACK runs and PINGREQ; everything else comes here, one
-packet at a time. Client errors are ``ProtocolError`` up to here, where they become a DISCONNECT
-(MQTT 5) or a closed connection.
+The hot path handles plain PUBLISH runs, PUBACK runs and PINGREQ; runs of plain PUBREC, PUBREL and
+PUBCOMP come here as they are, and everything else one packet at a time. Client errors are
+``ProtocolError`` up to here, where they become a DISCONNECT (MQTT 5) or a closed connection.
 
 Source: MQTT 3.1.1 and 5.0 chapter 3, sections 4.3 and 4.13.
 """
@@ -17,6 +17,7 @@ from fluxmq.model.outcomes import REFUSED_MIN
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.codec import decode
 from fluxmq.protocols.mqtt.connect import version_of
+from fluxmq.protocols.mqtt.identifiers import identifier_ranges
 from fluxmq.protocols.mqtt.packet_types import PacketType
 from fluxmq.protocols.mqtt.packets import (
     Auth,
@@ -104,8 +105,6 @@ class MqttConnectionHandler:
             connect_flow.on_connect(self.broker, client, body)
             return
         connected = stage is CONNECTED
-        if connected and len(body) == 2 and acknowledgements.on_short(client, first, body):
-            return
         if first == _CONNECT:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "second CONNECT")
         packet = decode(first, body, client.connection.version, limits=self.broker.limits.packets)
@@ -117,6 +116,19 @@ class MqttConnectionHandler:
             self.end(client, with_will=False, reason="client")
         else:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "only AUTH may follow CONNECT")
+
+    def acknowledgements(
+        self, connection: Connection, first: int, buffer: bytearray, start: int, count: int
+    ) -> None:
+        """Handle a run of plain PUBREC, PUBREL or PUBCOMP packets."""
+        client: MqttClient = connection.identity
+        self._counts.packet_received(first >> 4, count)
+        if client.stage is not CONNECTED:
+            return
+        try:
+            acknowledgements.on_run(client, first, identifier_ranges(buffer, start, count))
+        except ProtocolError as error:
+            self.fail(client, error.reason, error.text)
 
     def claimed(self, client: MqttClient, session: Session | None) -> None:
         """Continue after this shard became the owner of the client's id."""
@@ -142,19 +154,19 @@ class MqttConnectionHandler:
             case Pubrec():
                 acknowledgements.on_acknowledgement(client, packet.packet_id, packet.reason, 2)
             case Pubrel():
-                acknowledgements.on_pubrel(client, packet.packet_id)
+                acknowledgements.on_pubrels(client, packet.packet_id, 1)
             case Pubcomp():
-                acknowledgements.on_pubcomp(client, packet.packet_id)
+                acknowledgements.on_pubcomps(client, packet.packet_id, 1)
             case Subscribe():
                 subscribing.on_subscribe(self.broker, client, packet)
             case Unsubscribe():
                 subscribing.on_unsubscribe(self.broker, client, packet)
             case Disconnect():
-                self.on_disconnect(client, packet)
+                self._on_disconnect(client, packet)
             case _:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "unexpected packet")
 
-    def on_disconnect(self, client: MqttClient, packet: Disconnect) -> None:
+    def _on_disconnect(self, client: MqttClient, packet: Disconnect) -> None:
         """Handle DISCONNECT (MQTT 5.0 section 3.14)."""
         session = client.session
         assert session is not None
@@ -226,8 +238,9 @@ class MqttConnectionHandler:
                 connect_flow.send_explained(connection, kind(packet_id, reason), text)
             else:
                 connection.append(bytes((first, 3)) + answers[at + 2 : at + 4] + bytes((reason,)))
-            if first == _PUBREC and reason >= Reason.UNSPECIFIED_ERROR and session.received:
-                session.received.discard(packet_id)
+            received = session.received
+            if first == _PUBREC and reason >= Reason.UNSPECIFIED_ERROR and received is not None:
+                received.remove(packet_id, 1)
 
     def broken(self, connection: Connection, reason: int, packet: bytes | bytearray = b"") -> None:
         """Handle a protocol violation found by the hot path; ``packet`` is its beginning."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from fluxmq.protocols.mqtt.delivery import SessionDelivery
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
+from fluxmq.protocols.mqtt.ports import AnswerSink
 
 
 def drain(delivery: SessionDelivery) -> list[InflightRange]:
@@ -47,12 +48,16 @@ def restore(
     inflight_ranges: list[InflightRange],
     released: list[int],
     next_pid: int,
+    sink: AnswerSink | None = None,
 ) -> None:
-    """Take over another shard's messages; in-flight ranges with an identifier were in flight."""
+    """Take over another shard's messages; in-flight ranges with an identifier were in flight.
+    ``sink`` is informed of ``released`` messages that are completed, by their identifiers."""
     delivery.pending = deque()
     delivery.unanswered_ranges = deque()
     delivery.resend = deque()
-    delivery.released = dict.fromkeys(released) if released else None
+    delivery.released = None
+    for packet_id in released:
+        delivery.release(packet_id, 1, sink, packet_id)
     delivery.inflight = len(released)
     delivery.next_pid = next_pid
     delivery.free_until = 0

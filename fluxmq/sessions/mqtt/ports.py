@@ -290,8 +290,8 @@ class EventPort(Protocol):
 class CountPort(Protocol):
     """Counts for metrics; errors and refusals are also logged, at a bounded rate."""
 
-    def packet_received(self, kind: int) -> None:
-        """Count a control packet received off the hot path by its type number."""
+    def packet_received(self, kind: int, count: int = 1) -> None:
+        """Count control packets received off the hot path by their type number."""
 
     def connection_closed(self, reason: str) -> None:
         """Count the end of a connection."""

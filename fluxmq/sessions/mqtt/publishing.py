@@ -9,6 +9,7 @@ Source: MQTT 5.0 sections 3.3, 4.3.3, 4.9, 3.1.2.5.
 
 from __future__ import annotations
 
+from fluxmq.protocols.mqtt.identifiers import IdentifierRanges
 from fluxmq.protocols.mqtt.packets import Puback, Pubrec
 from fluxmq.protocols.mqtt.properties import PublishProperties, parse_publish_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
@@ -221,27 +222,35 @@ def remember(limits: SessionLimits, session: Session, run: PublishRun) -> list[P
 
     Return None when all are new; otherwise the new messages, one by one.
     """
-    packet_ids = run.packet_ids()
+    ranges = run.packet_id_ranges()
     if session.received is None:
-        session.received = set()
+        session.received = IdentifierRanges()
     received = session.received
-    fresh = set(packet_ids) - received
-    if len(received) + len(fresh) > limits.max_inflight:
+    fresh = IdentifierRanges()
+    repeated = IdentifierRanges()
+    for first, count in ranges:
+        if received.overlaps(first, count):
+            for packet_id in range(first, first + count):
+                (repeated if received.has(packet_id) else fresh).add(packet_id, 1)
+        else:
+            fresh.add(first, count)
+    if received.count + fresh.count > limits.max_inflight:
         raise ProtocolError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unreleased messages")
     journal = session.delivery.durable
     if journal is not None:
-        journal.repeated(received.intersection(packet_ids))
+        journal.repeated(repeated)
         journal.received(fresh)
-    if len(fresh) == len(packet_ids):
-        received |= fresh
+    if fresh.count == run.count:
+        for first, count in ranges:
+            received.add(first, count)
         return None
     run.detach()
     pieces = []
     offset = run.start
-    for packet_id in packet_ids:
+    for packet_id in run.packet_ids():
         end = run.skip(offset, 1)
-        if packet_id not in received:
-            received.add(packet_id)
+        if not received.has(packet_id):
+            received.add(packet_id, 1)
             pieces.append(run.part(offset, end, 1))
         offset = end
     return pieces

@@ -17,6 +17,7 @@ from fluxmq.auth.policy import TopicPolicy
 from fluxmq.auth.scram import ServerExchange
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.delivery import SessionDelivery
+from fluxmq.protocols.mqtt.identifiers import IdentifierRanges
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.sessions.mqtt.addressed import Addressed
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
@@ -146,7 +147,7 @@ class Session:
         self.principal = ""
         self.client: MqttClient | None = None
         self.subscriptions: dict[bytes, Grant] = {}
-        self.received: set[int] | None = None
+        self.received: IdentifierRanges | None = None
         self.expiry = 0
         self.expires_at = 0.0
         self.will: Will | None = None

@@ -511,7 +511,7 @@ class AmqpBroker:
         self.timers.set(connection, at)
 
     def run_timers(self) -> None:
-        """Run due timers; called every tenth of a second."""
+        """Run due timers; called by the shard's timer."""
         self.timers.due(self.now(), _due)
 
     def wake(self) -> None:

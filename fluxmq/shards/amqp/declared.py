@@ -13,6 +13,7 @@ its messages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -110,8 +111,13 @@ class DeclaredQueues:
         self._reconcile(self._queues.service.groups)
         self._routes_changed()
 
+    @property
+    def next_due(self) -> float:
+        """When a queue has to be looked at again, in monotonic seconds."""
+        return min([*self._left.values(), *self._idle.values()], default=math.inf)
+
     def housekeeping(self) -> None:
-        """Compare and retry what is due; called every tenth of a second."""
+        """Compare and retry what is due."""
         self._reconcile(self._queues.durable.attended.groups)
         now = self._now()
         for internal in [name for name, at in self._left.items() if at <= now]:

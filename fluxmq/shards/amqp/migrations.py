@@ -385,9 +385,15 @@ class QueueMigrations:
         move = self._moves.get(queue)
         return "" if move is None else move.progress
 
+    @property
+    def idle(self) -> bool:
+        """True if no queue is moving."""
+        return not self._moving and not self._moves
+
     def step(self) -> None:
-        """Advance all moves; called every tenth of a second, and when the topology changes."""
-        idle = not self._moving and not self._moves
+        """Advance all moves; called every tenth of a second while there are any, and when the
+        topology changes."""
+        idle = self.idle
         led = list(self._led(idle))
         for group, _ in led:
             for queue_id in list(group.machine.closed):

@@ -249,8 +249,15 @@ class Amqp:
         routed = route(topology, vhost, exchange, routing_key, headers)
         return [queue.internal_name for queue in (*routed.queues, *routed.delayed)]
 
+    @property
+    def next_due(self) -> float:
+        """When something is due, in monotonic seconds; 0.0 while something is under way."""
+        if not (self.topology.idle and self.migrations.idle):
+            return 0.0
+        return min(self.broker.timers.next_due, self.declared.next_due)
+
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called every tenth of a second while something happens."""
         self.broker.run_timers()
         self.topology.tick()
         self.vhost_connections.tick()

@@ -18,14 +18,15 @@ from typing import Protocol
 
 from fluxmq.model.outcomes import REFUSED_MIN
 from fluxmq.net.reactor import Reactor
+from fluxmq.protocols.mqtt.identifiers import IdentifierRanges
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.sessions.mqtt.session import Session
+from fluxmq.shards.durable.range_rows import RangeRows
 from fluxmq.shards.durable.row_router import LocalRows, RemoteRows, RowHome
 from fluxmq.shards.durable.rows import Clock
 from fluxmq.shards.groups import run_of
 from fluxmq.shards.run_numbers import RunNumbers
-from fluxmq.storage.state_store import RECEIVED
 
 PROMPT_SECONDS = 0.05
 """Time that a publisher waits for a connected subscriber's answer before its message is written:
@@ -76,8 +77,12 @@ class ReceivedJournal(Protocol):
     """The rows of a session that has received QoS 2 publishes."""
 
     @property
-    def client_id(self) -> str:
-        """The session's client id."""
+    def ended(self) -> bool:
+        """True when the session has ended, or has left this shard."""
+
+    @property
+    def received_rows(self) -> RangeRows:
+        """Its rows of received identifiers."""
 
     @property
     def home(self) -> RowHome:
@@ -94,7 +99,7 @@ class ReleaseGate:
     __slots__ = ("journal", "others", "packet_ids", "pending_ack")
 
     def __init__(
-        self, journal: ReceivedJournal, packet_ids: set[int], pending_ack: PendingAck
+        self, journal: ReceivedJournal, packet_ids: IdentifierRanges, pending_ack: PendingAck
     ) -> None:
         self.journal = journal
         self.packet_ids = packet_ids
@@ -233,17 +238,20 @@ class CommitWaiter:
         if home is self.store:
             self._fresh[pending_ack] = self._fresh.get(pending_ack, 0) + 1
 
-    def gate(self, journal: ReceivedJournal, packet_ids: set[int], pending_ack: PendingAck) -> None:
+    def gate(
+        self, journal: ReceivedJournal, packet_ids: IdentifierRanges, pending_ack: PendingAck
+    ) -> None:
         """Write received identifiers as soon as they may be on disk; this holds the pending ack."""
         gate = ReleaseGate(journal, packet_ids, pending_ack)
         self._gates.append(gate)
         self._unwritten[gate] = None
         self._reactor.unfinished = True
 
-    def repeated(self, journal: ReceivedJournal, packet_ids: set[int]) -> None:
+    def repeated(self, journal: ReceivedJournal, packet_ids: IdentifierRanges) -> None:
         """Delay the answer to a duplicate publish until the first is safe."""
+        ranges = packet_ids.ranges()
         for gate in self._unwritten:
-            if gate.journal is journal and gate.packet_ids & packet_ids:
+            if gate.journal is journal and any(gate.packet_ids.overlaps(*each) for each in ranges):
                 gate.others.append(self.hold())
 
     def unwritten(self, journal: ReceivedJournal) -> set[int]:
@@ -251,7 +259,7 @@ class CommitWaiter:
         found: set[int] = set()
         for gate in self._unwritten:
             if gate.journal is journal:
-                found |= gate.packet_ids
+                found.update(gate.packet_ids.numbers())
         return found
 
     def _open_gates(self) -> None:
@@ -268,15 +276,18 @@ class CommitWaiter:
 
     def _write(self, gate: ReleaseGate) -> None:
         journal = gate.journal
-        for packet_id in gate.packet_ids:
-            journal.home.put(RECEIVED, (journal.client_id, packet_id))
+        if journal.ended:  # its rows are deleted, or another shard's by now
+            self._close(gate, gate.pending_ack.reason)
+            return
+        for first, count in gate.packet_ids.ranges():
+            journal.received_rows.add(first, count)
 
         def safe(reason: int) -> None:
             # The messages may have been refused in the same transaction.
             reason = max(reason, gate.pending_ack.reason)
-            if reason >= REFUSED_MIN:
-                for packet_id in gate.packet_ids:
-                    journal.home.remove(RECEIVED, (journal.client_id, packet_id))
+            if reason >= REFUSED_MIN and not journal.ended:
+                for first, count in gate.packet_ids.ranges():
+                    journal.received_rows.remove(first, count)
                 self.lazily()
             self._close(gate, reason)
 
@@ -286,10 +297,11 @@ class CommitWaiter:
     def _close(self, gate: ReleaseGate, reason: int) -> None:
         del self._unwritten[gate]
         session = gate.journal.session
-        if reason >= REFUSED_MIN and session.received:
+        if reason >= REFUSED_MIN and session.received is not None:
             # The client may resend it, and then it is new, whether the client is still connected or
             # not.
-            session.received -= gate.packet_ids
+            for first, count in gate.packet_ids.ranges():
+                session.received.remove(first, count)
         gate.pending_ack.done(reason)
         for pending_ack in gate.others:
             pending_ack.done(reason)
@@ -297,7 +309,7 @@ class CommitWaiter:
     # Homes elsewhere
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         for home in self.remote.values():
             home.give_up()
         if not self.store.idle:

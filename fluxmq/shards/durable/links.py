@@ -129,7 +129,7 @@ class DurableLinks:
         self._unsaid.pop(peer, None)
 
     def housekeeping(self) -> None:
-        """Refuse overdue runs and send confirmations; called every tenth of a second."""
+        """Refuse overdue runs and send confirmations; called by the shard's timer."""
         for kept in self.kept.values():
             kept.give_up()
         self._tell_refusing()

@@ -11,19 +11,22 @@ Source: MQTT 3.1.1 and 5.0 sections 4.1, 4.3, 4.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fluxmq.model.outcomes import Outcome
 from fluxmq.protocols.connection import Connection
+from fluxmq.protocols.mqtt.identifiers import IdentifierRanges, IdRange
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
 from fluxmq.protocols.mqtt.pending_acks import PendingAck
 from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.mqtt.window import PACKET_ID_MAX
 from fluxmq.sessions.mqtt.session import Session
+from fluxmq.shards.durable.range_rows import RangeRows
 from fluxmq.shards.durable.row_router import RowHome
 from fluxmq.shards.durable.rows import grant_values, message_values, pack, session_values
+from fluxmq.shards.durable.seen_messages import SeenMessages
 from fluxmq.storage.state_store import (
     ANSWERED,
     HEARD,
@@ -31,6 +34,7 @@ from fluxmq.storage.state_store import (
     MESSAGES,
     RECEIVED,
     RELEASED,
+    SEEN_ELSEWHERE,
     SESSIONS,
     SUBSCRIPTIONS,
 )
@@ -44,12 +48,12 @@ class Undelivered:
     """Neighbouring messages owed to a session, one row when written; settled by the delivery.
 
     ``number``: of the first; ``front``: of the first unanswered; ``written``: a row may be on disk.
-    ``pending_ack``: the publisher's, held until the messages are safe or answered.
+    ``pending_ack``: the publisher's, held until the messages are safe or answered. ``settled``:
+    rows of messages that are never sent again, None while there were none.
     """
 
     __slots__ = (
         "_early",
-        "_noted",
         "count",
         "finished",
         "front",
@@ -60,6 +64,7 @@ class Undelivered:
         "qos",
         "retain",
         "run",
+        "settled",
         "since",
         "subscription_ids",
         "written",
@@ -90,10 +95,14 @@ class Undelivered:
         self.written = False
         self.finished = False
         self._early: set[int] | None = None
-        self._noted = False
+        self.settled: RangeRows | None = None
 
     def acknowledged(self, first: int, count: int) -> None:
         """Note messages that were answered or dropped; a message may be noted twice."""
+        if self.qos == 2:
+            self.released(first, count)
+            self.journal.completed_release(first, count)
+            return
         if self.finished:
             return
         if first <= self.front:
@@ -109,10 +118,27 @@ class Undelivered:
         if self.front >= self.number + self.count:
             self.finish()
         elif self.written:
-            self._noted = True
-            journal = self.journal
-            journal.home.put(ANSWERED, (journal.client_id, self.number, self.front - self.number))
-            journal.commit_waiter.lazily()
+            self.settled_rows().add(self.number, self.front - self.number)
+            self.journal.commit_waiter.lazily()
+
+    def settled_rows(self) -> RangeRows:
+        """Return ``settled``, which exists from now on."""
+        if self.settled is None:
+            self.settled = RangeRows(self.journal.home, ANSWERED, self.journal.client_id)
+        return self.settled
+
+    def released(self, first: int, count: int) -> None:
+        """Note messages of QoS 2 that are not to be sent again, whether they await PUBCOMP or
+        not."""
+        if self.finished or self.journal.ended:
+            return
+        if count < self.count:
+            settled = self.settled_rows()
+            settled.add(first, count)
+            count = settled.ranges.count
+            self.journal.commit_waiter.lazily()
+        if count == self.count:
+            self.finish()
 
     def refused(self, number: int) -> None:
         """Finish a message that the client has refused or cannot take."""
@@ -155,35 +181,47 @@ class Undelivered:
         self.finished = True
         journal = self.journal
         if self.written and not journal.ended:
-            key = (journal.client_id, self.number)
-            journal.home.remove(MESSAGES, key)
-            if self._noted:
-                journal.home.remove(ANSWERED, key)
-            if self.qos == 2:
-                journal.home.remove(RELEASED, (journal.client_id, identifier_of(self.number)))
+            journal.home.remove(MESSAGES, (journal.client_id, self.number))
+            if self.settled is not None:
+                self.settled.clear()
             journal.commit_waiter.lazily()
         self.safe(0)
 
 
-class ReleasedMessage:
-    """A QoS 2 message that lacks only PUBCOMP, restored after a restart of the shard."""
+class ReleasedMessages:
+    """QoS 2 messages that lack only PUBCOMP, by their identifiers: restored after a restart of the
+    shard, or from another one."""
 
-    __slots__ = ("_journal", "_packet_id")
+    __slots__ = ("_journal",)
 
-    def __init__(self, journal: SessionJournal, packet_id: int) -> None:
+    def __init__(self, journal: SessionJournal) -> None:
         self._journal = journal
-        self._packet_id = packet_id
 
-    def acknowledged(self, _first: int, _count: int) -> None:
+    def acknowledged(self, first: int, count: int) -> None:
         """Handle PUBCOMP."""
         journal = self._journal
-        journal.home.remove(RELEASED, (journal.client_id, self._packet_id))
-        journal.commit_waiter.lazily()
+        if not journal.ended:
+            journal.released_rows.remove(first, count)
+            journal.commit_waiter.lazily()
+
+    def refused(self, number: int) -> None:
+        """Finish a message."""
+        self.acknowledged(number, 1)
 
 
 def identifier_of(number: int) -> int:
     """Return the packet identifier of a message; the hot path computes the same."""
     return number % PACKET_ID_MAX + 1
+
+
+def identifiers_of(first: int, count: int) -> Iterator[IdRange]:
+    """Yield the packet identifiers of messages, as ranges."""
+    while count:
+        packet_id = identifier_of(first)
+        size = min(count, PACKET_ID_MAX + 1 - packet_id)
+        yield packet_id, size
+        first += size
+        count -= size
 
 
 class SessionJournal:
@@ -196,10 +234,13 @@ class SessionJournal:
         self.client_id = session.client_id
         self.number = 0
         self.ended = False
+        self.received_rows = RangeRows(home, RECEIVED, self.client_id)
+        self.released_rows = RangeRows(home, RELEASED, self.client_id)
         self.heard: dict[int, tuple[int, int, int]] = {}
         """By link: the rest of its row in ``HEARD``."""
         self.heard_before: dict[int, tuple[int, int, int]] = {}
         """The same as this shard found it when it started."""
+        self.seen = SeenMessages()
         self.held: dict[InflightRange, None] = {}
         """QoS 2 messages that go to the client when they are on disk."""
         self._doubtful: list[PendingAck] | None = None
@@ -228,7 +269,7 @@ class SessionJournal:
         if self._doubtful is not None:
             self._doubtful.append(self.commit_waiter.hold())
         if qos == 2:
-            self._keep_single(run, retain, subscription_ids, group)
+            self._keep_exactly_once(run, retain, subscription_ids, group)
             return
         away = delivery.connection is None
         pending_ack = self.commit_waiter.hold()
@@ -251,16 +292,20 @@ class SessionJournal:
             self.commit_waiter.watch(undelivered)
         delivery.enqueue_inflight(inflight)
 
-    def _keep_single(
+    def _keep_exactly_once(
         self, run: PublishRun, retain: int, subscription_ids: bytes, group: object
     ) -> None:
-        """Keep a QoS 2 run with a row per message, since each is released on its own."""
+        """Keep a QoS 2 run, and deliver it when it is on disk."""
         pending_ack = self.commit_waiter.hold()
         source = self.commit_waiter.numbers.source
-        if source is not None and self._repeated(source):
+        unseen = None
+        if source is None or not self._repeated(source):
+            unseen = self.seen.rest_of(run) if group is None else run
+        if unseen is None:
             self.home.when_safe(pending_ack.done)
             self.commit_waiter.wake()
             return
+        run = unseen
         refusing = self.home.refusing
         if source is not None:
             self._note(source, bool(refusing))
@@ -268,30 +313,23 @@ class SessionJournal:
             self.commit_waiter.count_drop("not_stored", run.count)
             pending_ack.done(refusing)
             return
-        batch: list[InflightRange] = []
-        offset = run.start
-        for index in range(run.count):
-            end = run.skip(offset, 1)
-            piece = run.part(offset, end, 1)
-            if run.identity is not None:
-                piece.identity = run.identity[0], run.identity[1] + index
-            undelivered = Undelivered(
-                self, self.number, 1, piece, 2, retain, subscription_ids, group
-            )
-            inflight = InflightRange(piece, offset, 1, 2, retain, subscription_ids, group)
-            inflight.settle = undelivered
-            inflight.base = self.number
-            self.number += 1
-            self.held[inflight] = None
-            undelivered.write()
-            batch.append(inflight)
-            offset = end
+        if group is None:
+            self.seen.note(run)
+        undelivered = Undelivered(
+            self, self.number, run.count, run, 2, retain, subscription_ids, group
+        )
+        inflight = InflightRange(run, run.start, run.count, 2, retain, subscription_ids, group)
+        inflight.settle = undelivered
+        inflight.base = self.number
+        self.number += run.count
+        self.held[inflight] = None
+        undelivered.write()
 
         def safe(reason: int) -> None:
             if reason and source is not None and not self.ended:
                 self._note(source, True)
             pending_ack.done(reason)
-            self._deliver(batch, reason)
+            self._deliver(inflight, reason)
 
         self.commit_waiter.fresh(pending_ack, self.home)
         self.home.when_safe(safe)
@@ -300,6 +338,12 @@ class SessionJournal:
         """Return whether a run came before this shard restarted and reached the disk then."""
         epoch, refused, number = self.heard_before.get(source.link, (0, 0, 0))
         return epoch == source.epoch and refused < source.number <= number
+
+    def seen_elsewhere(self, numbers: Iterable[Sequence[int]]) -> None:
+        """Note, on disk too, which messages the session has received at other nodes."""
+        for origin, number in numbers:
+            self.seen.elsewhere[origin] = number
+            self.home.put(HEARD, (self.client_id, origin, 0, SEEN_ELSEWHERE, number))
 
     def _note(self, source: RunOrigin, refused: bool) -> None:
         """Write a run's receipt with its rows; refused runs, and those before known ones, count as
@@ -314,15 +358,14 @@ class SessionJournal:
         self.home.put(HEARD, (self.client_id, source.link, *self.heard[source.link]))
         self.commit_waiter.lazily()
 
-    def _deliver(self, inflight_ranges: list[InflightRange], reason: int) -> None:
+    def _deliver(self, inflight: InflightRange, reason: int) -> None:
         """Deliver QoS 2 messages that are on disk; drop those that are not (``reason``)."""
-        for inflight in inflight_ranges:
-            if inflight in self.held:
-                del self.held[inflight]
-                if reason:
-                    inflight.settle.finish()
-                else:
-                    self.session.delivery.enqueue_inflight(inflight)
+        if inflight in self.held:
+            del self.held[inflight]
+            if reason:
+                inflight.settle.finish()
+            else:
+                self.session.delivery.enqueue_inflight(inflight)
 
     def release_held(self) -> None:
         """Pass on messages that wait for the disk, since the session leaves this shard."""
@@ -396,28 +439,40 @@ class SessionJournal:
         """Return received identifiers whose messages are not known to be safe."""
         return self.commit_waiter.unwritten(self)
 
-    def received(self, packet_ids: set[int]) -> None:
+    def received(self, packet_ids: IdentifierRanges) -> None:
         """Delay PUBREC for new QoS 2 messages of the client until their receipt is on disk."""
         self.commit_waiter.gate(self, packet_ids, self.commit_waiter.hold())
 
-    def repeated(self, packet_ids: set[int]) -> None:
+    def repeated(self, packet_ids: IdentifierRanges) -> None:
         """Delay PUBREC for repeated QoS 2 messages if that of the first is delayed."""
         self.commit_waiter.repeated(self, packet_ids)
 
-    def completed(self, packet_id: int, answer: Callable[[], None]) -> None:
-        """Handle PUBREL: its identifier is free when that is on disk, and ``answer`` reports it."""
-        self.home.remove(RECEIVED, (self.client_id, packet_id))
-        self._then(answer)
+    def completed(self, packet_id: int, count: int, answer: Callable[[int, int], None]) -> None:
+        """Handle PUBRELs: their identifiers, ``count`` from ``packet_id`` on, are free when that is
+        on disk, and ``answer`` reports them."""
+        self.received_rows.remove(packet_id, count)
+        self._then(partial(answer, packet_id, count))
 
-    def released(self, packet_id: int, answer: Callable[[], None]) -> None:
-        """Handle PUBREC: its message is never resent once that is on disk; ``answer`` is PUBREL."""
-        wanted = (self.session.delivery.released or {}).get(packet_id)
-        if wanted is None or not isinstance(wanted[0], Undelivered):
-            answer()
+    def released(self, packet_id: int, count: int, answer: Callable[[int, int], None]) -> None:
+        """Handle PUBRECs: their messages are never resent once that is on disk; ``answer`` sends
+        PUBREL."""
+        released = self.session.delivery.released
+        assert released is not None
+        for part in released.parts(packet_id, count):
+            if isinstance(part.settle, Undelivered):
+                part.settle.released(part.base, part.count)
+                self.released_rows.add(part.pid, part.count)
+                self._then(partial(answer, part.pid, part.count))
+            else:
+                answer(part.pid, part.count)
+
+    def completed_release(self, first: int, count: int) -> None:
+        """Handle PUBCOMP for messages by their numbers, or their drop before PUBREC."""
+        if self.ended:
             return
-        self.home.remove(MESSAGES, (self.client_id, wanted[0].number))
-        self.home.put(RELEASED, (self.client_id, packet_id))
-        self._then(answer)
+        for packet_id, size in identifiers_of(first, count):
+            self.released_rows.remove(packet_id, size)
+        self.commit_waiter.lazily()
 
     def released_again(self, connection: Connection, pubrels: bytes) -> None:
         """Send PUBRELs again to a client that has returned, once every PUBREC so far is on disk: after

@@ -11,19 +11,21 @@ Source: MQTT 3.1.1 section 3.1.2.4, MQTT 5.0 section 4.1.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from fluxmq.logs import get_logger
 from fluxmq.protocols.mqtt.delivery import SessionDelivery
+from fluxmq.protocols.mqtt.identifiers import IdentifierRanges
 from fluxmq.protocols.mqtt.inflight_range import InflightRange
+from fluxmq.protocols.mqtt.window import PACKET_ID_MAX
 from fluxmq.sessions.mqtt.handover import restore
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.commit_waiter import CommitWaiter
 from fluxmq.shards.durable.row_router import CommitCallback, RowHome
 from fluxmq.shards.durable.rows import Clock, grant_of, messages_of, restore_session, unpack
 from fluxmq.shards.durable.session_journal import (
-    ReleasedMessage,
+    ReleasedMessages,
     SessionJournal,
     Undelivered,
     identifier_of,
@@ -39,6 +41,7 @@ from fluxmq.storage.state_store import (
     OF_CLIENTS,
     RECEIVED,
     RELEASED,
+    SEEN_ELSEWHERE,
     SESSIONS,
     SUBSCRIPTIONS,
     Row,
@@ -192,7 +195,7 @@ class DurableSessions:
             journal.write_everything()
 
     def housekeeping(self) -> None:
-        """Note that the shard lives, when due; called every tenth of a second."""
+        """Note that the shard lives, when due; called by the shard's timer."""
         now = self.clock.now()
         if now >= self._next_life:
             self._next_life = now + LIFE_SECONDS
@@ -272,52 +275,73 @@ class DurableSessions:
         journal.number, sent = restore_session(session, state, self.clock, alive)
         for _, written, _, options in rows[SUBSCRIPTIONS.name]:
             session.subscriptions[written] = grant_of(unpack(options))
-        received = {packet_id for _, packet_id in rows[RECEIVED.name]}
-        session.received = received or None
-        journal.heard = {link: (epoch, *rest) for _, link, epoch, *rest in rows[HEARD.name]}
+        journal.received_rows.restore((first, count) for _, first, count in rows[RECEIVED.name])
+        for first, count in journal.received_rows.ranges.ranges():
+            if session.received is None:
+                session.received = IdentifierRanges()
+            session.received.add(first, count)
+        for _, link, epoch, refused, number in rows[HEARD.name]:
+            if refused == SEEN_ELSEWHERE:
+                journal.seen.elsewhere[link] = number
+            else:
+                journal.heard[link] = epoch, refused, number
         journal.heard_before = dict(journal.heard)
         answered = {number: count for _, number, count in rows[ANSWERED.name]}
         inflight_ranges: list[InflightRange] = []
         room = self._window
         for _, number, data in rows[MESSAGES.name]:
-            inflight = self._restored(journal, number, data, answered.get(number, 0))
-            journal.number = max(journal.number, inflight.base + inflight.count)
-            if inflight.base < sent and room > 0:
-                if inflight.count > room:
-                    inflight_ranges.append(_sent(inflight.take(room)))
-                    room = 0
-                else:
-                    room -= inflight.count
-                    _sent(inflight)
-            inflight_ranges.append(inflight)
-        packet_ids = [packet_id for _, packet_id in rows[RELEASED.name]]
-        restore(session.delivery, inflight_ranges, packet_ids, 1)
-        if packet_ids:
-            session.delivery.released = {
-                packet_id: (ReleasedMessage(journal, packet_id), 0) for packet_id in packet_ids
-            }
+            for inflight in self._restored(journal, number, data, answered):
+                for piece in _resent_first(inflight, sent, room):
+                    room -= piece.count if piece.pid else 0
+                    inflight_ranges.append(piece)
+        journal.released_rows.restore((first, count) for _, first, count in rows[RELEASED.name])
+        packet_ids = journal.released_rows.ranges.numbers()
+        restore(session.delivery, inflight_ranges, packet_ids, 1, ReleasedMessages(journal))
         session.delivery.trim()
         return session
 
     def _restored(
-        self, journal: SessionJournal, number: int, data: bytes, answered: int
-    ) -> InflightRange:
+        self, journal: SessionJournal, number: int, data: bytes, answered: dict[int, int]
+    ) -> Iterator[InflightRange]:
+        """Yield what is left of a row of messages. ``answered``: numbers of settled messages and of
+        how many from there on."""
         run, qos, retain, subscription_ids, group = messages_of(data, self.clock)
         found = self._groups.obtain(*group) if group is not None else None
         undelivered = Undelivered(
             journal, number, run.count, None, qos, retain, subscription_ids, found
         )
+        journal.number = max(journal.number, number + run.count)
         undelivered.written = True
-        undelivered.front = number + answered
-        inflight = InflightRange(run, run.start, run.count, qos, retain, subscription_ids, found)
-        inflight.settle = undelivered
-        inflight.base = number
-        if answered:
-            inflight.take(answered)
-        return inflight
+        undelivered.front = number + answered.get(number, 0)
+        settled = [
+            (first, answered[first])
+            for first in range(number, number + run.count)
+            if first in answered
+        ]
+        if settled:
+            undelivered.settled_rows().restore(settled)
+        rest = InflightRange(run, run.start, run.count, qos, retain, subscription_ids, found)
+        rest.settle = undelivered
+        rest.base = number
+        for first, count in undelivered.settled.ranges.ranges() if undelivered.settled else ():
+            if first > rest.base:
+                yield rest.take(first - rest.base)
+            if count >= rest.count:
+                return
+            rest.take(count)
+        yield rest
 
 
-def _sent(inflight: InflightRange) -> InflightRange:
-    """Return the in-flight range, to be resent with its former identifiers."""
-    inflight.pid = identifier_of(inflight.base)
-    return inflight
+def _resent_first(inflight: InflightRange, sent: int, room: int) -> Iterator[InflightRange]:
+    """Yield a restored in-flight range: messages before the number ``sent``, at most ``room``, to be
+    resent with their former identifiers, and the rest. Identifiers of a piece are consecutive."""
+    while room > 0 and inflight.base < sent:
+        pid = identifier_of(inflight.base)
+        count = min(inflight.count, room, sent - inflight.base, PACKET_ID_MAX + 1 - pid)
+        piece = inflight if count == inflight.count else inflight.take(count)
+        piece.pid = pid
+        yield piece
+        if piece is inflight:
+            return
+        room -= count
+    yield inflight

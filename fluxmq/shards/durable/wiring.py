@@ -28,7 +28,7 @@ class Durable:
         return self.sessions.loaded
 
     def housekeeping(self) -> None:
-        """Run periodic work; called every tenth of a second."""
+        """Run periodic work; called by the shard's timer."""
         self.sessions.housekeeping()
         self.links.housekeeping()
 

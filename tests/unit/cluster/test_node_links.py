@@ -7,6 +7,7 @@ import gc
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -55,6 +56,8 @@ class Seen:
         self.events: list[tuple[str, str, int]] = []
         self.frames: list[bytes] = []
         self._changed = changed
+        self.calls: list[str] = []
+        """Calls of `arrived` and `wake`."""
 
     def added(self, link: NodeLink) -> None:
         self._note("added", link)
@@ -66,7 +69,10 @@ class Seen:
         self._note("gone", link)
 
     def handlers(self) -> Mapping[str, Callable[..., None]]:
-        return {"hello": lambda link, _word: self._note("greeted", link)}
+        return {
+            "hello": lambda link, _word: self._note("greeted", link),
+            "beat": lambda link: self._note("beaten", link),
+        }
 
     def received(self, link: NodeLink, frame: bytes) -> None:
         self.frames.append(frame)
@@ -94,7 +100,9 @@ class Side:
         self.links[PUBLISH] = self._links(PUBLISH, counterparts)
 
     def _links(self, purpose: str, pairs: Pairs) -> NodeLinks:
-        return NodeLinks(self.endpoint, purpose, pairs, self.seen[purpose], lambda: None)
+        seen = self.seen[purpose]
+        wake, arrived = (partial(seen.calls.append, each) for each in ("wake", "arrived"))
+        return NodeLinks(self.endpoint, purpose, pairs, seen, wake, ("beat",), arrived)
 
     async def start(self) -> None:
         await self.endpoint.start()
@@ -171,6 +179,27 @@ async def two_nodes(first: int, second: int, queues: bool = True) -> AsyncIterat
         yield pair
     finally:
         await asyncio.gather(*map(pair.stop, PEERS))
+
+
+def test_a_quiet_frame_leaves_a_tick_nothing_to_do() -> None:
+    """The time is taken before each frame: the last tick may be long ago. Only news end in a tick."""
+
+    async def scenario() -> None:
+        async with two_nodes(1, 1) as pair:
+            near, far = pair.nodes["node1"][0], pair.nodes["node2"][0]
+            seen = near.seen[SHARD]
+            await pair.saw(seen, 2)
+            await pair.saw(far.seen[SHARD], 2)
+            assert seen.calls == ["arrived", "wake"], "for the stream"
+            seen.calls.clear()
+            far.link(SHARD).send_control("beat")
+            await pair.saw(seen, 3)
+            assert seen.calls == ["arrived"]
+            far.link(SHARD).send_control("hello", "there")
+            await pair.until(lambda: len(seen.calls) == 3)
+            assert seen.calls == ["arrived", "arrived", "wake"]
+
+    run(scenario)
 
 
 def test_streams_of_two_purposes_arrive_at_one_address() -> None:

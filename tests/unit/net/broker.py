@@ -228,7 +228,7 @@ class Counts:
         self.errors = shard.errors
         self.drops = shard.drops
 
-    def packet_received(self, kind: int) -> None:
+    def packet_received(self, kind: int, count: int = 1) -> None:
         """Not counted."""
 
     def connection_closed(self, reason: str) -> None:

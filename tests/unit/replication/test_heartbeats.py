@@ -43,6 +43,34 @@ def test_all_groups_share_one_frame_each_way(shards: Shards) -> None:
     assert set(shards.leaders().values()) == {1}
 
 
+def test_shards_that_lead_each_others_groups_wake_each_other_once_a_beat(shards: Shards) -> None:
+    """The answer goes with the next frame of the one that answers."""
+    assert shards.clusters["g0"][1].node.transfer_leadership(3)
+    shards.clusters["g0"].settle()
+    shards.beat(2 * BEATS_TO_REST)
+    assert shards.resting() == [GROUPS] * 3
+    shards[1].heartbeats.beat()
+    shards.carry()
+    assert shards[1].heartbeats._peers[3].silent == 1, "it has not answered yet"
+    shards[3].heartbeats.beat()
+    assert [what for peer, what, _ in shards[3].frames if peer == 1] == ["beaten", "beat"]
+    shards.carry()
+    assert shards[1].heartbeats._peers[3].silent == 0
+    shards.beat(50)
+    assert shards.resting() == [GROUPS] * 3
+
+
+def test_what_has_changed_is_answered_at_once(shards: Shards) -> None:
+    """Groups of shards that lead each other's: a member that does not rest says so without delay."""
+    assert shards.clusters["g0"][1].node.transfer_leadership(3)
+    shards.clusters["g0"].settle()
+    shards.beat(2 * BEATS_TO_REST)
+    group(shards, 3, "g1").stirred()
+    shards[1].heartbeats.beat()
+    shards.carry()
+    assert not group(shards, 1, "g1").leases
+
+
 def test_a_proposal_wakes_its_group_alone_and_is_committed(shards: Shards) -> None:
     cluster = shards.clusters["g0"]
     cluster.propose(1, b"x")

@@ -9,7 +9,18 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq.storage.state_store import MESSAGES, RECEIVED, RELEASED, RETAINED, SESSIONS
+from fluxmq.net.frames import decode_run
+from fluxmq.shards.node_transfer import unanswered_of
+from fluxmq.storage.state_store import (
+    ANSWERED,
+    MESSAGES,
+    RECEIVED,
+    RELEASED,
+    RETAINED,
+    SESSIONS,
+    Row,
+    StateTable,
+)
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.node import Node, drain, messages
@@ -31,6 +42,11 @@ def absent(node: Node, name: str, *filters: str, qos: int = 1) -> None:
     client.subscribe(*filters, qos=qos)
     client.drop()
     node.run()
+
+
+def rows(node: Node, table: StateTable) -> list[Row]:
+    """What the first shard's disk holds in a table, in the order of keys."""
+    return [row for _, row in sorted(node.disks[0].rows[table.name].items())]
 
 
 def restart(node: Node) -> None:
@@ -181,6 +197,61 @@ def test_a_repeated_qos_2_publish_is_known_after_a_restart(make_node: MakeNode) 
     assert messages(again(node, "away")) == [b"x"]
 
 
+def test_received_identifiers_are_kept_as_ranges(make_node: MakeNode) -> None:
+    node = make_node()
+    publisher = node.connect(0, "p", clean=False, props=LASTING)
+    publisher.send(*(wire.publish(5, "t", b"x", qos=2, packet_id=n) for n in range(1, 9)))
+    publisher.send(*(wire.publish(5, "u", b"x", qos=2, packet_id=n) for n in (9, 20, 10)))
+    assert kinds(publisher) == [wire.PUBREC] * 11
+    assert rows(node, RECEIVED) == [("p", 1, 10), ("p", 20, 1)]
+    publisher.send(*(wire.acknowledge(wire.PUBREL, n) for n in (1, 2, 5, 20, 6)))
+    assert kinds(publisher) == [wire.PUBCOMP] * 5
+    assert rows(node, RECEIVED) == [("p", 3, 2), ("p", 7, 4)]
+    restart(node)
+    publisher = again(node, "p")
+    publisher.send(*(wire.acknowledge(wire.PUBREL, n) for n in range(3, 11)))
+    found = drain(publisher)
+    assert [(each.packet_id, each.reason) for each in found] == [
+        (n, 0 if n not in (5, 6) else 0x92) for n in (5, 6, 3, 4, 7, 8, 9, 10)
+    ]
+    assert rows(node, RECEIVED) == []
+
+
+def test_messages_received_out_of_order_are_not_sent_again(make_node: MakeNode) -> None:
+    """Of one row, which stays until all its messages have been received."""
+    node = make_node()
+    client = node.connect(0, "c", clean=False, props=LASTING)
+    client.subscribe("t", qos=2)
+    publisher = node.connect(0, "p")
+    publisher.send(*(wire.publish(5, "t", b"%d" % n, qos=2, packet_id=n + 1) for n in range(8)))
+    sent = {packet.payload: packet.packet_id for packet in drain(client)}
+    assert len(sent) == 8
+    assert len(node.disks[0].keys(MESSAGES)) == 1
+    ids = [sent[b"%d" % n] for n in (0, 1, 4, 5, 7)]
+    client.send(*(wire.acknowledge(wire.PUBREC, each) for each in ids))
+    assert kinds(client) == [wire.PUBREL] * 5
+    client.send(*(wire.acknowledge(wire.PUBCOMP, each) for each in (ids[0], ids[3])))
+    drain(client)
+    node.advance(0.5)
+    restart(node)
+    back = again(node, "c")
+    found = drain(back)
+    assert sorted(p.packet_id for p in found if p.kind == wire.PUBREL) == [ids[1], ids[2], ids[4]]
+    left = [p for p in found if p.kind == wire.PUBLISH]
+    assert [(p.payload, p.packet_id, p.dup) for p in left] == [
+        (b"%d" % n, sent[b"%d" % n], True) for n in (2, 3, 6)
+    ]
+    back.send(*(wire.acknowledge(wire.PUBCOMP, ids[each]) for each in (1, 2, 4)))
+    back.send(*(wire.acknowledge(wire.PUBREC, p.packet_id) for p in left))
+    assert kinds(back) == [wire.PUBREL] * 3
+    assert node.disks[0].keys(MESSAGES) == []
+    back.send(*(wire.acknowledge(wire.PUBCOMP, p.packet_id) for p in left))
+    drain(back)
+    node.advance(0.5)
+    for table in (MESSAGES, ANSWERED, RELEASED):
+        assert node.disks[0].keys(table) == []
+
+
 def test_a_refused_qos_2_publish_is_new_when_it_comes_again(make_node: MakeNode) -> None:
     """Whether or not its client was still there to be told."""
     node = make_node()
@@ -199,6 +270,86 @@ def test_a_refused_qos_2_publish_is_new_when_it_comes_again(make_node: MakeNode)
     publisher.send(wire.publish(5, "t", b"x", qos=2, packet_id=7, dup=True))
     assert kinds(publisher) == [wire.PUBREC]
     assert b"x" in messages(again(node, "away"))
+
+
+def test_numbers_of_messages_that_were_received_are_not_used_again(make_node: MakeNode) -> None:
+    """What is known of the last message of a row would be taken for the next message's."""
+    node = make_node()
+    client = node.connect(0, "c", clean=False, props=LASTING)
+    client.subscribe("t", qos=2)
+    publisher = node.connect(0, "p")
+    publisher.send(*(wire.publish(5, "t", b"%d" % n, qos=2, packet_id=n + 1) for n in range(3)))
+    last = drain(client)[-1]
+    client.send(wire.acknowledge(wire.PUBREC, last.packet_id))
+    assert kinds(client) == [wire.PUBREL]
+    restart(node)
+    node.connect(0, "q").publish("t", b"new", qos=2)
+    node.advance(0.5)
+    restart(node)
+    found = [each.payload for each in drain(again(node, "c")) if each.kind == wire.PUBLISH]
+    assert found == [b"0", b"1", b"new"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_identifiers_that_begin_anew_within_a_row_are_the_same_after_a_restart(
+    make_node: MakeNode, qos: int
+) -> None:
+    node = make_node()
+    client = node.connect(0, "c", clean=False, props=LASTING)
+    client.subscribe("t", qos=qos)
+    node[0].session("c").delivery.durable.number = 65_530
+    publisher = node.connect(0, "p")
+    publisher.send(*(wire.publish(5, "t", b"%d" % n, qos=qos, packet_id=n + 1) for n in range(8)))
+    ids = [65_531, 65_532, 65_533, 65_534, 65_535, 1, 2, 3]
+    assert [packet.packet_id for packet in drain(client)] == ids
+    node.advance(0.5)
+    assert len(node.disks[0].keys(MESSAGES)) == 1
+    restart(node)
+    found = [packet for packet in drain(again(node, "c")) if packet.kind == wire.PUBLISH]
+    assert [(packet.packet_id, packet.payload) for packet in found] == [
+        (each, b"%d" % n) for n, each in enumerate(ids)
+    ]
+
+
+def test_nothing_is_written_of_a_session_that_has_ended_meanwhile(make_node: MakeNode) -> None:
+    """Its publish waits for a disk; a row that was written afterwards would hide a later publish."""
+    node = make_node(2)
+    absent(node, node.id_of(1, "away"), "t", qos=2)
+    name = node.id_of(0, "p")
+    publisher = node.connect(0, name, clean=False, props=LASTING)
+    node.disks[1].held = True
+    publisher.send(wire.publish(5, "t", b"x", qos=2, packet_id=7))
+    node.run()
+    assert kinds(publisher) == [], "the subscriber's disk is waited for"
+    node.connect(0, name, clean=True).drop()
+    node.run()
+    node.disks[1].held = False
+    node[1].store.commit()
+    node.run()
+    node.advance(1.0)
+    assert [disk.keys(RECEIVED) for disk in node.disks] == [[], []]
+
+
+def test_messages_of_qos_2_leave_for_another_node_one_by_one(make_node: MakeNode) -> None:
+    """A node of the release before keeps each in a row of its own."""
+    node = make_node()
+    client = node.connect(0, "c", clean=False, props=LASTING)
+    client.subscribe("t", qos=2)
+    publisher = node.connect(0, "p")
+    publisher.send(*(wire.publish(5, "t", b"%d" % n, qos=2, packet_id=n + 1) for n in range(4)))
+    sent = {packet.payload: packet.packet_id for packet in drain(client)}
+    client.send(wire.acknowledge(wire.PUBREC, sent[b"1"]))
+    drain(client)
+    client.drop()
+    node.run()
+    left = list(unanswered_of(node[0].session("c"), node.clock.now))
+    assert [(values[1], values[2]) for values in left] == [
+        (sent[payload], 1) for payload in (b"0", b"2", b"3")
+    ]
+    numbers = [values[-3] for values in left]
+    assert [number - numbers[0] for number in numbers] == [0, 2, 3]
+    bodies = [decode_run(values[0]).payloads() for values in left]
+    assert bodies == [[b"0"], [b"2"], [b"3"]]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.node import drain, messages
@@ -253,6 +255,35 @@ def test_so_it_is_if_it_ends_when_the_stream_begins(make_plane: MakePlane) -> No
     plane.net.advance(0.2)
     assert answer(publisher) == 0
     assert messages(again) == [b"m"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("workers", [(1, 1, 1), (2, 1, 1)])
+def test_a_session_that_has_come_back_does_not_get_again_what_it_had_elsewhere(
+    make_plane: MakePlane, workers: tuple[int, ...], restarts: bool
+) -> None:
+    plane = make_plane(*workers)
+    publisher = plane.net.client(2)
+    absent(plane, shard=workers[0] - 1)
+    plane.net.cut(0, 2)
+    client = move(plane, 1)
+    publish(publisher, b"here", qos=2)
+    publish(publisher, b"also", qos=2)
+    plane.net.advance(0.2)
+    assert messages(client) == [b"here", b"also"]
+    client.drop()
+    plane.net.cut(1, 2)
+    client = move(plane, 0)
+    publish(publisher, b"new", qos=2)
+    if restarts:
+        plane.net.restart(0)
+        plane.net.connect(0, 1)
+        client = begin(plane, 0)
+        assert present(client)
+    plane.net.connect()
+    plane.net.advance(0.5)
+    assert messages(client) == [b"new"]
+    assert [each.reason for each in drain(publisher) if each.kind == wire.PUBREC] == 3 * [REFUSED]
 
 
 def test_members_of_groups_may_be_at_a_node_that_is_away(make_plane: MakePlane) -> None:

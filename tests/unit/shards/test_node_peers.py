@@ -364,8 +364,11 @@ def test_a_slow_stream_costs_qos_0_messages_and_pauses_other_publishers(
     publisher.send(wire.publish(wire.V5, "a", b"3", qos=1, packet_id=3))
     net.run()
     assert payloads(subscriber) == [b"1", b"2"]
+    assert net.peers(0, 0).holds, "the shard takes all its turns: nothing else tells of the end"
+    assert net.nodes[0][0].next_due == 0.0
     link.backlog_bytes = 0
     net.advance(0.2)
+    assert not net.peers(0, 0).holds
     assert payloads(subscriber) == [b"3"]
 
 

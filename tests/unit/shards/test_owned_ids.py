@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from fluxmq.ipc.conversation import Answered
-from fluxmq.ipc.messages import Body
+from fluxmq.ipc.messages import Body, Failure
 from fluxmq.ipc.owner_messages import FoundOwner, FoundOwners
 from fluxmq.shards.owned_ids import OwnedIds
 
@@ -24,6 +24,10 @@ class Home:
     def request(self, _kind: str, _body: Body, answered: Answered) -> bool:
         self.waiting.append(answered)
         return True
+
+    def refuse(self) -> None:
+        """Fail the claim that has waited for longest."""
+        self.waiting.popleft()(Failure("away", "etcd cannot be reached"))
 
     def answer(self, revision: int, until: float) -> None:
         """Answer the claim that has waited for longest: it is granted."""
@@ -58,3 +62,16 @@ def test_what_is_over_does_not_last_as_long_as_what_is_claimed_afterwards() -> N
     assert (home.ids.has("a"), home.ids.fence("b")) == (False, 7)
     home.ids.housekeeping()
     assert home.losses == 1
+
+
+def test_an_idle_shard_wakes_for_the_end_of_its_time_and_for_what_is_tried_again() -> None:
+    home = Home()
+    home.ids.claim("a", 0, home.found.append)
+    assert home.ids.next_due > home.now, "the answer will wake it"
+    home.answer(5, until=9.0)
+    assert home.ids.next_due == 9.0
+    home.ids.release("a")
+    assert home.now < home.ids.next_due < 9.0
+    home.ids.renew(["a"])
+    home.refuse()
+    assert home.ids.next_due == 0.0

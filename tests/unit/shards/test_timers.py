@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -13,7 +14,7 @@ from fluxmq.net.reactor import PAUSED_ALARM, PAUSED_LINK, PAUSED_OUTPUT
 from fluxmq.protocols.connection import Connection, Tally
 from fluxmq.protocols.mqtt.delivery import EVICT, SessionDelivery
 from fluxmq.sessions.mqtt.session import MqttClient, MqttStage, Session
-from fluxmq.shards.timers import SLACK, DueTimes, SilenceWheel
+from fluxmq.shards.timers import LONG_SECONDS, SLACK, DueTimes, SilenceWheel
 
 TALLY = Tally()
 
@@ -56,11 +57,46 @@ def test_silence_is_noticed_within_the_resolution(
         if found:
             assert found == [silent]
             assert now >= deadline
-            assert before < deadline + 0.25
+            assert before < deadline + (0.25 if seconds < LONG_SECONDS else 1.0)
             assert len(wheel) == 0
             assert wheel.expired(now + 10_000) == []
             return
     raise AssertionError("never noticed")
+
+
+def test_the_next_look_is_told_and_not_before_the_time() -> None:
+    wheel = SilenceWheel(0.25)
+    assert wheel.next_due == math.inf
+    wheel.watch(client(100.0), 5.0, 100.0)
+    assert 105.0 <= wheel.next_due <= 105.25
+    assert wheel.expired(wheel.next_due - 0.01) == []
+    assert len(wheel.expired(wheel.next_due)) == 1
+    assert wheel.next_due == math.inf
+
+
+def test_many_long_silences_are_looked_at_once_a_second() -> None:
+    """Keep-alives of a minute, of clients that came one after the other."""
+    wheel = SilenceWheel(0.25)
+    for number in range(1000):
+        wheel.watch(client(number / 100), 90.0, number / 100)
+    looks = set()
+    while wheel.next_due < math.inf:
+        looks.add(wheel.next_due)
+        wheel.expired(wheel.next_due)
+    assert len(looks) <= 11
+    assert not len(wheel)
+
+
+def test_the_first_item_that_is_due_is_told() -> None:
+    timers: DueTimes[str] = DueTimes()
+    assert timers.next_due == math.inf
+    timers.set("late", 9.0)
+    timers.set("early", 5.0)
+    assert timers.next_due == 5.0
+    timers.cancel("early")
+    assert timers.next_due == 9.0, "it is not woken for what was cancelled"
+    timers.due(9.0, lambda _item: None)
+    assert timers.next_due == math.inf
 
 
 def test_who_speaks_is_watched_on() -> None:

@@ -25,6 +25,7 @@ from fluxmq.routing.topology.records import Vhost
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.schema import Settings
 from fluxmq.shards import worker as module
+from fluxmq.shards.turn_timer import TURN_SECONDS
 from fluxmq.shards.worker import Worker, is_late
 from tests.broker import merged
 from tests.conformance import wire
@@ -80,7 +81,7 @@ class Bench:
 
     def close(self) -> None:
         """After the worker has stopped."""
-        assert self.worker._next_timer.cancelled(), "the timer uses what is closed"
+        assert self.worker.timer._next is None, "the timer uses what is closed"
         loop = self.worker.loop
         loop.remove_reader(self.worker.shard.reactor.fileno())
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -159,7 +160,7 @@ def users(*found: Any) -> Users:
 
 def test_a_shard_is_ready_when_it_knows_the_users(run: Callable[..., None]) -> None:
     async def play(bench: Bench) -> None:
-        await eventually(lambda: bench.worker._turn > 2, "some turns of the timer")
+        await eventually(lambda: bench.worker.timer.tenths > 2, "some turns of the timer")
         assert bench.table.row(0).heartbeat
         assert not bench.ready()
         bench.tell(users())
@@ -206,12 +207,16 @@ def test_a_shard_waits_for_a_topology_that_is_coming(
         first, *others = parts(FROM_NOTHING, snapshot.revision, snapshot.rows)
         assert others
         take = bench.worker.shard.amqp.commands[TOPOLOGY]
-        late = bench.worker._started + 0.2 + 3 * module.TIMER_SECONDS
-        await eventually(lambda: bench.worker._expected > late, "it has looked whether it is late")
+        late = bench.worker._started + 0.2 + 3 * TURN_SECONDS
+        await eventually(
+            lambda: bench.worker.timer.expected > late, "it has looked whether it is late"
+        )
         assert not bench.ready(), "the control process reads the topology before it connects"
         take(first.to_body(), lambda _answer: None)
-        late = bench.worker._expected + 3 * module.TIMER_SECONDS
-        await eventually(lambda: bench.worker._expected > late, "it has looked whether it is late")
+        late = bench.worker.timer.expected + 3 * TURN_SECONDS
+        await eventually(
+            lambda: bench.worker.timer.expected > late, "it has looked whether it is late"
+        )
         assert not bench.ready()
         for part in others:
             take(part.to_body(), lambda _answer: None)

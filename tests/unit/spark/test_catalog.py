@@ -81,8 +81,8 @@ def test_what_is_no_data_directory(tmp_path: Path) -> None:
         find_queues(STORAGE, str(tmp_path))
     (tmp_path / "VERSION").write_text("fluxmq data 1\n")
     assert find_queues(STORAGE, str(tmp_path)) == []
-    (tmp_path / "VERSION").write_text("fluxmq data 3\n")
-    with pytest.raises(SparkSourceError, match="fluxmq data 2"):
+    (tmp_path / "VERSION").write_text("fluxmq data 4\n")
+    with pytest.raises(SparkSourceError, match="fluxmq data 3"):
         find_queues(STORAGE, str(tmp_path))
 
 

@@ -106,7 +106,7 @@ def test_the_version_is_the_supervisors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("fluxmq data 3\n", "newer FluxMQ .format 3; this one reads 2"),
+        ("fluxmq data 4\n", "newer FluxMQ .format 4; this one reads 3"),
         ("fluxmq data 0\n", "format 0, which this FluxMQ does not read"),
         ("fluxmq data x\n", "not a version"),
         ("", "not a version"),
@@ -143,7 +143,7 @@ def test_the_version_counts_every_format_in_the_directory() -> None:
         "tables of control": schema.VERSION,
     }
     assert (FORMAT_VERSION, formats) == (
-        2,
+        3,
         {
             "log": b"FluxMQ write-ahead log 1",
             "batches": 1,
@@ -153,7 +153,7 @@ def test_the_version_counts_every_format_in_the_directory() -> None:
             "snapshots of machines": 4,
             "machines": 4,
             "commands": 2,
-            "tables of shards": 2,
+            "tables of shards": 3,
             "tables of control": 4,
         },
     )

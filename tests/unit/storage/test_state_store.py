@@ -21,6 +21,8 @@ from fluxmq.storage.state_store import (
     HEARD,
     LIFE,
     MESSAGES,
+    RECEIVED,
+    RELEASED,
     RETAINED,
     ROWS_PER_STATEMENT,
     SESSIONS,
@@ -220,6 +222,29 @@ def test_a_file_of_the_first_format_gets_what_it_lacks(tmp_path: Path) -> None:
     try:
         assert list(again.rows(SESSIONS)) == [("c", b"state")]
         assert list(again.rows(HEARD)) == []
+    finally:
+        again.close()
+
+
+def test_identifiers_of_the_second_format_become_ranges(tmp_path: Path) -> None:
+    path = str(tmp_path / "state.db")
+    StateStore(path).close()
+    with sqlite3.connect(path) as direct:
+        for table in ("received", "released"):
+            direct.execute(f"DROP TABLE {table}")
+            direct.execute(
+                f"CREATE TABLE {table} (client TEXT, packet INTEGER, PRIMARY KEY (client, packet))"
+                " WITHOUT ROWID"
+            )
+            direct.execute(f"INSERT INTO {table} VALUES ('c', 7), ('c', 8)")
+        direct.execute("PRAGMA user_version=2")
+    direct.close()
+    again = StateStore(path)
+    try:
+        assert list(again.rows(RECEIVED)) == [("c", 7, 1), ("c", 8, 1)]
+        again.put(RELEASED, ("c", 7, 2))
+        settle(again)
+        assert list(again.rows(RELEASED)) == [("c", 7, 2), ("c", 8, 1)]
     finally:
         again.close()
 

@@ -58,12 +58,14 @@ def test_signs_of_life_come_twice_as_often_as_is_asked_for(listener: Listener) -
     listener.heard()
     for now in (10.0, 10.5, 10.9, 11.0, 11.25):
         manager.alive(now)
+    assert manager.due == 12.0, "the supervisor wakes for it"
     manager.close()
     assert listener.heard() == ["WATCHDOG=1"] * 2
     other = ServiceManager(environment, 8)
     other.serving()
     listener.heard()
     other.alive(10.0)
+    assert other.due is None
     other.close()
     assert listener.heard() == [], "they are asked of another process"
 
@@ -73,9 +75,11 @@ def test_more_time_is_asked_for_while_the_node_starts_and_stops(listener: Listen
     manager = ServiceManager({"NOTIFY_SOCKET": listener.socket.getsockname()}, 1)
     for now in (100.0, 100.25, 109.75, 110.0):
         manager.alive(now)
+    assert manager.due == 120.0, "the supervisor wakes for it"
     assert listener.heard() == ["EXTEND_TIMEOUT_USEC=30000000"] * 2
     manager.serving()
     listener.heard()
+    assert manager.due is None
     manager.alive(120.0)
     assert listener.heard() == []
     manager.stopping()

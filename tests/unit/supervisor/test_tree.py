@@ -168,6 +168,53 @@ def test_a_hung_child_is_killed_once_and_started_again() -> None:
     assert played.act() == []
 
 
+def test_heartbeats_are_looked_at_when_they_could_be_old() -> None:
+    """While all beat, the supervisor wakes every other second; while one is late, several times a second."""
+    played = Played().up()
+    for _ in range(20):
+        wake_at = played.tree.wake_at(played.now)
+        assert wake_at is not None
+        assert wake_at >= played.now + 1.0
+        played.now = wake_at
+        for child in played.tree.children:
+            played.look(child.name, played.now - 0.9)
+        assert played.act() == []
+    silent_since = played.now - 0.9
+    killed: list[str] = []
+    while not killed:
+        wake_at = played.tree.wake_at(played.now)
+        assert wake_at is not None
+        played.now = wake_at
+        for child in played.tree.children:
+            beat_at = silent_since if child.name == "shard-0" else played.now
+            played.look(child.name, beat_at)
+        killed = played.act()
+    assert killed == ["kill shard-0"]
+    certain = deciding.HEARTBEAT_SECONDS_MAX + deciding.STALE_CONFIRM_SECONDS
+    assert certain <= played.now - silent_since <= certain + 0.6
+
+
+def test_what_became_due_a_moment_ago_is_not_slept_over() -> None:
+    """Between the decisions and the sleep time passes: a first restart, due at once, and the end of a stop."""
+    played = Played()
+    played.act()
+    for child in list(played.tree.children):
+        if child.alive:
+            played.exit(child.name, -1, "no memory")
+    due = played.now
+    played.now += 0.001
+    assert played.tree.wake_at(played.now) == due
+    played.act()
+    played.tree.stop()
+    assert "terminate shard-0" in played.act()
+    killed_at = played["shard-0"].kill_at
+    assert killed_at is not None
+    played.now = killed_at + 0.001
+    assert played.tree.wake_at(played.now) == killed_at
+    assert "kill shard-0" in played.act()
+    assert played.tree.wake_at(played.now) is None, "its end will be told"
+
+
 def test_a_child_that_gets_no_processor_is_left_alone_for_longer() -> None:
     played = Played().up()
     beat_at = played.now

@@ -158,6 +158,12 @@ class Line:
         data = bytearray(puback(*packet_ids))
         self.delivery.acknowledge_run(data, 0, len(packet_ids))
 
+    def pubcomp(self, packet_id: int, count: int = 1) -> int:
+        """The client completes QoS 2 messages; how many of them were awaited."""
+        done = self.delivery.complete(packet_id, count)
+        self.delivery.pump()
+        return done
+
 
 def numbers(found: list[Publish]) -> list[int]:
     """The numbers that `messages` put into payloads."""

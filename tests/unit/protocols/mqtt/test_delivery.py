@@ -1,4 +1,6 @@
-"""Delivery to one session: window, order, bounds, resumption, identifiers, sizes, aliases."""
+"""Delivery to one session: window, order, bounds, resumption, identifiers, sizes, aliases.
+
+Longer than 500 lines because all of it is one class."""
 
 from __future__ import annotations
 
@@ -99,7 +101,7 @@ def test_the_wrong_kind_of_answer_is_none(line: Lines) -> None:
     one.offer(messages(1, 2, start=1))
     assert not one.delivery.receive(1)
     assert not one.delivery.acknowledge(2, 1)
-    assert not one.delivery.complete(2)
+    assert one.pubcomp(2) == 0
     assert one.delivery.inflight == 2
 
 
@@ -132,7 +134,7 @@ def test_what_is_offered_in_portions_is_written_in_order(line: Lines) -> None:
                 one.puback(packet.packet_id)
             else:
                 assert one.delivery.receive(packet.packet_id)
-                assert one.delivery.complete(packet.packet_id)
+                assert one.pubcomp(packet.packet_id) == 1
         packets = one.publishes()
     assert seen == list(range(12))
 
@@ -166,9 +168,9 @@ def test_a_qos_2_message_takes_its_place_in_the_window_until_pubcomp(line: Lines
     assert one.publishes() == []
     assert one.delivery.inflight == 1
     assert one.delivery.receive(1), "a repeated PUBREC is answered again"
-    assert one.delivery.complete(1)
+    assert one.pubcomp(1) == 1
     assert one.numbers() == [1]
-    assert not one.delivery.complete(1)
+    assert one.pubcomp(1) == 0
 
 
 def test_after_pubrec_the_release_is_repeated_and_not_the_message(line: Lines) -> None:
@@ -191,6 +193,45 @@ def test_after_pubrec_the_release_is_repeated_and_not_the_message(line: Lines) -
     assert one.delivery.inflight == 3
 
 
+def test_qos_2_is_answered_by_ranges(line: Lines) -> None:
+    """As far as the oldest unanswered messages are meant, and not beyond those answered before."""
+    one = line()
+    one.attach(window=10)
+    one.offer(messages(4, 2))
+    one.offer(messages(20, 2, start=4))
+    assert one.numbers() == list(range(10))
+    assert one.delivery.receive_front(2, 3) == 0, "1 is the oldest"
+    assert one.delivery.receive_front(1, 10) == 4, "the first run"
+    assert one.delivery.receive(7)
+    assert one.delivery.receive_front(5, 6) == 1, "7 was answered already"
+    assert one.delivery.receive_front(6, 1) == 1
+    assert one.delivery.receive_front(8, 3) == 3
+    released = one.delivery.released
+    assert released is not None
+    assert released.in_order() == [(1, 4), (7, 1), (5, 2), (8, 3)]
+    assert one.pubcomp(2, 8) == 8
+    assert one.numbers() == list(range(10, 18))
+    assert released.in_order() == [(1, 1), (10, 1)]
+    assert one.delivery.inflight == 10
+
+
+def test_releases_are_repeated_in_the_order_of_the_receipts(line: Lines) -> None:
+    """[MQTT-4.6.0-4], also where identifiers begin anew."""
+    one = line()
+    one.attach()
+    one.delivery.next_pid = 65_534
+    one.offer(messages(2, 2))
+    one.offer(messages(3, 2))
+    assert ids(one.publishes()) == [65_534, 65_535, 1, 2, 3]
+    assert one.delivery.receive_front(65_534, 2) == 2
+    assert one.delivery.receive_front(1, 2) == 2
+    one.pubcomp(65_535)
+    one.detach()
+    one.attach()
+    found = [packet for packet in one.packets() if isinstance(packet, Pubrel)]
+    assert [packet.packet_id for packet in found] == [65_534, 1, 2]
+
+
 def test_a_refused_message_is_done_with(line: Lines) -> None:
     one = line()
     one.attach(window=2)
@@ -203,7 +244,7 @@ def test_a_refused_message_is_done_with(line: Lines) -> None:
     assert one.numbers() == [3]
     assert not one.delivery.refuse(1, 1)
     assert one.delivery.inflight == 2
-    assert not one.delivery.released
+    assert one.delivery.released is None
 
 
 # Bounds of what waits
@@ -415,8 +456,8 @@ def test_identifiers_between_pubrec_and_pubcomp_are_in_use(line: Lines) -> None:
     one.delivery.receive(2)
     one.delivery.receive(1)
     one.delivery.receive(3)
-    one.delivery.complete(1)
-    one.delivery.complete(3)
+    one.pubcomp(1)
+    one.pubcomp(3)
     one.delivery.next_pid = 65_535
     one.offer(messages(4))
     assert ids(one.publishes()) == [65_535, 1, 3, 4]

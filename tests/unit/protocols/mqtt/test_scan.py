@@ -6,13 +6,13 @@ import pytest
 
 from fluxmq.protocols.mqtt.properties import Properties
 from fluxmq.protocols.mqtt.scan import (
+    ACKNOWLEDGEMENTS,
     ERROR,
     INCOMPLETE,
     MALFORMED,
     PACKET,
     PACKET_TOO_LARGE,
     PROTOCOL_ERROR,
-    PUBACK,
     PUBLISH,
     UNIFORM_RUN_MIN,
     Scanner,
@@ -88,7 +88,7 @@ def test_what_is_incomplete_says_how_much_it_needs(data: bytes, needed: int) -> 
 def test_neighbours_of_one_kind_are_one_run() -> None:
     ten = [publish(b"t", b"%d" % number, 1, number + 1) for number in range(10)]
     assert runs(b"".join(ten)) == [(PUBLISH, 10)]
-    assert runs(puback(*range(1, 21))) == [(PUBACK, 20)]
+    assert runs(puback(*range(1, 21))) == [(ACKNOWLEDGEMENTS, 20)]
     assert runs(b"\xc0\x00" * 3) == [(PACKET, 1)] * 3
 
 
@@ -119,13 +119,29 @@ def test_other_properties_end_a_run() -> None:
     assert runs(data, 5) == [(PUBLISH, 3), (PUBLISH, 3), (PUBLISH, 1), (PUBLISH, 1)]
 
 
+@pytest.mark.parametrize("first", [0x40, 0x50, 0x62, 0x70])
+def test_plain_acknowledgements_of_one_type_are_one_run(first: int) -> None:
+    some = b"".join(numbered(first, number) for number in (7, 8, 3))
+    other = numbered(0x50 if first != 0x50 else 0x70, 9)
+    reason = bytes((first, 3, 0, 4, 0x10))
+    assert runs(some + other + some + reason + some[:6]) == [
+        *((ACKNOWLEDGEMENTS, 3), (ACKNOWLEDGEMENTS, 1), (ACKNOWLEDGEMENTS, 3), (PACKET, 1)),
+        *((ACKNOWLEDGEMENTS, 1), (INCOMPLETE, 4)),
+    ]
+    assert runs(some + numbered(first, 0)) == [(ACKNOWLEDGEMENTS, 3), (PACKET, 1)]
+
+
+def test_pubrel_with_other_flags_is_no_run() -> None:
+    assert runs(numbered(0x60, 7)) == [(PACKET, 1)]
+
+
 def test_an_identifier_of_0_ends_a_run() -> None:
     good = publish(b"t", b"x", 1, 256)
     bad = good[:5] + b"\x00\x00" + good[7:]
     assert runs(good * 3 + bad) == [(PUBLISH, 3), (ERROR, MALFORMED)]
     longer = publish(b"t", b"xyz", 1, 7)
     assert runs(good + longer + bad) == [(PUBLISH, 2), (ERROR, MALFORMED)]
-    assert runs(puback(1, 256) + numbered(0x40, 0)) == [(PUBACK, 2), (PACKET, 1)]
+    assert runs(puback(1, 256) + numbered(0x40, 0)) == [(ACKNOWLEDGEMENTS, 2), (PACKET, 1)]
 
 
 def test_sizes_may_differ_within_a_run() -> None:
