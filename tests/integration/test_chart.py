@@ -46,6 +46,22 @@ def only(case: str, kind: str) -> Object:
     return found
 
 
+def service(case: str, component: str) -> Object:
+    """The service of a component."""
+    (found,) = [
+        each
+        for each in rendered(case)
+        if each["kind"] == "Service"
+        and each["metadata"]["labels"]["app.kubernetes.io/component"] == component
+    ]
+    return found
+
+
+def offered_by(each: Object) -> dict[str, int]:
+    """The ports of a service, by the names of the containers' ports."""
+    return {port["targetPort"]: port["port"] for port in each["spec"]["ports"]}
+
+
 def container(case: str) -> Object:
     (found,) = only(case, "StatefulSet")["spec"]["template"]["spec"]["containers"]
     return dict(found)
@@ -144,10 +160,11 @@ def test_ports_of_services_and_probes_are_listened_on(case: str, tmp_path: Path)
     listened = {int(each.removeprefix(":")) for each in open_addresses}
     ports = {each["name"]: each["containerPort"] for each in container(case)["ports"]}
     assert set(ports.values()) == listened
-    services = [each for each in rendered(case) if each["kind"] == "Service"]
-    (clients,) = [each for each in services if each["spec"].get("clusterIP") != "None"]
-    offered = {each["targetPort"]: each["port"] for each in clients["spec"]["ports"]}
-    assert offered == ports
+    offered = offered_by(service(case, "clients"))
+    inside = service(case, "metrics")
+    assert offered | offered_by(inside) == ports
+    assert "metrics" not in offered, "it has no logins"
+    assert "type" not in inside["spec"]
     allowed = only(case, "NetworkPolicy")["spec"]["ingress"][0]["ports"]
     assert {each["port"] for each in allowed} == listened
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
@@ -177,11 +194,7 @@ def test_a_node_that_the_cluster_did_not_begin_with_joins_it_before_it_starts(
     for key in ("image", "securityContext", "volumeMounts"):
         assert joins[key] == broker[key]
     variables = {each["name"]: each for each in joins["env"]}
-    (client,) = [
-        each["metadata"]["name"]
-        for each in rendered("grown")
-        if each["kind"] == "Service" and each["spec"].get("clusterIP") != "None"
-    ]
+    client = service("grown", "clients")["metadata"]["name"]
     assert variables["CLUSTER"]["value"] == f"http://{client}.brokers.svc.cluster.local:15672"
     secret = {"name": "mq-fluxmq-user", "key": "password"}
     assert variables[PASSWORD_VARIABLE]["valueFrom"] == {"secretKeyRef": secret}
