@@ -298,7 +298,7 @@ def test_beside_a_writer(tmp_path: Path) -> None:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for number in range(8):
+        for number in range(4):
             copy = copy_queue(Files(), log.directory, str(tmp_path / f"copy{number}"))
             report = scan_log(Files(), copy.directory)
             assert report.problems == []
