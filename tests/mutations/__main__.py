@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.mutations import (
-    amqp10_hot,
+    amqp10,
     amqp_hot,
     batches,
     clocks,
@@ -50,7 +50,7 @@ from tests.mutations import (
 from tests.mutations.mutation import attempt, copy_tree, run_tests
 
 MUTATIONS = [
-    *amqp10_hot.MUTATIONS,
+    *amqp10.MUTATIONS,
     *amqp_hot.MUTATIONS,
     *batches.MUTATIONS,
     *clocks.MUTATIONS,

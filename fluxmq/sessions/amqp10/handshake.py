@@ -41,13 +41,14 @@ from fluxmq.protocols.amqp10.types import Symbol, symbols
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.sessions.amqp091.access import Access
 from fluxmq.sessions.amqp10.client import Amqp10Client, Amqp10Stage
+from fluxmq.sessions.amqp10.subscriptions import CONTAINER_ID
 
 FIRST_FRAME_MAX: Final = 16 << 10
 """Largest frame before open: passwords are short, tokens in their place a few thousand bytes."""
 VHOST_PREFIX: Final = "vhost:"
 """Prefix of open's hostname that names a virtual host; other names mean the default one."""
-CAPABILITIES: Final = ("LINK_PAIR_V1_0", "ANONYMOUS-RELAY")
-"""Capabilities offered: pairs of links, targets without address."""
+CAPABILITIES: Final = ("LINK_PAIR_V1_0", "ANONYMOUS-RELAY", "SHARED-SUBS")
+"""Capabilities offered: pairs of links, targets without address, subscriptions of several links."""
 SASL_OK: Final = 0
 SASL_AUTH: Final = 1
 SASL_SYS_TEMP: Final = 4
@@ -159,7 +160,7 @@ class Amqp10Handshake:
         info.properties = {
             str(name): _plain(value)
             for name, value in list((wanted.properties or {}).items())[:PROPERTIES_MAX]
-        }
+        } | {CONTAINER_ID: wanted.container_id}
         now = broker.now()
         client.stage = Amqp10Stage.RUNNING
         client.deadline = 0.0

@@ -42,7 +42,7 @@ from fluxmq.protocols.amqp10.transfer_run import TransferRun
 from fluxmq.protocols.amqp10.types import Symbol
 from fluxmq.queues.commands import Verb
 from fluxmq.sessions.amqp091.ports import AmqpBrokerPort, Range
-from fluxmq.sessions.amqp10 import termini
+from fluxmq.sessions.amqp10 import subscriptions, termini
 from fluxmq.sessions.amqp10.client import Amqp10Client
 from fluxmq.sessions.amqp10.management_links import ResponseLink
 from fluxmq.sessions.amqp10.outcomes import PublishOutcomes
@@ -51,6 +51,7 @@ from fluxmq.sessions.amqp10.receiver_links import OutgoingLink
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
 from fluxmq.sessions.amqp10.serials import MASK, ahead, widened
 from fluxmq.sessions.amqp10.settlements import verb_of
+from fluxmq.sessions.amqp10.subscriptions import RecalledSubscription
 from fluxmq.sessions.amqp10.transactions import LocalTransaction, transaction_of
 
 WINDOW: Final = 2048
@@ -61,9 +62,9 @@ UNANSWERED_MAX: Final = 65_536
 """Maximum publishes of a session without outcome: beyond it the connection is not read."""
 
 Link = IncomingLink | OutgoingLink | ResponseLink
-Linked = Link | AttachFrame | None
-"""Use of a handle: a link; an attach that waits for a queue to be declared; or the client's detach
-is awaited."""
+Linked = Link | RecalledSubscription | AttachFrame | None
+"""Use of a handle: a link; a subscription to be closed; an attach that waits for a queue to be
+declared; or the client's detach is awaited."""
 
 
 class SessionState(Enum):
@@ -215,12 +216,20 @@ class Amqp10Session:
         del self.links[handle]
         if isinstance(link, AttachFrame):
             self._send_answer(link)
-        elif link is not None:
+        elif isinstance(link, (IncomingLink, OutgoingLink, ResponseLink)):
             if isinstance(link, IncomingLink):
                 link.flush()
             self._forget(link)
-        if link is not None:
-            self.client.send(self.channel, DetachFrame(handle, detach.closed))
+        if link is None:
+            return
+        answer = partial(self._detached, DetachFrame(handle, detach.closed))
+        if not detach.closed or not subscriptions.ends(self, link, answer):
+            answer()
+
+    def _detached(self, answer: DetachFrame) -> None:
+        """Answer a detach."""
+        if self.state is SessionState.MAPPED:
+            self.client.send(self.channel, answer)
 
     def ended_by_client(self, detach: DetachFrame) -> None:
         """Detach a link whose end the client has asked for before it was attached."""

@@ -42,8 +42,8 @@ from fluxmq.protocols.amqp10.performatives import (
 )
 from fluxmq.protocols.amqp10.types import Described, Symbol, symbols
 from fluxmq.routing.topology.arguments import QUORUM, STREAM
-from fluxmq.routing.topology.changes import Bind, Change, DeclareQueue
-from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Binding, QueueRecord
+from fluxmq.routing.topology.changes import Bind, Change, DeclareQueue, DeleteQueue
+from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Arguments, Binding, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, not_found
 from fluxmq.sessions.amqp091.consume_request import PRIORITY_MAX, SINGLE_ACTIVE, stream_start
 from fluxmq.sessions.amqp091.ports import AmqpConsumerHandle, ConsumeRequest
@@ -55,6 +55,7 @@ from fluxmq.sessions.amqp10.publisher import LinkPublisher
 from fluxmq.sessions.amqp10.receiver_links import COPY, NO_LIMIT_LEFT, OutgoingLink
 from fluxmq.sessions.amqp10.refused import link_error
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
+from fluxmq.sessions.amqp10.subscriptions import Subscription, recall, subscription_of
 from fluxmq.sessions.amqp10.transactions import Coordinator
 
 PAIRED: Final = Symbol("paired")
@@ -62,10 +63,6 @@ PAIRED: Final = Symbol("paired")
 LOCAL_TRANSACTIONS: Final = "amqp:local-transactions"
 """Capability of the coordinator."""
 MOVE: Final = Symbol("move")
-NEVER: Final = "never"
-"""Expiry policy of a terminus that stays for good."""
-SHARED: Final = "shared"
-"""Capability of a source: other links have the same subscription."""
 OFFSET_FILTER: Final = "rabbitmq:stream-offset-spec"
 PRIORITY: Final = Symbol("rabbitmq:priority")
 TEMPORARY: Final = "amq.gen-"
@@ -198,6 +195,9 @@ def _paired(attach: AttachFrame) -> dict[object, object] | None:
 def attach_consumer(session: LinkSession, attach: AttachFrame) -> None:
     """Attach a link on which the client consumes. Raises LinkConditionError."""
     terminus = attach.source
+    if terminus is None:
+        recall(session, attach)
+        return
     if not isinstance(terminus, SourceTerminus):
         raise LinkConditionError(conditions.INVALID_FIELD, "an attach without a source")
     if terminus.address == ADDRESS:
@@ -224,8 +224,16 @@ def attach_consumer(session: LinkSession, attach: AttachFrame) -> None:
     except AddressError as error:
         raise LinkConditionError(Symbol(error.condition), str(error)) from None
     if source.exchange:
-        _check_subscription(terminus)
-        _declare(session, attach, _bound(session, source), _open_consumer)
+        # JMS asks for a copy of what an exchange routes; each subscription has its own, and takes it.
+        terminus.distribution_mode = MOVE
+        subscription = subscription_of(session, attach)
+        changes = _bound(session, source, subscription)
+        if changes:
+            _declare(session, attach, changes, _open_consumer)
+        elif subscription is not None:
+            _open_consumer(
+                session, attach, AddressTarget("", subscription.queue, subscription.queue)
+            )
     elif source.declare and _lacks(session, source.queue):
         _declare(session, attach, [_durable(session, source.queue)], _open_consumer)
     else:
@@ -236,14 +244,6 @@ def _address_of(terminus: SourceTerminus) -> str:
     """Return the address of a source, of which JMS says by a capability that it is a topic."""
     assert isinstance(terminus.address, str)
     return jms_address(terminus.address, names(terminus.capabilities))
-
-
-def _check_subscription(terminus: SourceTerminus) -> None:
-    """Refuse subscriptions that outlive their link, or are shared. Raises LinkConditionError."""
-    if terminus.durable or terminus.expiry_policy == NEVER:
-        raise _not_implemented("a durable subscription")
-    if SHARED in names(terminus.capabilities):
-        raise _not_implemented("a shared subscription")
 
 
 def _dynamic_source(session: LinkSession, attach: AttachFrame, target: AddressTarget) -> None:
@@ -262,7 +262,10 @@ def _open_consumer(session: LinkSession, attach: AttachFrame, target: AddressTar
     try:
         client.access.read(QUEUE, target.queue)
         queue = broker.topology.require_queue(info.vhost, target.queue, info.owner)
-        filters = _filters(terminus, queue)
+        exchange = _is_subscription(terminus)
+        subscription = subscription_of(session, attach) if exchange else None
+        shared = subscription is not None and subscription.shared
+        filters = _filters(terminus, queue, alone=exchange and not shared)
         start = stream_start(filters.offset, queue) if queue.type == STREAM else None
     except (AmqpError, Refusal) as error:
         raise link_error(error) from None
@@ -277,6 +280,7 @@ def _open_consumer(session: LinkSession, attach: AttachFrame, target: AddressTar
         link.member,
         NO_LIMIT_LEFT,
         priority=link.priority,
+        exclusive=subscription is not None and not shared,
         start=start,
         asker=info.owner,
         browsing=link.browsing,
@@ -348,10 +352,10 @@ def _priority(attach: AttachFrame) -> int:
     return max(-PRIORITY_MAX, min(int(value), PRIORITY_MAX))
 
 
-def _filters(terminus: SourceTerminus, queue: QueueRecord) -> SourceFilters:
+def _filters(terminus: SourceTerminus, queue: QueueRecord, *, alone: bool) -> SourceFilters:
     """Return the filters of a source, and leave in the terminus those that are in place. Raises
-    LinkConditionError for an invalid one, and for one that this queue cannot have: what one consumer
-    does not want, others get. A browser takes nothing from others."""
+    LinkConditionError for an invalid one, and for one that this queue cannot have unless the link is
+    ``alone``: what one consumer does not want, others get. A browser takes nothing from others."""
     try:
         filters = read_filters(terminus.filter)
     except FilterError as error:
@@ -359,7 +363,7 @@ def _filters(terminus: SourceTerminus, queue: QueueRecord) -> SourceFilters:
     stream = queue.type == STREAM
     if filters.offset is not None and not stream:
         raise _not_implemented(f"filter {OFFSET_FILTER} on queue '{queue.name}'")
-    alone = stream or _is_subscription(terminus) or terminus.distribution_mode == COPY
+    alone = alone or stream or terminus.distribution_mode == COPY
     if filters.messages is not None and not alone:
         raise _not_implemented(f"a filter of messages on queue '{queue.name}'")
     terminus.filter = filters.effective or None
@@ -367,7 +371,7 @@ def _filters(terminus: SourceTerminus, queue: QueueRecord) -> SourceFilters:
 
 
 def _is_subscription(terminus: SourceTerminus) -> bool:
-    """Return whether the address is an exchange's: the link's queue is its own, for it alone."""
+    """Return whether the address is an exchange's, to which a queue is bound for the link."""
     return isinstance(terminus.address, str) and source_of(_address_of(terminus)).exchange != ""
 
 
@@ -381,9 +385,7 @@ def _declare(
     then: Callable[[LinkSession, AttachFrame, AddressTarget], None],
 ) -> None:
     """Declare the queue of a link, and go on when it exists."""
-    declared = changes[0]
-    assert isinstance(declared, DeclareQueue)
-    name = declared.queue.name
+    (name,) = [each.queue.name for each in changes if isinstance(each, DeclareQueue)]
     session.links[attach.handle] = attach
 
     def done(refusal: Refusal | None) -> None:
@@ -398,7 +400,22 @@ def _declare(
         except LinkConditionError as error:
             session.refuse(attach, error)
 
-    session.client.broker.change(changes, done)
+    broker = session.client.broker
+    # A queue that takes the place of another is declared when that has gone: a change of both at once
+    # would leave its messages.
+    former = [each for each in changes if isinstance(each, DeleteQueue)]
+    new = [each for each in changes if not isinstance(each, DeleteQueue)]
+
+    def ended(refusal: Refusal | None) -> None:
+        if refusal is None:
+            broker.change(new, done)
+        else:
+            done(refusal)
+
+    if former:
+        broker.change(former, ended)
+    else:
+        broker.change(new, done)
 
 
 def _lacks(session: LinkSession, name: str) -> bool:
@@ -417,22 +434,36 @@ def _dynamic(session: LinkSession, *, auto_delete: bool) -> list[Change]:
     return [_declaration(session, name, exclusive=True, auto_delete=auto_delete)]
 
 
-def _bound(session: LinkSession, source: Source) -> list[Change]:
-    """Return the declaration of a queue of the link's own, bound to an exchange."""
+def _bound(session: LinkSession, source: Source, subscription: Subscription | None) -> list[Change]:
+    """Return the declaration of a queue that is bound to an exchange, for a link alone or for a
+    subscription; nothing if the subscription is there. One of another address begins anew, as JMS has
+    it. Raises LinkConditionError if that is shared."""
     client = session.client
-    vhost = client.info.vhost
+    vhost, topology = client.info.vhost, client.broker.topology
     try:
         client.access.read(EXCHANGE, source.exchange)
-        exchange = client.broker.topology.exchange(vhost, source.exchange)
+        exchange = topology.exchange(vhost, source.exchange)
         if exchange is None:
             raise link_error(not_found(EXCHANGE, source.exchange, vhost))
         client.access.read_topic(exchange, source.binding_key)
     except AmqpError as error:
         raise link_error(error) from None
-    name = TEMPORARY + client.broker.unique()
+    name = TEMPORARY + client.broker.unique() if subscription is None else subscription.queue
     binding = Binding(vhost, source.exchange, name, QUEUE, source.binding_key)
-    declared = _declaration(session, name, exclusive=True, auto_delete=True)
-    return [declared, Bind(binding, client.info.owner)]
+    bind = Bind(binding, client.info.owner)
+    if subscription is None:
+        return [_declaration(session, name, exclusive=True, auto_delete=True), bind]
+    arguments = {"x-expires": subscription.expires * 1000} if subscription.expires else {}
+    durable = subscription.durable
+    declared = _declaration(session, name, durable, auto_delete=not durable, arguments=arguments)
+    if topology.queue(vhost, name) is None:
+        return [declared, bind]
+    if [each.key for each in topology.bindings_to(vhost, QUEUE, name)] == [binding.key]:
+        return []
+    if subscription.shared:
+        text = f"the subscription of queue '{name}' is of another address: delete it before"
+        raise LinkConditionError(conditions.NOT_ALLOWED, text)
+    return [DeleteQueue(vhost, name, client.info.owner), declared, bind]
 
 
 def _declaration(
@@ -441,14 +472,17 @@ def _declaration(
     durable: bool = False,
     exclusive: bool = False,
     auto_delete: bool = False,
+    arguments: Arguments | None = None,
 ) -> DeclareQueue:
     """Return a declaration by the client. Raises LinkConditionError."""
     client = session.client
     info, broker = client.info, client.broker
     vhost = broker.topology.vhost(info.vhost)
-    kind = "classic" if exclusive or vhost is None else vhost.default_queue_type
+    kind = "classic" if not durable or vhost is None else vhost.default_queue_type
     owner = info.owner if exclusive else ""
-    queue = QueueRecord(info.vhost, name, kind, durable, exclusive, auto_delete, {}, owner)
+    queue = QueueRecord(
+        *(info.vhost, name, kind, durable, exclusive, auto_delete, arguments or {}, owner)
+    )
     try:
         client.access.configure(QUEUE, name)
         queue = replace(queue, group=broker.group_for(queue))

@@ -35,6 +35,7 @@ public class JmsExchange {
             System.out.println("transacted " + transacted());
             System.out.println("topic " + topic());
             System.out.println("temporary " + temporary());
+            System.out.println("subscriptions " + subscriptions(factory));
             System.out.println("refused " + refused());
         } finally {
             connection.close();
@@ -145,16 +146,58 @@ public class JmsExchange {
         return found;
     }
 
+    // A durable subscription and a shared one gather messages while their program is away.
+    static String subscriptions(JmsConnectionFactory factory) throws JMSException {
+        List<String> found = new ArrayList<>();
+        String topic = name + ".kept";
+        for (int time = 0; time < 2; time++) {
+            Connection other = factory.createConnection();
+            other.setClientID("client of " + name);
+            other.start();
+            Session session = other.createSession(false, Session.AUTO_ACKNOWLEDGE);
+            MessageConsumer durable = session.createDurableSubscriber(session.createTopic(topic), "durable");
+            MessageConsumer one = session.createSharedDurableConsumer(session.createTopic(topic), "shared");
+            MessageConsumer two = session.createSharedDurableConsumer(session.createTopic(topic), "shared");
+            MessageConsumer volatileOne = session.createSharedConsumer(session.createTopic(topic), "shared");
+            if (time == 0) {
+                send(session(), session.createTopic(topic), 1);
+                found.add(text(durable));
+                found.add(text(volatileOne));
+                Message first = one.receive(1000);
+                found.add(((TextMessage) (first == null ? two.receive(WITHIN_MS) : first)).getText());
+            } else {
+                found.add(text(durable) + " and " + text(durable));
+                List<String> shared = new ArrayList<>();
+                while (shared.size() < 2) {
+                    for (MessageConsumer consumer : List.of(one, two)) {
+                        Message message = consumer.receive(1000);
+                        if (message != null) shared.add(((TextMessage) message).getText());
+                    }
+                }
+                Collections.sort(shared);
+                found.add(String.join(" and ", shared));
+            }
+            for (MessageConsumer consumer : List.of(durable, one, two, volatileOne)) consumer.close();
+            if (time == 1) {
+                session.unsubscribe("durable");
+                session.unsubscribe("shared");
+                try {
+                    session.unsubscribe("durable");
+                } catch (JMSException error) {
+                    found.add(error.getClass().getSimpleName());
+                }
+            }
+            other.close();
+            if (time == 0) send(session(), session().createTopic(topic), 2);
+        }
+        return String.join(", ", found);
+    }
+
     static String refused() throws JMSException {
         Session session = session();
         List<String> found = new ArrayList<>();
         try {
             session.createConsumer(session.createQueue(name), "number = 1");
-        } catch (JMSException error) {
-            found.add(error.getMessage());
-        }
-        try {
-            session.createSharedConsumer(session.createTopic(name + ".topic"), "shared");
         } catch (JMSException error) {
             found.add(error.getMessage());
         }

@@ -27,6 +27,7 @@ def test_a_jms_program_runs(amqp: AmqpBroker, jars: Jars, name: Callable[[], str
     assert said["transacted"] == f"{TEXTS}, nothing"
     assert said["topic"] == f"{TEXTS}; text 1"
     assert said["temporary"] == "answer true; text 0, text 0"
-    refused = said["refused"].split("; ")
-    assert "a filter of messages on queue" in refused[0]
-    assert "a shared subscription is not supported" in refused[1]
+    gathered = "text 0 and text 1"
+    absent = "InvalidDestinationException"
+    assert said["subscriptions"] == f"text 0, text 0, text 0, {gathered}, {gathered}, {absent}"
+    assert "a filter of messages on queue" in said["refused"]

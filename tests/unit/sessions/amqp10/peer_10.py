@@ -50,6 +50,7 @@ class Peer10:
         user: str = "guest",
         hostname: str | None = None,
         limit: int = 1 << 20,
+        container: str = "test",
         **opening: Any,
     ) -> None:
         self.broker = broker
@@ -68,7 +69,7 @@ class Peer10:
         self.sent = 0
         if opened:
             self.greet(user)
-            self.send(OpenFrame("test", hostname, **opening))
+            self.send(OpenFrame(container, hostname, **opening))
             self.send(BeginFrame(None, 0, 2048, 2048))
             self.receive()
 
@@ -128,6 +129,11 @@ class Peer10:
                 found.append(Frame(channel, None, b""))
         return found
 
+    def lose(self) -> None:
+        """The connection is lost."""
+        self.connection.handler.lost(self.connection)
+        self.broker.tick()
+
     def bodies(self, kind: type | None = None) -> list[Any]:
         """The performatives that the client got, of a class or all."""
         bodies = [each.body for each in self.receive()]
@@ -153,9 +159,8 @@ class Peer10:
     ) -> list[Frame]:
         """Attach a link to consume on, and give it credit."""
         fields.setdefault("source", SourceTerminus(address))
-        self.send(
-            AttachFrame(f"receiver-{handle}", handle, True, target=TargetTerminus("here"), **fields)
-        )
+        name = fields.pop("name", f"receiver-{handle}")
+        self.send(AttachFrame(name, handle, True, target=TargetTerminus("here"), **fields))
         found = self.receive()
         if credit is not None:
             self.flow(handle, credit)

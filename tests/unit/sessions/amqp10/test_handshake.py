@@ -104,7 +104,9 @@ def test_open_tells_limits_product_and_relay(broker: MemoryBroker) -> None:
     (answer,) = peer.bodies()
     assert answer.max_frame_size == broker.limits.frame_max
     assert answer.idle_time_out == 60_000
-    assert names(answer.offered_capabilities) == ("LINK_PAIR_V1_0", "ANONYMOUS-RELAY")
+    assert names(answer.offered_capabilities) == (
+        *("LINK_PAIR_V1_0", "ANONYMOUS-RELAY", "SHARED-SUBS"),
+    )
     assert answer.properties["product"] == "RabbitMQ"
     assert (peer.client.frame_max, peer.client.info.channel_max) == (1000, 5)
 
@@ -157,7 +159,9 @@ def test_frames_before_open_and_properties_of_clients_are_bounded(broker: Memory
     properties: dict[object, object] = {
         Symbol(f"p{number}"): number for number in range(PROPERTIES_MAX + 1)
     }
-    assert len(Peer10(broker, properties=properties).client.info.properties) == PROPERTIES_MAX
+    kept = Peer10(broker, properties=properties).client.info.properties
+    assert len(kept) == PROPERTIES_MAX + 1
+    assert kept["container_id"] == "test"
 
 
 def test_frames_before_open_end_the_connection(broker: MemoryBroker) -> None:

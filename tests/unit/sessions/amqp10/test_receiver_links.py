@@ -323,9 +323,6 @@ def test_a_deleted_queue_ends_its_links(broker: MemoryBroker, peer: Peer10) -> N
             "amqp:precondition-failed",
         ),
         (SourceTerminus("/exchange/none/k"), "amqp:not-found"),
-        (SourceTerminus("/topic/k", durable=2), "amqp:not-implemented"),
-        (SourceTerminus("/topic/k", expiry_policy=Symbol("never")), "amqp:not-implemented"),
-        (SourceTerminus("/topic/k", capabilities=Symbol("shared")), "amqp:not-implemented"),
     ],
 )
 def test_a_source_that_is_not_served_is_refused(

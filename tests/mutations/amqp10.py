@@ -1,4 +1,4 @@
-"""Mutations of AMQP 1.0's hot path: runs of transfers, shapes of messages, ranges of outcomes, deliveries."""
+"""Mutations of AMQP 1.0: runs of transfers, shapes of messages, ranges of outcomes, deliveries; subscriptions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 OF_RUN = "tests/unit/protocols/amqp10/test_transfer_run.py::"
 OF_DELIVERY = "tests/unit/protocols/amqp10/test_delivery_template.py::"
+OF_SUBSCRIPTIONS = "tests/unit/sessions/amqp10/test_subscriptions.py::"
 OF_SESSION = "tests/unit/sessions/amqp10/test_transfer_runs.py::"
 
 MUTATIONS = [
@@ -81,5 +82,37 @@ MUTATIONS = [
         "return True",
         OF_DELIVERY + "test_messages_of_other_kinds_are_of_other_templates",
     ),
+    Mutation(
+        "amqp10_subscription_browsed",
+        "A subscription takes the messages of its queue, also if JMS asks for copies.",
+        "attach_consumer",
+        "terminus.distribution_mode = MOVE",
+        "pass",
+        OF_SUBSCRIPTIONS + "test_a_copy_of_what_an_exchange_routes_is_taken_and_not_browsed",
+    ),
+    Mutation(
+        "amqp10_subscription_shared_by_any",
+        "A durable subscription has one consumer.",
+        "_open_consumer",
+        "exclusive=subscription is not None and not shared",
+        "exclusive=False",
+        OF_SUBSCRIPTIONS + "test_it_is_consumed_by_one_link_at_a_time",
+    ),
+    Mutation(
+        "amqp10_subscription_detached_is_deleted",
+        "Detaching leaves a durable subscription.",
+        "Amqp10Session._on_detach",
+        "not detach.closed or not subscriptions.ends",
+        "not subscriptions.ends",
+        OF_SUBSCRIPTIONS + "test_a_durable_subscription_gathers_messages_while_nobody_is_attached",
+    ),
+    Mutation(
+        "amqp10_subscription_answered_early",
+        "A subscription's link is closed when its queue has been deleted.",
+        "subscriptions:ends",
+        "lambda _refusal: done()",
+        "lambda _refusal: None",
+        OF_SUBSCRIPTIONS + "test_it_stays_when_its_connection_ends_and_goes_when_it_is_closed",
+    ),
 ]
-"""Rules of the hot path, each with the test that notices."""
+"""Rules, each with the test that notices."""
