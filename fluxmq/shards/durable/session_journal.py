@@ -313,8 +313,6 @@ class SessionJournal:
             self.commit_waiter.count_drop("not_stored", run.count)
             pending_ack.done(refusing)
             return
-        if group is None:
-            self.seen.note(run)
         undelivered = Undelivered(
             self, self.number, run.count, run, 2, retain, subscription_ids, group
         )
@@ -365,13 +363,19 @@ class SessionJournal:
             if reason:
                 inflight.settle.finish()
             else:
-                self.session.delivery.enqueue_inflight(inflight)
+                self._pass_on(inflight)
 
     def release_held(self) -> None:
         """Pass on messages that wait for the disk, since the session leaves this shard."""
         held, self.held = self.held, {}
         for inflight in held:
-            self.session.delivery.enqueue_inflight(inflight)
+            self._pass_on(inflight)
+
+    def _pass_on(self, inflight: InflightRange) -> None:
+        # Not before: what is held when the session moves to another node does not move with it.
+        if inflight.group is None:
+            self.seen.note(inflight.run)
+        self.session.delivery.enqueue_inflight(inflight)
 
     def undelivered(self) -> list[Undelivered]:
         """Return the messages of this journal that the detached delivery has."""

@@ -10,6 +10,7 @@ import pytest
 
 from fluxmq.cli import main as cli
 from fluxmq.cli import snapshot_command
+from fluxmq.storage.directory import FORMAT_VERSION
 from fluxmq.storage.files import Files
 from fluxmq.storage.inspect import scan_log
 from tests.faults import FailingFiles
@@ -120,6 +121,6 @@ def test_what_is_not_there_is_refused(ctl: Ctl, orders: QueueOnDisk, tmp_path: P
     ctl("snapshot", "nothing", tmp_path / "copies", code=2)
     assert ctl.err == "fluxmqctl: queue 'nothing' is not there\n"
     assert not (tmp_path / "copies").exists()
-    (orders.root / "VERSION").write_text("fluxmq data 3\n")
+    (orders.root / "VERSION").write_text(f"fluxmq data {FORMAT_VERSION + 1}\n")
     ctl("snapshot", "orders/eu", tmp_path / "copies", code=1)
     assert "newer FluxMQ" in ctl.err
