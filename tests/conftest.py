@@ -1,6 +1,7 @@
 """What every test run shares: which hot path is being tested, what need not be tested with both, Hypothesis's profile."""
 
 import contextlib
+import gc
 import importlib
 import os
 import socket
@@ -31,6 +32,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fluxmq")
+
+
+def pytest_collection_finish() -> None:
+    """Keep what thousands of tests are made of out of each later garbage collection, of which many tests ask for one."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

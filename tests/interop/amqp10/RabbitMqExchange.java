@@ -84,7 +84,7 @@ public class RabbitMqExchange {
         return new String(message.body(), StandardCharsets.UTF_8);
     }
 
-    // Every tenth message is requeued once, every twentieth discarded then; the consumer pauses in between.
+    // Every tenth message is requeued once, every twentieth discarded then.
     static String settled() throws Exception {
         var order = Collections.synchronizedList(new ArrayList<Integer>());
         var again = Collections.synchronizedSet(new java.util.HashSet<Integer>());
@@ -101,8 +101,6 @@ public class RabbitMqExchange {
             all.countDown();
         };
         try (Consumer consumer = connection.consumerBuilder().queue(name).initialCredits(20).messageHandler(handler).build()) {
-            consumer.pause();
-            consumer.unpause();
             if (!all.await(WITHIN_S, TimeUnit.SECONDS)) return "only " + order.size();
         }
         var dead = new LinkedBlockingQueue<Message>();

@@ -140,7 +140,6 @@ def collecting_off() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("collecting_off")

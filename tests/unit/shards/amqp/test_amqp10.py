@@ -214,7 +214,7 @@ def test_connections_sessions_and_consumers_are_listed_and_closed(node: AmqpNode
     assert set(protocols) == {"AMQP 0-9-1", "AMQP 1-0"}
     row = protocols["AMQP 1-0"]
     assert (row["user"], row["state"], row["channels"]) == ("anna", "running", 1)
-    assert row["client_properties"] == {"product": "test"}
+    assert row["client_properties"] == {"product": "test", "container_id": "c"}
     (channel,) = rows(CHANNELS)
     assert (channel["number"], channel["consumer_count"]) == (0, 1)
     (consumer,) = rows(CONSUMERS)
