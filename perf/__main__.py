@@ -62,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     for suite, text in (
         (queue.QUEUE, "durable queues against installed peers"),
         (queue.AMQP, "durable queues over AMQP 0.9.1 against installed peers"),
+        (queue.AMQP10, "durable queues over AMQP 1.0 against AMQP 0.9.1 and installed peers"),
         (queue.CLUSTER, "queues of three copies on three nodes against installed peers"),
     ):
         durable = commands.add_parser(suite.name, help=text)

@@ -289,6 +289,8 @@ class TransferReceiver(Receiver):
             return  # the session's
         for _index in range(5):
             at = self.field(at)
+        if self.value < 0:
+            return  # the session's as well: without a handle
         at = self.field(at)
         count = self.value
         self.field(at)

@@ -15,7 +15,8 @@ from tests.unit.sessions.amqp091.memory import MemoryBroker
 from tests.unit.sessions.amqp10.peer_10 import Peer10
 
 CREDIT = 200
-ROUNDS = 10
+ROUNDS = 30
+"""Of a hundred messages each: more than a session's window has, which is renewed by a flow without a link."""
 BUFFER = 1 << 20
 
 
