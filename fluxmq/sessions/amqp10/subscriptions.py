@@ -48,7 +48,7 @@ VOLATILE: Final = ":volatile"
 """End of the names of those that are not durable."""
 
 
-class Subscription(NamedTuple):
+class LinkSubscription(NamedTuple):
     """A subscription that a source asks for. ``expires``: seconds after its last use, 0 for never."""
 
     queue: str
@@ -65,7 +65,7 @@ class RecalledSubscription:
         self.queue = queue
 
 
-def subscription_of(session: LinkSession, attach: AttachFrame) -> Subscription | None:
+def subscription_of(session: LinkSession, attach: AttachFrame) -> LinkSubscription | None:
     """Return the subscription that a link to an exchange asks for; None if it is the link's alone and
     ends with it. Raises LinkConditionError for a name that is too long."""
     source = attach.source
@@ -78,7 +78,7 @@ def subscription_of(session: LinkSession, attach: AttachFrame) -> Subscription |
         return None
     everyone = shared and GLOBAL in wanted
     queue = _queue_name(session, attach.name, everyone=everyone, durable=durable)
-    return Subscription(queue, durable, shared, 0 if never else source.timeout)
+    return LinkSubscription(queue, durable, shared, 0 if never else source.timeout)
 
 
 def _queue_name(session: LinkSession, link: str, *, everyone: bool, durable: bool) -> str:

@@ -55,7 +55,7 @@ from fluxmq.sessions.amqp10.publisher import LinkPublisher
 from fluxmq.sessions.amqp10.receiver_links import COPY, NO_LIMIT_LEFT, OutgoingLink
 from fluxmq.sessions.amqp10.refused import link_error
 from fluxmq.sessions.amqp10.sender_links import IncomingLink
-from fluxmq.sessions.amqp10.subscriptions import Subscription, recall, subscription_of
+from fluxmq.sessions.amqp10.subscriptions import LinkSubscription, recall, subscription_of
 from fluxmq.sessions.amqp10.transactions import Coordinator
 
 PAIRED: Final = Symbol("paired")
@@ -434,7 +434,9 @@ def _dynamic(session: LinkSession, *, auto_delete: bool) -> list[Change]:
     return [_declaration(session, name, exclusive=True, auto_delete=auto_delete)]
 
 
-def _bound(session: LinkSession, source: Source, subscription: Subscription | None) -> list[Change]:
+def _bound(
+    session: LinkSession, source: Source, subscription: LinkSubscription | None
+) -> list[Change]:
     """Return the declaration of a queue that is bound to an exchange, for a link alone or for a
     subscription; nothing if the subscription is there. One of another address begins anew, as JMS has
     it. Raises LinkConditionError if that is shared."""
