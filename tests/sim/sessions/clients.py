@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from fluxmq.shards.session_arrivals import PATIENCE_SECONDS
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.conformance.received import Packet
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 EXPIRY = ((wire.SESSION_EXPIRY_INTERVAL, 1_000_000),)
 KEPT_SECONDS = TIMEOUT - 1.0
 """Time for which a node certainly keeps messages for a node that is away."""
+CLEARING_SECONDS = 3 * PATIENCE_SECONDS
+"""Time after which a clean start has certainly ended the session, or will not."""
 FAILURE = 0x80
 """Reason codes from this one on are errors."""
 
@@ -63,6 +66,8 @@ class Roamer:
         self.subscribed = False
         self.cleared = False
         """A connection with a clean start may have ended the session."""
+        self.cleared_at = 0.0
+        """Moment of the last clean start: nodes go on with it for a while, also if it is closed."""
         self.expected: set[bytes] = set()
         self.known: dict[int, float] = {}
         """Moment at which a node last knew of the session, in the node's present life."""
@@ -89,7 +94,8 @@ class Roamer:
         client.client_id = self.name
         packet = wire.connect(wire.V5, self.name, clean=clean, keep_alive=0, props=EXPIRY)
         client.send(packet)
-        self.cleared = self.cleared or clean
+        if clean:
+            self.cleared, self.cleared_at = True, self.world.clock.now
         self.newest = Attempt(client, node, clean)
         self.attempts.append(self.newest)
         self.current = None
@@ -156,7 +162,7 @@ class Roamer:
             client.send(wire.subscribe(wire.V5, client.packet_id(), filters))
         if len(self.attempts) == 1 and self.world.is_owned(self.name):
             # Otherwise another connection may have been let in before, or the lease has ended since.
-            self.cleared = False
+            self.cleared = self.world.clock.now < self.cleared_at + CLEARING_SECONDS
             self.world.pardon(self.name)
 
     def _begin_anew(self) -> None:
@@ -188,8 +194,13 @@ class Roamer:
             return
         self.unanswered.append(answer)
         if polite():
-            answers, self.unanswered = self.unanswered, []
-            client.send(*answers)
+            self.answer_all()
+
+    def answer_all(self) -> None:
+        """Send the answers that the client has not sent yet."""
+        answers, self.unanswered = self.unanswered, []
+        if self.current is not None and answers:
+            self.current.send(*answers)
 
 
 class Publisher:

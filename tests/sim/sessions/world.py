@@ -392,6 +392,8 @@ class World:
         self._ends.clear()
         self.net.connect()
         self._polite = lambda: True
+        for roamer in self.roamers:
+            roamer.answer_all()
         self._receive()
         end = self.clock.now + CALM_SECONDS
         calm = 0.0
