@@ -20,7 +20,7 @@ def test_seeds_keep_every_promise(seeds: range) -> None:
     check_seeds(seeds, HAPPENS, STEPS, World)
 
 
-NOTICING = (24, 62, 84, 126, 128, 205, 400)
+NOTICING = (24, 62, 84, 128, 272, 400, 490)
 """First seeds that notice the rules of ``tests/mutations/simulated_sessions.py`` broken."""
 
 
