@@ -101,8 +101,9 @@ def open_session(connection: socket.socket) -> None:
     response = sized(0xA0, b"\x00guest\x00guest")
     connection.sendall(frame(described(SASL_INIT, sized(0xA3, b"PLAIN"), response), 1))
     outcome = await_frame(connection, SASL_OUTCOME)
-    if outcome[-1]:
-        raise HandshakeError(f"SASL ended with {outcome[-1]}")
+    code = outcome[7 if outcome[3] == 0xC0 else 13]  # what may follow it is null
+    if code:
+        raise HandshakeError(f"SASL ended with {code}")
     fields = text("perf"), text("vhost:/"), uint(FRAME_MAX)
     begin = described(BEGIN, NULL, uint(1), uint(WINDOW), uint(WINDOW))
     connection.sendall(AMQP_HEADER + frame(described(OPEN, *fields)) + frame(begin))
