@@ -31,7 +31,7 @@ class GroupObserver(Protocol):
 
 
 class WaitingRequests(NamedTuple):
-    """What waits for groups that other nodes lead: batches in outboxes, and clients of groups with
+    """Work that waits for groups that other nodes lead: batches in outboxes, and clients of groups with
     requests that are not answered."""
 
     batches: int
@@ -95,7 +95,7 @@ class ClusterGroups(GroupObserver, Protocol):
 
     @property
     def waiting(self) -> WaitingRequests:
-        """What waits for groups that other nodes lead."""
+        """Work that waits for groups that other nodes lead."""
         return WaitingRequests(0, 0)
 
     def housekeeping(self) -> None:

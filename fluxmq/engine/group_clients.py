@@ -326,7 +326,7 @@ class GroupClients:
 
     @property
     def waiting(self) -> WaitingRequests:
-        """What waits for groups that other nodes lead."""
+        """Work that waits for groups that other nodes lead."""
         requests = sum(not each.idle or each.waits for each in self._clients.values())
         return WaitingRequests(sum(self.outboxes.depths()), requests)
 

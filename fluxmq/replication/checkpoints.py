@@ -106,7 +106,7 @@ class Checkpoints:
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking: Iterator[QueueLog] = iter(())
         self.next_begin = 0.0
-        """When groups are checked again for due checkpoints."""
+        """Moment of the next check for due checkpoints."""
         self._next_look = 0.0
         self._writing_out = False
         self._relieving = False

@@ -103,7 +103,7 @@ class ShardLogs:
 
     @property
     def next_due(self) -> float:
-        """When writes that were acknowledged before a sync have to be synced, in monotonic seconds;
+        """Moment to sync writes that were acknowledged before a sync, in monotonic seconds;
         infinite without any."""
         dirty = any(isinstance(each, BufferedSyncer) and each.dirty for each in self.syncers)
         return self._next_buffered if dirty else math.inf

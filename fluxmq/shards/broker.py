@@ -164,7 +164,7 @@ class ShardBroker:
 
     @property
     def next_due(self) -> float:
-        """When ``run_timers`` has something to do, in monotonic seconds; 0.0 while publishers are
+        """Moment at which ``run_timers`` has work, in monotonic seconds; 0.0 while publishers are
         stopped: the end of an alarm is to be noticed soon."""
         if self.alarms.raised:
             return 0.0

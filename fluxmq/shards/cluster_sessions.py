@@ -87,7 +87,7 @@ class ClusterSessions:
 
     @property
     def next_due(self) -> float:
-        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        """Moment at which something becomes due, in monotonic seconds; 0.0 while there is work
         for every turn of the timer."""
         if not self._begun or self.departures.under_way or self.arrivals.under_way:
             return 0.0

@@ -73,7 +73,7 @@ class ControlUser(Protocol):
 
     @property
     def next_due(self) -> float:
-        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        """Moment at which something becomes due, in monotonic seconds; 0.0 while there is work
         for every turn of the timer."""
 
     def housekeeping(self) -> None:
@@ -166,7 +166,7 @@ class Shard:
 
     @property
     def next_due(self) -> float:
-        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        """Moment at which something becomes due, in monotonic seconds; 0.0 while there is work
         for every turn of the timer."""
         queues = self.queues
         idle = queues.clients.idle and queues.node_groups.idle and not any(queues.elsewhere.waiting)

@@ -78,7 +78,7 @@ class ClientConnections:
 
     @property
     def next_due(self) -> float:
-        """When ``run_timers`` has something to do, in monotonic seconds."""
+        """Moment at which ``run_timers`` has work, in monotonic seconds."""
         return 0.0 if self._unfed else min(self.wheel.next_due, self._ends.next_due)
 
     def run_timers(self) -> None:

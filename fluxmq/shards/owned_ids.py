@@ -193,7 +193,7 @@ class OwnedIds:
 
     @property
     def next_due(self) -> float:
-        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        """Moment at which something becomes due, in monotonic seconds; 0.0 while there is work
         for every turn of the timer."""
         if self._claims or self._releases or self._renewed:
             return 0.0

@@ -154,7 +154,7 @@ class PublishRates:
 
     @property
     def next_due(self) -> float:
-        """When a connection has waited long enough, in monotonic seconds."""
+        """Moment at which a connection has waited long enough, in monotonic seconds."""
         return min(self.held.values(), default=math.inf)
 
     def step(self, now: float) -> None:

@@ -121,7 +121,7 @@ class Records:
 
     @property
     def next_due(self) -> float:
-        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        """Moment at which something becomes due, in monotonic seconds; 0.0 while there is work
         for every turn of the timer."""
         return 0.0 if self._changed or self._came_or_went or self._refused else math.inf
 

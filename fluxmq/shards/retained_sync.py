@@ -85,7 +85,7 @@ class RetainedSync:
 
     @property
     def next_due(self) -> float:
-        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        """Moment at which something becomes due, in monotonic seconds; 0.0 while there is work
         for every turn of the timer."""
         return 0.0 if self._comparing is not None or self._commits.uncommitted else math.inf
 

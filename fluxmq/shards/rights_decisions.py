@@ -68,7 +68,7 @@ class RightsDecisions:
 
     @property
     def next_due(self) -> float:
-        """When something has become old, in monotonic seconds."""
+        """Moment at which something has become old, in monotonic seconds."""
         return self._turned_at + self._half_seconds if self._newer or self._older else math.inf
 
     def tick(self) -> None:

@@ -251,7 +251,7 @@ class SpanRecorder:
 
     @property
     def next_due(self) -> float:
-        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        """Moment at which something becomes due, in monotonic seconds; 0.0 while there is work
         for every turn of the timer."""
         return 0.0 if self._waiting else math.inf
 

@@ -57,7 +57,7 @@ class SilenceWheel:
 
     @property
     def next_due(self) -> float:
-        """When the first client has to be looked at; infinite without any."""
+        """Moment at which the first client is due; infinite without any."""
         return min(self._buckets, default=math.inf) * self._resolution
 
     def forget(self, client: MqttClient) -> None:
@@ -118,7 +118,7 @@ class DueTimes(Generic[Item]):
 
     @property
     def next_due(self) -> float:
-        """When the first item is due; infinite without any."""
+        """Moment at which the first item is due; infinite without any."""
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf

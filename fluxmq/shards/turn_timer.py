@@ -1,10 +1,10 @@
 """The shard's one timer: it runs a turn of all periodic work ten times a second while something
 happens, and otherwise when the next thing is due, at the latest after a second.
 
-Whatever happens in a shard (input of clients and other shards, answers, requests for a tick) stirs
-the timer; the next turn is then at most a tenth of a second away, and a few more follow. What
-becomes due by time alone (silent connections, expiries, wills, retries, leases) tells when that is.
-So an idle shard wakes once a second, for its heartbeat, and no timeout fires later than it did.
+Each event in a shard (input of clients and other shards, answers, requests for a tick) stirs the
+timer; the next turn is then at most a tenth of a second away, and a few more follow. Timeouts
+(silent connections, expiries, wills, retries, leases) tell when they are due. So an idle shard
+wakes once a second, for its heartbeat.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ REST_SECONDS: Final = 1.0
 """The same while nothing does and nothing is due: of heartbeats, samples of memory, and looks at
 the wall clock."""
 CALM_TURNS: Final = 3
-"""Turns in which nothing happens before the longer interval begins: what takes several steps comes
-to its end."""
+"""Turns in which nothing happens before the longer interval begins, so that work in several steps
+comes to its end."""
 
 
 class Scheduled(Protocol):
@@ -50,7 +50,7 @@ class TurnTimer:
         """Turns so far, each counted as the tenths of a second since the one before."""
         self._before = 0
         self.expected = clock()
-        """When the next turn is to begin."""
+        """Moment at which the next turn begins."""
 
     def begin(self, now: float) -> float:
         """Note that a turn begins; return how late it is, in seconds."""

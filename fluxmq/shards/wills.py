@@ -136,7 +136,7 @@ class ClusterWills:
 
     @property
     def next_due(self) -> float:
-        """When something becomes due by time alone, in monotonic seconds; 0.0 while there is work
+        """Moment at which something becomes due, in monotonic seconds; 0.0 while there is work
         for every turn of the timer."""
         return math.inf if self.idle else 0.0
 

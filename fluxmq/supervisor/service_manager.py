@@ -62,7 +62,7 @@ class ServiceManager:
 
     @property
     def due(self) -> float | None:
-        """When ``alive`` has to be called again, in monotonic seconds; None: never."""
+        """Moment to call ``alive`` again, in monotonic seconds; None: never."""
         dues = [self._extend_at] if self._in_transition and self._address else []
         if self._interval:
             dues.append(self._alive_at)

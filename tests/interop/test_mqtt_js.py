@@ -1,12 +1,8 @@
-"""MQTT.js over WebSocket, what browsers and Node.js programs use.
-
-The package is installed with npm into pytest's cache directory, once.
-"""
+"""MQTT.js over WebSocket, what browsers and Node.js programs use."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker import Broker
+from tests.interop.npm import installed
 
 SCRIPT = Path(__file__).with_name("exchange.mjs")
 PACKAGE = "mqtt@5"
@@ -22,20 +19,8 @@ SIZES = [0, 1, 125, 126, 65535, 65536, 300_000]
 
 @pytest.fixture(scope="session")
 def mqtt_js(pytestconfig: pytest.Config) -> Path:
-    """The installed package's entry file; skips where it cannot be had."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("node and npm are not installed")
-    assert pytestconfig.cache is not None
-    directory = pytestconfig.cache.mkdir("mqtt-js")
-    entry = directory / "node_modules" / "mqtt" / "build" / "index.js"
-    if not entry.exists():
-        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(directory), PACKAGE]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=100)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            pytest.skip("npm cannot install mqtt: the registry is not reachable")
-    return entry
+    """The installed package's entry file."""
+    return installed(pytestconfig, PACKAGE, "build/index.js")
 
 
 @pytest.mark.statement("v4:7.0.0-2", "v5:6.0.0-4", "v4:6.0.0-4")

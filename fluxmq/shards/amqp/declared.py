@@ -113,7 +113,7 @@ class DeclaredQueues:
 
     @property
     def next_due(self) -> float:
-        """When a queue has to be looked at again, in monotonic seconds."""
+        """Moment at which a queue has to be looked at again, in monotonic seconds."""
         return min([*self._left.values(), *self._idle.values()], default=math.inf)
 
     def housekeeping(self) -> None:

@@ -251,7 +251,7 @@ class Amqp:
 
     @property
     def next_due(self) -> float:
-        """When something is due, in monotonic seconds; 0.0 while something is under way."""
+        """Moment at which something is due, in monotonic seconds; 0.0 while something is under way."""
         if not (self.topology.idle and self.migrations.idle):
             return 0.0
         return min(self.broker.timers.next_due, self.declared.next_due)

@@ -1,18 +1,15 @@
-"""amqplib, what Node.js programs use.
-
-The package is installed with npm into pytest's cache directory, once.
-"""
+"""amqplib, what Node.js programs use."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.interop.amqp091.conftest import Names
+from tests.interop.npm import installed
 
 SCRIPT = Path(__file__).with_name("tutorials.mjs")
 PACKAGE = "amqplib@0.10"
@@ -20,20 +17,8 @@ PACKAGE = "amqplib@0.10"
 
 @pytest.fixture(scope="session")
 def amqplib(pytestconfig: pytest.Config) -> Path:
-    """The installed package's entry file; skips where it cannot be had."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("node and npm are not installed")
-    assert pytestconfig.cache is not None
-    directory = pytestconfig.cache.mkdir("amqplib")
-    entry = directory / "node_modules" / "amqplib" / "channel_api.js"
-    if not entry.exists():
-        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(directory), PACKAGE]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=100)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            pytest.skip("npm cannot install amqplib: the registry is not reachable")
-    return entry
+    """The installed package's entry file."""
+    return installed(pytestconfig, PACKAGE, "channel_api.js")
 
 
 def test_the_examples(amqplib: Path, url: str, name: Names) -> None:

@@ -1,12 +1,8 @@
-"""rhea, the client of programs for Node.js: bodies, outcomes, credit, requests, and messages from and for Qpid Proton.
-
-The package is installed with npm into pytest's cache directory, once.
-"""
+"""rhea, the client of programs for Node.js: bodies, outcomes, credit, requests, and messages from and for Qpid Proton."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +14,7 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from tests.interop.amqp10.conftest import AmqpBroker
+from tests.interop.npm import installed
 
 PROGRAM = Path(__file__).with_name("rhea_exchange.mjs")
 PACKAGE = "rhea@3.0.5"
@@ -26,20 +23,8 @@ OF_PROTON: list[Any] = ["text", 5, {"a": [1, 2]}, ["list", True]]
 
 @pytest.fixture(scope="session")
 def rhea(pytestconfig: pytest.Config) -> Path:
-    """The installed package's entry file; skips where it cannot be had."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("node and npm are not installed")
-    assert pytestconfig.cache is not None
-    directory = pytestconfig.cache.mkdir("rhea")
-    entry = directory / "node_modules" / "rhea" / "lib" / "container.js"
-    if not entry.exists():
-        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(directory), PACKAGE]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=100)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            pytest.skip("npm cannot install rhea: the registry is not reachable")
-    return entry
+    """The installed package's entry file."""
+    return installed(pytestconfig, PACKAGE, "lib/container.js")
 
 
 def test_a_program_runs(amqp: AmqpBroker, rhea: Path, name: Callable[[], str]) -> None:
