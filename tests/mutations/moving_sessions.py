@@ -246,7 +246,7 @@ MUTATIONS = [
     Mutation(
         "passed_on_without_source",
         "A session's receipt of what another node has sent survives the shard that passed it on.",
-        "DurableLinks.received.source",
+        "DurableLinks.received",
         "RunOrigin(*source) if source[2] else RunOrigin.over(link, shard, number)",
         "RunOrigin.over(link, shard, number)",
         MEETING + "test_what_another_node_sends_again_after_a_restart_arrives_once",
