@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perf import amqp_cases, cases
-from perf.amqp_brokers import FLUXMQ, FLUXMQ_10, FLUXMQ_10_PURE, FLUXMQ_PURE, RABBIT_10
+from perf.amqp_brokers import (
+    FLUXMQ,
+    FLUXMQ_10,
+    FLUXMQ_10_BESIDE,
+    FLUXMQ_10_PURE,
+    FLUXMQ_PURE,
+    RABBIT_10,
+)
 from perf.cases import Case, Goal
 from perf.workload import Workload
 
 ONE = amqp_cases.ONE.changed(protocol="amqp10")
 STAMPED = ONE.changed(protocol="amqp10-stamped")
 MANY = amqp_cases.MANY.changed(protocol="amqp10")
+STEADY = amqp_cases.STEADY.changed(protocol="amqp10")
 LINKS = 10
 """Links of each idle connection in the case of many, one half for each direction."""
 
@@ -62,6 +70,15 @@ AMQP10_CASES: Mapping[str, Case] = {
             ONE.changed(ack_every=1),
         ),
         recorded("amqp10_16k", "1 to 1, 500 unsettled, 16 KiB", ONE.changed(payload=16_384)),
+        Case(
+            "amqp10_slow",
+            "5,000 messages/s beside a queue whose receiver is too slow",
+            STEADY,
+            (Goal(cases.ACKNOWLEDGEMENT_P99, FLUXMQ_10, 1.1, 1.05),),
+            subject=FLUXMQ_10_BESIDE,
+            adapt=adapted,
+            note="Against the same without the other queue.",
+        ),
         Case(
             "amqp10_w500_pure",
             "uncompiled: 1 to 1, 500 unsettled, equal sections",

@@ -17,6 +17,7 @@ from perf.brokers import HOST, Broker
 
 FLUXMQ, FLUXMQ_PURE, FLUXMQ_BESIDE = "fluxmq-amqp", "fluxmq-amqp-pure", "fluxmq-amqp-beside-slow"
 FLUXMQ_10, FLUXMQ_10_PURE = "fluxmq-amqp10", "fluxmq-amqp10-pure"
+FLUXMQ_10_BESIDE = "fluxmq-amqp10-beside-slow"
 CLASSIC, QUORUM, STREAM = "rabbitmq-classic", "rabbitmq-quorum", "rabbitmq-stream"
 RABBIT_10 = "rabbitmq-amqp10"
 """A node of its own with the plugin for AMQP 1.0."""
@@ -86,10 +87,10 @@ def start_fluxmq(name: str, cores: str | None, pure: bool = False) -> Broker:
     return brokers.launch(name, fluxmq_command, rabbitmq.answers_amqp, environment, cores)
 
 
-def start_beside_slow(name: str, cores: str | None) -> Broker:
+def start_beside_slow(name: str, cores: str | None, *protocol: str) -> Broker:
     """FluxMQ with a queue of its own kept busy by a consumer that is too slow for it."""
     broker = start_fluxmq(name, cores)
-    command = [sys.executable, "-m", "perf.slow_consumer", str(broker.port)]
+    command = [sys.executable, "-m", "perf.slow_consumer", str(broker.port), *protocol]
     folder = Path(broker.folder.name)
     attendant = brokers.spawn(command, folder, durable.environment(), folder / "slow")
     broker.attendants.append(attendant)
@@ -101,6 +102,7 @@ STARTERS: Mapping[str, Callable[[str | None], Broker]] = {
     FLUXMQ_PURE: lambda cores: start_fluxmq(FLUXMQ_PURE, cores, pure=True),
     FLUXMQ_BESIDE: lambda cores: start_beside_slow(FLUXMQ_BESIDE, cores),
     FLUXMQ_10: lambda cores: start_fluxmq(FLUXMQ_10, cores),
+    FLUXMQ_10_BESIDE: lambda cores: start_beside_slow(FLUXMQ_10_BESIDE, cores, "amqp10"),
     FLUXMQ_10_PURE: lambda cores: start_fluxmq(FLUXMQ_10_PURE, cores, pure=True),
     RABBIT_10: lambda cores: rabbitmq.start(RABBIT_10, cores, plugins=RABBIT_10_PLUGINS).broker,
     CLASSIC: lambda cores: start_rabbitmq(CLASSIC, cores),
