@@ -17,8 +17,9 @@ from perf.amqp_brokers import (
     FLUXMQ_PURE,
     RABBIT_10,
 )
+from perf.artemis import ARTEMIS
 from perf.cases import Case, Goal
-from perf.workload import Workload
+from perf.workload import BY_LINK, Workload
 
 ONE = amqp_cases.ONE.changed(protocol="amqp10")
 STAMPED = ONE.changed(protocol="amqp10-stamped")
@@ -30,12 +31,14 @@ LINKS = 10
 
 def adapted(workload: Workload, broker: str) -> Workload:
     """A workload as this broker takes it: the other version's over AMQP 0.9.1."""
-    return workload.changed(protocol="amqp") if broker in (FLUXMQ, FLUXMQ_PURE) else workload
+    if broker in (FLUXMQ, FLUXMQ_PURE):
+        return workload.changed(protocol="amqp")
+    return workload.changed(queue_type=BY_LINK) if broker == ARTEMIS else workload
 
 
 def recorded(name: str, title: str, workload: Workload, note: str = "") -> Case:
     """A case in which nothing is asked."""
-    also = (FLUXMQ, RABBIT_10)
+    also = (FLUXMQ, RABBIT_10, ARTEMIS)
     return Case(name, title, workload, (), FLUXMQ_10, also=also, adapt=adapted, note=note)
 
 
@@ -46,7 +49,11 @@ AMQP10_CASES: Mapping[str, Case] = {
             "amqp10_w500",
             "1 to 1, 500 unsettled, equal sections",
             ONE,
-            (Goal(cases.THROUGHPUT, FLUXMQ, 0.9, 1), Goal(cases.THROUGHPUT, RABBIT_10, 8, 15)),
+            (
+                Goal(cases.THROUGHPUT, FLUXMQ, 0.9, 1),
+                Goal(cases.THROUGHPUT, RABBIT_10, 8, 15),
+                Goal(cases.THROUGHPUT, ARTEMIS, 3, 6),
+            ),
             subject=FLUXMQ_10,
             adapt=adapted,
         ),
@@ -56,7 +63,7 @@ AMQP10_CASES: Mapping[str, Case] = {
             STAMPED,
             (Goal(cases.THROUGHPUT, FLUXMQ, 0.6, 0.8),),
             subject=FLUXMQ_10,
-            also=(RABBIT_10,),
+            also=(RABBIT_10, ARTEMIS),
             adapt=adapted,
             note="Over AMQP 0.9.1 the messages have neither.",
         ),

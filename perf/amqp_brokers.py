@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perf import brokers, durable, rabbitmq
+from perf import artemis, brokers, durable, rabbitmq
 from perf.brokers import HOST, Broker
 
 FLUXMQ, FLUXMQ_PURE, FLUXMQ_BESIDE = "fluxmq-amqp", "fluxmq-amqp-pure", "fluxmq-amqp-beside-slow"
@@ -105,6 +105,7 @@ STARTERS: Mapping[str, Callable[[str | None], Broker]] = {
     FLUXMQ_10_BESIDE: lambda cores: start_beside_slow(FLUXMQ_10_BESIDE, cores, "amqp10"),
     FLUXMQ_10_PURE: lambda cores: start_fluxmq(FLUXMQ_10_PURE, cores, pure=True),
     RABBIT_10: lambda cores: rabbitmq.start(RABBIT_10, cores, plugins=RABBIT_10_PLUGINS).broker,
+    artemis.ARTEMIS: artemis.start,
     CLASSIC: lambda cores: start_rabbitmq(CLASSIC, cores),
     QUORUM: lambda cores: start_rabbitmq(QUORUM, cores),
     STREAM: lambda cores: start_rabbitmq(STREAM, cores),

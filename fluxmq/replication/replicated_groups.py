@@ -56,6 +56,9 @@ from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
 
+ADDRESS_RETRY_SECONDS: Final = 1.0
+"""Pause before the address of a group that was created while the shard runs is tried again: any
+process may hold it for a moment, as the end of an outgoing connection."""
 TRANSFER_SECONDS_MAX: Final = 2.0
 """Time that a stopping shard waits for others to take its groups over."""
 _STEP_SECONDS: Final = 0.005
@@ -269,6 +272,8 @@ class ReplicatedGroups:
         for replica in list(self.replicas.values()):
             self.heartbeats.remove(replica.plan.name)  # or the end of its streams would wake it
             replica.still()
+            if replica.starting is not None:
+                replica.starting.cancel()
             await replica.raft_transport.stop()
         await asyncio.gather(self.links.stop(), *self._ending.values())
 
@@ -356,19 +361,28 @@ class ReplicatedGroups:
             replica.starting = asyncio.get_running_loop().create_task(self._start(replica))
 
     async def _start(self, replica: Replica) -> None:
-        former = self._ending.pop(replica.plan.name, None)
+        name = replica.plan.name
+        former = self._ending.pop(name, None)
         if former is not None:
             await asyncio.wait([former])  # it has the address
-        try:
-            await replica.raft_transport.start()
-        except ClusterError as problem:
-            _log.error(
-                "cannot open a group's address",
-                extra={"group": replica.plan.name, "problem": str(problem)},
-            )
-            replica.hosted.group.fail(str(problem))
-            return
-        replica.tick(self._hosting.wake)
+        told = False
+        while self.replicas.get(name) is replica:
+            try:
+                await replica.raft_transport.start()
+            except ClusterError as problem:
+                if not told:
+                    _log.error(
+                        "cannot open a group's address: it is tried again",
+                        extra={"group": name, "problem": str(problem)},
+                    )
+                told = True
+                await asyncio.sleep(ADDRESS_RETRY_SECONDS)
+            else:
+                if self.replicas.get(name) is replica:
+                    replica.tick(self._hosting.wake)
+                else:  # closed meanwhile
+                    await replica.raft_transport.stop()
+                return
 
     def closed(self, hosted: AnyHosted) -> None:
         """Disconnect a group that is no longer hosted here."""
