@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from fluxmq.cluster.clock_links import CLOCK, ClockLinks, SteeredClock
-from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.node_links import NodeLink, NodeLinks
 from fluxmq.cluster.shard_endpoint import SHARD, ShardEndpoint
 from fluxmq.cluster.shard_pairs import every_shard
@@ -56,9 +55,6 @@ from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
 
-ADDRESS_RETRY_SECONDS: Final = 1.0
-"""Pause before the address of a group that was created while the shard runs is tried again: any
-process may hold it for a moment, as the end of an outgoing connection."""
 TRANSFER_SECONDS_MAX: Final = 2.0
 """Time that a stopping shard waits for others to take its groups over."""
 _STEP_SECONDS: Final = 0.005
@@ -365,24 +361,18 @@ class ReplicatedGroups:
         former = self._ending.pop(name, None)
         if former is not None:
             await asyncio.wait([former])  # it has the address
-        told = False
-        while self.replicas.get(name) is replica:
-            try:
-                await replica.raft_transport.start()
-            except ClusterError as problem:
-                if not told:
-                    _log.error(
-                        "cannot open a group's address: it is tried again",
-                        extra={"group": name, "problem": str(problem)},
-                    )
-                told = True
-                await asyncio.sleep(ADDRESS_RETRY_SECONDS)
-            else:
-                if self.replicas.get(name) is replica:
-                    replica.tick(self._hosting.wake)
-                else:  # closed meanwhile
-                    await replica.raft_transport.stop()
-                return
+
+        def refused(problem: str) -> None:
+            _log.error(
+                "cannot open a group's address: it is tried again",
+                extra={"group": name, "problem": problem},
+            )
+
+        await replica.raft_transport.start_when_free(refused)
+        if self.replicas.get(name) is replica:
+            replica.tick(self._hosting.wake)
+        else:  # closed meanwhile
+            await replica.raft_transport.stop()
 
     def closed(self, hosted: AnyHosted) -> None:
         """Disconnect a group that is no longer hosted here."""
@@ -398,6 +388,8 @@ class ReplicatedGroups:
         self.audits.remove(name)
         replica.acquaintances.closed = True
         replica.still()
+        if replica.starting is not None and not replica.raft_transport.started:
+            replica.starting.cancel()
         self._ending[name] = asyncio.get_running_loop().create_task(replica.raft_transport.stop())
 
     def step(self, hosted: AnyHosted, messages: Sequence[Message]) -> None:
