@@ -68,10 +68,10 @@ class Mortal:
         self.start(workers)
 
 
-@pytest.fixture(params=[1, 2])
-def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mortal]:
-    """A broker of one or two shards."""
-    broker = start_broker(tmp_path, workers=request.param)
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[Mortal]:
+    """A broker of two shards."""
+    broker = start_broker(tmp_path, workers=2)
     made = Mortal(broker)
     try:
         yield made

@@ -11,7 +11,7 @@ from tests.powercut import amqp_load
 from tests.powercut.campaign import Campaign, Plan, Tally
 from tests.powercut.image import Image, NotPermittedError
 
-ROUNDS = int(os.environ.get("FLUXMQ_POWERCUT_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("FLUXMQ_POWERCUT_ROUNDS", "3"))
 SEED = int(os.environ.get("FLUXMQ_POWERCUT_SEED", "20"))
 
 

@@ -25,7 +25,7 @@ from tests.sim.queues.world import EVENTS, World
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SEEDS = 100
+SEEDS = 60
 
 HAPPENS = (
     "confirmed",

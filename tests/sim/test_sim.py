@@ -29,7 +29,7 @@ from tests.sim.operator import Operator
 from tests.sim.swarm import ANY_APPENDS, Swarm, draw, plain, replacing, resting, storm
 from tests.sim.world import World
 
-SEEDS = 300
+SEEDS = 200
 
 HAPPENS = (
     "acknowledged",

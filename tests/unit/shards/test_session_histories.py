@@ -183,14 +183,14 @@ def check(publishers: list[Publisher], roamer: Roamer, *, once: bool) -> None:
                 assert new == [payload for payload in sent if payload in new], "in order"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_histories(make_plane: MakePlane, seed: int) -> None:
     random = Random(seed)
     plane = make_plane(*(random.randint(1, 2) for _ in range(random.randint(2, 3))))
     history(plane, random, 120)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_histories_with_crashes(make_plane: MakePlane, seed: int) -> None:
     """Of nodes, and of streams between them."""
     random = Random(seed)
