@@ -215,11 +215,17 @@ async def _marker(port: int, history: History, queue: str) -> tuple[int, int]:
     return marker.number, sequence
 
 
-async def _until(holds: Callable[[], bool], connection: Connection, seconds: float) -> bool:
-    """Whether something came to hold in time, with the connection standing."""
-    give_up = asyncio.get_running_loop().time() + seconds
+async def _until(
+    holds: Callable[[], bool], come: Callable[[], int], connection: Connection, seconds: float
+) -> bool:
+    """Whether something came to hold, with the connection standing, before nothing new had come for so long:
+    what an image has after many rounds takes a busy machine minutes to read."""
+    now = asyncio.get_running_loop().time
+    seen, give_up = come(), now() + seconds
     while not holds():
-        if connection.closed.done() or asyncio.get_running_loop().time() > give_up:
+        if come() != seen:
+            seen, give_up = come(), now() + seconds
+        if connection.closed.done() or now() > give_up:
             return False
         await asyncio.sleep(POLL_S)
     return True
@@ -238,7 +244,8 @@ async def read_stream(port: int, history: History, group: str) -> None:
         last = offset
 
     await Consumer(connection, history, STREAM, group, False, lambda: False, ascending).start()
-    ended = await _until(lambda: marker in history.places[STREAM], connection, READ_TIMEOUT_S)
+    there = history.places[STREAM]
+    ended = await _until(lambda: marker in there, lambda: last, connection, READ_TIMEOUT_S)
     connection.close()
     if not ended:
         taken = len(history.groups[STREAM, group].delivered)
@@ -263,7 +270,7 @@ async def drain_work(
             marker in history.places[WORK] and not history.missing(WORK) and not consumer.under_way
         )
 
-    await _until(drained, connection, seconds)
+    await _until(drained, lambda: len(history.places[WORK]), connection, seconds)
     connection.close()
     if marker not in history.places[WORK]:
         raise ReadError(f"{WORK}: the newest message is not delivered")
