@@ -225,8 +225,9 @@ def fuzz_foreign(data: bytes) -> Hashable:
     try:
         message = from_sections(sent)
     except AmqpValueError as error:
-        items = decode_block(data)
-        assert any(item.kind is PropertyKind.AMQP10 for item in items), error
+        # Sections as they are on a damaged disk may be wrong; those that the broker makes, never.
+        if not any(item.kind is PropertyKind.AMQP10 for item in decode_block(data)):
+            raise
         return "sections", _kind(error)
     return message.content[0], tuple(sorted({s.code for s in scan(sent, 0, len(sent))}))
 
@@ -236,7 +237,9 @@ def fuzz_stream(data: bytes) -> Hashable:
     whole = outcome([BEGINNING + data])
     random = Random(crc32(data))
     for _ in range(2):
-        places = [len(BEGINNING) + random.randint(0, len(data)) for _ in range(random.randint(1, 6))]
+        places = [
+            len(BEGINNING) + random.randint(0, len(data)) for _ in range(random.randint(1, 6))
+        ]
         assert outcome(cut(BEGINNING + data, places)) == whole
     frames, kept, settled, _, closed, closing = whole
     kinds = tuple(dict.fromkeys(re.sub(r"\(.*", "", body) for _, body, _ in frames[3:]))
@@ -442,9 +445,7 @@ _APPLICATION: Final[dict[object, object]] = {
 }
 _HEADER: Final = encoded(0x70, [True, UByte(5), UInt(1000), False, UInt(1)])
 _SECTIONS: Final = (
-    encoded(0x72, _ANNOTATIONS)
-    + encoded(0x73, _PROPERTY_LIST, 2)
-    + encoded(0x74, _APPLICATION, 1)
+    encoded(0x72, _ANNOTATIONS) + encoded(0x73, _PROPERTY_LIST, 2) + encoded(0x74, _APPLICATION, 1)
 )
 MESSAGES: Final = [
     encoded(0x75, b"data"),
@@ -496,7 +497,7 @@ SELECTORS: Final = [
     b"p.message_id IN ('a', 'b') AND a4 NOT IN (1, 2.5, 0xFF)",
     b"JMSPriority >= 4 AND JMSType = 'subject' AND amqp.priority < 9",
     b"UTC() - properties.creation_time < 60000 AND -a5 * 2 + 3 / 0 % 2 > 1e3",
-    b"[a b] = \"text\" OR TRUE AND FALSE OR application-properties.n = 1",
+    b'[a b] = "text" OR TRUE AND FALSE OR application-properties.n = 1',
     b"a6 IS NOT NULL AND 9223372036854775807 * 9223372036854775807 / 1e308 > .5f",
 ]
 

@@ -32,16 +32,16 @@ ROUNDS_OF_STREAMS = 40
 """A stream runs through sessions three times, which takes as long as this many other inputs."""
 
 OUTCOMES_MIN = {
-    "body": 0,
-    "value": 0,
-    "message": 0,
-    "stored": 0,
-    "foreign": 0,
-    "stream": 0,
-    "selector": 0,
-    "filters": 0,
-    "address": 0,
-    "request": 0,
+    "body": 90,
+    "value": 60,
+    "message": 35,
+    "stored": 28,
+    "foreign": 20,
+    "stream": 12,
+    "selector": 11,
+    "filters": 14,
+    "address": 9,
+    "request": 24,
 }
 """Fewer different outcomes mean that the search has lost its way, not that the parser got better."""
 
@@ -172,11 +172,12 @@ def test_counts_that_lie_cost_nothing(code: int) -> None:
 def test_sizes_that_lie_cost_nothing() -> None:
     began = time.process_time()
     for code in (0xB0, 0xB1, 0xB3, 0xD0, 0xD1, 0xF0):
-        for raw in (b"\xff" * 5, b"\0\0\0\5" + b"\xff" * 4 + b"\x40"):
+        for size in (b"\xff\xff\xff\xff", b"\0\0\0\5"):
+            raw = bytes((code,)) + size + b"\xff" * 4
             with pytest.raises(MalformedError):
-                decode(bytes((code,)) + raw[: 9 if code > 0xB3 else 4])
+                decode(raw)
             with pytest.raises(AmqpValueError):
-                read_value(bytes((code,)) + raw[: 9 if code > 0xB3 else 4], 0, 10)
+                read_value(raw, 0, len(raw))
     assert time.process_time() - began < 0.5
 
 

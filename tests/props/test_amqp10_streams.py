@@ -91,6 +91,8 @@ FRAMES = st.one_of(
     ),
     st.just(b"\0\0\0\x08\x02\0\0\0"),
 )
+
+
 @given(st.lists(FRAMES, max_size=12), st.lists(st.integers(0, 1 << 16), max_size=8))
 def test_cutting_the_stream_changes_nothing(frames: list[bytes], places: list[int]) -> None:
     data = BEGINNING + b"".join(frames)

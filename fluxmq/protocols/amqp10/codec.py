@@ -252,9 +252,7 @@ def _content(
     raise MalformedError(f"the unknown constructor {code:#04x}")
 
 
-def _list(
-    data: bytes, count: int, at: int, end: int, depth: int, empty: list[int]
-) -> list[object]:
+def _list(data: bytes, count: int, at: int, end: int, depth: int, empty: list[int]) -> list[object]:
     if count > end - at:
         raise MalformedError("a list of more values than bytes")
     items = []

@@ -188,7 +188,7 @@ class TransferRun:
                     self._settled = True
                 elif field != _BATCHABLE:
                     return -1
-            elif code != _NULL and (code != _FALSE or field == _MODE or field == _STATE):
+            elif code != _NULL and (code != _FALSE or field in (_MODE, _STATE)):
                 return -1
             at += 1
         return at if at == stop else -1

@@ -23,7 +23,7 @@ def test_a_described_key_with_a_list_as_descriptor() -> None:
 
 def test_values_without_bytes_are_counted_over_all_arrays_of_a_value() -> None:
     one = b"\xe0\x02\x80\x45"  # 128 empty lists
-    assert 2 * 128 == EMPTY_ITEMS_MAX
+    assert EMPTY_ITEMS_MAX == 256
     assert [len(each.items) for each in decode_whole(_listed([one, one]))] == [128, 128]
     for more in (one, b"\xe0\x02\x01\x40"):
         with pytest.raises(MalformedError, match="without bytes"):
