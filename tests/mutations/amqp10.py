@@ -16,7 +16,7 @@ MUTATIONS = [
     Mutation(
         "amqp10_values_without_bytes",
         "Values without bytes are counted over all arrays of a value.",
-        "fluxmq.protocols.amqp10.codec._array",
+        "_array",
         "empty[0] -= count",
         "empty = [EMPTY_ITEMS_MAX - count]",
         OF_CODEC + "test_values_without_bytes_are_counted_over_all_arrays_of_a_value",

@@ -239,6 +239,7 @@ def test_conditions_inside_each_other_are_evaluated_once() -> None:
         def get(self, key: str, default: Scalar = None) -> Scalar:  # type: ignore[override]
             nonlocal asked
             asked += 1
+            assert asked == 1, "asked again"
             return default
 
     nested = "(" * DEPTH_MAX + "missing" + " BETWEEN 1 AND 2)" * DEPTH_MAX
