@@ -9,7 +9,26 @@ OF_DELIVERY = "tests/unit/protocols/amqp10/test_delivery_template.py::"
 OF_SUBSCRIPTIONS = "tests/unit/sessions/amqp10/test_subscriptions.py::"
 OF_SESSION = "tests/unit/sessions/amqp10/test_transfer_runs.py::"
 
+OF_CODEC = "tests/unit/protocols/amqp10/test_codec.py::"
+OF_SELECTORS = "tests/unit/protocols/amqp10/test_selectors.py::"
+
 MUTATIONS = [
+    Mutation(
+        "amqp10_values_without_bytes",
+        "Values without bytes are counted over all arrays of a value.",
+        "_array",
+        "empty[0] -= count",
+        "empty = [EMPTY_ITEMS_MAX - count]",
+        OF_CODEC + "test_values_without_bytes_are_counted_over_all_arrays_of_a_value",
+    ),
+    Mutation(
+        "amqp10_between_once",
+        "A value between bounds is evaluated once.",
+        "is_between",
+        "above = _known(at_least, value, low(moment))",
+        "above = _known(at_least, left(moment), low(moment))",
+        OF_SELECTORS + "test_conditions_inside_each_other_are_evaluated_once",
+    ),
     Mutation(
         "amqp10_run_of_one_link",
         "A run has transfers of one link, with ids one apart.",

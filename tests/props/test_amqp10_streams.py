@@ -3,14 +3,13 @@ standard's leaves the sessions."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.protocols.amqp10.codec import encode
-from fluxmq.protocols.amqp10.frames import AMQP_HEADER, FRAME_SASL, SASL_HEADER, frame
+from fluxmq.protocols.amqp10.frames import frame
 from fluxmq.protocols.amqp10.performatives import (
     AcceptedState,
     AttachFrame,
@@ -20,19 +19,14 @@ from fluxmq.protocols.amqp10.performatives import (
     DispositionFrame,
     EndFrame,
     FlowFrame,
-    OpenFrame,
     RejectedState,
     ReleasedState,
-    SaslInitFrame,
     SourceTerminus,
     TargetTerminus,
     TransferFrame,
 )
-from fluxmq.protocols.amqp10.types import Described, Symbol, ULong
-from fluxmq.routing.topology.changes import DeclareQueue
-from fluxmq.routing.topology.records import QueueRecord
-from tests.unit.sessions.amqp091.memory import MemoryBroker
-from tests.unit.sessions.amqp10.peer_10 import Peer10
+from fluxmq.protocols.amqp10.types import Described, ULong
+from tests.props.amqp10_streams import BEGINNING, cut, outcome
 
 ADDRESSES = st.sampled_from(["/queues/q", "/queues/none", "/exchanges/amq.topic/k", "v1", None])
 SMALL = st.integers(0, 3)
@@ -97,38 +91,6 @@ FRAMES = st.one_of(
     ),
     st.just(b"\0\0\0\x08\x02\0\0\0"),
 )
-BEGINNING = (
-    SASL_HEADER
-    + frame(0, SaslInitFrame(Symbol("PLAIN"), b"\0guest\0guest"), kind=FRAME_SASL)
-    + AMQP_HEADER
-    + frame(0, OpenFrame("c"))
-    + frame(0, BeginFrame(None, 0, 100, 100))
-    + frame(0, AttachFrame("s", 0, False, target=TargetTerminus("/queues/q")))
-)
-
-
-def outcome(pieces: list[bytes]) -> tuple[Any, ...]:
-    """What a client sees, and what lies in the queues, once all pieces have come."""
-    broker = MemoryBroker()
-    broker.apply([DeclareQueue(QueueRecord("/", "q"))])
-    peer = Peer10(broker, opened=False)
-    for piece in pieces:
-        peer.raw(piece)
-    seen = [peer.receive() for _ in range(3)]
-    kept = {
-        name: [(batch.payload(index), batch.properties(index)) for batch, index in held]
-        for (_, name), queue in broker.queues.items()
-        for held in (queue.messages.values(),)
-    }
-    settled = {name: queue.settled for (_, name), queue in broker.queues.items()}
-    frames = [(each.channel, repr(each.body), each.payload) for part in seen for each in part]
-    return frames, kept, settled, broker.errors, broker.closed, peer.connection.closing
-
-
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    """The bytes in pieces."""
-    ends = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
-    return [data[first:last] for first, last in pairwise(ends)]
 
 
 @given(st.lists(FRAMES, max_size=12), st.lists(st.integers(0, 1 << 16), max_size=8))

@@ -37,7 +37,8 @@ DEPTH_MAX: Final = 32
 """Lists, maps, arrays and descriptions inside each other: real ones have five or six, and decoding
 is recursive."""
 EMPTY_ITEMS_MAX: Final = 256
-"""Values of an array whose type has no bytes, such as null: nothing else bounds their number."""
+"""Values without bytes, such as null, in all arrays of one value: nothing else bounds their number,
+and arrays of them inside a list would turn a frame into gigabytes."""
 
 _I8: Final = struct.Struct(">b")
 _U16: Final = struct.Struct(">H")
@@ -125,6 +126,7 @@ _VARIABLE: Final[dict[int, Callable[[bytes], object]]] = {
     0xB1: _string,
     0xB3: _symbol,
 }
+_COMPOUND: Final = frozenset((0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0))
 _WIDEST: Final = {
     0x41: 0x56,
     0x42: 0x56,
@@ -151,7 +153,7 @@ def decode(data: bytes, at: int = 0, end: int = -1) -> tuple[Any, int]:
     Raises `MalformedError`, also for a value that does not end within ``end`` (-1: all of the
     data).
     """
-    return _value(data, at, len(data) if end < 0 else end, 0)
+    return _value(data, at, len(data) if end < 0 else end, 0, [EMPTY_ITEMS_MAX])
 
 
 def decode_whole(data: bytes) -> Any:
@@ -205,20 +207,24 @@ def _sized(data: bytes, code: int, at: int, end: int) -> tuple[int, int]:
     return start, _due(at, end, stop)
 
 
-def _value(data: bytes, at: int, end: int, depth: int) -> tuple[Any, int]:
+def _value(data: bytes, at: int, end: int, depth: int, empty: list[int]) -> tuple[Any, int]:
+    """Return a value and where it ends. ``empty``: how many values without bytes arrays may have
+    yet."""
     if at >= end:
         raise MalformedError("the end where a value was due")
     code = data[at]
     if code:
-        return _content(data, code, at + 1, end, depth)
+        return _content(data, code, at + 1, end, depth, empty)
     if depth >= DEPTH_MAX:
         raise MalformedError("values too deep inside each other")
-    descriptor, at = _value(data, at + 1, end, depth + 1)
-    value, at = _value(data, at, end, depth + 1)
+    descriptor, at = _value(data, at + 1, end, depth + 1, empty)
+    value, at = _value(data, at, end, depth + 1, empty)
     return Described(descriptor, value), at
 
 
-def _content(data: bytes, code: int, at: int, end: int, depth: int) -> tuple[Any, int]:
+def _content(
+    data: bytes, code: int, at: int, end: int, depth: int, empty: list[int]
+) -> tuple[Any, int]:
     """Return a value whose constructor was read."""
     fixed = _FIXED.get(code)
     if fixed is not None:
@@ -238,35 +244,37 @@ def _content(data: bytes, code: int, at: int, end: int, depth: int) -> tuple[Any
     count = int.from_bytes(data[start : start + width], "big")
     start += width
     if code in (0xC0, 0xD0):
-        return _list(data, count, start, stop, depth), stop
+        return _list(data, count, start, stop, depth, empty), stop
     if code in (0xC1, 0xD1):
-        return _map(data, count, start, stop, depth), stop
+        return _map(data, count, start, stop, depth, empty), stop
     if code in (0xE0, 0xF0):
-        return _array(data, count, start, stop, depth), stop
+        return _array(data, count, start, stop, depth, empty), stop
     raise MalformedError(f"the unknown constructor {code:#04x}")
 
 
-def _list(data: bytes, count: int, at: int, end: int, depth: int) -> list[object]:
+def _list(data: bytes, count: int, at: int, end: int, depth: int, empty: list[int]) -> list[object]:
     if count > end - at:
         raise MalformedError("a list of more values than bytes")
     items = []
     for _ in range(count):
-        value, at = _value(data, at, end, depth + 1)
+        value, at = _value(data, at, end, depth + 1, empty)
         items.append(value)
     if at != end:
         raise MalformedError("bytes behind the last value of a list")
     return items
 
 
-def _map(data: bytes, count: int, at: int, end: int, depth: int) -> dict[object, object]:
+def _map(
+    data: bytes, count: int, at: int, end: int, depth: int, empty: list[int]
+) -> dict[object, object]:
     if count & 1:
         raise MalformedError("a map of an odd number of values")
     if count > end - at:
         raise MalformedError("a map of more values than bytes")
     found: dict[object, object] = {}
     for _ in range(count >> 1):
-        key, at = _value(data, at, end, depth + 1)
-        value, at = _value(data, at, end, depth + 1)
+        key, at = _value(data, at, end, depth + 1, empty)
+        value, at = _value(data, at, end, depth + 1, empty)
         if isinstance(key, (list, dict)):
             raise MalformedError("a list or map as key of a map")
         if key in found:
@@ -277,20 +285,26 @@ def _map(data: bytes, count: int, at: int, end: int, depth: int) -> dict[object,
     return found
 
 
-def _array(data: bytes, count: int, at: int, end: int, depth: int) -> Array:
+def _array(data: bytes, count: int, at: int, end: int, depth: int, empty: list[int]) -> Array:
     descriptor = None
     if at < end and data[at] == 0:
-        descriptor, at = _value(data, at + 1, end, depth + 1)
+        descriptor, at = _value(data, at + 1, end, depth + 1, empty)
     if at >= end:
         raise MalformedError("an array without constructor")
     code = data[at]
     at += 1
     fixed = _FIXED.get(code)
-    if count > (EMPTY_ITEMS_MAX if fixed is not None and fixed[0] == 0 else end - at):
+    if fixed is None and code not in _VARIABLE and code not in _COMPOUND:
+        raise MalformedError(f"the unknown constructor {code:#04x}")
+    if fixed is not None and fixed[0] == 0:
+        empty[0] -= count
+        if empty[0] < 0:
+            raise MalformedError("arrays of more values without bytes than a value takes")
+    elif count > end - at:
         raise MalformedError("an array of more values than bytes")
     items = []
     for _ in range(count):
-        value, at = _content(data, code, at, end, depth + 1)
+        value, at = _content(data, code, at, end, depth + 1, empty)
         items.append(value)
     if at != end:
         raise MalformedError("bytes behind the last value of an array")

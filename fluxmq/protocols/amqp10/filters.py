@@ -386,7 +386,7 @@ class StoredMessage:
         if isinstance(user, bytes):
             values["j.user_id"] = user.decode("utf-8", "replace")
         for key, value in fields.application:
-            if isinstance(key.content, bytes):
+            if key.type == STRING and isinstance(key.content, bytes):
                 values[f"a.{key.content.decode()}"] = _scalar(value)
         self.values = values
 

@@ -318,11 +318,13 @@ def routing_headers(content: bytes) -> dict[str, object]:
     fields = read_fields(content)
     found: dict[str, object] = {}
     for key, value in fields.annotations:
-        if isinstance(key.content, bytes) and key.content.startswith(b"x-"):
-            found[key.content.decode()] = _plain(header_value(value))
+        name = key.content if key.type == SYMBOL else None
+        if isinstance(name, bytes) and name.startswith(b"x-"):
+            found[name.decode()] = _plain(header_value(value))
     for key, value in fields.application:
-        if isinstance(key.content, bytes):
-            found[key.content.decode()] = _plain(header_value(value))
+        name = key.content if key.type == STRING else None
+        if isinstance(name, bytes):
+            found[name.decode()] = _plain(header_value(value))
     return found
 
 

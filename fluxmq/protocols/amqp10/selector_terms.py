@@ -132,8 +132,26 @@ def compared(
     compare: Callable[[Scalar, Scalar], bool], left: Expression, right: Expression
 ) -> Expression:
     def evaluate(moment: Moment) -> Scalar:
-        one, other = left(moment), right(moment)
-        return None if one is None or other is None else compare(one, other)
+        return _known(compare, left(moment), right(moment))
+
+    return evaluate
+
+
+def _known(compare: Callable[[Scalar, Scalar], bool], left: Scalar, right: Scalar) -> bool | None:
+    return None if left is None or right is None else compare(left, right)
+
+
+def is_between(left: Expression, low: Expression, high: Expression) -> Expression:
+    """Return whether a value is within bounds; it is evaluated once, since conditions inside each
+    other would take time exponential in their depth."""
+
+    def evaluate(moment: Moment) -> Scalar:
+        value = left(moment)
+        above = _known(at_least, value, low(moment))
+        if above is False:
+            return False
+        below = _known(at_most, value, high(moment))
+        return below if above or below is False else None
 
     return evaluate
 

@@ -35,11 +35,10 @@ from fluxmq.protocols.amqp10.selector_terms import (
     all_of,
     any_of,
     arithmetic,
-    at_least,
-    at_most,
     clock,
     compared,
     constant,
+    is_between,
     is_in,
     is_like,
     is_null,
@@ -244,8 +243,7 @@ class _Parser:
         if self._word("BETWEEN"):
             low = self._sum()
             self._must(self._word("AND"))
-            least = compared(at_least, left, low)
-            found = all_of([least, compared(at_most, left, self._sum())])
+            found = is_between(left, low, self._sum())
         elif self._word("IN"):
             found = is_in(left, self._listed())
         elif self._word("LIKE"):

@@ -1,5 +1,5 @@
 cdef Py_ssize_t _RUN_MAX, _BYTES_MIN, _DATA, _HEAD, _FRAME
-cdef int _NULL, _TRUE, _FALSE, _ZERO, _FIELDS_MAX, _BATCHABLE, _ID, _CORRELATION, _CREATION
+cdef int _NULL, _TRUE, _FALSE, _ZERO, _FIELDS_MAX, _MODE, _STATE, _BATCHABLE, _ID, _CORRELATION, _CREATION
 
 cdef class TransferRun:
     cdef int[::1] places

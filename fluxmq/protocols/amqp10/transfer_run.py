@@ -51,6 +51,9 @@ _TRUE = 0x41
 _FALSE = 0x42
 _ZERO = 0x43
 _FIELDS_MAX = 11
+_MODE = 6
+_STATE = 7
+"""Numbers of the fields after ``settled`` that are no booleans."""
 _BATCHABLE = 10
 """Number of the one field after ``more`` that may be true."""
 _ID = 0
@@ -185,7 +188,7 @@ class TransferRun:
                     self._settled = True
                 elif field != _BATCHABLE:
                     return -1
-            elif code != _NULL and code != _FALSE:
+            elif code != _NULL and (code != _FALSE or field in (_MODE, _STATE)):
                 return -1
             at += 1
         return at if at == stop else -1

@@ -20,6 +20,8 @@ _NO_TAG: Final = {0x40: None}
 _FIELDS_MIN: Final = 4
 _FIELDS_MAX: Final = 11
 _NOTHING: Final = frozenset(b"\x40\x42")
+_NO_STATE: Final = b"\x40\x40"
+"""The fields rcv-settle-mode and state, which are no booleans."""
 
 
 def read_transfer(data: bytes) -> tuple[TransferFrame, int] | None:
@@ -43,7 +45,8 @@ def read_transfer(data: bytes) -> tuple[TransferFrame, int] | None:
     at += min(count - _FIELDS_MIN, 2)
     rest = data[at:end]
     whole = at <= end and len(rest) == max(count - _FIELDS_MIN - 2, 0)
-    if handle is None or not whole or (rest and not _NOTHING.issuperset(rest)):
+    usual = _NO_STATE.startswith(rest[:2]) and _NOTHING.issuperset(rest)
+    if handle is None or not whole or not usual:
         return None
     return TransferFrame(handle, delivery, tag, form, settled, more or False), end
 

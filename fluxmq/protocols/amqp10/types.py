@@ -107,7 +107,7 @@ class Described:
         )
 
     def __hash__(self) -> int:
-        return hash((self.descriptor, repr(self.value)))
+        return hash((repr(self.descriptor), repr(self.value)))
 
     def __repr__(self) -> str:
         return f"Described({self.descriptor!r}, {self.value!r})"

@@ -332,3 +332,11 @@ def test_forms_of_bodies_are_what_is_on_disk() -> None:
         "SEQUENCES": 6,
         "VALUE": 7,
     }
+
+
+def test_annotations_whose_keys_are_no_symbols_are_not_routed_by() -> None:
+    """Binary keys need not be UTF-8."""
+    annotations = encoded(0x72, {b"x-\xff": 1, Symbol("x-b"): "c"})
+    message = from_sections(annotations + encoded(0x75, b"x"))
+    assert routing_headers(message.content) == {"x-b": "c"}
+    assert routing_headers(b"\0" + encoded(0x74, {b"\xff": 1, "n": 2})) == {"n": 2}

@@ -231,6 +231,37 @@ def test_a_pattern_cannot_take_long() -> None:
     assert compile_selector("s LIKE 'a%'", str).matches({"s": "a" * 90_000}, NOW)
 
 
+def test_conditions_inside_each_other_are_evaluated_once() -> None:
+    """Unknown values between bounds, inside each other: twice for each would take hours."""
+    asked = 0
+
+    class Counting(dict[str, Scalar]):
+        def get(self, key: str, default: Scalar = None) -> Scalar:  # type: ignore[override]
+            nonlocal asked
+            asked += 1
+            assert asked == 1, "asked again"
+            return default
+
+    nested = "(" * DEPTH_MAX + "missing" + " BETWEEN 1 AND 2)" * DEPTH_MAX
+    assert not compile_selector(nested[1:-1], str).matches(Counting(), NOW)
+    assert asked == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("i BETWEEN missing AND 1", False),
+        ("i BETWEEN 9 AND missing", False),
+        ("i BETWEEN missing AND 9", None),
+        ("i BETWEEN 1 AND missing", None),
+        ("missing BETWEEN 1 AND 9", None),
+        ("i BETWEEN 7 AND 7", True),
+    ],
+)
+def test_bounds_that_are_unknown(text: str, answer: Scalar) -> None:
+    assert evaluate(text) is answer
+
+
 def test_numbers_beyond_all_bounds_are_unknown() -> None:
     huge = " * ".join(["9223372036854775807"] * 60)
     assert evaluate(f"{huge} / 2 > 1") is None
