@@ -125,14 +125,19 @@ class RaftTransport:
         """Do the same; as long as another process holds the address, try again. ``refused`` is told the
         reason of the first failure."""
         told = False
-        while not self._started:
-            try:
-                await self.start()
-            except EndpointError as error:
-                if not told:
-                    refused(str(error))
-                told = True
-                await asyncio.sleep(ADDRESS_RETRY_SECONDS)
+        while problem := await self._start_unless_held():
+            if not told:
+                refused(problem)
+            told = True
+            await asyncio.sleep(ADDRESS_RETRY_SECONDS)
+
+    async def _start_unless_held(self) -> str:
+        """Listen and dial; return the reason why that cannot be now, empty if it can."""
+        try:
+            await self.start()
+        except EndpointError as error:
+            return str(error)
+        return ""
 
     def learn(self, plan: GroupPlan) -> None:
         """Know the nodes of a plan: nodes have joined the cluster or have left, or have another

@@ -13,8 +13,8 @@ VIA_SHIFT: Final = 48
 """Place of the shard that a run was passed on to in a receipt, above the link's number."""
 
 
-class Link(Protocol):
-    """A numbered link to another shard, of this node or another."""
+class NumberedLink(Protocol):
+    """A link to another shard, of this node or another."""
 
     @property
     def peer(self) -> int:
@@ -37,7 +37,7 @@ class RunOrigin(NamedTuple):
     number: int
 
     @classmethod
-    def over(cls, link: Link, receiver: int, number: int) -> RunOrigin:
+    def over(cls, link: NumberedLink, receiver: int, number: int) -> RunOrigin:
         """Return the origin of a numbered run that has come over a link to the shard ``receiver``."""
         return cls(link.peer << 16 | receiver, link.epoch, number)
 
