@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 from fluxmq.engine.answers import ResultCallback
 from fluxmq.engine.state_ports import QueueStore
@@ -24,6 +25,10 @@ from fluxmq.queues.attachments import Attachments
 from fluxmq.queues.before_sync import queue_of, queues_of
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Applied, Result
+
+BEHIND_US_MAX: Final = 1_000_000
+"""Time after which files that are behind are given an opportunity to catch up, with entries that
+wait for two syncs at most: under load there is always a sync in flight, and entries behind it."""
 
 Requested = Sequence[tuple[ResultCallback | None, int]]
 """Callback and weight of each command of an entry."""
@@ -61,6 +66,8 @@ class AheadOfSync:
         """Applied entries whose answers wait for the sync."""
         self._behind: dict[int, None] = {}
         """Queues whose files are behind what is applied."""
+        self._since = 0
+        """Time of the entry since which some are."""
 
     @property
     def wanted(self) -> bool:
@@ -109,6 +116,8 @@ class AheadOfSync:
 
     def carries_out(self, applied: Applied) -> None:
         """Note the effects of an entry that is ahead, before they reach the stores."""
+        if not self._behind:
+            self._since = applied.time
         for queue_id, _ in (*applied.batches, *applied.trims):
             self._stores[queue_id].ahead = True
             self._behind[queue_id] = None
@@ -120,8 +129,10 @@ class AheadOfSync:
     # The disk
 
     def settle(self) -> None:
-        """Have the files catch up: commands that arrive during a sync then wait for its end."""
-        self.settling = bool(self._behind)
+        """Have files that are long behind catch up: commands that arrive during a sync then wait
+        for its end."""
+        if self._behind and self._machine.time >= self._since + BEHIND_US_MAX:
+            self.settling = True
 
     def synced(self, index: int) -> None:
         """Note that this node's disk has the log up to ``index``."""
