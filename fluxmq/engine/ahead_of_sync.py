@@ -22,7 +22,7 @@ from fluxmq.engine.answers import ResultCallback
 from fluxmq.engine.state_ports import QueueStore
 from fluxmq.engine.store_writes import StoreWrites
 from fluxmq.queues.attachments import Attachments
-from fluxmq.queues.before_sync import queue_of, queues_of
+from fluxmq.queues.before_sync import only_queue_of, only_queues_of
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Applied, Result
 
@@ -83,7 +83,7 @@ class AheadOfSync:
 
     def accepts(self, command: bytes) -> bool:
         """Return whether a command, given its beginning, may be applied before its sync."""
-        return self._runs_ahead(queue_of(command))
+        return self._runs_ahead(only_queue_of(command))
 
     def lets_through(self, index: int, data: bytes) -> bool:
         """Return whether an entry in the log, the next to be applied, is to be applied before its
@@ -92,7 +92,7 @@ class AheadOfSync:
         It is asked when everything before it has taken effect.
         """
         known: set[int] = set()
-        for queue_id in queues_of(data):
+        for queue_id in only_queues_of(data):
             if queue_id not in known:
                 if not self._runs_ahead(queue_id):
                     return False

@@ -22,7 +22,7 @@ _SETTLE: Final = int(CommandKind.SETTLE)
 _ACK: Final = int(Verb.ACK)
 
 
-def queue_of(data: bytes, position: int = 0) -> int:
+def only_queue_of(data: bytes, position: int = 0) -> int:
     """Return the id of the queue of a command that need not wait, else `NO_QUEUE`.
 
     A claim that passes over messages waits: some may have expired.
@@ -36,9 +36,9 @@ def queue_of(data: bytes, position: int = 0) -> int:
     return NO_QUEUE
 
 
-def queues_of(entry: bytes) -> Iterator[int]:
-    """Yield `queue_of` each command of an entry of this program's."""
+def only_queues_of(entry: bytes) -> Iterator[int]:
+    """Yield `only_queue_of` each command of an entry of this program's."""
     position = ENTRY.size
     while position < len(entry):
-        yield queue_of(entry, position)
+        yield only_queue_of(entry, position)
         position += COMMAND.unpack_from(entry, position)[3]

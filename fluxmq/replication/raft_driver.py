@@ -216,8 +216,7 @@ class RaftDriver:
                         self._apply_rest()
                         self._apply(ready.committed)
                 self._lead(ready.role is Role.LEADER)
-                if self.leading and self.group.answers.ahead.wanted:
-                    self._run_ahead()
+                self._run_ahead()
                 if self._confirming:
                     self._confirmed(ready)
                 for member in ready.snapshot_wanted:
@@ -238,10 +237,13 @@ class RaftDriver:
         The log keeps the order: what a crash leaves of it has no later entry without this one, and
         no commit index beyond it.
         """
-        entry = self.log.next_unapplied()
-        if entry is None or entry.kind != COMMAND or not self.alone:
+        ahead = self.group.answers.ahead
+        if not ahead.wanted or not self.leading or not self.alone:
             return
-        if not self.node.behind and self.group.answers.ahead.lets_through(entry.index, entry.data):
+        entry = self.log.next_unapplied()
+        if entry is None or entry.kind != COMMAND or self.node.behind:
+            return
+        if ahead.lets_through(entry.index, entry.data):
             self.node.advance(persisted=(entry.index, entry.term))
 
     def _ready(self) -> Ready | None:

@@ -15,10 +15,9 @@ from fluxmq.queues.commands import Verb
 from fluxmq.storage.files import Files
 from fluxmq.storage.head import read_head
 from tests.conformance import wire
-from tests.conformance.client import Client
 from tests.unit.engine.asking import Asker, ask, publish
 from tests.unit.engine.conftest import MakeQueues
-from tests.unit.engine.support import QueueNode, consume, drain, offsets
+from tests.unit.engine.support import QueueNode, consume, drain
 
 EARLY = {"name": "work", "deliver_before_sync": True}
 ORDINARY = {"name": "other"}
@@ -369,6 +368,14 @@ def test_a_failed_log_refuses_all_that_waited_for_it(make_queues: MakeQueues) ->
     assert taker.cancellations == 1
 
 
+def test_a_group_with_other_members_never_runs_ahead(make_queues: MakeQueues) -> None:
+    node = make_queues(EARLY)
+    group = node.group("work")
+    assert group.answers.ahead.wanted
+    group.join(group.driver, True)
+    assert not group.answers.ahead.wanted
+
+
 def test_publishers_pause_while_much_waits_for_the_disk(make_queues: MakeQueues) -> None:
     node = make_queues(EARLY, queue_manager={"uncommitted_bytes": 1 << 16})
     taker = Asker(node, 0, limit=0)
@@ -487,9 +494,7 @@ class Play:
         for taker in self.consumers:
             at = self.told[taker]
             self.told[taker] = len(taker.payloads)
-            given = zip(
-                taker.payloads[at:], taker.offsets[at:], taker.attempts[at:], strict=True
-            )
+            given = zip(taker.payloads[at:], taker.offsets[at:], taker.attempts[at:], strict=True)
             for padded, offset, attempts in given:
                 payload = padded.strip()
                 assert (payload in self.seen) <= (attempts > 1), "a redelivery says so"
