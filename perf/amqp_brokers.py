@@ -24,7 +24,9 @@ CLASSIC, QUORUM, STREAM = "rabbitmq-classic", "rabbitmq-quorum", "rabbitmq-strea
 RABBIT_10 = "rabbitmq-amqp10"
 """A node of its own with the plugin for AMQP 1.0."""
 QUEUE_TYPES: Mapping[str, str] = {
-    CLASSIC: "classic", QUORUM: "quorum", STREAM: "stream",
+    CLASSIC: "classic",
+    QUORUM: "quorum",
+    STREAM: "stream",
     FLUXMQ_EARLY: "classic",
 }
 RABBIT_10_PLUGINS = ("rabbitmq_amqp1_0",)

@@ -118,9 +118,14 @@ class AheadOfSync:
         """Note the effects of an entry that is ahead, before they reach the stores."""
         if not self._behind:
             self._since = applied.time
-        for queue_id, _ in (*applied.batches, *applied.trims):
-            self._stores[queue_id].ahead = True
-            self._behind[queue_id] = None
+        for queue_id, _ in applied.batches:
+            self._fall_behind(queue_id)
+        for queue_id, _ in applied.trims:
+            self._fall_behind(queue_id)
+
+    def _fall_behind(self, queue_id: int) -> None:
+        self._stores[queue_id].ahead = True
+        self._behind[queue_id] = None
 
     def hold(self, index: int, requested: Requested, results: Sequence[Result]) -> None:
         """Keep the answers to an applied entry until it is synced."""

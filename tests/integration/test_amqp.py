@@ -260,7 +260,7 @@ def test_topics_of_mqtt_and_amq_topic_are_one(node: Node) -> None:
 def test_a_message_comes_before_its_sync_and_its_confirmation_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FLUXMQ_SYNC_DELAY", "1")
+    monkeypatch.setenv("FLUXMQ_SYNC_DELAY", "0.5")
     node = Node(tmp_path)
     try:
         here, there = node.channels()
@@ -278,20 +278,23 @@ def test_a_message_comes_before_its_sync_and_its_confirmation_after_it(
                 there.basic_publish("", "q", body)
                 confirmed.append(body)
 
-        publisher = threading.Thread(target=publish)
         came: list[tuple[bytes, list[bytes]]] = []
-        publisher.start()
-        for method, _, body in here.consume("q", inactivity_timeout=DEADLINE):
-            assert method is not None, "nothing has come"
+
+        def delivered(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
             came.append((body, list(confirmed)))
             here.basic_ack(method.delivery_tag)
             if len(came) == 2:
-                break
+                here.stop_consuming()
+
+        here.basic_consume("q", delivered)
+        here.connection.call_later(DEADLINE, here.stop_consuming)
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        here.start_consuming()
         publisher.join(DEADLINE)
         assert came == [(b"1", []), (b"2", [b"1"])]
         assert confirmed == [b"1", b"2"]
         there.basic_publish("", "q", b"3")
-        here.cancel()
         node.restart()
         again = node.connect().channel()
         bodies = [again.basic_get("q", auto_ack=True)[2] for _ in range(3)]

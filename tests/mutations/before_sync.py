@@ -87,7 +87,7 @@ MUTATIONS = [
     Mutation(
         "before_sync_head_in_a_cut",
         "A log that loses what was not synced is no damage.",
-        "AheadOfSync.carries_out",
+        "AheadOfSync._fall_behind",
         "self._stores[queue_id].ahead = True",
         "pass",
         TESTS + "test_a_power_cut_takes_back_only_what_nobody_was_told_of",

@@ -268,31 +268,41 @@ def test_a_checkpoint_keeps_what_it_has_whether_the_log_has_it_or_not(
 
 
 def test_dead_letters_wait_for_the_sync(make_queues: MakeQueues) -> None:
+    """In another shard's log a dead letter would outlive its original."""
+    letters = "letters-3"
     node = make_queues(
-        {**EARLY, "dlq": {"enabled": True}},
-        ORDINARY,
-        **one_group(),
+        {**EARLY, "dlq": {"enabled": True, "topic": f"$queue/{letters}"}},
+        {"name": letters},
+        workers=2,
     )
+    shards = [
+        node[0].queues.places.shard_of(node[0].queues.names.info(queue).group)
+        for queue in ("work", letters)
+    ]
+    assert shards == [0, 1]
     node.keeps_synced = True
     publish(node, 0, b"0")
     node.advance(1)
-    taker, letters = Asker(node, 0), Asker(node, 0, "$dlq/work")
+    taker = Asker(node, 0)
     node.advance(1)
-    node.hold_syncs()
+    node.syncers[node.directories.index(node[0].queues.service.logs.directory("wal"))].held = True
+    node.held = True
     publish(node, 0, b"1")
     node.run()
     assert taker.payloads == [b"0", b"1"]
     taker.settle(Verb.REJECT, 1)
-    node.advance(1)
-    assert letters.payloads == []
+    node.advance(0.5)
+    publish(node, 0, b"lost with it")
+    node.advance(0.5)
     node.cut_power()
+    node.advance(1)
     publish(node, 0, b"2")
     node.advance(1)
-    taker, letters = Asker(node, 0), Asker(node, 0, "$dlq/work")
-    assert taker.payloads == [b"0", b"2"]
+    taker = Asker(node, 0)
+    assert (taker.payloads, taker.offsets) == ([b"0", b"2"], [0, 1])
     taker.settle(Verb.REJECT, 1)
     node.advance(1)
-    assert letters.payloads == [b"2"]
+    assert Asker(node, 1, letters).payloads == [b"2"]
 
 
 @pytest.mark.parametrize("limits", [{"max_length": 1}, {"max_length_bytes": 5}])
@@ -351,6 +361,31 @@ def test_a_consumer_on_another_node_gets_synced_messages_only(make_queues: MakeQ
     publish(node, 0, b"4")
     node.run()
     assert near.payloads == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_late_acknowledgement_is_not_that_of_the_message_that_has_the_offset_now(
+    make_queues: MakeQueues,
+) -> None:
+    node = make_queues(EARLY, workers=2)
+    node.keeps_synced = True
+    before = Asker(node, 1)
+    node.advance(1)
+    node.hold_syncs()
+    publish(node, 0, b"1")
+    node.run()
+    assert (before.payloads, before.offsets) == ([b"1"], [0])
+    node.cut_power()
+    node.advance(1)
+    assert before.cancellations == 1
+    publish(node, 0, b"2")
+    after = Asker(node, 1)
+    assert (after.payloads, after.offsets) == ([b"2"], [0])
+    before.settle(Verb.ACK, 0)
+    node.advance(1)
+    assert node.machine("work").start == 0
+    assert after.held is not None
+    after.held.detach()
+    assert Asker(node, 1).payloads == [b"2"]
 
 
 def test_a_failed_log_refuses_all_that_waited_for_it(make_queues: MakeQueues) -> None:
