@@ -123,7 +123,7 @@ MUTATIONS = [
         "ReplicationGroup.idle",
         "and self.answers.ahead.idle",
         "",
-        TESTS + "test_publishers_pause_while_much_waits_for_the_disk",
+        TESTS + "test_a_group_is_busy_while_answers_wait",
     ),
     Mutation(
         "before_sync_replicated",

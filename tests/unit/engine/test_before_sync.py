@@ -77,16 +77,6 @@ def test_nothing_is_delivered_before_its_sync_unless_asked_for(make_queues: Make
     assert taker.payloads == [b"1"]
 
 
-def test_the_settings_have_a_default_for_classic_queues(make_queues: MakeQueues) -> None:
-    node = make_queues(
-        {"name": "work"},
-        {"name": "other", "deliver_before_sync": False},
-        {"name": "log", "type": "stream"},
-        queue_manager={"deliver_before_sync": True},
-    )
-    assert node[0].queues.names.before_sync == {"work"}
-
-
 def test_each_write_is_confirmed_by_its_own_sync(make_queues: MakeQueues) -> None:
     node = make_queues(EARLY)
     taker = Asker(node, 0)
@@ -423,11 +413,21 @@ def test_publishers_pause_while_much_waits_for_the_disk(make_queues: MakeQueues)
     node.run()
     assert len(taker.payloads) == 2
     assert group.above_high_watermark
-    assert not group.idle
     node.hold_syncs(False)
     assert group.below_low_watermark
     assert group.uncommitted == 0
-    node.advance(1)
+
+
+def test_a_group_is_busy_while_answers_wait(make_queues: MakeQueues) -> None:
+    """A shard that stops waits for that, and a group that moves."""
+    node = make_queues(EARLY)
+    group = node.group("work")
+    node.hold_syncs()
+    publish(node, 0, b"1")
+    node.run()
+    assert node.machine("work").next_offset == 1
+    assert not group.idle
+    node.hold_syncs(False)
     assert group.idle
 
 
