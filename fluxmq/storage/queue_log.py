@@ -548,6 +548,8 @@ class QueueLog:
         except Exhausted:
             self._recovering = True
             raise
+        if self.ahead:
+            return  # a later `flush` removes files
         for name in names - wanted:
             if base_of(name) is not None or base_of(name, INDEX_SUFFIX) is not None:
                 self._files.unlink(f"{self.directory}/{name}")

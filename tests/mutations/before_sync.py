@@ -102,6 +102,16 @@ MUTATIONS = [
         TESTS + "test_segments_stay_until_it_is_synced_that_nobody_needs_them",
     ),
     Mutation(
+        "before_sync_cut",
+        "A cut that had to wait for space removes nothing while entries are not synced.",
+        "QueueLog.cut",
+        """if self.ahead:
+            return""",
+        "",
+        "tests/unit/storage/test_queue_log_faults.py"
+        "::test_a_cut_that_waits_for_descriptors_removes_nothing_of_a_log_that_is_ahead",
+    ),
+    Mutation(
         "before_sync_catches_up",
         "Files catch up although there is always a sync in flight.",
         "ReplicationGroup._need_not_wait",
