@@ -32,7 +32,7 @@ wait for two syncs at most: under load there is always a sync in flight, and ent
 
 Requested = Sequence[tuple[ResultCallback | None, int]]
 """Callback and weight of each command of an entry."""
-Answer = Callable[[int, Requested, Sequence[Result]], None]
+AnswerEntry = Callable[[int, Requested, Sequence[Result]], None]
 """Answers an entry's commands: index, callbacks, results."""
 
 
@@ -46,7 +46,7 @@ class AheadOfSync:
         consumers: Attachments,
         stores: dict[int, QueueStore],
         writes: StoreWrites,
-        answer: Answer,
+        answer: AnswerEntry,
         write: Callable[[], object],
     ) -> None:
         self.names: AbstractSet[str] = frozenset()

@@ -90,7 +90,7 @@ MUTATIONS = [
         "AheadOfSync._fall_behind",
         "self._stores[queue_id].ahead = True",
         "pass",
-        TESTS + "test_a_power_cut_takes_back_only_what_nobody_was_told_of",
+        "tests/unit/engine/test_before_sync_cuts.py::test_a_power_cut_takes_back_only_what_nobody_was_told_of",
     ),
     Mutation(
         "before_sync_segments",

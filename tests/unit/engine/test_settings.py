@@ -478,18 +478,6 @@ def test_capture_drain_timeout(make_queues: MakeQueues) -> None:
     assert queues.service.idle
 
 
-def test_classic_queues_deliver_before_the_sync_if_one_of_two_keys_says_so(
-    make_queues: MakeQueues,
-) -> None:
-    node = make_queues(
-        {"name": "work"},
-        {"name": "other", "deliver_before_sync": False},
-        {"name": "log", "type": "stream"},
-        queue_manager={"deliver_before_sync": True},
-    )
-    assert node[0].queues.names.before_sync == {"work"}
-
-
 def test_every_key_is_tested_somewhere() -> None:
     files = Path(__file__).parent.glob("test_settings*.py")
     here = "".join(file.read_text("utf-8") for file in files)
