@@ -27,6 +27,7 @@ OPEN, BEGIN, ATTACH, FLOW = 0x10, 0x11, 0x12, 0x13
 TRANSFER, DISPOSITION, DETACH, END, CLOSE = 0x14, 0x15, 0x16, 0x17, 0x18
 MECHANISMS, SASL_INIT, SASL_OUTCOME = 0x40, 0x41, 0x44
 SOURCE, TARGET = 0x28, 0x29
+ACCEPTED = 0x24
 
 NULL, TRUE, FALSE, ZERO = b"\x40", b"\x41", b"\x42", b"\x43"
 ID_PREFIX = b"ID:5bf8b1d2-7f9a-4c9d-a1d9-"
@@ -135,6 +136,11 @@ def flow(handle: int, received: int, credit: int) -> bytes:
     """The credit of a link from a queue of which so many deliveries have come, as all of its session."""
     numbers = uint(received), uint(WINDOW), uint(1), uint(WINDOW), uint(handle), uint(received)
     return frame(described(FLOW, *numbers, uint(credit)))
+
+
+def accept(number: int) -> bytes:
+    """The disposition that settles one delivery as accepted."""
+    return frame(described(DISPOSITION, TRUE, uint(number), NULL, TRUE, described(ACCEPTED)))
 
 
 def publish_template(size: int, stamped: bool) -> tuple[bytes, int, int]:

@@ -9,25 +9,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perf import amqp_cases, cases
-from perf.amqp_brokers import FLUXMQ, FLUXMQ_10, FLUXMQ_10_PURE, FLUXMQ_PURE, RABBIT_10
+from perf.amqp_brokers import (
+    FLUXMQ,
+    FLUXMQ_10,
+    FLUXMQ_10_BESIDE,
+    FLUXMQ_10_PURE,
+    FLUXMQ_PURE,
+    RABBIT_10,
+)
+from perf.artemis import ARTEMIS
 from perf.cases import Case, Goal
-from perf.workload import Workload
+from perf.workload import BY_LINK, Workload
 
 ONE = amqp_cases.ONE.changed(protocol="amqp10")
 STAMPED = ONE.changed(protocol="amqp10-stamped")
 MANY = amqp_cases.MANY.changed(protocol="amqp10")
+STEADY = amqp_cases.STEADY.changed(protocol="amqp10")
 LINKS = 10
 """Links of each idle connection in the case of many, one half for each direction."""
 
 
 def adapted(workload: Workload, broker: str) -> Workload:
     """A workload as this broker takes it: the other version's over AMQP 0.9.1."""
-    return workload.changed(protocol="amqp") if broker in (FLUXMQ, FLUXMQ_PURE) else workload
+    if broker in (FLUXMQ, FLUXMQ_PURE):
+        return workload.changed(protocol="amqp")
+    return workload.changed(queue_type=BY_LINK) if broker == ARTEMIS else workload
 
 
 def recorded(name: str, title: str, workload: Workload, note: str = "") -> Case:
     """A case in which nothing is asked."""
-    also = (FLUXMQ, RABBIT_10)
+    also = (FLUXMQ, RABBIT_10, ARTEMIS)
     return Case(name, title, workload, (), FLUXMQ_10, also=also, adapt=adapted, note=note)
 
 
@@ -38,7 +49,11 @@ AMQP10_CASES: Mapping[str, Case] = {
             "amqp10_w500",
             "1 to 1, 500 unsettled, equal sections",
             ONE,
-            (Goal(cases.THROUGHPUT, FLUXMQ, 0.9, 1), Goal(cases.THROUGHPUT, RABBIT_10, 8, 15)),
+            (
+                Goal(cases.THROUGHPUT, FLUXMQ, 0.9, 1),
+                Goal(cases.THROUGHPUT, RABBIT_10, 8, 15),
+                Goal(cases.THROUGHPUT, ARTEMIS, 3, 6),
+            ),
             subject=FLUXMQ_10,
             adapt=adapted,
         ),
@@ -48,7 +63,7 @@ AMQP10_CASES: Mapping[str, Case] = {
             STAMPED,
             (Goal(cases.THROUGHPUT, FLUXMQ, 0.6, 0.8),),
             subject=FLUXMQ_10,
-            also=(RABBIT_10,),
+            also=(RABBIT_10, ARTEMIS),
             adapt=adapted,
             note="Over AMQP 0.9.1 the messages have neither.",
         ),
@@ -62,6 +77,15 @@ AMQP10_CASES: Mapping[str, Case] = {
             ONE.changed(ack_every=1),
         ),
         recorded("amqp10_16k", "1 to 1, 500 unsettled, 16 KiB", ONE.changed(payload=16_384)),
+        Case(
+            "amqp10_slow",
+            "5,000 messages/s beside a queue whose receiver is too slow",
+            STEADY,
+            (Goal(cases.ACKNOWLEDGEMENT_P99, FLUXMQ_10, 1.1, 1.05),),
+            subject=FLUXMQ_10_BESIDE,
+            adapt=adapted,
+            note="Against the same without the other queue.",
+        ),
         Case(
             "amqp10_w500_pure",
             "uncompiled: 1 to 1, 500 unsettled, equal sections",

@@ -21,6 +21,8 @@ from perf.worker import raise_descriptor_limit
 QUEUES = 100
 CREDIT = 100
 """Of each link from a queue, and prefetch of each consumer."""
+ALIVE_SECONDS = 20.0
+"""After so long connections over AMQP 1.0 send an empty frame, while others are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,22 @@ def open_one(broker: Broker, protocol: str, number: int) -> socket.socket:
     return connection
 
 
+class Alive:
+    """The connections over AMQP 1.0 that have been made: brokers close those that send nothing for long."""
+
+    def __init__(self, opened: list[socket.socket], protocol: str) -> None:
+        self._opened = opened
+        self._needed = protocol == "amqp10"
+        self._last = time.monotonic()
+
+    def keep(self) -> None:
+        """Have them send an empty frame, if it is time."""
+        if self._needed and time.monotonic() > self._last + ALIVE_SECONDS:
+            self._last = time.monotonic()
+            for connection in self._opened:
+                connection.sendall(amqp10.frame(b""))
+
+
 def measure(
     broker: Broker,
     protocol: str,
@@ -73,6 +91,7 @@ def measure(
     raise_descriptor_limit()
     pids = processes.tree((broker.process.pid,))
     opened: list[socket.socket] = []
+    alive = Alive(opened, protocol)
     with handshake.dial(HOST, broker.port) as connection:
         amqp.open_channel(connection)
         for number in range(QUEUES):
@@ -83,6 +102,7 @@ def measure(
         began = time.monotonic()
         for number in range(connections):
             opened.append(open_one(broker, protocol, number))
+            alive.keep()
             if progress is not None and number % 100 == 0:
                 progress(number, connections)
         connecting = time.monotonic() - began
@@ -90,6 +110,7 @@ def measure(
         if links > 2:
             for number, connection in enumerate(opened[FIRST:]):
                 attach(connection, number, 2, links - 1)
+                alive.keep()
         linked = processes.memory(pids).pss if links == 2 else resident(pids)
     finally:
         for connection in opened:

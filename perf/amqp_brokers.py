@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from perf import brokers, durable, rabbitmq
+from perf import artemis, brokers, durable, rabbitmq
 from perf.brokers import HOST, Broker
 
 FLUXMQ, FLUXMQ_PURE, FLUXMQ_BESIDE = "fluxmq-amqp", "fluxmq-amqp-pure", "fluxmq-amqp-beside-slow"
 FLUXMQ_EARLY = "fluxmq-amqp-early"
 """Classic queues, which deliver before the sync."""
 FLUXMQ_10, FLUXMQ_10_PURE = "fluxmq-amqp10", "fluxmq-amqp10-pure"
+FLUXMQ_10_BESIDE = "fluxmq-amqp10-beside-slow"
 CLASSIC, QUORUM, STREAM = "rabbitmq-classic", "rabbitmq-quorum", "rabbitmq-stream"
 RABBIT_10 = "rabbitmq-amqp10"
 """A node of its own with the plugin for AMQP 1.0."""
@@ -96,10 +97,10 @@ def start_fluxmq(name: str, cores: str | None, pure: bool = False, early: bool =
     return brokers.launch(name, command, rabbitmq.answers_amqp, environment, cores)
 
 
-def start_beside_slow(name: str, cores: str | None) -> Broker:
+def start_beside_slow(name: str, cores: str | None, *protocol: str) -> Broker:
     """FluxMQ with a queue of its own kept busy by a consumer that is too slow for it."""
     broker = start_fluxmq(name, cores)
-    command = [sys.executable, "-m", "perf.slow_consumer", str(broker.port)]
+    command = [sys.executable, "-m", "perf.slow_consumer", str(broker.port), *protocol]
     folder = Path(broker.folder.name)
     attendant = brokers.spawn(command, folder, durable.environment(), folder / "slow")
     broker.attendants.append(attendant)
@@ -112,8 +113,10 @@ STARTERS: Mapping[str, Callable[[str | None], Broker]] = {
     FLUXMQ_EARLY: lambda cores: start_fluxmq(FLUXMQ_EARLY, cores, early=True),
     FLUXMQ_BESIDE: lambda cores: start_beside_slow(FLUXMQ_BESIDE, cores),
     FLUXMQ_10: lambda cores: start_fluxmq(FLUXMQ_10, cores),
+    FLUXMQ_10_BESIDE: lambda cores: start_beside_slow(FLUXMQ_10_BESIDE, cores, "amqp10"),
     FLUXMQ_10_PURE: lambda cores: start_fluxmq(FLUXMQ_10_PURE, cores, pure=True),
     RABBIT_10: lambda cores: rabbitmq.start(RABBIT_10, cores, plugins=RABBIT_10_PLUGINS).broker,
+    artemis.ARTEMIS: artemis.start,
     CLASSIC: lambda cores: start_rabbitmq(CLASSIC, cores),
     QUORUM: lambda cores: start_rabbitmq(QUORUM, cores),
     STREAM: lambda cores: start_rabbitmq(STREAM, cores),

@@ -25,7 +25,7 @@ from perf.codec import (
     TransferReceiver,
     TransferSender,
 )
-from perf.workload import Workload
+from perf.workload import BY_LINK, Workload
 
 GROUP = "perf"
 """The consumer group of queue subscribers."""
@@ -316,12 +316,13 @@ class Amqp10(Mqtt):
     ) -> socket.socket:
         """A link from an empty queue."""
         name = workload.queue_name(index)
-        with handshake.dial(host, port) as connection:
-            amqp.open_channel(connection)
-            if workload.declares:
-                amqp.declare(connection, name, "", workload.queue_type)
-            else:
-                amqp.purge(connection, name)
+        if workload.queue_type != BY_LINK:
+            with handshake.dial(host, port) as connection:
+                amqp.open_channel(connection)
+                if workload.declares:
+                    amqp.declare(connection, name, "", workload.queue_type)
+                else:
+                    amqp.purge(connection, name)
         connection = handshake.dial(host, port)
         amqp10.open_session(connection)
         amqp10.attach_receiver(connection, name)

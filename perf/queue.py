@@ -18,6 +18,7 @@ from perf.amqp10_cases import AMQP10_CASES
 from perf.amqp10_idle import IdleLinksMeasurement
 from perf.amqp_cases import AMQP_CASES
 from perf.amqp_idle import AmqpIdleMeasurement
+from perf.artemis import ARTEMIS
 from perf.backlog import BacklogMeasurement
 from perf.cases import Case
 from perf.compare import CaseResult, Plan, Result, ratios, run_case
@@ -60,7 +61,7 @@ AMQP = Suite(
 AMQP10 = Suite(
     "amqp10",
     "Durable queues over AMQP 1.0",
-    (amqp_brokers.RABBIT_10,),
+    (amqp_brokers.RABBIT_10, ARTEMIS),
     AMQP10_CASES,
     "FluxMQ: one shard, quorum queues, fsync before a disposition; its own AMQP 0.9.1 is what it is compared with.",
 )

@@ -36,7 +36,9 @@ DURABLE = frozenset({"queue", "amqp", "amqp10", "amqp10-stamped", "jetstream"})
 """Protocols whose messages go through a durable queue: confirmed when kept, acknowledged when taken."""
 
 
-QUEUE_TYPES = ("classic", "quorum", "stream")
+BY_LINK = "by-link"
+"""Type of a queue that is not declared: the broker makes it when a link is attached."""
+QUEUE_TYPES = ("classic", "quorum", "stream", BY_LINK)
 """Kinds of queues that AMQP declares."""
 
 CHURNS = ("connection", "channel", "consumer", "queue", "binding")

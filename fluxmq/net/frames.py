@@ -8,7 +8,8 @@ A frame is one record: a kind byte, then::
     SHARED    as RUN, after u8 kind, u16 group length, u16 filter length, group, filter
     RETAINED  as RUN, after u8 kind, i64 revision, i64 number, u32 origin, u16 length of the
               publisher's client id, client id; without wire bytes it deletes the topic
-    KEPT      as RUN, after u8 kind, u64 number, u64 origin, u64 number of its first message there
+    KEPT      as RUN, after u8 kind, u64 number, u64 origin, u64 number of its first message there,
+              and of a run that another node has sent: u64 link, u64 epoch, u64 number there
     DEALT     as SHARED, after u8 kind, u64 number
     CONTROL   u8 kind, msgpack array [name, arguments ...]
     PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
@@ -52,12 +53,17 @@ LAST = 2
 
 RetainedStamp = tuple[int, int, int]
 """Revision, number and origin of a change of a retained message, see `fluxmq.shards.retained`."""
+KeptSource = tuple[int, int, int]
+"""Link, epoch and number of a run that another shard sends again until it is answered, see
+`fluxmq.shards.run_numbers`."""
+NO_SOURCE: KeptSource = (0, 0, 0)
+"""A number of 0 is none."""
 
 _RUN = struct.Struct("<BBBHIIIIIId")
 _SHARED = struct.Struct("<BHH")
 _RETAINED_0 = struct.Struct("<BqIH")
 _RETAINED = struct.Struct("<BqqIH")
-_KEPT = struct.Struct("<BQQQ")
+_KEPT = struct.Struct("<BQQQQQQ")
 _DEALT = struct.Struct("<BQ")
 _NODE = struct.Struct("<BQd")
 _IDENTITY = struct.Struct("<QQ")
@@ -96,17 +102,18 @@ def identity_of(run: PublishRun) -> tuple[int, int]:
     return (0, 0) if run.identity is None else (run.identity[0], run.identity[1])
 
 
-def encode_kept(number: int, run: PublishRun) -> bytes:
-    """Encode the head of a KEPT frame."""
-    return _KEPT.pack(KEPT, number, *identity_of(run)) + run_head(run)
+def encode_kept(number: int, run: PublishRun, source: KeptSource = NO_SOURCE) -> bytes:
+    """Encode the head of a KEPT frame. ``source``: the run as another node has sent it."""
+    return _KEPT.pack(KEPT, number, *identity_of(run), *source) + run_head(run)
 
 
-def decode_kept(frame: bytes) -> tuple[int, PublishRun]:
-    """Return number and run of a KEPT frame."""
-    _, number, origin, first = _KEPT.unpack_from(frame)
+def decode_kept(frame: bytes) -> tuple[int, KeptSource, PublishRun]:
+    """Return number, source and run of a KEPT frame."""
+    _, number, origin, first, *source = _KEPT.unpack_from(frame)
     run = decode_run(frame, _KEPT.size)
     run.identity = origin, first
-    return number, run
+    link, epoch, there = source
+    return number, (link, epoch, there), run
 
 
 def encode_dealt(number: int, group: bytes, topic_filter: bytes, run: PublishRun) -> bytes:

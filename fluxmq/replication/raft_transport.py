@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from fluxmq.cluster.connection import NodeStream, StreamHello
 from fluxmq.cluster.dialer import Dialer
 from fluxmq.cluster.endpoint import CallHandler, Endpoint
+from fluxmq.cluster.errors import EndpointError
 from fluxmq.cluster.raft_messages import decode, encode
 from fluxmq.cluster.security import Security
 from fluxmq.logs import RateLimited, get_logger
@@ -55,6 +56,11 @@ class TransportListener(Protocol):
     def heard_of(self, member: int) -> float:
         """Return when a member was last heard in another way than by its stream, in seconds; 0.0
         if it was not."""
+
+
+ADDRESS_RETRY_SECONDS: Final = 1.0
+"""Pause before the address of a group that was created while the shard runs is tried again: any
+process may hold it for a moment, as the end of an outgoing connection."""
 
 
 class RaftTransport:
@@ -109,6 +115,24 @@ class RaftTransport:
         self._started = True
         for dialer in self.dialers.values():
             dialer.start()
+
+    @property
+    def started(self) -> bool:
+        """True while it listens."""
+        return self._started
+
+    async def start_when_free(self, refused: Callable[[str], None]) -> None:
+        """Do the same; as long as another process holds the address, try again. ``refused`` is told the
+        reason of the first failure."""
+        told = False
+        while not self._started:
+            try:
+                await self.start()
+            except EndpointError as error:
+                if not told:
+                    refused(str(error))
+                told = True
+                await asyncio.sleep(ADDRESS_RETRY_SECONDS)
 
     def learn(self, plan: GroupPlan) -> None:
         """Know the nodes of a plan: nodes have joined the cluster or have left, or have another

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from fluxmq.cluster.clock_links import CLOCK, ClockLinks, SteeredClock
-from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.node_links import NodeLink, NodeLinks
 from fluxmq.cluster.shard_endpoint import SHARD, ShardEndpoint
 from fluxmq.cluster.shard_pairs import every_shard
@@ -269,6 +268,8 @@ class ReplicatedGroups:
         for replica in list(self.replicas.values()):
             self.heartbeats.remove(replica.plan.name)  # or the end of its streams would wake it
             replica.still()
+            if replica.starting is not None:
+                replica.starting.cancel()
             await replica.raft_transport.stop()
         await asyncio.gather(self.links.stop(), *self._ending.values())
 
@@ -356,19 +357,22 @@ class ReplicatedGroups:
             replica.starting = asyncio.get_running_loop().create_task(self._start(replica))
 
     async def _start(self, replica: Replica) -> None:
-        former = self._ending.pop(replica.plan.name, None)
+        name = replica.plan.name
+        former = self._ending.pop(name, None)
         if former is not None:
             await asyncio.wait([former])  # it has the address
-        try:
-            await replica.raft_transport.start()
-        except ClusterError as problem:
+
+        def refused(problem: str) -> None:
             _log.error(
-                "cannot open a group's address",
-                extra={"group": replica.plan.name, "problem": str(problem)},
+                "cannot open a group's address: it is tried again",
+                extra={"group": name, "problem": problem},
             )
-            replica.hosted.group.fail(str(problem))
-            return
-        replica.tick(self._hosting.wake)
+
+        await replica.raft_transport.start_when_free(refused)
+        if self.replicas.get(name) is replica:
+            replica.tick(self._hosting.wake)
+        else:  # closed meanwhile
+            await replica.raft_transport.stop()
 
     def closed(self, hosted: AnyHosted) -> None:
         """Disconnect a group that is no longer hosted here."""
@@ -384,6 +388,8 @@ class ReplicatedGroups:
         self.audits.remove(name)
         replica.acquaintances.closed = True
         replica.still()
+        if replica.starting is not None and not replica.raft_transport.started:
+            replica.starting.cancel()
         self._ending[name] = asyncio.get_running_loop().create_task(replica.raft_transport.stop())
 
     def step(self, hosted: AnyHosted, messages: Sequence[Message]) -> None:

@@ -86,7 +86,7 @@ class NodeRuns:
 
         reactor, waiter = self._reactor, self._commit_waiter
         if whole:
-            waiter.numbers.source = RunOrigin(link.peer << 16 | waiter.shard, link.epoch, number)
+            waiter.numbers.source = RunOrigin.over(link, waiter.shard, number)
         pending_ack = CallbackAck(reactor, safe)
         reactor.pending_ack = pending_ack.hold()
         try:

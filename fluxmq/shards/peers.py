@@ -311,14 +311,12 @@ class Peers:
         self._retained.told(link, run, stamp)
 
     def _on_kept(self, link: Link, frame: bytes) -> None:
-        number, run = frames.decode_kept(frame)
-        self._durable.received(link, number, lambda: self._deliver(run))
+        number, source, run = frames.decode_kept(frame)
+        self._durable.received(link, number, lambda: self._deliver(run), source)
 
     def _on_dealt(self, link: Link, frame: bytes) -> None:
         number, name, topic_filter, run = frames.decode_dealt(frame)
-        self._durable.received(
-            link, number, lambda: self._groups.dealt(name, topic_filter, run), whole=False
-        )
+        self._durable.dealt(link, number, lambda: self._groups.dealt(name, topic_filter, run))
 
     def _on_numbers(self, link: Link, report: dict[str, int]) -> None:
         self.numbers[link.peer] = report

@@ -3,17 +3,54 @@
 from __future__ import annotations
 
 import secrets
-from typing import NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from fluxmq.protocols.mqtt.run import PublishRun
 
+RECEIVER_BITS: Final = (1 << 16) - 1
+"""Of a link's number: the shard that receives."""
+VIA_SHIFT: Final = 48
+"""Place of the shard that a run was passed on to in a receipt, above the link's number."""
+
+
+class Link(Protocol):
+    """A numbered link to another shard, of this node or another."""
+
+    @property
+    def peer(self) -> int:
+        """The number of the shard at its other end."""
+
+    @property
+    def epoch(self) -> int:
+        """The life of that shard."""
+
 
 class RunOrigin(NamedTuple):
-    """Origin of a run: its link (sender and receiver), the sender's life, the run's number."""
+    """Origin of a run: its link (sender and receiver), the sender's life, the run's number.
+
+    A run that another node has sent keeps that origin when a shard passes it on to another: the node
+    sends it again if the one that passed it on dies, and that one would number it anew.
+    """
 
     link: int
     epoch: int
     number: int
+
+    @classmethod
+    def over(cls, link: Link, receiver: int, number: int) -> RunOrigin:
+        """Return the origin of a numbered run that has come over a link to the shard ``receiver``."""
+        return cls(link.peer << 16 | receiver, link.epoch, number)
+
+    def receipt(self, shard: int) -> int:
+        """Return the link as a session's receipts at a shard name it: one that the run was passed on to
+        has receipts of its own, for which runs come in order, too."""
+        receiver = self.link & RECEIVER_BITS
+        return self.link if receiver == shard else (shard + 1) << VIA_SHIFT | self.link
+
+
+def link_of(receipt: int) -> int:
+    """Return the link that a receipt is about."""
+    return receipt & ((1 << VIA_SHIFT) - 1)
 
 
 class RunNumbers:
@@ -25,6 +62,9 @@ class RunNumbers:
         self._last = 0
         self.source: RunOrigin | None = None
         """Origin of the run being delivered, if another shard would resend it."""
+        self.losses = 0
+        """Number of times that another shard of this node has died: the runs that it passed on come
+        again."""
 
     def identify(self, run: PublishRun) -> None:
         """Give a whole run an identity, unless it has one: it was published here."""

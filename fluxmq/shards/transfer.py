@@ -53,6 +53,7 @@ def export_session(session: Session) -> list[Any]:
         None if journal is None else received_rows_of(journal),
         None if journal is None else journal.released_rows.ranges.ranges(),
         None if journal is None else [dict(journal.seen.elsewhere), dict(journal.seen.here)],
+        None if journal is None else dict(journal.receipts.rows),
     ]
 
 
@@ -146,6 +147,7 @@ def import_session(
         journal.received_rows.restore((first, count) for first, count in state[13])
         journal.released_rows.restore((first, count) for first, count in state[14])
         journal.seen.elsewhere, journal.seen.here = state[15]
+        journal.receipts.restore({link: tuple(row) for link, row in state[16].items()})
     known: dict[int, Undelivered] = {}
     inflight_ranges = []
     for *values, undelivered in state[10]:

@@ -82,9 +82,10 @@ HEARD: Final = StateTable(
     ("client TEXT", "link INTEGER", "epoch INTEGER", "refused INTEGER", "number INTEGER"),
     2,
 )
-"""The last numbered run that a shard (in its life ``epoch``) sent over a link for a session; runs
-up to ``refused`` may be missing in ``messages``. With `SEEN_ELSEWHERE` for ``refused``: the number
-after the last message that the session has received at another node, of the origin ``link``."""
+"""The last numbered run that a shard (in its life ``epoch``) sent over a link for a session, by the
+shard that had the session (`RunOrigin.receipt`); runs up to ``refused`` may be missing in
+``messages``. With `SEEN_ELSEWHERE` for ``refused``: the number after the last message that the
+session has received at another node, of the origin ``link``."""
 SEEN_ELSEWHERE: Final = -1
 LIFE: Final = StateTable("life", ("shard INTEGER", "alive REAL"), 1)
 """The last moment (wall clock) at which the shard is known to have been running; with the number

@@ -170,15 +170,15 @@ MUTATIONS = [
     Mutation(
         "repeats_known",
         "A QoS 2 message that another shard sends again after a restart is not kept a second time.",
-        "SessionJournal._repeated",
-        "return epoch == source.epoch and refused < source.number <= number",
-        "return False",
+        "Receipts.has",
+        "epoch == source.epoch and refused < source.number <= number",
+        "False",
         OF_DURABLE + "test_a_qos_2_message_sent_again_to_a_restarted_shard_arrives_once",
     ),
     Mutation(
         "refused_is_no_repeat",
         "A QoS 2 message that was refused is new when another shard sends it again.",
-        "SessionJournal._note.below",
+        "Receipts.note.below",
         "below = max(below, number) if refused else below",
         "",
         OF_DURABLE

@@ -243,4 +243,29 @@ MUTATIONS = [
         "if False:",
         "tests/unit/shards/test_records.py::test_a_session_is_recorded_once_its_id_is_owned",
     ),
+    Mutation(
+        "passed_on_without_source",
+        "A session's receipt of what another node has sent survives the shard that passed it on.",
+        "DurableLinks.received",
+        "RunOrigin(*source) if source[2] else RunOrigin.over(link, shard, number)",
+        "RunOrigin.over(link, shard, number)",
+        MEETING + "test_what_another_node_sends_again_after_a_restart_arrives_once",
+    ),
+    Mutation(
+        "receipts_of_the_past_only",
+        "Runs that came before a shard's death are known when they come again after it.",
+        "DurableLinks.lose",
+        "self._commit_waiter.numbers.losses += 1",
+        "pass",
+        MEETING + "test_what_another_node_sends_again_after_a_restart_arrives_once",
+    ),
+    Mutation(
+        "receipts_stay_behind",
+        "A session that moves between shards knows what it had at the former one.",
+        "import_session",
+        "journal.receipts.restore({link: tuple(row) for link, row in state[16].items()})",
+        "pass",
+        MEETING
+        + "test_a_session_that_has_moved_to_another_shard_knows_what_it_had_at_the_former_one",
+    ),
 ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fluxmq.net.frames import NO_SOURCE, KeptSource
 from fluxmq.net.links import Link
 from fluxmq.shards.durable.durability import Durability
 from fluxmq.shards.groups import GroupTable
@@ -55,13 +56,16 @@ class DurableLinks:
         }
 
     def received(
-        self, link: Link, number: int, deliver: Callable[[], None], *, whole: bool = True
+        self, link: Link, number: int, deliver: Callable[[], None], source: KeptSource = NO_SOURCE
     ) -> None:
-        """Deliver a numbered run; ``whole``: each session that gets it gets all of it."""
-        if whole:
-            self._commit_waiter.numbers.source = RunOrigin(
-                link.peer << 16 | self._commit_waiter.shard, link.epoch, number
-            )
+        """Deliver a numbered run, of which each session that gets it gets all. ``source``: the run as
+        another node has sent it."""
+        numbers, shard = self._commit_waiter.numbers, self._commit_waiter.shard
+        numbers.source = RunOrigin(*source) if source[2] else RunOrigin.over(link, shard, number)
+        self.dealt(link, number, deliver)
+
+    def dealt(self, link: Link, number: int, deliver: Callable[[], None]) -> None:
+        """Deliver a numbered run for members of a shared group, who share it."""
         self._runs.deliver(link, number, deliver)
         self._commit_waiter.numbers.source = None
 
@@ -123,6 +127,7 @@ class DurableLinks:
 
     def lose(self, peer: int) -> None:
         """Handle the death of a shard."""
+        self._commit_waiter.numbers.losses += 1
         self.kept[peer].lose()
         self._commit_waiter.remote[peer].lost()
         self._retained.lost(peer)

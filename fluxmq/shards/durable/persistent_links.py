@@ -64,7 +64,8 @@ class PersistentLink:
             self._link.send_run(run)
         else:
             self._numbers.identify(run)
-            self._send(run, lambda number: frames.encode_kept(number, run))
+            source = self._numbers.source or frames.NO_SOURCE
+            self._send(run, lambda number: frames.encode_kept(number, run, source))
 
     def send_shared(self, group: bytes, topic_filter: bytes, run: PublishRun) -> None:
         """Send the peer a QoS 1 or 2 run for its members of a shared group."""

@@ -24,6 +24,7 @@ from fluxmq.protocols.mqtt.run import PublishRun
 from fluxmq.protocols.mqtt.window import PACKET_ID_MAX
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.range_rows import RangeRows
+from fluxmq.shards.durable.receipts import Receipts
 from fluxmq.shards.durable.row_router import RowHome
 from fluxmq.shards.durable.rows import grant_values, message_values, pack, session_values
 from fluxmq.shards.durable.seen_messages import SeenMessages
@@ -236,10 +237,7 @@ class SessionJournal:
         self.ended = False
         self.received_rows = RangeRows(home, RECEIVED, self.client_id)
         self.released_rows = RangeRows(home, RELEASED, self.client_id)
-        self.heard: dict[int, tuple[int, int, int]] = {}
-        """By link: the rest of its row in ``HEARD``."""
-        self.heard_before: dict[int, tuple[int, int, int]] = {}
-        """The same as this shard found it when it started."""
+        self.receipts = Receipts(home, self.client_id, commit_waiter.numbers, commit_waiter.shard)
         self.seen = SeenMessages()
         self.held: dict[InflightRange, None] = {}
         """QoS 2 messages that go to the client when they are on disk."""
@@ -299,7 +297,7 @@ class SessionJournal:
         pending_ack = self.commit_waiter.hold()
         source = self.commit_waiter.numbers.source
         unseen = None
-        if source is None or not self._repeated(source):
+        if source is None or not self.receipts.has(source):
             unseen = self.seen.rest_of(run) if group is None else run
         if unseen is None:
             self.home.when_safe(pending_ack.done)
@@ -332,11 +330,6 @@ class SessionJournal:
         self.commit_waiter.fresh(pending_ack, self.home)
         self.home.when_safe(safe)
 
-    def _repeated(self, source: RunOrigin) -> bool:
-        """Return whether a run came before this shard restarted and reached the disk then."""
-        epoch, refused, number = self.heard_before.get(source.link, (0, 0, 0))
-        return epoch == source.epoch and refused < source.number <= number
-
     def seen_elsewhere(self, numbers: Iterable[Sequence[int]]) -> None:
         """Note, on disk too, which messages the session has received at other nodes."""
         for origin, number in numbers:
@@ -344,16 +337,8 @@ class SessionJournal:
             self.home.put(HEARD, (self.client_id, origin, 0, SEEN_ELSEWHERE, number))
 
     def _note(self, source: RunOrigin, refused: bool) -> None:
-        """Write a run's receipt with its rows; refused runs, and those before known ones, count as
-        not received.
-        """
-        number = source.number
-        epoch, below, last = self.heard.get(source.link, (0, 0, 0))
-        if epoch != source.epoch:
-            below, last = number - 1, number
-        below = max(below, number) if refused else below
-        self.heard[source.link] = (source.epoch, below, max(last, number))
-        self.home.put(HEARD, (self.client_id, source.link, *self.heard[source.link]))
+        """Write a run's receipt with its rows."""
+        self.receipts.note(source, refused)
         self.commit_waiter.lazily()
 
     def _deliver(self, inflight: InflightRange, reason: int) -> None:

@@ -22,6 +22,7 @@ from fluxmq.protocols.mqtt.window import PACKET_ID_MAX
 from fluxmq.sessions.mqtt.handover import restore
 from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.durable.commit_waiter import CommitWaiter
+from fluxmq.shards.durable.receipts import Receipt
 from fluxmq.shards.durable.row_router import CommitCallback, RowHome
 from fluxmq.shards.durable.rows import Clock, grant_of, messages_of, restore_session, unpack
 from fluxmq.shards.durable.session_journal import (
@@ -280,12 +281,13 @@ class DurableSessions:
             if session.received is None:
                 session.received = IdentifierRanges()
             session.received.add(first, count)
+        receipts: dict[int, Receipt] = {}
         for _, link, epoch, refused, number in rows[HEARD.name]:
             if refused == SEEN_ELSEWHERE:
                 journal.seen.elsewhere[link] = number
             else:
-                journal.heard[link] = epoch, refused, number
-        journal.heard_before = dict(journal.heard)
+                receipts[link] = epoch, refused, number
+        journal.receipts.restore(receipts)
         answered = {number: count for _, number, count in rows[ANSWERED.name]}
         inflight_ranges: list[InflightRange] = []
         room = self._window

@@ -185,20 +185,22 @@ class Net:
             link.owner.gone(link)
         self.run()
 
-    def restart(self, number: int) -> None:
-        """SIGKILL of all shards of a node, and their start; its streams are not there yet."""
+    def restart(self, number: int, *shards: int) -> None:
+        """SIGKILL of shards of a node, all unless named, and their start; the node's streams are not
+        there yet."""
         node = self.nodes[number]
+        killed = shards or range(node.workers)
         for other in range(len(self.nodes)):
             if other != number:
                 self.cut(number, other)
         self._lives[number] += 1
-        for shard in list(node):
-            node.kill(shard.index)
-        for index in range(node.workers):
+        for index in killed:
+            node.kill(index)
+        for index in killed:
             node.start(index)
         self._introduce(number)
         for (one, a, _, _), link in self.links.items():
-            if one == number:
+            if one == number and a in killed:
                 link.owner = self.peers(one, a)
                 link.added = False
         self.advance(0.3)

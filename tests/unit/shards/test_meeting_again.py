@@ -286,6 +286,54 @@ def test_a_session_that_has_come_back_does_not_get_again_what_it_had_elsewhere(
     assert [each.reason for each in drain(publisher) if each.kind == wire.PUBREC] == 3 * [REFUSED]
 
 
+@pytest.mark.parametrize("restarting", [(0, 1), (0,), (1,)])
+@pytest.mark.parametrize("shard", [0, 1])
+def test_what_another_node_sends_again_after_a_restart_arrives_once(
+    make_plane: MakePlane, shard: int, restarting: tuple[int, ...]
+) -> None:
+    """One shard receives it, and passes it on to the other if the session is there."""
+    plane = make_plane(2, 1)
+    publisher = plane.net.client(1)
+    absent(plane, shard=shard)
+    for end in plane.net.ends(0, 1):  # what n0 says is on its way, and lost
+        end.held = end.node == "n0"
+    publish(publisher, b"once", qos=2)
+    plane.net.advance(0.2)
+    assert drain(publisher) == []
+    plane.net.restart(0, *restarting)
+    hold(plane, 0, 1, held=False)
+    plane.net.connect()
+    plane.net.advance(1)
+    publish(publisher, b"then", qos=2)
+    plane.net.advance(0.5)
+    client = begin(plane, 0)
+    assert present(client)
+    assert messages(client) == [b"once", b"then"]
+
+
+def test_a_session_that_has_moved_to_another_shard_knows_what_it_had_at_the_former_one(
+    make_plane: MakePlane,
+) -> None:
+    plane = make_plane(2, 1)
+    publisher = plane.net.client(1)
+    absent(plane)
+    for end in plane.net.ends(0, 1):
+        end.held = end.node == "n0"
+    publish(publisher, b"once", qos=2)
+    plane.net.advance(0.2)
+    client = begin(plane, 0, shard=1)
+    assert present(client)
+    assert messages(client) == [b"once"]
+    plane.net.restart(0, 0)
+    hold(plane, 0, 1, held=False)
+    plane.net.connect()
+    plane.net.advance(1)
+    assert [each.kind for each in drain(publisher)] == [wire.PUBREC]
+    publish(publisher, b"then", qos=2)
+    plane.net.advance(0.5)
+    assert messages(client) == [b"then"]
+
+
 def test_members_of_groups_may_be_at_a_node_that_is_away(make_plane: MakePlane) -> None:
     plane = make_plane(1, 1, 1)
     publisher = plane.net.client(2)
